@@ -58,6 +58,11 @@ def row(error: errors.PodiumError | Failure) -> Row:
     return next(TABLE[kind] for kind in error_class.__mro__ if kind in TABLE)
 
 
+def is_asked_again(status: int) -> bool:
+    """Whether clients send a request again after that status, by themselves."""
+    return status >= 500 or status in (408, 409, 429)
+
+
 def headers(error: errors.PodiumError | Failure) -> dict[str, str]:
     """Whether asking again may help, and from when on; for who sent no key, how one is sent.
 

@@ -240,6 +240,7 @@ def _member(worker: WorkerSettings, stack: Stack, settings: Settings) -> PoolMem
         worst_price=_worst([price_of(place) for each in line for place in places_of(each).values()]),
         max_output_tokens=worker.max_output_tokens,
         has_stand_in=len(line) > 1,
+        continues=worker.on_broken_stream == "continue",
         sees_images=worker.sees_images,
         reads_pdfs=reads_pdfs(worker),
         calls_tools=calls_tools(worker, settings),

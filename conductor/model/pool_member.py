@@ -23,6 +23,8 @@ class PoolMember:
     """The longest answer, where the request names no smaller figure."""
     has_stand_in: bool = False
     """Whether somebody else answers where it fails."""
+    continues: bool = False
+    """Whether its answers, and those of who answers in its place, go on where a stream broke off (`Call.prefix`)."""
     bills_inner_calls: bool = False
     """Its calls are paid one by one inside it, from the same ledger, so asking it reserves nothing."""
     sees_images: bool = False

@@ -14,6 +14,7 @@ from typing import Protocol
 from conductor.errors import WorkerError, WorkerUnavailable
 from conductor.model.answer_format import AnswerFormat
 from conductor.model.failure import Attempt
+from conductor.model.hedges import Hedges
 from conductor.model.messages import Message, Native, ToolCall
 from conductor.model.operation import NO_OPTIONS, CallKind, TokenLogprob, WireOptions
 from conductor.model.permit import ANYTHING, Permit
@@ -104,12 +105,18 @@ class Call:
     on_retry: Callable[[WorkerError, float], Awaitable[int]] | None = field(default=None, compare=False)
     """Awaited before the call is made once more, with why: pays for the one that failed, reserves the next,
     and gives how long its answer may be. See `retries.py`."""
+    hedges: Hedges | None = field(default=None, compare=False)
+    """What a second call for the same answer is paid from; None: none may be made."""
     on_wait: Callable[[], AbstractContextManager[None]] | None = field(default=None, compare=False)
     """Entered while the call waits for its turn: whoever leaves then pays nothing for it."""
     has_stand_in: bool = field(default=False, compare=False)
     """Another worker is free to answer in its place, so that nobody need wait long for this one; never sent."""
+    prefix: str = ""
+    """How the answer begins, which its reader has: what comes after it is wanted, and nothing of it again."""
     broken: str = field(default="", compare=False)
     """The worker whose answer to the same call broke off, which is asked after all others; never sent."""
+    broken_deployment: str = field(default="", compare=False)
+    """Which of its deployments that was; likewise."""
     first_token_s: float | None = field(default=None, compare=False)
     """How long its first token may take, where this is known; never sent."""
     permit: Permit = field(default=ANYTHING, compare=False)
@@ -252,9 +259,7 @@ class Reply:
             raise WorkerUnavailable(
                 f"{self.worker} was cut off: its stream ended without a finish reason.", worker=self.worker
             )
-        is_billed = self.price is not None and self.price != FREE
-        if is_billed and self.usage is None and not self.billed_at_bound:  # a cost alone proves nothing
-            self._bill_at_bound("The server did not say what the call took: billed at the call's bound.")
+        self.close_bill()
 
     def _fold(self, delta: Delta) -> None:
         """Take `delta` into account: a later value replaces an earlier one."""
@@ -294,6 +299,15 @@ class Reply:
         """Its reader breaks it off: it is billed at its bound."""
         self.finish = FinishReason.LENGTH
         self._bill_at_bound(note)
+
+    def close_bill(self) -> None:
+        """Nothing more will be said: a call whose server did not tell its usage is billed at its bound, also where
+        it ended well, or was broken off by its reader. A cost alone proves nothing.
+        """
+        is_billed = self.price is not None and self.price != FREE
+        if is_billed and self.usage is None and not self.billed_at_bound:
+            what = "did not say" if self.finish else "was broken off before it said"
+            self._bill_at_bound(f"The server {what} what the call took: billed at the call's bound.")
 
     def _bill_at_bound(self, note: str) -> None:
         self.usage, self.billed_at_bound = None, True

@@ -8,8 +8,13 @@ Source: arXiv 2512.04388, section 3.1; `access` as lists of positions is its app
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from conductor.errors import InvalidPlan, Reason, quote
+
+OnFailure = Literal["fail", "skip"]
+"""What follows where a step's worker, and whoever may answer in its place, fail: the run fails, or the step is skipped and
+those that read it are told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +28,7 @@ class Step:
         needs: why this worker: what the step takes, in the conductor's words ("translation into German");
             empty where it did not say. No worker is shown it, and steps that differ in it alone are equal.
         tools: whether it may call the client's tools, where the request has any.
+        on_failure: what follows where it fails; None: what the request says. The last step is never skipped.
     """
 
     worker: str
@@ -30,6 +36,7 @@ class Step:
     access: tuple[int, ...] = ()
     needs: str = field(default="", compare=False)
     tools: bool = True
+    on_failure: OnFailure | None = None
 
 
 @dataclass(frozen=True, slots=True)

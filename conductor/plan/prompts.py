@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from conductor.errors import WorkerError
 from conductor.model.messages import Message, Text
 from conductor.model.pool_member import PoolMember
 from conductor.model.tools import NO_TOOLS, Toolset
@@ -145,6 +146,11 @@ def work(
     if step.subtask or step.access:
         messages = _with_last_user(messages, _assignment(step, plan, outputs, key))
     return WorkerPrompt((*([Message.of("system", system)] if system else []), *messages), key)
+
+
+def describe_failure(error: WorkerError) -> str:
+    """What those who read a step that was skipped are shown in place of its output."""
+    return f"[this step failed: {error.message}]"
 
 
 def read_assignment(text: str) -> tuple[list[str], str]:

@@ -16,6 +16,8 @@ PDF_TOKENS, BYTES_PER_PDF_TOKEN, MOST_PDF_TOKENS = 4_096, 16, 300_000
 at most. An estimate, as a picture's."""
 TOKENS_PER_MESSAGE = 16
 """Upper bound of a chat template's marks around a message, a call or a tool."""
+TOKENS_PER_CONTINUATION = 1_024
+"""Of the words that ask to go on with an answer."""
 TOKENS_PER_FORMAT = 3_072
 """Of the words around an answer's schema, and of those that ask to repair an answer."""
 
@@ -31,7 +33,8 @@ def input_bound(call: Call) -> int:
     """
     messages = sum(_message_bound(message) for message in call.messages)
     tools = sum(_tool_bound(tool) for tool in call.tools.offered)
-    return TOKENS_PER_MESSAGE + messages + tools + _format_bound(call.answer_format)
+    begun = TOKENS_PER_CONTINUATION + _size(call.prefix) if call.prefix else 0
+    return TOKENS_PER_MESSAGE + messages + tools + begun + _format_bound(call.answer_format)
 
 
 def _message_bound(message: Message) -> int:

@@ -104,6 +104,19 @@ class StepRestarted:
 
 
 @dataclass(frozen=True, slots=True)
+class StepContinued:
+    """The answering step's words broke off after some were shown; it goes on from there. `result` holds them, and
+    what was consumed by then.
+    """
+
+    at_s: float
+    plan: int
+    step: int
+    failure: Failure
+    result: CallResult
+
+
+@dataclass(frozen=True, slots=True)
 class StepFirstToken:
     """A worker's first token is there."""
 
@@ -270,6 +283,7 @@ KeptEvent = (
     | StepStarted
     | StepFirstToken
     | StepRestarted
+    | StepContinued
     | StepFinished
     | StepWaits
     | StepReused

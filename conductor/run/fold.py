@@ -20,6 +20,7 @@ from conductor.run.events import (
     RunResumed,
     RunSuspended,
     StepAborted,
+    StepContinued,
     StepFinished,
     StepFirstToken,
     StepPlanned,
@@ -84,7 +85,8 @@ def _fold(record: Record, event: KeptEvent) -> Record:
             return replace(record, plans=tuple(plans), wall_s=event.at_s)
 
 
-StepEvent = StepStarted | StepFirstToken | StepRestarted | StepFinished | StepWaits | StepReused | StepAborted
+StepBreak = StepRestarted | StepContinued
+StepEvent = StepStarted | StepFirstToken | StepBreak | StepFinished | StepWaits | StepReused | StepAborted
 PlanEvent = StepPlanned | PlanEnded | StepEvent
 
 
@@ -110,6 +112,7 @@ def _plan_after(record: Record, plan: PlanRecord, event: PlanEvent) -> PlanRecor
                 event.at_s,
                 needs=step.needs,
                 tools=step.tools,
+                on_failure=step.on_failure,
             )
             return replace(plan, steps=(*plan.steps, written))
         case _:
@@ -135,7 +138,7 @@ def _step_after(record: Record, step: StepRecord, event: StepEvent) -> StepRecor
         case StepFirstToken():
             first_s = event.at_s if step.first_token_s is None else step.first_token_s
             return replace(step, first_token_s=first_s, served_by=event.served_by)
-        case StepRestarted():
+        case StepRestarted() | StepContinued():
             return _cut_step(replace(step, result=event.result), "planned", event.at_s, event.failure)
         case StepFinished():
             return replace(step, status="done", result=event.result, ended_s=event.at_s)

@@ -8,7 +8,7 @@ from conductor.errors import Reason
 from conductor.model.failure import Attempt, Failure
 from conductor.model.messages import Message
 from conductor.model.worker import CallResult
-from conductor.plan.plan import Step
+from conductor.plan.plan import OnFailure, Step
 from conductor.run.events import Source, reason_of
 from conductor.run.turns import StepTurn
 
@@ -42,13 +42,15 @@ class StepRecord:
     """What it takes, in the conductor's words; empty where it did not say."""
     tools: bool = True
     """Whether it may call the client's tools."""
+    on_failure: OnFailure | None = None
+    """What follows where it fails; None: what the task says."""
     turns: tuple[StepTurn, ...] = ()
     """Its conversation with tools so far; `result` is the answer after them. `prompt` comes before them."""
 
     @property
     def step(self) -> Step:
         """As its plan has it."""
-        return Step(self.worker, self.subtask, self.access, self.needs, self.tools)
+        return Step(self.worker, self.subtask, self.access, self.needs, self.tools, self.on_failure)
 
     @property
     def results(self) -> tuple[CallResult, ...]:

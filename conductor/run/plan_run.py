@@ -11,8 +11,8 @@ from contextlib import aclosing
 from dataclasses import replace
 from itertools import takewhile
 
-from conductor.errors import BudgetExceeded, PodiumError, WorkerUnavailable, internal_error
-from conductor.model.failure import Failure
+from conductor.errors import BudgetExceeded, PodiumError, WorkerError, internal_error
+from conductor.model.failure import Attempt, Failure
 from conductor.model.messages import Message, PendingCall
 from conductor.model.pool_member import PoolMember
 from conductor.model.tools import AUTO, NO_TOOLS, Toolset
@@ -20,12 +20,14 @@ from conductor.model.worker import Call, CallResult, Delta, Reply
 from conductor.plan.attachments import fit, left_out
 from conductor.plan.marks import EchoFilter
 from conductor.plan.plan import Plan, Step
-from conductor.plan.prompts import OUTPUT, WorkerPrompt, work
+from conductor.plan.prompts import OUTPUT, WorkerPrompt, describe_failure, work
 from conductor.plan.tool_text import with_tools_as_text
 from conductor.run.call import open_call
+from conductor.run.continuing import Shown, may_continue, may_restart
 from conductor.run.events import (
     AnswerDelta,
     StepAborted,
+    StepContinued,
     StepFinished,
     StepFirstToken,
     StepOutcome,
@@ -48,10 +50,6 @@ ECHO_NOTE = "The answer repeated marks of its prompt; they were removed."
 def plans_before_restart(record: Record, index: int) -> list[PlanRecord]:
     """The plans that the plan of that index is written again for, newest first."""
     return list(takewhile(lambda plan: plan.is_interrupted, reversed(record.plans[:index])))
-
-
-RESTARTS = 1
-"""So often a step begins again whose worker's answer broke off before any of it was shown."""
 
 
 class StepsWait(Exception):
@@ -78,6 +76,8 @@ class PlanRun:
         self._unneeded: frozenset[int] = frozenset()
         self._waiting: dict[int, list[AnswerDelta]] = {}
         self._replies: dict[int, Reply] = {}
+        self._restarted = set[int]()
+        self._shown: dict[int, Shown] = {}
         self._showing = asyncio.Lock()
         self._told = set[int]()
         """Steps whose words who looks on has had so far."""
@@ -118,9 +118,9 @@ class PlanRun:
             return last.result()
         needed = [self._tasks[index] for index in sorted(plan.reachable)]
         await asyncio.wait(needed)
-        for task in needed:
-            if not isinstance(task.exception(), StepsWait):
-                task.result()
+        for index in sorted(plan.reachable):
+            if not isinstance(self._tasks[index].exception(), StepsWait):
+                self._output(index)
         raise StepsWait
 
     def _record_of(self, index: int) -> StepRecord | None:
@@ -201,42 +201,59 @@ class PlanRun:
         member = self._context.pool[step.worker]
         prompt = self._prompt(member, step, outputs)
         shown = recorded.prompt if recorded.turns else prompt.messages
-        lost: WorkerUnavailable | None = None
-        for left in reversed(range(RESTARTS + 1)):
+        lost: WorkerError | None = None
+        while True:
+            so_far = self._shown.get(index, Shown())
             call = await self._call(index, step, (*shown, *fit(conversation(recorded.turns), member)))
             self._context.log.append(StepStarted(self._context.now_s(), self._index, index, shown))
             try:
                 call = replace(call, broken=(lost and lost.worker) or "")
-                return await self._answer(index, step, prompt, call)
+                return await self._answer(index, step, prompt, so_far.continue_call(call))
             except BudgetExceeded as exc:
                 if lost is None:
                     raise
-                lost.attempts = exc.attempts
-                raise lost from None  # the first try took what was left: that it broke off is what went wrong
-            except WorkerUnavailable as exc:
-                may_help = exc.retryable or member.has_stand_in  # else a model at work would be asked twice
-                if not (left and may_help) or recorded.turns or not await self._restart(index, exc):
-                    raise
+                # The call before took what was left: that it broke off is what went wrong.
+                raise so_far.end(lost, exc.attempts) from None
+            except WorkerError as exc:
+                if not await self._go_on(index, recorded, exc):
+                    if lost is None or not so_far.breaks or index in self._replies:
+                        raise
+                    failed = Attempt.of(exc.worker or step.worker, Failure.of(exc))
+                    raise so_far.end(lost, (*exc.attempts, failed)) from exc
                 lost = exc
-        raise AssertionError("the last try answers or raises")
 
-    async def _restart(self, index: int, error: WorkerUnavailable) -> bool:
-        """Begin again a step whose answer broke off; False where its call never began to answer, or where the
-        client has seen some of it.
+    async def _go_on(self, index: int, recorded: StepRecord, error: WorkerError) -> bool:
+        """Begin again a step whose answer broke off unseen, once, and continue one that the client has seen some
+        of. False where neither helps, or its call never began to answer; `error` says what is missing then.
         """
         async with self._showing:
-            log = self._context.log
-            # A run around this one reads the words as they come, whether anybody streams or not.
-            is_read = self._context.task.stream or log.record.parent is not None
-            is_shown = index == self._last and is_read and log.has_answer_begun
-            reply = self._replies.pop(index, None)
-            if reply is None or is_shown:
-                self._replies |= {index: reply} if reply else {}
+            before, reply = self._shown.get(index, Shown()), self._replies.get(index)
+            is_seen = bool(before.breaks) or self._is_seen(index)
+            shown = before.after(reply) if reply and is_seen else before
+            member, task = self._context.pool[recorded.worker], self._context.task
+            may = may_continue(member, task, before, error) if is_seen else may_restart(member, error)
+            is_first = is_seen or index not in self._restarted
+            if reply is None:
                 return False
+            if reply.tool_calls or recorded.turns or not (may and is_first):
+                shown.explain(error)
+                return False
+            del self._replies[index]
             self._waiting.pop(index, None)
-            at_s, failure = self._context.now_s(), Failure.of(error)
-            log.append(StepRestarted(at_s, self._index, index, failure, reply.result))
+            self._restarted.add(index)
+            if is_seen:
+                self._shown[index] = shown
+            event = StepContinued if is_seen else StepRestarted
+            at_s = self._context.now_s()
+            self._context.log.append(event(at_s, self._index, index, Failure.of(error), reply.result))
         return True
+
+    def _is_seen(self, index: int) -> bool:
+        """Whether the client has seen some of what the step says."""
+        log = self._context.log
+        # A run around this one reads the words as they come, whether anybody streams or not.
+        is_read = self._context.task.stream or log.record.parent is not None
+        return index == self._last and is_read and log.has_answer_begun
 
     async def _answer(self, index: int, step: Step, prompt: WorkerPrompt, call: Call) -> CallResult:
         """Make the call, and show what is said as it comes."""
@@ -248,6 +265,7 @@ class PlanRun:
             echo = EchoFilter(OUTPUT, prompt.mark_key) if prompt.mark_key and is_free else None
             if echo:
                 reply.deltas = echo.filter(reply.deltas)
+            self._shown.get(index, Shown()).begin(reply)
             self._context.log.append(StepFirstToken(self._context.now_s(), self._index, index, reply.worker))
             try:
                 await self._read(index, reply)
@@ -312,14 +330,32 @@ class PlanRun:
         """What `step` reads. Waiting for a task, unlike awaiting it, does not cancel it with us.
 
         Raises:
-            PodiumError: of the step that failed, which it names; the others are not waited for.
+            PodiumError: of the step that failed and is not skipped, which it names; the others are not waited for.
         """
-        reads = {read: self._tasks[read] for read in step.access}
-        if reads:
-            done, _ = await asyncio.wait(reads.values(), return_when=asyncio.FIRST_EXCEPTION)
+        needed = [self._tasks[read] for read in step.access if not self._may_skip(read)]
+        if needed:
+            done, _ = await asyncio.wait(needed, return_when=asyncio.FIRST_EXCEPTION)
             for task in done:
                 task.result()
-        return {read: task.result().output for read, task in reads.items()}
+        if step.access:
+            await asyncio.wait([self._tasks[read] for read in step.access])
+        return {read: self._output(read) for read in step.access}
+
+    def _may_skip(self, index: int) -> bool:
+        return (self._steps[index].on_failure or self._context.task.on_step_failure) == "skip"
+
+    def _output(self, index: int) -> str:
+        """What readers of a step that has ended see.
+
+        Raises:
+            PodiumError: it failed and is not skipped.
+        """
+        try:
+            return self._tasks[index].result().output
+        except WorkerError as exc:
+            if not self._may_skip(index):
+                raise
+            return describe_failure(exc)
 
     async def _call(self, index: int, step: Step, prompt: tuple[Message, ...]) -> Call:
         """A step's call, with what the user asked of the answer.
@@ -385,7 +421,7 @@ class PlanRun:
             return  # it had ended in the process before this one: its result, or its failure, stays on record
         failure = Failure.of(error) if error else None
         reply = self._replies.get(index)
-        result = reply.result if reply else None
+        result = reply.result if reply else self._shown.get(index, Shown()).result
         self._context.log.append(
             StepAborted(self._context.now_s(), self._index, index, outcome, failure, result)
         )

@@ -11,7 +11,7 @@ from conductor.model.permit import ANYTHING, Permit
 from conductor.model.priority import Priority
 from conductor.model.tools import NO_TOOLS, Toolset
 from conductor.model.worker import Sampling
-from conductor.plan.plan import Plan
+from conductor.plan.plan import OnFailure, Plan
 from conductor.run.events import Source
 from conductor.run.ledger import Budget
 
@@ -39,6 +39,7 @@ class Task:
         answer_format: what the answer must be; None: any text.
         operation: what is asked of its one worker; anything but a chat is a pass-through.
         priority: whether its calls go before or after those of others where there is no room for all.
+        on_step_failure: what follows where a step fails that does not say it itself.
         left_out: what the client sent, is not served and does not change the answer: a line for each.
         echo: what answers in its client's dialect repeat of the request, as JSON; nobody else reads it.
         permit: what it may reach, whatever the other fields, the conductor or a worker say.
@@ -63,6 +64,7 @@ class Task:
     answer_format: AnswerFormat | None = None
     operation: Operation = "chat"
     priority: Priority = "interactive"
+    on_step_failure: OnFailure = "fail"
     left_out: tuple[str, ...] = ()
     echo: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
     permit: Permit = ANYTHING

@@ -290,6 +290,8 @@ function stepFacts(event: RunEvent, at: number, step: Step | undefined): Partial
       return { status: "done", ended_s: at, reused_from: (event.reused_from as number) ?? null };
     case "step_restarted":
       return { status: "planned", first_token_s: null, notes: [`${(event.error as Step["error"])?.message ?? ""} It begins again.`] };
+    case "step_continued":
+      return { status: "planned", first_token_s: null, notes: [`${(event.error as Step["error"])?.message ?? ""} It goes on.`] };
     case "step_lost":
       return { status: String(event.why), ended_s: at, error: (event.error as Step["error"]) ?? null };
     default:

@@ -72,6 +72,10 @@ class Dialect(Protocol):
     """Where a request has its conversation, for errors about all of it."""
     format_field = "response_format"
     """Where it says what the answer must be."""
+    joins = False
+    """A request that is sent again after a failure joins the first one's run (`serving/runs/second_asking.py`), whatever
+    it asks for; elsewhere only those do that offer tools.
+    """
     tells_again = False
     """A stream in the background can be taken up again after any of its events, so it is told from the store, the same
     to everybody.
@@ -99,9 +103,10 @@ class Dialect(Protocol):
 
     def status(self, error: PodiumError, *, is_paid: bool) -> int:
         """The HTTP status of a failure: what its clients do next depends on it. `is_paid`: a model was called for
-        it.
+        it, so that no client may take it for something to be asked again, whatever headers it reads.
         """
-        return errors.row(error).status
+        status = errors.row(error).status
+        return errors.FINAL if is_paid and errors.is_asked_again(status) else status
 
     def accepted(self, records: RunRecords, request: ApiRequest) -> tuple[int, dict[str, Any]]:
         """The status and the body for a run in the background that has begun."""

@@ -16,6 +16,7 @@ from conductor.run.events import (
     RunResumed,
     RunSuspended,
     StepAborted,
+    StepContinued,
     StepFinished,
     StepFirstToken,
     StepPlanned,
@@ -54,6 +55,8 @@ def progress(event: Event) -> Json | None:
             shown = {"type": "step_spoke", "step": event.step, "served_by": event.served_by}
         case StepRestarted(failure=failure):
             shown = {"type": "step_restarted", "step": event.step, "error": error_json(failure)}
+        case StepContinued(failure=failure):
+            shown = {"type": "step_continued", "step": event.step, "error": error_json(failure)}
         case StepFinished() | StepWaits() | StepReused() | StepAborted():
             shown = _step_end(event) | {"step": event.step}
         case _:

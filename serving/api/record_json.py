@@ -92,6 +92,7 @@ def workflow(
         "fallback": record.fallback,
         "messages": messages_json(record.task.conversation),
         **({"left_out": list(record.task.left_out)} if record.task.left_out else {}),
+        **({"on_step_failure": "skip"} if record.task.on_step_failure == "skip" else {}),
         "plan": [step_json(step) for step in plan.steps] if plan else [],
         "answer": record.answer,
         "finish_reason": record.finish.value if record.finish else None,
@@ -116,9 +117,11 @@ def steps(record: Record, inner: Inner = NONE, *, for_operator: bool = False) ->
 
 
 def step_json(step: StepRecord | Step) -> Json:
-    """A step as `podium.plan` takes it; `needs` where the conductor said it."""
+    """A step as `podium.plan` takes it; `needs` and `on_failure` where they were said."""
     written: Json = {"worker": step.worker, "subtask": step.subtask, "access": list(step.access)}
-    return written | ({"needs": step.needs} if step.needs else {}) | ({} if step.tools else {"tools": False})
+    said: Json = {"needs": step.needs} if step.needs else {}
+    said |= {} if step.tools else {"tools": False}
+    return written | said | ({"on_failure": step.on_failure} if step.on_failure else {})
 
 
 def dollars(amount: Decimal | None) -> float | None:

@@ -13,6 +13,7 @@ from conductor.model.operation import Operation
 from conductor.model.priority import Priority
 from conductor.model.tools import NO_TOOLS, Tool, Toolset
 from conductor.model.worker import Sampling
+from conductor.plan.plan import OnFailure
 from conductor.run.call_bound import file_tokens
 from serving.api.encode import dumps
 
@@ -54,6 +55,8 @@ class PlannedStep(_Strict):
     """Why this worker; for the record alone. A plan of `POST /v1/plans` has it and can be sent back as it is."""
     tools: bool = True
     """Whether it may call the request's tools."""
+    on_failure: OnFailure | None = None
+    """What follows where it fails; null: what `on_step_failure` says."""
 
 
 class Podium(_Strict):
@@ -72,6 +75,9 @@ class Podium(_Strict):
     deadline_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     progress: Literal["off", "events", "reasoning"] = "off"
     trace: bool = False
+    on_step_failure: OnFailure | None = None
+    """Where a step fails that others read: `fail` ends the run, `skip` tells those who read it. null: as the model's settings
+    say."""
     cache: bool = True
     """An answer that was given to an equal request of the team may be given again, where the settings keep any."""
     keep: bool = False

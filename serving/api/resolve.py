@@ -190,6 +190,7 @@ def _task(request: ApiRequest, model: ModelSettings, default_deadline_s: float, 
         answer_format=request.answer_format,
         operation=request.operation,
         priority=request.priority,
+        on_step_failure=podium.on_step_failure or model.on_step_failure,
         left_out=request.left_out,
         echo=request.echo,
     )
@@ -209,7 +210,7 @@ def _own_steps(podium: Podium, model: ModelSettings) -> int:
 
 def _own_plan(given: list[PlannedStep], team: Team, task: Task, limit: int) -> Plan:
     steps = [
-        Step(step.worker, step.subtask, _access(step.access, index), step.needs, step.tools)
+        Step(step.worker, step.subtask, _access(step.access, index), step.needs, step.tools, step.on_failure)
         for index, step in enumerate(given)
     ]
     try:
@@ -224,7 +225,7 @@ def _own_plan(given: list[PlannedStep], team: Team, task: Task, limit: int) -> P
 def _workflow_plan(steps: tuple[StepSettings, ...]) -> Plan:
     return Plan(
         tuple(
-            Step(s.worker, s.subtask, _access(s.access, index), tools=s.tools)
+            Step(s.worker, s.subtask, _access(s.access, index), tools=s.tools, on_failure=s.on_failure)
             for index, s in enumerate(steps)
         )
     )

@@ -67,22 +67,36 @@ class RunResponse(Response):
         self._call_ids: CallIds | None = None
         self._is_left = False
         """Whether the client left before a run that outlives it had begun."""
+        self._joinable: Run | None = None
+        """The run, where the same request would join it."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI. Returns once the answer is out, or the client has gone and everything is closed."""
-        answering = asyncio.create_task(self._answer(send))
+        """ASGI. Returns once the answer is out, or the client has gone and everything is closed but what goes on for
+        a second asking.
+        """
+        wire = Wire(send, self._dialect)
+        answering = asyncio.create_task(self._answer(wire))
         leaving = asyncio.create_task(_wait_for_disconnect(receive))
         try:
             await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            answering.cancel()
             leaving.cancel()
-            await asyncio.wait({answering, leaving})
-        if not answering.cancelled():
+            run = None if answering.done() else self._going_on()
+            if run is not None:
+                wire.leave()
+                self._service.second_askings.go_on(answering, run)
+            else:
+                answering.cancel()
+                await asyncio.wait({answering, leaving})
+        if run is None and not answering.cancelled():
             answering.result()
 
-    async def _answer(self, send: Send) -> None:
-        wire = Wire(send, self._dialect)
+    def _going_on(self) -> Run | None:
+        """The run, where it goes on for a while though its client is gone: a model was called."""
+        run = self._joinable
+        return run if run and self._service.second_askings.goes_on(run.record) else None
+
+    async def _answer(self, wire: Wire) -> None:
         try:
             await self._admit(wire)
             answer = await self._find_tool_answer()
@@ -162,10 +176,7 @@ class RunResponse(Response):
         """The run that answers: one that ends with this response, one that outlives it, or an earlier one."""
         service, keeping = self._service, self._keeping
         if keeping is None:
-            of_cache = self._request.podium.cache
-            async with service.run(
-                resolved.task, resolved.team, self._id, self._incoming, self._caller, of_cache=of_cache
-            ) as run:
+            async with self._joined_or_own(resolved) as run:
                 yield run
             return
         beginning = asyncio.create_task(self._begin(keeping, resolved), name="run begins")
@@ -183,6 +194,33 @@ class RunResponse(Response):
             yield found
         finally:
             found.answer.close()
+
+    @asynccontextmanager
+    async def _joined_or_own(self, resolved: ResolvedTask) -> AsyncGenerator[Run]:
+        """The run of an earlier sending of the same request that failed or was cut off; else one that ends with this
+        response, unless its client is cut off.
+        """
+        service, task, askings = self._service, resolved.task, self._service.second_askings
+        may_join = (
+            task.operation == "chat" and not self.plan_only and (self._dialect.joins or bool(task.tools))
+        )
+        earlier = await askings.find(task, self._caller.account) if may_join else None
+        if earlier is not None:
+            async with follow(service.store, earlier) as run:
+                yield run
+            if run.record.status == "finished":
+                await askings.forget(run.record)
+            return
+        of_cache = self._request.podium.cache
+        async with service.run(
+            task, resolved.team, self._id, self._incoming, self._caller, of_cache=of_cache
+        ) as run:
+            self._joinable = run if may_join else None
+            try:
+                yield run
+            finally:
+                if may_join and run.record.status == "failed":
+                    await askings.note(run.record)
 
     async def _begin(self, keeping: Keeping, resolved: ResolvedTask) -> Run | Claim:
         """A run that outlives this response, or the claim of the earlier one that is to answer."""
@@ -261,8 +299,8 @@ class RetoldResponse(RunResponse):
         super().__init__(*args, **named)
         self._records, self._segment, self._is_same = records, segment, is_same
 
-    async def _answer(self, send: Send) -> None:
-        wire, store, id = Wire(send, self._dialect), self._service.store, self._records.record.id
+    async def _answer(self, wire: Wire) -> None:
+        store, id = self._service.store, self._records.record.id
         self._call_ids = await store.call_ids()
         if self._is_same:
             opened = retell(store, id, self._segment)

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from starlette.types import Send
+from starlette.types import Message, Send
 
 from conductor.errors import PodiumError
 from conductor.run.run import Run
@@ -27,9 +27,15 @@ class Wire:
         """More headers."""
         self.is_cached = False
         """Whether the answer is an earlier run's; then a header says so."""
+        self.is_left = False
+        """See `leave`."""
         self.begun = False
         self.sent_s = 0.0
         """When the newest byte of the stream was sent, or it was begun, by the loop's clock."""
+
+    def leave(self) -> None:
+        """Its client is gone: nothing is sent any more."""
+        self.is_left, self._send = True, _send_nothing
 
     async def json(self, status: int, body: Json, extra: dict[str, str] | None = None) -> None:
         """All of the response."""
@@ -86,3 +92,7 @@ class Wire:
             headers = {CACHE_HEADER: "hit", **headers}
         raw = [(name.encode(), value.encode()) for name, value in headers.items()]
         await self._send({"type": "http.response.start", "status": status, "headers": raw})
+
+
+async def _send_nothing(message: Message) -> None:
+    pass

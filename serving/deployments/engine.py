@@ -226,7 +226,16 @@ class Engine:
         chat = replace(self._chat, chat_template_kwargs=chat_arguments(call, self._chat.chat_template_kwargs))
         messages = copy.deepcopy(call.messages)  # vLLM parses the calls' arguments in their place
         _, prompts = await self._engine.renderer.render_chat_async([cast(Any, messages)], chat)
-        return prompts[0]
+        return self._with_prefix(prompts[0], call.prefix)
+
+    def _with_prefix(self, prompt: EngineInput, prefix: str) -> EngineInput:
+        """`prompt`, and the answer's beginning after it, as the model would have written it: the template has no say
+        in it, which may cut blanks at its end.
+        """
+        if prefix:
+            tokens = self._engine.get_tokenizer().encode(prefix, add_special_tokens=False)
+            cast(Any, prompt)["prompt_token_ids"] = [*cast(Any, prompt)["prompt_token_ids"], *tokens]
+        return prompt
 
     def _engine_error(self, error: Exception) -> WorkerError:
         text = str(error)

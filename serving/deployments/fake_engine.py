@@ -70,7 +70,7 @@ class FakeEngine:
         try:
             async with self._slots:
                 await asyncio.sleep(self._settings.first_token_s)
-                for n in range(1, n_output + 1):
+                for n in range(len(call.prefix.split()) + 1, n_output + 1):
                     finish = "stop" if n == n_output else None
                     yield Chunk(WORDS[(n - 1) % len(WORDS)] + " ", "", finish, n_prompt, 0, n, 0)
                     await asyncio.sleep(1 / self._settings.tokens_per_s)

@@ -151,9 +151,11 @@ class Balancing:
         drawn = sorted(free, key=lambda each: random.expovariate(each.weight))
         writer = self._writer(call)
 
-        def reluctance(each: Deployment) -> tuple[float, bool, bool]:
+        broken = call.broken_deployment if call.broken == self._name else ""
+
+        def reluctance(each: Deployment) -> tuple[float, bool, bool, bool]:
             rest_s, is_full = each.reluctance
-            return rest_s, not writer or each.account != writer, is_full
+            return rest_s, each.name == broken, not writer or each.account != writer, is_full
 
         return sorted(drawn, key=reluctance)
 

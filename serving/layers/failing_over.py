@@ -34,7 +34,7 @@ class FailingOver:
     over like an outage.
 
     One whose circuit is open, or that asked to be left alone, is asked after all others, which is on record;
-    once its rest is over, one call tries whether it is well.
+    once its rest is over, one call tries whether it is well. So is one whose line is too long.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class FailingOver:
     async def open(self, call: Call) -> AsyncGenerator[Reply]:
         """See `Worker.open`; `worker` of the reply says who answers, `attempts` why it is not the first."""
         async with AsyncExitStack() as opened:
-            line, failed = self._last_those_that_rest(self._line(call), call.broken)
+            line, failed = self._last_those_that_rest(self._line(call), call)
             first = call.site.attempt - len(failed)
             for number, worker in enumerate(line):
                 began_s = time.monotonic()
@@ -96,20 +96,26 @@ class FailingOver:
             yield reply
 
     def _last_those_that_rest(
-        self, line: Sequence[Worker], broken: str
+        self, line: Sequence[Worker], call: Call
     ) -> tuple[Sequence[Worker], list[Attempt]]:
         """The line with those at its end that are better left alone, and what is said of that."""
-        rests_s = {
-            worker.name: state.health.rest_s
-            for worker in line
-            if (state := self._states.get(worker.name)) and (state.health.rest_s or worker.name == broken)
-        }
-        ready = [worker for worker in line if worker.name not in rests_s]
-        if not ready or not rests_s:
+        why = {worker.name: said for worker in line if (said := self._why_not(worker, call))}
+        ready = [worker for worker in line if worker.name not in why]
+        if not ready or not why:
             return line, []
-        left = [worker for worker in line if worker.name in rests_s]
+        left = [worker for worker in line if worker.name in why]
         passed = [worker for worker in left if line.index(worker) < line.index(ready[0])]
-        return [*ready, *left], [_left_alone(worker.name, rests_s[worker.name]) for worker in passed]
+        return [*ready, *left], [_left_alone(worker.name, why[worker.name]) for worker in passed]
+
+    def _why_not(self, worker: Worker, call: Call) -> str:
+        """Why it is better left alone; empty: it is not."""
+        if not (state := self._states.get(worker.name)):
+            return ""
+        if (rest_s := state.health.rest_s) or worker.name == call.broken:
+            return f"for {rest_s:.1f} s more: its newest calls failed, or it asked for a rest."
+        if state.limiter.is_overfull(call.priority, call.payer):
+            return f"because its line is {state.limiter.wait_s(call.payer):.1f} s long."
+        return ""
 
     def _is_free(self, worker: Worker) -> bool:
         state = self._states.get(worker.name)
@@ -135,8 +141,6 @@ class FailingOver:
         return line or self._workers[:1]  # who says that it may not be asked
 
 
-def _left_alone(worker: str, rest_s: float) -> Attempt:
-    message = (
-        f"{worker} was left alone for {rest_s:.1f} s more: its newest calls failed, or it asked for a rest."
-    )
+def _left_alone(worker: str, why: str) -> Attempt:
+    message = f"{worker} was left alone {why}"
     return Attempt(worker, "WorkerUnavailable", message, took_s=0.0, outcome="left_alone")

@@ -1,25 +1,47 @@
-"""Slots: no more calls at once than the one behind it can take."""
+"""Slots: no more calls at once than the one behind it can take, and how long a line for them is bearable."""
 
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, nullcontext
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager, nullcontext
+from math import inf
 
+from conductor.model.priority import Priority
 from conductor.model.worker import Call, Reply, Worker
 from serving.layers.turns import Turns
+
+NEWEST = 0.1
+"""The weight of the newest call in what calls take on average."""
 
 
 class Limited:
     """`worker` with `slots` places. A call waits for one before it is opened, and holds it until it is
     closed; who is next is told by `turns.py`.
+
+    Nobody who waits is sent away here: a call may be the third of a run that has paid for two. Who has not begun
+    anything is not let in where the line is too long (`serving/runs/admission.py`), or goes to a fallback.
     """
 
-    def __init__(self, worker: Worker, slots: int) -> None:
+    def __init__(self, worker: Worker, slots: int, max_wait_s: float = inf) -> None:
+        """Has its places free.
+
+        Args:
+            worker: who is called.
+            slots: calls at once, at most.
+            max_wait_s: for how long it is worth waiting for a place.
+        """
         self._worker, self._turns = worker, Turns(slots)
-        self.n_slots = slots
-        """Calls at once, at most."""
+        self.n_slots, self.max_wait_s = slots, max_wait_s
         self.queued = 0
         """Calls that wait for a place now."""
         self.open_calls = 0
         """Calls that hold one now."""
+        self._coming: dict[str, str] = {}
+        """Runs that were let in to call it and have not yet, with who pays."""
+        self._held_s = 0.0
+        """How long a place is held, on average."""
+        self._moved_s = 0.0
+        """When a place last came free, or the first was taken, by `time.monotonic`."""
 
     @property
     def name(self) -> str:
@@ -31,6 +53,36 @@ class Limited:
         """Whether one more call would wait."""
         return self.open_calls >= self.n_slots
 
+    def wait_s(self, payer: str) -> float:
+        """About how long one more interactive call of `payer` would wait for its place: what is ahead of it, at
+        the pace of the newest calls. Where places have stopped coming free, this grows with the time since.
+        """
+        ahead = self._turns.ahead(payer, Counter(self._coming.values()))
+        if not ahead and not self.is_full:
+            return 0.0
+        free = max(0, self.n_slots - self.open_calls - self.queued)
+        still_s = time.monotonic() - self._moved_s if self.open_calls else 0.0
+        held_s = max(self._held_s, still_s)
+        return max(0, ahead + 1 - free) * held_s / self.n_slots
+
+    def is_overfull(self, priority: Priority, payer: str) -> bool:
+        """Whether it is not worth waiting for a place. Work that nobody waits for may always wait."""
+        return priority == "interactive" and self.wait_s(payer) > self.max_wait_s
+
+    @contextmanager
+    def expect(self, run: str, payer: str) -> Generator[None]:
+        """A run is let in that will soon call it: until it does, it counts as waiting."""
+        self._coming[run] = payer
+        try:
+            yield
+        finally:
+            self._coming.pop(run, None)
+
+    def resize(self, slots: int) -> None:
+        """There are so many places from now on; calls under way keep theirs."""
+        self.n_slots = slots
+        self._turns.resize(slots)
+
     @asynccontextmanager
     async def open(self, call: Call) -> AsyncGenerator[Reply]:
         """See `Worker.open`."""
@@ -40,14 +92,23 @@ class Limited:
     @asynccontextmanager
     async def _place(self, call: Call) -> AsyncGenerator[None]:
         self.queued += 1
+        self._coming.pop(call.site.run, None)
         try:
             with call.on_wait() if call.on_wait else nullcontext():
                 await self._turns.take(call.priority, call.payer)
         finally:
             self.queued -= 1
+        began_s = time.monotonic()
+        if not self.open_calls:
+            self._moved_s = began_s
         self.open_calls += 1
         try:
             yield
         finally:
             self.open_calls -= 1
+            self._moved_s = time.monotonic()
+            self._average(self._moved_s - began_s)
             self._turns.give_back()
+
+    def _average(self, held_s: float) -> None:
+        self._held_s += (held_s - self._held_s) * (NEWEST if self._held_s else 1.0)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import count
 from math import inf
 
-from conductor.errors import WorkerBusy, WorkerError
+from conductor.errors import WorkerBusy, WorkerError, WorkerUnavailable
 from conductor.model.failure import Attempt, Failure
 from conductor.model.retries import call_again
 from conductor.model.worker import Call, Reply, Worker
@@ -67,6 +67,9 @@ class Retrying:
         failed: list[Attempt] = []
         if self._budget:
             self._budget.earn()
+        if call.prefix and call.broken == self.name and not self._can_afford():
+            message = f"{self.name} broke off, and no more calls may be made again."
+            raise WorkerUnavailable(message, worker=self.name)
         for number in count(1):
             began_s = time.monotonic()
             try:

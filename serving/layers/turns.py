@@ -6,6 +6,8 @@ A flood from one key makes that key wait and nobody else. Work of low priority g
 
 import asyncio
 from collections import OrderedDict, deque
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from conductor.model.priority import Priority
 
@@ -17,14 +19,15 @@ class Turns:
     """`places` that are taken and given back."""
 
     def __init__(self, places: int) -> None:
-        self._free = places
+        self._places = self._free = places
+        """Fewer than none are free while there are fewer places than calls that have one."""
         self._lines: dict[Priority, _Line] = {"interactive": _Line(), "batch": _Line()}
         self._given = 0
         """To interactive calls since batch work began to wait, or was given one."""
 
     async def take(self, priority: Priority, payer: str) -> None:
         """Wait for a place. Whoever is cancelled meanwhile has none."""
-        if self._free:  # nobody waits then
+        if self._free > 0:  # nobody waits then
             self._free -= 1
             return
         line, turn = self._lines[priority], asyncio.get_running_loop().create_future()
@@ -40,11 +43,26 @@ class Turns:
 
     def give_back(self) -> None:
         """A place is free: whoever is next has it."""
-        while (turn := self._next()) is not None:
-            if not turn.done():
-                turn.set_result(None)
-                return
         self._free += 1
+        self._hand_out()
+
+    def resize(self, places: int) -> None:
+        """There are so many places from now on. Nobody loses one: where they are fewer, those given back are gone."""
+        self._free += places - self._places
+        self._places = places
+        self._hand_out()
+
+    def ahead(self, payer: str, coming: Mapping[str, int] = MappingProxyType({})) -> int:
+        """How many interactive calls would have a turn before one more of `payer`: of those that wait, and of
+        so many of each payer that will soon.
+        """
+        return self._lines["interactive"].ahead(payer, coming)
+
+    def _hand_out(self) -> None:
+        while self._free > 0 and (turn := self._next()) is not None:
+            if not turn.done():
+                self._free -= 1
+                turn.set_result(None)
 
     def _next(self) -> "asyncio.Future[None] | None":
         interactive, batch = self._lines["interactive"], self._lines["batch"]
@@ -66,6 +84,17 @@ class _Line:
 
     def __bool__(self) -> bool:
         return bool(self._payers)
+
+    def ahead(self, payer: str, coming: Mapping[str, int]) -> int:
+        """Those before it in the line have one turn more before its next than those after it."""
+        own = len(self._payers.get(payer, ())) + coming.get(payer, 0)
+        ahead, turns = own, own + 1
+        for other in dict.fromkeys((*self._payers, *coming)):
+            if other == payer:
+                turns = own
+            else:
+                ahead += min(len(self._payers.get(other, ())) + coming.get(other, 0), turns)
+        return ahead
 
     def join(self, payer: str, turn: "asyncio.Future[None]") -> None:
         self._payers.setdefault(payer, deque()).append(turn)

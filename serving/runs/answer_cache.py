@@ -11,11 +11,9 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import replace
 
 from conductor.errors import StoreUnavailable
 from conductor.model.worker import FinishReason
-from conductor.run import codec
 from conductor.run.event_log import EventLog
 from conductor.run.record import Account, Record, RunRecords
 from conductor.run.run import Run
@@ -24,6 +22,7 @@ from serving.database.address import StoreError
 from serving.runs.cached_answers import CachedAnswer
 from serving.runs.content import kept_part
 from serving.runs.rows import now_us
+from serving.runs.second_asking import asked_words
 from serving.runs.store import RecordStore
 from serving.settings.settings import Settings
 
@@ -100,8 +99,7 @@ class AnswerCache:
             return None
         if cache.teams is not None and account.team_id not in cache.teams:
             return None
-        asked = codec.dump(replace(task, stream=True, echo={}, left_out=()))
-        words = json.dumps([self._of(settings), asked], sort_keys=True, separators=(",", ":"))
+        words = json.dumps([self._of(settings), asked_words(task)], sort_keys=True, separators=(",", ":"))
         return _owner(account), hashlib.sha256(words.encode("utf-8", "surrogatepass")).hexdigest()
 
     def _of(self, settings: Settings) -> str:

@@ -19,6 +19,7 @@ from conductor.run.events import (
     RunFinished,
     RunSuspended,
     StepAborted,
+    StepContinued,
     StepFinished,
     StepPlanned,
     StepRestarted,
@@ -50,7 +51,7 @@ def event_numbers(event: Event) -> Event:
             return replace(event, result=_result(result) or result)
         case StepWaits() | RunSuspended() | ResultsGiven():
             return _tool_event(event)
-        case StepAborted() | StepRestarted():
+        case StepAborted() | StepRestarted() | StepContinued():
             return _break_event(event)
         case CallQueued(why=why):
             return replace(event, why=_length(why))
@@ -64,7 +65,7 @@ def event_numbers(event: Event) -> Event:
             return event
 
 
-def _break_event(event: StepAborted | StepRestarted) -> Event:
+def _break_event(event: StepAborted | StepRestarted | StepContinued) -> Event:
     failure, result = _failure(event.failure), _result(event.result)
     if isinstance(event, StepAborted):
         return replace(event, failure=failure, result=result)

@@ -6,10 +6,10 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 
-from conductor.errors import Overloaded, PodiumError, UnknownName, quote
+from conductor.errors import PodiumError, UnknownName, quote
 from conductor.run.ledger import Ledger
 from conductor.run.lifecycle import open_run
-from conductor.run.record import Account, RunRecords
+from conductor.run.record import NOBODY, Account, RunRecords
 from conductor.run.run import Run
 from conductor.run.task import Task
 from conductor.run.team import Team
@@ -21,6 +21,7 @@ from serving.accounts.permission import not_kept
 from serving.accounts.rates import Rates
 from serving.health import WorkerHealth
 from serving.pool import Pool
+from serving.runs.admission import check_room, enter_lines
 from serving.runs.answer_cache import AnswerCache, answered_by, replay
 from serving.runs.conductor_health import ConductorHealth
 from serving.runs.content import ContentJournal, kept_part
@@ -32,6 +33,7 @@ from serving.runs.memory_store import MemoryStore, place
 from serving.runs.numbers import without_content
 from serving.runs.readiness import Readiness
 from serving.runs.run_log import describe, log
+from serving.runs.second_asking import SecondAskings
 from serving.runs.store import RecordStore
 from serving.telemetry import metrics, spans
 from serving.telemetry.measurement import Measurement, Meter, of_health, of_run, report
@@ -76,6 +78,7 @@ class Service:
         self.conversations: ConversationStore = MemoryConversations()
         self.on_turn: TurnKeeper = _no_turns
         self.answers = AnswerCache(self.store, lambda: self.pool.settings)
+        self.second_askings = SecondAskings(self.store, lambda: self.pool.settings)
         self.kept = KeptRuns()
         self.continuing = Continuing(
             self.store, self.kept, lambda: self.pool, policies, self._recorded, self.end_turn
@@ -137,6 +140,7 @@ class Service:
             slots = [pool.limiters[name] for pool in self._pools if name in pool.limiters]
             yield Measurement(metrics.QUEUED, sum(each.queued for each in slots), (name,))
             yield Measurement(metrics.OPEN, sum(each.open_calls for each in slots), (name,))
+            yield Measurement(metrics.SLOTS, sum(each.n_slots for each in slots[:1]), (name,))
             yield from of_health(name, self.pool.health.get(name) or WorkerHealth())
 
     @asynccontextmanager
@@ -156,7 +160,15 @@ class Service:
         Raises:
             Overloaded: there is no room; nothing was run.
         """
-        self._check_room()
+        self._check_room(caller.account)
+        with enter_lines(self.pool, team, task, caller.account, id):
+            async with self._run(task, team, id, headers, caller, of_cache=of_cache) as run:
+                yield run
+
+    @asynccontextmanager
+    async def _run(
+        self, task: Task, team: Team, id: str, headers: dict[str, str], caller: Caller, *, of_cache: bool
+    ) -> AsyncGenerator[Run]:
         found = await self.answers.find(task, caller.account) if of_cache else None
 
         def open_it(ledger: Ledger | None, trace_id: str | None) -> AbstractAsyncContextManager[Run]:
@@ -272,19 +284,17 @@ class Service:
         run = self._running.get(id)
         return run.records if run else await self.store.find_waiting(id)
 
-    def _check_room(self) -> None:
+    def _check_room(self, account: Account = NOBODY) -> None:
         """Whether one more run may begin.
 
         Raises:
             Overloaded: it may not.
         """
-        if self.running >= self.pool.settings.limits.max_running:
-            raise Overloaded(
-                f"{self.running} requests are under way here, and no more are taken. Try again soon."
-            )
+        check_room((run.record.account for run in self._running.values()), self.running, self.pool, account)
 
     async def aclose(self) -> None:
         """Leave the runs that outlive this process to another one, and write what is waiting."""
+        await self.second_askings.aclose()
         await self.kept.aclose()
         await self.store.aclose()
         await self.rates.aclose()

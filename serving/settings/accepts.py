@@ -51,6 +51,9 @@ class Accepts(BaseModel):
     """How long it thinks where a call does not say; `none`: it does not think."""
     json_schema: bool = True
     """Whether its answer can be held to a JSON schema."""
+    prefill: bool = False
+    """Whether it goes on with an assistant's turn at the end of a conversation, so that an answer that broke off goes on
+    from its last character (kind `openai`: with vLLM's `continue_final_message`). Never while it thinks."""
     verbosity: bool = False
     """Whether `verbosity` may be sent (kind `openai`)."""
     max_output_tokens: int | None = Field(default=None, ge=1)

@@ -97,6 +97,7 @@ SAMPLED_CLAUDE = _claude(
     default_effort="none",
     max_output_tokens=64_000,
     efforts=("none", "low", "medium", "high", "xhigh", "max"),
+    prefill=True,
 )
 """Up to 4.5: the worker makes every level a thinking budget."""
 
@@ -109,6 +110,7 @@ ANTHROPIC = (
             default_effort="none",
             json_schema=False,
             max_output_tokens=4096,
+            prefill=True,
         ),
     ),
     (
@@ -119,6 +121,7 @@ ANTHROPIC = (
             default_effort="none",
             json_schema=False,
             max_output_tokens=8192,
+            prefill=True,
         ),
     ),
     (r"claude-3-7", SAMPLED_CLAUDE.overlay(Accepts(temperature_with_top_p=True, json_schema=False))),
@@ -126,7 +129,7 @@ ANTHROPIC = (
     (r"claude-(opus|sonnet|haiku)-4-5", SAMPLED_CLAUDE),
     (
         r"claude-(opus|sonnet)-4-6",
-        SAMPLED_CLAUDE.overlay(Accepts(efforts=("none", "low", "medium", "high", "max"))),
+        SAMPLED_CLAUDE.overlay(Accepts(efforts=("none", "low", "medium", "high", "max"), prefill=False)),
     ),
     (r"claude-opus-4-[7-9]", _claude(efforts=TO_MAX, default_effort="none")),
     (
@@ -183,7 +186,7 @@ def accepts_of(worker: ApiSettings) -> Accepts:
         if _is_openais(worker):
             known = known.overlay(Accepts(samplers=()))
         if worker.api == "responses":
-            known = known.overlay(Accepts(stop_sequences=0, samplers=(), seed="none"))
+            known = known.overlay(Accepts(stop_sequences=0, samplers=(), seed="none", prefill=False))
     return known.overlay(worker.accepts)
 
 

@@ -9,6 +9,7 @@ from typing import Literal
 from pydantic import Field
 
 from conductor.plan.grammars import SUBTASK_CHARS
+from conductor.plan.plan import OnFailure
 from conductor.run.plan_writer import PLAN_TIMEOUT_S, PLAN_TOKENS
 from serving.settings.workers import Frozen, Scaling
 
@@ -60,6 +61,9 @@ class ModelSettings(Frozen):
     """The workers that its plans may use. null: the whole pool."""
     deadline_s: float | None = Field(default=None, gt=0)
     """Time limit of a request. null: `limits.default_deadline_s`."""
+    on_step_failure: OnFailure = "fail"
+    """Where a step fails that others read, its fallbacks too: `fail` ends the run, `skip` lets it go on and tells those who
+    read the step. The answering step is never skipped."""
     max_cost_usd: Decimal | None = Field(default=None, gt=0)
     """Cost limit of a request, reserved before each call. null: none."""
     max_tokens: int | None = Field(default=None, gt=0)
@@ -77,6 +81,8 @@ class StepSettings(Frozen):
     """The earlier steps whose outputs it reads, counted from 0; or `all` of them."""
     tools: bool = True
     """Whether it may call the tools of the request."""
+    on_failure: OnFailure | None = None
+    """What follows where it fails: `fail` or `skip`; null: what the request's `podium.on_step_failure` says."""
 
 
 class PromptSettings(Frozen):
@@ -179,6 +185,10 @@ class StoreSettings(Frozen):
     keep_s: float = Field(default=3600.0, gt=0)
     """How long a run that outlives its client goes on at most: one with an `Idempotency-Key`, `podium.keep` or
     `podium.background`."""
+    asked_again_s: float = Field(default=60.0, ge=0)
+    """How long a request that is sent again joins the run of the first sending, whose answer failed or was cut off after
+    a model was called; and how long such a run goes on without its client. For Responses, Messages, and whoever
+    offers tools. 0: never."""
     tools_wait_s: float = Field(default=86_400.0, gt=0)
     """How long a run waits for the results of its client's tools. While it waits its texts are kept exactly as they are,
     because providers check that their own turns come back unchanged; so no longer than `content_days`, here or in a

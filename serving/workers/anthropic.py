@@ -174,6 +174,8 @@ class AnthropicWorker:
         if not turns:  # the API wants at least one turn
             turns.append({"role": "user", "content": [{"type": "text", "text": system}]})
             system = ""
+        if call.prefix:
+            turns.append({"role": "assistant", "content": [{"type": "text", "text": call.prefix}]})
         output = {"effort": effort, "format": _format(call)}
         extra = {
             "temperature": call.sampling.temperature,

@@ -262,7 +262,11 @@ class OpenAIWorker:
         """The conversation, or the text to complete."""
         if call.site.operation == "text_completion":
             return {"prompt": self._prompt("".join(message.text for message in call.messages), call)}
-        return {"messages": messages_json(messages, self._content)}
+        lines = messages_json(messages, self._content)
+        if not call.prefix:
+            return {"messages": lines}
+        begun = {"role": "assistant", "content": call.prefix}
+        return {"messages": [*lines, begun], "add_generation_prompt": False, "continue_final_message": True}
 
     def _prompt(self, text: str, call: Call) -> str | list[int]:
         """The text to complete, or the numbers of its tokens."""

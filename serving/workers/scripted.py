@@ -141,11 +141,12 @@ class ScriptedWorker:
             )
             return
         pieces, finish, stop = self._pieces(call, reply)
-        started_s = asyncio.get_running_loop().time()
-        for n, piece in enumerate(pieces):
+        n_begun = len(TOKEN.findall(call.prefix))
+        started_s = asyncio.get_running_loop().time() - n_begun / (self.tokens_per_s or 1)
+        for n, piece in enumerate(pieces, n_begun):
             await self._before_token(n, started_s, reply)
             yield piece
-        await self._before_token(len(pieces), started_s, reply, is_last=True)
+        await self._before_token(n_begun + len(pieces), started_s, reply, is_last=True)
         n_before = len(own_turns(self.name, call.messages)) if reply.calls else 0
         calls, native = calls_of(self.name, index, reply.calls, call.tools.offered, n_before)
         finish = FinishReason.TOOL_CALLS if calls else finish
@@ -183,8 +184,11 @@ class ScriptedWorker:
         text = text.replace("{results}", ", ".join(each.text for each in gave))
         found = ((text.find(stop), stop) for stop in call.sampling.stop if stop and stop in text)
         at, stop = min(found, default=(len(text), None))
-        text = text[:at]
-        pieces = [Delta(reasoning=thought, model=self.model) for thought in TOKEN.findall(reply.reasoning)]
+        if not text.startswith(call.prefix):
+            raise WorkerUnavailable(f"{self.name} has another answer than the one begun.", worker=self.name)
+        text = text[len(call.prefix) : at]
+        thoughts = [] if call.prefix else TOKEN.findall(reply.reasoning)
+        pieces = [Delta(reasoning=thought, model=self.model) for thought in thoughts]
         sure = call.sampling.options.top_logprobs is not None  # as a script is of each of its words
         pieces += [
             Delta(text=word, model=self.model, logprobs=(TokenLogprob(word, 0.0),) if sure else ())

@@ -62,6 +62,8 @@ class EngineCall:
     """Several may be called at once."""
     priority: int = 0
     """As vLLM counts: a lower number goes first."""
+    prefix: str = ""
+    """How the answer begins: what comes after it is wanted."""
 
 
 PRIORITIES: dict[Priority, int] = {"interactive": 0, "batch": 1}
@@ -246,6 +248,7 @@ class VllmWorker:
             must_call=_must_call(tools),
             parallel_calls=tools.parallel,
             priority=PRIORITIES[call.priority],
+            prefix=call.prefix,
         )
 
 

@@ -158,10 +158,13 @@ def settled(records: RunRecords) -> dict[str, str]:
 
 
 def known_usd(records: RunRecords) -> Decimal:
-    """All costs on record, each call's once."""
+    """All costs on record that are known to the cent, each call's once."""
     own = [call for record in records for call in record.calls if call.inner_run is None]
     lost = [call for record in records for call in record.calls_without_answer]
-    return sum((call.cost_usd for call in (*own, *lost) if call.cost_usd is not None), Decimal(0))
+    return sum(
+        (call.cost_usd for call in (*own, *lost) if call.cost_usd is not None and not call.cost_is_bound),
+        Decimal(0),
+    )
 
 
 def billed_usd(team: Team) -> Decimal:

@@ -84,6 +84,19 @@ async def test_a_call_that_never_reached_its_server_costs_nothing() -> None:
     assert (run.record.cost_usd, run.ledger.spent_usd, run.record.n_unmetered_calls) == (0, 0, 0)
 
 
+async def test_a_call_that_broke_off_unseen_costs_its_bound_beside_the_one_that_answered() -> None:
+    silent = Player(
+        "a", ["half", WorkerUnavailable("It broke.", retryable=True)], ["whole", Usage(10, 1)], price=PRICE
+    )
+    run = await seen(pool_of(silent), ask_for(plan=a_plan(("a", ()), ("a", (0,)))))
+    assert (run.record.status, run.record.n_unmetered_calls) == ("finished", 1)
+    (lost,) = run.record.plans[0].steps[0].cut
+    assert (lost.cost_is_bound, run.record.cost_is_bound, lost.usage) == (True, True, None)
+    assert lost.cost_usd is not None
+    assert lost.cost_usd > Decimal(22)
+    assert run.record.cost_usd == run.ledger.spent_usd == lost.cost_usd + 2 * Decimal(11)
+
+
 class Again(Twice):
     """As `Twice`, and asks for a hold of its own before the second call."""
 

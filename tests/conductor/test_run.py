@@ -364,8 +364,8 @@ async def test_a_call_that_reached_no_model_gives_its_money_back() -> None:
         team(Player("a", ["x", None], price=DEAR)),
         ask_for(plan=a_plan(("a", ())), budget=Budget(max_cost_usd=Decimal(1))),
     )
-    assert cut.ledger.spent_usd > 0, "nobody knows what it took, so all that was held counts"
-    assert cut.record.cost_usd is None
+    assert cut.record.cost_usd == cut.ledger.spent_usd > 0, "nobody knows what it took, so its bound counts"
+    assert cut.record.cost_is_bound
 
 
 async def test_an_answer_cut_short_says_so() -> None:

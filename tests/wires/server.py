@@ -209,8 +209,14 @@ async def serving(wire: Wire, *answers: Answer) -> AsyncIterator[WireServer]:
         await server.close()
 
 
+PIECE = "\x1f"
+"""Between the pieces of an answer's text, where they are no words."""
+
+
 def tokens(text: str) -> list[str]:
     """The pieces in which a text is streamed."""
+    if PIECE in text:
+        return [piece for piece in text.split(PIECE) if piece]
     return re.findall(r"\s*\S+|\s+$", text)
 
 

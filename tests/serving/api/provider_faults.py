@@ -52,7 +52,12 @@ class Case:
         shown = {f"200 {FIRST}… then {self.code}"} if may_show else set[str]()
         if position == "backed":
             return shown | {INSTEAD} | ({whole} if self.is_mended else set())
-        errors = {f"{self.status} {self.code}"} | ({f"200 … then {self.code}"} if stream else set())
+        paid = {400} if position == "middle" or self.speaks or self.is_silent else set[int]()
+        unpaid = (
+            set[int]() if position == "middle" else {self.status}
+        )  # how much was read is up to the machine
+        errors = {f"{status} {self.code}" for status in paid | unpaid}
+        errors |= {f"200 … then {self.code}"} if stream else set()
         return shown | ({whole} if self.is_mended else errors)
 
 

@@ -179,6 +179,7 @@ REFUSED: dict[str, tuple[Json, str]] = {
         {"messages": [{"role": "user", "content": [{"type": "tool_use", "id": "a", "name": "b", "input": {}}]}]},
         "messages[0].content[0]",
     ),
+    "a tool of another dialect": ({"tools": [{"type": "function", "function": {"name": "clock"}}]}, "tools[0].type"),
     "a tool without a schema": ({"tools": [{"name": "clock"}]}, "tools[0].input_schema"),
     "a call that only a hosted tool may answer": (
         {"tools": [{"type": "web_search_20260318", "name": "web_search"}], "tool_choice": {"type": "any"}}, "tools[0]",

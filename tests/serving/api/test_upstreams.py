@@ -93,7 +93,7 @@ async def test_a_lone_surrogate_in_an_answer_tears_no_stream(provider: Provider)
             whole = await api.post({"model": "a"})
             events = await api.events({"model": "a"})
             assert (await api.http.get("/v1/workflows")).status_code == 200
-    assert whole.status_code in (200, 502), "read as it stands, or refused as garbled"
+    assert whole.status_code in (200, 400), "read as it stands, or refused as garbled"
     assert events[-1] == "[DONE]"
 
 
@@ -133,7 +133,7 @@ async def test_hung_streams_free_their_slots_when_the_timer_ends_them(provider: 
         assert time.monotonic() - began_s < 10
         api.see_ledgers()
         nothing_is_held(api)
-    assert [answer.status_code for answer in answers] == [502] * 6
+    assert [answer.status_code for answer in answers] == [400] * 6
     assert upstream.requests == 6
 
 

@@ -13,7 +13,9 @@ from serving.layers.turns import BATCH_EVERY, Turns
 
 PRIORITIES: tuple[Priority, ...] = get_args(Priority)
 Event = tuple[str, int]
-events = st.lists(st.tuples(st.sampled_from(["join", "leave", "give back"]), st.integers(0, 99)), max_size=60)
+events = st.lists(
+    st.tuples(st.sampled_from(["join", "leave", "give back", "resize"]), st.integers(0, 99)), max_size=60
+)
 
 
 class Crowd:
@@ -53,7 +55,8 @@ async def settle() -> None:
 @given(st.integers(1, 4), events)
 def test_no_place_is_lost_or_given_twice_whoever_comes_and_leaves(places: int, happened: list[Event]) -> None:
     async def run() -> None:
-        crowd = Crowd(places)
+        nonlocal places
+        crowd, most = Crowd(places), places
         for what, n in happened:
             match what:
                 case "join":
@@ -64,11 +67,14 @@ def test_no_place_is_lost_or_given_twice_whoever_comes_and_leaves(places: int, h
                         await crowd.give_back()
                 case "give back" if crowd.n_held:
                     await crowd.give_back()
+                case "resize":
+                    crowd.turns.resize(places := 1 + n % 4)
                 case _:
                     pass
             await settle()
-            assert 0 <= crowd.n_held <= places
-            assert crowd.n_held == places or not crowd.waiting, "a place is free and somebody waits"
+            most = max(places, min(most, crowd.n_held))  # those who have a place keep it
+            assert 0 <= crowd.n_held <= most
+            assert crowd.n_held >= places or not crowd.waiting, "a place is free and somebody waits"
         while crowd.n_held:
             await crowd.give_back()
         assert not crowd.waiting
@@ -106,3 +112,22 @@ async def test_batch_work_comes_last_and_still_gets_one_place_in_ten(n_batch: in
     assert order[: BATCH_EVERY - 1] == ["interactive"] * (BATCH_EVERY - 1)
     places = [at for at, priority in enumerate(order) if priority == "batch"]
     assert places[:3] == [BATCH_EVERY * n - 1 for n in range(1, min(n_batch, 3) + 1)]
+
+
+@given(st.lists(st.sampled_from("abc"), max_size=30), st.sampled_from("abcd"))
+def test_who_is_ahead_is_told_before_one_waits(payers: list[str], newest: str) -> None:
+    async def run() -> tuple[int, list[str]]:
+        crowd = Crowd(1)
+        await crowd.turns.take("interactive", "first")
+        crowd.n_held = 1
+        for payer in payers:
+            await crowd.join("interactive", payer)
+        ahead = crowd.turns.ahead(newest)
+        await crowd.join("interactive", newest)
+        while crowd.n_held:
+            await crowd.give_back()
+        return ahead, [payer for _, payer in crowd.holders]
+
+    ahead, order = asyncio.run(run())
+    own = [at for at, payer in enumerate(order) if payer == newest]
+    assert own[-1] == ahead

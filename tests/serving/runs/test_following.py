@@ -166,7 +166,7 @@ async def test_who_waits_for_a_run_that_somebody_cancels_is_told(stream: bool) -
             last = json.loads(answer.text.split("\n\n")[-3].removeprefix("data: "))
             assert last["error"]["code"] == "cancelled"
         else:
-            assert (answer.status_code, answer.json()["error"]["code"]) == (409, "cancelled")
+            assert (answer.status_code, answer.json()["error"]["code"]) == (400, "cancelled")
         assert (record["status"], record["steps"][1]["output"]) == ("cancelled", "one two")
         again = await api.http.post(f"/v1/workflows/{id}/cancel", json={})
         assert (again.status_code, again.json()["status"]) == (200, "cancelled")

@@ -10,6 +10,7 @@ from conductor.plan.plan import Step
 from conductor.run.events import StepPlanned
 from conductor.run.record import Record, RunRecords
 from conductor.run.run import Run
+from serving import errors
 from serving.api.dialect import CallId, Dialect
 from serving.api.dialects.chat_stream import in_words
 from serving.api.dialects.messages.conversation import conversation, notes_of_blocks
@@ -24,6 +25,7 @@ class MessagesDialect(Dialect):
     """See `Dialect`."""
 
     format_field = "output_config.format"
+    joins = True
 
     def parse(self, body: bytes) -> ApiRequest:
         """See `Dialect.parse`."""
@@ -54,6 +56,12 @@ class MessagesDialect(Dialect):
     def error_body(self, error: PodiumError | Failure, workflow_id: str | None) -> dict[str, Any]:
         """See `Dialect.error_body`."""
         return messages_error_body(error, workflow_id)
+
+    def status(self, error: PodiumError, *, is_paid: bool) -> int:
+        """See `Dialect.status`. A second asking joins the run (`joins`), so nothing is paid twice whatever the status;
+        after a 400 Claude Code would leave out one field after another.
+        """
+        return errors.row(error).status
 
 
 def _to_request(prompt: Prompt) -> ApiRequest:

@@ -137,6 +137,8 @@ def read_prompt(body: bytes) -> Prompt:
 
 
 def _remedy(param: str, given: object) -> str:
+    if given == "function" and param.startswith("tools["):
+        return ' A tool of Messages is {"name": "...", "input_schema": {...}}.'
     return {
         "messages": ' Send at least one message, such as {"role": "user", "content": "..."}.',
         "model": " GET /v1/models lists the names.",

@@ -10,6 +10,9 @@ from serving.api.dialects.chat_tools import MOST_TOOLS, ToolName, Words
 from serving.api.dialects.hosted_tools import toolset
 from serving.api.dialects.messages.blocks import Ignoring, Json
 
+NOT_HOSTED = ("custom", "function")
+"""Types that are no server's tool: the second is Chat Completions', and is refused by what is wrong with it."""
+
 
 class ClientTool(Ignoring):
     """A tool that the client runs. One with `defer_loading` is offered at once."""
@@ -33,7 +36,7 @@ class HostedTool(Ignoring):
 
 def _sort(given: Any) -> str:
     kind = cast(Json, given).get("type") if isinstance(given, dict) else None
-    return "client" if kind in (None, "custom") else "hosted"
+    return "client" if kind in (None, *NOT_HOSTED) else "hosted"
 
 
 AnyTool = Annotated[

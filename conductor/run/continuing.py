@@ -1,0 +1,122 @@
+"""An answer whose stream broke off after its reader had seen words of it: it goes on from there.
+
+What was seen begins the next call's answer (`Call.prefix`); how a model is brought to go on after it is its worker's
+business (`serving/layers/continuing.py`). Knows what a step has said so far; does not know who is asked.
+"""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from decimal import Decimal
+
+from conductor.errors import WorkerBusy, WorkerError, WorkerUnavailable
+from conductor.model.failure import Attempt
+from conductor.model.pool_member import PoolMember
+from conductor.model.usage import Usage
+from conductor.model.worker import Call, CallResult, Delta, Reply
+from conductor.run.task import Task
+
+BREAKS = (WorkerUnavailable, WorkerBusy)
+"""How streams break off: another call may bring the rest."""
+CONTINUATIONS = 2
+"""So often an answer goes on after it broke off."""
+BYTES_PER_TOKEN = 4
+"""Of an answer whose tokens nobody counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What the reader of an answer has of it when its stream breaks off.
+
+    Args:
+        text, reasoning: all of it, whoever wrote it.
+        tokens: about as many as the text took.
+        breaks: how often it broke off.
+        worker, deployment: who wrote its end, and where.
+    """
+
+    text: str = ""
+    reasoning: str = ""
+    tokens: int = 0
+    breaks: int = 0
+    worker: str = ""
+    deployment: str = ""
+
+    def after(self, reply: Reply) -> "Shown":
+        """With what `reply` has said, which begins with this, until it broke off."""
+        text, said = "".join(reply.texts), "".join(reply.texts)[len(self.text) :]
+        counted = reply.counted.output_tokens if reply.counted else 0
+        tokens = self.tokens + max(counted, _tokens(said))
+        thoughts = "".join(reply.thoughts)
+        return Shown(text, thoughts, tokens, self.breaks + 1, reply.worker, reply.deployment)
+
+    def continue_call(self, call: Call) -> Call:
+        """`call`, for the rest of the answer: who broke off is asked last."""
+        if not self.breaks:
+            return call
+        longest = call.sampling.max_output_tokens
+        left = None if longest is None else max(longest - self.tokens, 1)
+        sampling = replace(call.sampling, max_output_tokens=left)
+        return replace(
+            call,
+            sampling=sampling,
+            prefix=self.text,
+            broken=self.worker,
+            broken_deployment=self.deployment,
+        )
+
+    def begin(self, reply: Reply) -> None:
+        """Let `reply`, of the rest, begin with this. Of further thoughts nothing is shown: others were."""
+        if not self.breaks:
+            return
+        reply.texts.insert(0, self.text)
+        reply.thoughts.insert(0, self.reasoning)
+        reply.deltas = _words(reply.deltas)
+        note = f"It goes on after {len(self.text)} characters of {self.worker}, whose stream broke off."
+        reply.notes += (note,)
+
+    @property
+    def result(self) -> CallResult | None:
+        """What a step has to show that no call continued; what its calls took is among its attempts."""
+        if not self.breaks:
+            return None
+        return CallResult(self.text, self.worker, "", Usage(), Decimal(0), None, reasoning=self.reasoning)
+
+    def explain(self, error: WorkerError) -> None:
+        """Say in `error` what its reader has, and what is missing."""
+        if self.breaks:
+            has = f"The answer stops after {len(self.text)} characters" if self.text else "No word of it came"
+            error.args = (f"{error.message} {has}: the rest is missing.",)
+
+    def end(self, error: WorkerError, attempts: tuple[Attempt, ...]) -> WorkerError:
+        """The break as the end of it all, because nobody brings the rest; with what failed since."""
+        error.attempts = attempts
+        self.explain(error)
+        return error
+
+
+def may_restart(member: PoolMember, error: WorkerError) -> bool:
+    """Whether a step whose answer broke off unseen may begin again."""
+    may_help = error.retryable or member.has_stand_in  # else a model at work would be asked twice
+    return isinstance(error, WorkerUnavailable) and may_help
+
+
+def may_continue(member: PoolMember, task: Task, shown: Shown, error: WorkerError) -> bool:
+    """Whether an answer that broke off with `error` goes on. Only words do: none in a form that holds for all of
+    them at once, none whose tokens are accounted for one by one.
+    """
+    is_words = task.operation == "chat" and task.answer_format is None
+    is_counted = task.sampling.options.top_logprobs is not None
+    may_help = isinstance(error, BREAKS) and shown.breaks < CONTINUATIONS
+    return member.continues and may_help and is_words and not is_counted
+
+
+def _tokens(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass")) // BYTES_PER_TOKEN
+
+
+async def _words(deltas: AsyncGenerator[Delta]) -> AsyncGenerator[Delta]:
+    """Without thoughts, and without a turn as its provider wrote it, which has the rest alone."""
+    async with aclosing(deltas):
+        async for delta in deltas:
+            yield replace(delta, reasoning="", native=None)

@@ -1,0 +1,145 @@
+"""The rest of an answer that another call began, and of which its reader has the beginning (`Call.prefix`).
+
+Where the wire goes on with a turn of the model's at the end of a conversation, it is sent the prefix as that. Else the
+model is asked in words to go on, and what it says is held back until it is known to fit (`seam.py`). What does not
+fit is a failure before the first token: nothing of it is shown, it is paid, and a fallback may be asked.
+"""
+
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import replace
+
+from conductor.errors import ContentFiltered, WorkerError, WorkerRefused, WorkerUnavailable
+from conductor.model.failure import Attempt, Failure
+from conductor.model.messages import Message
+from conductor.model.retries import call_again
+from conductor.model.worker import Call, Delta, Reply, Worker
+from serving.layers.seam import NotContinued, Seam, drop_blanks
+
+GO_ON = """\
+Your answer above was cut off by a fault of the network, and its reader has it up to its last character. Finish it. \
+Begin with the mark and its last words exactly as they stand below, and go straight on from there in the same \
+sentence, in the same form, as if nothing had happened. Repeat nothing else, and say nothing of the fault. Begin with:
+
+{beginning}"""
+SEAM_NOTE = "It was asked to go on, and repeated the last words that were there; they were removed."
+
+
+class Continuing:
+    """`worker`, which goes on with what another call began.
+
+    Args:
+        worker: who is called.
+        prefills: whether its wire takes a call's prefix as the beginning of the model's turn.
+        keeps_blanks: whether that may end with blanks.
+    """
+
+    def __init__(self, worker: Worker, prefills: Callable[[Call], bool], *, keeps_blanks: bool) -> None:
+        self._worker, self._prefills, self._keeps_blanks = worker, prefills, keeps_blanks
+
+    @property
+    def name(self) -> str:
+        """See `Worker.name`."""
+        return self._worker.name
+
+    @asynccontextmanager
+    async def open(self, call: Call) -> AsyncGenerator[Reply]:
+        """See `Worker.open`.
+
+        Raises:
+            WorkerUnavailable: also where what comes does not go on with the prefix.
+        """
+        async with AsyncExitStack() as opened:
+            if not call.prefix.strip():  # there is nothing to go on with
+                yield await opened.enter_async_context(self._worker.open(replace(call, prefix="")))
+            else:
+                yield await self._continue(opened, call)
+
+    async def _continue(self, opened: AsyncExitStack, call: Call) -> Reply:
+        failed: tuple[Attempt, ...] = ()
+        if self._prefills(call):
+            began_s = time.monotonic()
+            try:
+                return await self._prefill(opened, call)
+            except ContentFiltered:
+                raise
+            except WorkerRefused as exc:  # perhaps it is the turn at the end that it does not take
+                took_s = time.monotonic() - began_s
+                call = await call_again(call, exc)
+                failed = (*exc.attempts, Attempt.of(self.name, Failure.of(exc), took_s=took_s))
+        site = replace(call.site, attempt=call.site.attempt + len(failed))
+        reply = await self._ask(opened, replace(call, site=site))
+        reply.attempts = (*failed, *reply.attempts)
+        return reply
+
+    async def _prefill(self, opened: AsyncExitStack, call: Call) -> Reply:
+        """The wire goes on with the prefix. A refusal is of this form of the call, so that the run does not keep it."""
+        sent = call.prefix if self._keeps_blanks else call.prefix.rstrip()
+        reply = await opened.enter_async_context(self._worker.open(replace(call, prefix=sent, refusals=None)))
+        blanks = call.prefix[len(sent) :]
+        if blanks:
+            reply.deltas = await opened.enter_async_context(aclosing(_without(blanks, reply.deltas)))
+        return reply
+
+    async def _ask(self, opened: AsyncExitStack, call: Call) -> Reply:
+        """The model is asked to go on; entered once it is known that it does."""
+        seam = Seam(call.prefix)
+        turns = (
+            Message.of("assistant", call.prefix),
+            Message.of("user", GO_ON.format(beginning=seam.beginning)),
+        )
+        asked = replace(call, messages=(*call.messages, *turns), prefix="")
+        reply = await opened.enter_async_context(self._worker.open(asked))
+        try:
+            held = await _hold(seam, reply.deltas)
+        except NotContinued as exc:
+            raise WorkerUnavailable(
+                f"{reply.worker} did not go on with the answer that had broken off.",
+                worker=reply.worker,
+                detail=str(exc),
+                attempts=reply.attempts,
+                billed_at_bound=True,
+            ) from exc
+        except WorkerError as exc:
+            exc.billed_at_bound = True
+            raise
+        reply.deltas = await opened.enter_async_context(aclosing(_first(held, reply.deltas)))
+        reply.notes += (SEAM_NOTE,)
+        return reply
+
+
+async def _hold(seam: Seam, deltas: AsyncGenerator[Delta]) -> list[Delta]:
+    """What has come once the seam is found: the words after it are in the last of them.
+
+    Raises:
+        NotContinued: it does not fit, or there was no end.
+    """
+    held: list[Delta] = []
+    async for delta in deltas:
+        is_last = delta.finish is not None
+        new = seam.feed(delta.text, is_last=is_last) if delta.text or is_last else None
+        held.append(replace(delta, text=new or "", logprobs=()))
+        if new is not None:
+            return held
+    raise NotContinued("It broke off before it had gone on.")
+
+
+async def _first(held: list[Delta], deltas: AsyncGenerator[Delta]) -> AsyncGenerator[Delta]:
+    async with aclosing(deltas):
+        for delta in held:
+            yield delta
+        async for delta in deltas:
+            yield delta
+
+
+async def _without(blanks: str, deltas: AsyncGenerator[Delta]) -> AsyncGenerator[Delta]:
+    """The rest after blanks that were not sent, and that may come again."""
+    async with aclosing(deltas):
+        async for delta in deltas:
+            if blanks and delta.text:
+                left = drop_blanks(blanks, delta.text)
+                is_all = not left
+                blanks = blanks[len(delta.text) :] if is_all else ""
+                delta = replace(delta, text=left)
+            yield delta

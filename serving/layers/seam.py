@@ -1,0 +1,121 @@
+"""Where an answer goes on that another call began: nothing of it twice, nothing missing, nothing else instead.
+
+A model that is asked to go on drops blanks, begins its sentence again, or answers from the start, and at a seam
+without overlap nobody can tell `four` from ` four`. So it is asked to begin with a mark and with the last words that are
+there, the anchor: where these come exactly, what follows them is the rest. The mark says that they are a repetition, and
+not the next of two equal lines. Knows texts; does not know who says them.
+"""
+
+MARK = "[continued]"
+
+LEAST_CHARS = 24
+"""Of an anchor: about four words."""
+MOST_CHARS = 240
+"""It grows to this where its words occur before, so that it is found in one place only."""
+WHOLE_CHARS = 80
+"""Of an answer that comes whole once more, without a mark: a shorter one may be the next of equal words."""
+WORD_CHARS = 40
+"""A longer word is cut: some scripts have no blanks."""
+
+
+class NotContinued(ValueError):
+    """What came does not go on with what was there."""
+
+
+def anchor_of(prefix: str) -> str:
+    """The last words of `prefix`, which stand nowhere else in it where that can be had; without blanks at its end."""
+    whole = prefix.rstrip()
+    for length in range(LEAST_CHARS, MOST_CHARS, LEAST_CHARS):
+        begin = _word_begin(whole, len(whole) - length)
+        anchor = whole[begin:]
+        if begin == 0 or whole.find(anchor) == begin:
+            return anchor.lstrip()
+    return whole[_word_begin(whole, len(whole) - MOST_CHARS) :].lstrip()
+
+
+def _word_begin(text: str, at: int) -> int:
+    """Where the word begins that `at` is in."""
+    if at <= 0:
+        return 0
+    for begin in range(at, max(at - WORD_CHARS, 0), -1):
+        if text[begin - 1].isspace():
+            return begin
+    return at
+
+
+class Seam:
+    """Takes what a model says that is asked to go on with `prefix`, and gives what is new in it.
+
+    Args:
+        prefix: what is there; not blank.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix, self._whole = prefix, prefix.rstrip()
+        self._blanks = prefix[len(self._whole) :]
+        self.anchor = anchor_of(prefix)
+        self._held = ""
+
+    @property
+    def beginning(self) -> str:
+        """What it is to begin with."""
+        return f"{MARK} {self.anchor}"
+
+    def feed(self, text: str, *, is_last: bool = False) -> str | None:
+        """What is new by now; None: not known yet. Not to be called again once it is.
+
+        Args:
+            text: the next piece.
+            is_last: nothing comes after it.
+
+        Raises:
+            NotContinued: it begins with something else.
+        """
+        self._held += text
+        said = self._held.lstrip()
+        if MARK.startswith(said[: len(MARK)]):
+            if len(said) <= len(MARK) and not is_last:
+                return None
+            return self._after_mark(said[len(MARK) :].lstrip(), is_last=is_last)
+        if len(self._whole) < WHOLE_CHARS or not said.startswith(self._whole[: len(said)]):
+            raise NotContinued("It begins with other words than it was asked to.")
+        if len(said) < len(self._whole):
+            return self._wait(is_last=is_last)
+        return self._after_blanks(said[len(self._whole) :], is_last=is_last)
+
+    def _wait(self, *, is_last: bool) -> None:
+        if is_last:
+            raise NotContinued("It ends before the last words that were there.")
+
+    def _after_mark(self, said: str, *, is_last: bool) -> str | None:
+        at = said.find(self.anchor)
+        if at < 0:
+            if said not in self._prefix:
+                raise NotContinued("It does not begin with the last words that were there.")
+            return self._wait(is_last=is_last)
+        end = at + len(self.anchor)
+        if not self._whole.endswith(said[:end]):
+            raise NotContinued("Something else stands before the last words that were there.")
+        return self._after_blanks(said[end:], is_last=is_last)
+
+    def _after_blanks(self, rest: str, *, is_last: bool) -> str | None:
+        """`rest` without the blanks that are there already."""
+        if not self._blanks:
+            return rest
+        words = rest.lstrip()
+        if not words:
+            return "" if is_last else None
+        said = rest[: len(rest) - len(words)]
+        if said.startswith(self._blanks):
+            return rest[len(self._blanks) :]
+        if said and self._blanks.startswith(said):
+            return words
+        raise NotContinued("Other blanks follow the last words that were there.")
+
+
+def drop_blanks(blanks: str, text: str) -> str:
+    """`text`, which goes on after a prefix that was sent without the `blanks` at its end, without those in it."""
+    n = next(
+        (n for n, (a, b) in enumerate(zip(blanks, text, strict=False)) if a != b), min(len(blanks), len(text))
+    )
+    return text[n:]

@@ -1,0 +1,25 @@
+"""Which workers go on with a turn of the model's at the end of a conversation. Knows the kinds and what their models
+accept, and asks nobody.
+"""
+
+from conductor.model.worker import Call
+from serving.settings.known_models import accepts_of
+from serving.settings.settings import Settings
+from serving.settings.workers import API_SETTINGS, ScriptedSettings, VllmSettings, WorkerSettings
+
+
+def prefills(worker: WorkerSettings, settings: Settings, call: Call) -> bool:
+    """Whether the worker goes on with the prefix of `call`. A model that thinks first does not: its thoughts would
+    come after words of its answer.
+    """
+    match worker:
+        case ScriptedSettings():
+            return True
+        case VllmSettings():
+            owner = settings.worker(worker.deployment) if worker.deployment else worker
+            return isinstance(owner, VllmSettings) and not owner.engine.get("reasoning_parser")
+        case _ if isinstance(worker, API_SETTINGS):
+            accepts = accepts_of(worker)
+            return accepts.prefill and not accepts.thinks(call.sampling.effort)
+        case _:
+            return False

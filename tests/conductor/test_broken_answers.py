@@ -1,0 +1,121 @@
+"""An answer that breaks off before its client's eyes goes on, once paid for; a step that fails may be skipped."""
+
+from dataclasses import replace
+from decimal import Decimal
+
+import pytest
+
+from conductor.errors import BudgetExceeded, WorkerRefused, WorkerUnavailable
+from conductor.model.answer_format import AnswerFormat
+from conductor.model.usage import Price, Usage
+from conductor.model.worker import Sampling
+from conductor.plan.plan import Plan
+from conductor.run.events import StepContinued, StepRestarted
+from conductor.run.ledger import Budget
+from conductor.run.task import Task
+from conductor.run.team import Team
+from tests.conductor.team import Player, Seen, a_plan, ask_for, member, seen, team
+
+PRICE = Price(Decimal(1), Decimal(1))
+
+
+def breaks() -> WorkerUnavailable:
+    return WorkerUnavailable("It broke.", worker="a")
+
+
+ALONE = a_plan(("a", ()))
+
+
+async def run_of(player: Player, *, continues: bool = True, **facts: object) -> Seen:
+    own = member(player, continues=continues)
+    task = replace(ask_for(plan=ALONE), **facts)  # type: ignore[arg-type]
+    return await seen(Team(None, {"a": own}), task)
+
+
+async def test_an_answer_goes_on_where_it_broke_off_and_each_call_is_paid_for_itself():
+    player = Player("a", ["It is", breaks()], [" fo", breaks()], ["ur.", Usage(20, 2)], price=PRICE)
+    run = await run_of(player)
+    assert (run.shown, run.record.answer, run.record.status) == ("It is four.", "It is four.", "finished")
+    assert [call.prefix for call in player.calls] == ["", "It is", "It is fo"]
+    assert [call.broken for call in player.calls] == ["", "a", "a"]
+    assert [call.site.attempt for call in player.calls] == [1, 2, 3]
+    assert (len(run.of(StepContinued)), run.of(StepRestarted)) == (2, [])
+    (step,) = run.record.plans[0].steps
+    assert [(lost.outcome, lost.cost_is_bound) for lost in step.cut] == [("cut", True)] * 2
+    assert step.result
+    assert step.result.usage == Usage(20, 2)
+    assert step.result.notes == ("It goes on after 8 characters of a, whose stream broke off.",)
+    assert run.record.cost_usd == run.ledger.spent_usd
+
+
+async def test_an_answer_that_nobody_goes_on_with_ends_with_what_is_missing():
+    player = Player("a", ["It is", breaks()], [WorkerRefused("No.", worker="a")], price=PRICE)
+    run = await run_of(player)
+    assert run.shown == "It is"
+    assert isinstance(run.error, WorkerUnavailable)
+    assert run.error.message == "It broke. The answer stops after 5 characters: the rest is missing."
+    assert [each.error for each in run.error.attempts] == ["WorkerRefused"]
+    (step,) = run.record.plans[0].steps
+    assert step.result
+    assert step.result.output == "It is"
+    assert run.record.cost_usd == run.ledger.spent_usd
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"continues": False},
+        {"answer_format": AnswerFormat(None)},
+        {"stream": True, "sampling": Sampling(options=replace(Sampling().options, top_logprobs=1))},
+    ],
+    ids=["the settings say so", "it is JSON", "its tokens are accounted for"],
+)
+async def test_some_answers_do_not_go_on(facts: dict[str, object]):
+    player = Player("a", ["It is", breaks()], [" four."])
+    run = await run_of(player, **facts)  # type: ignore[arg-type]
+    assert (run.shown, len(player.calls)) == ("It is", 1)
+    assert run.error.message.endswith("The answer stops after 5 characters: the rest is missing.")
+
+
+async def test_the_rest_is_as_long_as_is_left_and_is_reserved_before_it_is_asked_for():
+    player = Player("a", ["four words of it ", breaks()], ["end."])
+    await run_of(player, sampling=Sampling(max_output_tokens=100))
+    assert [call.sampling.max_output_tokens for call in player.calls] == [100, 96]
+    dear = Player("a", ["It is", breaks()], [" four."], price=PRICE)
+    run = await run_of(dear, budget=Budget(max_cost_usd=Decimal("0.005")))
+    assert len(dear.calls) == 1
+    assert isinstance(run.error, WorkerUnavailable)
+    assert not isinstance(run.error, BudgetExceeded)
+    assert run.error.message.endswith("the rest is missing.")
+    assert run.record.cost_usd == run.ledger.spent_usd
+
+
+def skipping(**facts: object) -> Task:
+    return ask_for(plan=a_plan(("a", ()), ("b", ()), ("c", (0, 1))), **facts)
+
+
+async def test_readers_of_a_step_that_is_skipped_are_told_and_answer():
+    broken = Player("b", [WorkerRefused("b says no.", worker="b")])
+    reader = Player("c", "All there is.")
+    run = await seen(team(Player("a", "A reason."), broken, reader), skipping(on_step_failure="skip"))
+    assert (run.record.status, run.record.answer) == ("finished", "All there is.")
+    assert [step.status for step in run.record.plans[0].steps] == ["done", "failed", "done"]
+    shown = reader.calls[0].messages[-1].text
+    assert "A reason." in shown
+    assert "[this step failed: b says no.]" in shown
+
+
+async def test_a_step_says_itself_whether_it_is_skipped_and_the_answering_one_never_is():
+    def plan(*, on_failure: str) -> Plan:
+        first, second = a_plan(("a", ()), ("b", (0,))).steps
+        return Plan((replace(first, on_failure=on_failure), second))  # type: ignore[arg-type]
+
+    no = WorkerRefused("No.", worker="a")
+    told = await seen(
+        team(Player("a", [no]), Player("b")), ask_for(plan=plan(on_failure="fail"), on_step_failure="skip")
+    )
+    skipped = await seen(team(Player("a", [no]), Player("b")), ask_for(plan=plan(on_failure="skip")))
+    last = await seen(
+        team(Player("a"), Player("b", [no])), ask_for(plan=plan(on_failure="skip"), on_step_failure="skip")
+    )
+    assert [run.record.status for run in (told, skipped, last)] == ["failed", "finished", "failed"]

@@ -1,0 +1,120 @@
+"""A request that is sent again after a failure, or after its answer was cut off, on whichever router: what was paid is
+not paid again, and the answer that was cut off is told whole.
+"""
+
+import asyncio
+from typing import Any
+
+import httpx2
+import pytest
+
+from serving.database.address import Address
+from tests.serving.api.served import Json, Served, plan, scripted, step, team
+from tests.serving.runs.stores import Replica, replicas
+from tests.serving.states import until
+
+WORDS = "one two three four five six seven eight"
+TOLD = [{"role": "user", "content": "Count."}]
+TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
+BODIES: dict[str, Json] = {
+    "/v1/messages": {"model": "mini", "max_tokens": 99, "messages": TOLD},
+    "/v1/responses": {"model": "mini", "input": "Count."},
+    "/v1/chat/completions": {"model": "mini", "messages": TOLD, "tools": [TOOL]},
+}
+
+
+def two_steps(*last: Any, **store: Any) -> Json:
+    workers = [scripted("a", "Paid."), scripted("b", *last, tokens_per_s=12)]
+    settings = team(plan(step("a"), step("b", access=[0])), workers=workers, workflows={})
+    return settings | {"store": store} if store else settings
+
+
+def calls(*routers: Replica) -> list[int]:
+    return [sum(len(each.api.worker(name).calls) for each in routers) for name in ("a", "b")]
+
+
+async def post(api: Served, path: str, **more: Any) -> httpx2.Response:
+    return await api.http.post(path, json=BODIES[path] | more)
+
+
+async def read_and_leave(api: Served, path: str) -> str:
+    """Read until the answer has begun, and close the connection; the run's id."""
+    async with api.http.stream("POST", path, json=BODIES[path] | {"stream": True}) as answer:
+        async for line in answer.aiter_lines():
+            if "one" in line:
+                break
+        return str(answer.headers["x-podium-workflow-id"])
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_a_run_that_was_paid_and_failed_is_not_run_again_by_clients_that_ask_again(
+    store_address: Address, path: str
+) -> None:
+    broken: Json = {"text": WORDS, "fail_after_tokens": 2}
+    async with replicas(store_address, two_steps(broken, broken)) as (one, other):
+        first = await post(one.api, path)
+        paid = calls(one, other)
+        assert paid == [1, 2]
+        for router, stream in ((one, False), (other, False), (other, True), (one, True)):
+            again = await post(router.api, path, stream=stream)
+            assert again.headers["x-podium-workflow-id"] == first.headers["x-podium-workflow-id"]
+            assert first.json()["error"]["message"] in again.text
+            assert stream or again.status_code == first.status_code >= 400
+        assert calls(one, other) == paid
+        assert (await post(one.api, path, temperature=0.5)).headers[
+            "x-podium-workflow-id"
+        ] not in first.headers.values()
+        assert calls(one, other) != paid, "another request is another run"
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_an_answer_that_was_cut_off_is_told_whole_to_the_same_request_and_then_made_anew(
+    store_address: Address, path: str
+) -> None:
+    async with replicas(store_address, two_steps(WORDS)) as (one, other):
+        id = await read_and_leave(one.api, path)
+        assert one.api.service.running == 1, "it goes on"
+        again = await post(other.api, path)
+        assert (again.status_code, again.headers["x-podium-workflow-id"]) == (200, id)
+        assert WORDS in again.text
+        assert calls(one, other) == [1, 1]
+        new = await post(one.api, path)
+        assert new.headers["x-podium-workflow-id"] != id
+        assert calls(one, other) == [2, 2]
+
+
+async def test_a_run_goes_on_without_its_client_only_where_that_is_set(store_address: Address) -> None:
+    async with replicas(store_address, two_steps(WORDS, asked_again_s=0), n=1) as (one,):
+        id = await read_and_leave(one.api, "/v1/messages")
+        await until(lambda: one.api.service.running == 0, "the run has ended with its client")
+        assert (await one.api.record(id))["status"] == "cancelled"
+        await post(one.api, "/v1/messages")
+        assert calls(one) == [2, 2]
+
+
+async def test_a_plain_chat_ends_with_its_client_and_its_paid_failure_is_final(
+    store_address: Address,
+) -> None:
+    body: Json = {"model": "mini", "messages": TOLD, "stream": True}
+    broken: Json = {"text": WORDS, "fail_after_tokens": 2}
+    async with replicas(store_address, two_steps(WORDS, broken, broken), n=1) as (one,):
+        async with one.api.http.stream("POST", "/v1/chat/completions", json=body) as answer:
+            async for line in answer.aiter_lines():
+                if "one" in line:
+                    break
+        await until(lambda: one.api.service.running == 0, "the run has ended with its client")
+        failed = await one.api.http.post("/v1/chat/completions", json=body | {"stream": False})
+        assert (failed.status_code, failed.headers["x-should-retry"]) == (400, "false"), (
+            "who reads no header stays away too"
+        )
+        assert failed.json()["error"]["code"] == "worker_unavailable"
+
+
+async def test_a_router_that_stops_ends_what_goes_on_without_a_client(store_address: Address) -> None:
+    stuck: Json = {"text": WORDS, "stall_after_tokens": 3}
+    async with replicas(store_address, two_steps(stuck), n=1) as (one,):
+        id = await read_and_leave(one.api, "/v1/responses")
+        await until(lambda: one.api.service.second_askings.going_on == 1, "its client has left")
+        await asyncio.wait_for(one.api.service.second_askings.aclose(), 5)
+        await until(lambda: one.api.service.running == 0, "nothing is left")
+        assert (await one.api.record(id))["status"] == "cancelled"

@@ -1,0 +1,203 @@
+"""Answers that break off, and models that are asked to go on with them: what `play_seams.py` plays.
+
+A model knows one answer, the truth of its case. Asked to go on it does so, or fails to in one of the ways in which
+models do. Knows what calls look like on each wire; opens no connection.
+"""
+
+import random
+import re
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from conductor.errors import WorkerUnavailable
+from serving.workers.vllm import Chunk, EngineCall
+from tests.wires.server import PIECE, Answer, Request, tokens
+
+Json = dict[str, Any]
+BEGINNING = re.compile(r"Begin with:\n\n(.*)\Z", re.DOTALL)
+CASE = re.compile(r"case-(\d+)-")
+WORDS = [
+    "The",
+    "the",
+    "sky",
+    "is",
+    "blue",
+    "ha",
+    "ha,",
+    "ha",
+    "because",
+    "light,",
+    "42",
+    "~scatters~",
+    "`code`:",
+    "über",
+    "日本語。",
+    "🙂",
+    "—",
+    "end.",
+    "\n",
+    "\n\n",
+    "\t",
+    "a)",
+    "b)",
+]
+
+
+def truth_of(draw: random.Random) -> str:
+    """An answer: prose, lists, repetitions, other scripts, blanks of every sort."""
+    words = [draw.choice(WORDS) for _ in range(draw.randint(4, 60))]
+    if draw.random() < 0.2:
+        words += words[-draw.randint(1, len(words)) :] * draw.randint(1, 4)
+    text = draw.choice(["", "A. "]) + draw.choice([" ", " ", "  ", ""]).join(words)
+    return (text + " End.") if not text.strip() or draw.random() < 0.5 else text.rstrip() + "."
+
+
+def pieces_of(text: str, draw: random.Random) -> list[str]:
+    """As a tokenizer cuts it, or anywhere."""
+    if draw.random() < 0.5:
+        return tokens(text)
+    cuts = sorted(draw.randrange(len(text) + 1) for _ in range(len(text) // 4))
+    return [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True) if b > a]
+
+
+Way = Callable[[str, str, str], str]
+"""What a model says that is asked to go on, of what is there, what it is to begin with, and the truth."""
+
+
+def obey(prefix: str, beginning: str, truth: str) -> str:
+    return beginning + truth[len(prefix.rstrip()) :]
+
+
+WAYS: dict[str, Way] = {
+    "as it was asked": obey,
+    "as it was asked, after blanks": lambda *known: "\n " + obey(*known),
+    "from an earlier word on": lambda prefix, beginning, truth: "[continued]\n" + truth[len(prefix) // 2 :],
+    "all of it again": lambda prefix, beginning, truth: truth,
+    "the rest alone": lambda prefix, beginning, truth: truth[len(prefix) :].strip() or "Done.",
+    "other words": lambda prefix, beginning, truth: "Certainly! " + truth[::-1],
+    "a remark first": lambda *known: "Here is the rest:\n\n" + obey(*known),
+    "the last words changed": lambda prefix, beginning, truth: beginning.swapcase() + truth[len(prefix) :],
+    "nothing": lambda prefix, beginning, truth: "",
+}
+OBEDIENT = tuple(WAYS)[:2]
+
+
+@dataclass
+class Case:
+    """One answer and how it is broken off."""
+
+    truth: str
+    way: str
+    pieces: list[str]
+    cut: int
+    """After so many pieces of the first call."""
+    fault: str
+    second_cut: float | None
+    """The second call breaks off too, after this part of it."""
+    refuses_prefill: bool
+    calls: list[str] = field(default_factory=list[str])
+
+    @property
+    def may_fail(self) -> bool:
+        """Whether its model, where it has to be asked, does not do as it is asked."""
+        return self.way not in OBEDIENT
+
+
+def case_of(draw: random.Random) -> Case:
+    """Any case; two thirds of the models do as they are asked."""
+    truth = truth_of(draw)
+    pieces = pieces_of(truth, draw)
+    way = draw.choice(OBEDIENT) if draw.random() < 0.66 else draw.choice(list(WAYS))
+    fault = draw.choice(
+        ["cut_after", "end_after", "garble_after", "cut_after", "end_after", "garble_after", "stall_after"]
+    )
+    second = draw.random() if draw.random() < 0.2 else None
+    return Case(truth, way, pieces, draw.randint(1, len(pieces)), fault, second, draw.random() < 0.05)
+
+
+class Model:
+    """The model behind one wire.
+
+    Args:
+        cases: by number, which each question names.
+        first: events before the first word.
+        prefills: whether the wire goes on with a turn of the model's.
+    """
+
+    def __init__(self, cases: Sequence[Case], first: int, *, prefills: bool) -> None:
+        self._cases, self._first, self._prefills = cases, first, prefills
+
+    def respond(self, request: Request) -> Answer:
+        turns = turns_of(request.body)
+        case = self._cases[int(CASE.search(turns[0][1])[1])]  # type: ignore[index]
+        n_calls = len(case.calls)
+        kind, said = self._said(case, turns)
+        case.calls.append(kind)
+        if kind == "refused":
+            return Answer(status=400, error="This model does not take an assistant's turn at the end.")
+        pieces = case.pieces if n_calls == 0 else tokens(said)
+        text = PIECE + PIECE.join(pieces)
+        if n_calls == 0:
+            return Answer(text, **{case.fault: self._first + case.cut})
+        if case.second_cut is not None and kind != "new" and case.calls.count(kind) == 1:
+            return Answer(text, cut_after=self._first + round(case.second_cut * len(pieces)))
+        return Answer(text)
+
+    def _said(self, case: Case, turns: list[tuple[str, str]]) -> tuple[str, str]:
+        """How it was called, and what it says."""
+        if turns[-1][0] != "user":
+            prefix = turns[-1][1]
+            assert self._prefills
+            assert case.truth.startswith(prefix), (prefix, case.truth)
+            if case.refuses_prefill:
+                return "refused", ""
+            return "prefilled", case.truth[len(prefix) :]
+        beginning = BEGINNING.search(turns[-1][1])
+        if beginning is None:
+            return "new", case.truth
+        prefix = turns[-2][1]
+        assert case.truth.startswith(prefix), (prefix, case.truth)
+        return "asked", WAYS[case.way](prefix, beginning[1], case.truth)
+
+
+def turns_of(body: Json) -> list[tuple[str, str]]:
+    """Who said what, whichever wire it is."""
+    turns = body.get("messages") or body.get("input") or body.get("contents") or []
+    return [(str(turn["role"]), _text(turn.get("content", turn.get("parts")))) for turn in turns]
+
+
+def _text(content: Any) -> str:
+    return content if isinstance(content, str) else "".join(str(part.get("text", "")) for part in content)
+
+
+class CutEngine:
+    """Stands for an engine of one's own: it goes on after a prefix, and breaks off as its case says."""
+
+    def __init__(self, cases: Sequence[Case]) -> None:
+        self._cases = cases
+
+    async def generate(
+        self, call: EngineCall, waiting: Callable[[str], None] | None = None
+    ) -> AsyncGenerator[Chunk]:
+        case = self._cases[int(CASE.search(_text(call.messages[0]["content"]))[1])]  # type: ignore[index]
+        n_calls = len(case.calls)
+        case.calls.append("prefilled" if call.prefix else "new")
+        assert case.truth.startswith(call.prefix)
+        pieces = tokens(case.truth[len(call.prefix) :]) if n_calls else case.pieces
+        cut = None if n_calls else case.cut
+        if n_calls == 1 and call.prefix and case.second_cut is not None:
+            cut = round(case.second_cut * len(pieces))
+        for n, piece in enumerate(pieces):
+            if n == cut:
+                raise WorkerUnavailable("its engine failed. Try again.")
+            yield Chunk(piece, "", None, 12, 0, n + 1, 0)
+        if cut == len(pieces):
+            raise WorkerUnavailable("its engine failed. Try again.")
+        yield Chunk("", "", "stop", 12, 0, len(pieces), 0)
+
+    async def ready(self, adapters: Sequence[str] = ()) -> bool:
+        return True
+
+    async def load(self, adapter: str) -> None:
+        """It says the same with any."""

@@ -1,0 +1,181 @@
+"""Breaks off answers on every wire, and looks at the seams: what clients see is the answer, or the error's beginning of it.
+
+`python -m tests.serving.play_seams 1000` plays so many on each (`make prove-seams`).
+"""
+
+import asyncio
+import os
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from difflib import SequenceMatcher
+from typing import Any
+
+import httpx2
+
+from serving.api.app import build_api
+from serving.pool import build_pool
+from serving.runs.service import Service
+from serving.settings.settings import parse
+from tests.serving.api.served import Json, listening, parsed, said
+from tests.serving.cut_answers import Case, CutEngine, Model, case_of
+from tests.wires.anthropic import AnthropicWire
+from tests.wires.gemini import GeminiWire
+from tests.wires.openai import OpenAIWire
+from tests.wires.responses import ResponsesWire
+from tests.wires.server import Wire, serving
+
+STALL_S, AT_ONCE = 1.0, 16
+
+
+@dataclass(frozen=True)
+class Way:
+    """A wire, and how it is brought to go on.
+
+    Args:
+        wire: None: an engine of one's own.
+        settings: of its worker.
+        path: of its API below the server.
+        first: events before the first word.
+        prefills: it goes on with a turn of the model's.
+    """
+
+    wire: Wire | None
+    settings: Json
+    path: str = ""
+    first: int = 1
+    prefills: bool = False
+
+
+WAYS = {
+    "OpenAI chat, asked": Way(OpenAIWire(), {"kind": "openai", "model": "gpt-4o"}, "/v1"),
+    "OpenAI Responses, asked": Way(
+        ResponsesWire(), {"kind": "openai", "model": "gpt-4o", "api": "responses"}, "/v1"
+    ),
+    "Gemini, asked": Way(GeminiWire(), {"kind": "gemini", "model": "gemini-2.0-flash"}, first=0),
+    "Anthropic, asked": Way(AnthropicWire(), {"kind": "anthropic", "model": "claude-opus-4-8"}, first=3),
+    "Anthropic, prefilled": Way(
+        AnthropicWire(), {"kind": "anthropic", "model": "claude-sonnet-4-5"}, first=3, prefills=True
+    ),
+    "vLLM server, prefilled": Way(
+        OpenAIWire(), {"kind": "openai", "model": "m", "accepts": {"prefill": True}}, "/v1", prefills=True
+    ),
+    "vLLM engine, prefilled": Way(None, {"kind": "vllm", "model": "m"}, prefills=True),
+}
+PRICE = {"input_usd_per_mtok": 1, "output_usd_per_mtok": 2}
+
+
+@dataclass
+class Seams:
+    """What was seen of one wire."""
+
+    whole: int = 0
+    continued: int = 0
+    told: Counter[str] = field(default_factory=Counter[str])
+    """Answers that ended with an error, by whether the model did as it was asked."""
+    doubled: int = 0
+    missing: int = 0
+    contradicting: int = 0
+    wrong: list[tuple[str, str, Case]] = field(default_factory=list[tuple[str, str, Case]])
+
+    @property
+    def is_right(self) -> bool:
+        return not self.wrong
+
+    def look(self, seen: str, error: str, case: Case) -> None:
+        self.continued += any(kind in ("prefilled", "asked") for kind in case.calls) and not error
+        self.whole += not error
+        if error:
+            self.told["not obeyed" if case.may_fail else "obeyed"] += 1
+        expected = case.truth[: len(seen)] if error else case.truth
+        for tag, a, b, c, d in SequenceMatcher(None, expected, seen, autojunk=False).get_opcodes():
+            self.missing += b - a if tag == "delete" else 0
+            self.doubled += d - c if tag == "insert" else 0
+            self.contradicting += max(b - a, d - c) if tag == "replace" else 0
+        if seen != expected or (error and "stops after" not in error and "case" not in error and seen):
+            self.wrong.append((seen, error, case))
+
+
+@asynccontextmanager
+async def client_of(way: Way, cases: list[Case]) -> AsyncGenerator[httpx2.AsyncClient]:
+    """A client of an API with one worker behind that wire."""
+    async with AsyncExitStack() as stack:
+        own: Json = {
+            "name": "w",
+            "price": PRICE,
+            "retry": {"attempts": 2, "first_wait_s": 0.01, "share": 1},
+        } | way.settings
+        if way.wire is not None:
+            upstream = await stack.enter_async_context(serving(way.wire))
+            upstream.respond = Model(cases, way.first, prefills=way.prefills).respond
+            own |= {
+                "base_url": upstream.url + way.path,
+                "stall_timeout_s": STALL_S,
+                "api_key_env": "SEAM_KEY",
+            }
+        engines: Any = {} if way.wire else {"w": CutEngine(cases)}
+        service = Service(build_pool(parse({"workers": [own]}), {"SEAM_KEY": "seam-key-1"}, engines))
+        url = await stack.enter_async_context(listening(build_api(service)))
+        yield await stack.enter_async_context(httpx2.AsyncClient(base_url=url, timeout=60))
+        await service.pool.aclose()
+
+
+async def see(http: httpx2.AsyncClient, number: int) -> tuple[str, str]:
+    """The words that a client reads, and the error's after them."""
+    body = {"model": "w", "stream": True, "messages": [{"role": "user", "content": f"case-{number}-"}]}
+    answer = await http.post("/v1/chat/completions", json=body)
+    if answer.status_code != 200:
+        return "", answer.text
+    events = parsed(answer.text)
+    errors = [each["error"]["message"] for each in events if isinstance(each, dict) and "error" in each]
+    return said(events), errors[0] if errors else ""
+
+
+async def play(way: Way, n: int, seed: int) -> Seams:
+    """So many cuts on one wire."""
+    draw = random.Random(seed)
+    cases, seams, places = [case_of(draw) for _ in range(n)], Seams(), asyncio.Semaphore(AT_ONCE)
+    async with client_of(way, cases) as http:
+
+        async def one(number: int) -> None:
+            async with places:
+                seen, error = await see(http, number)
+            seams.look(seen, error, cases[number])
+
+        await asyncio.gather(*map(one, range(n)))
+    return seams
+
+
+def row(name: str, n: int, seams: Seams) -> str:
+    told = f"{seams.told['obeyed']} / {seams.told['not obeyed']}"
+    return (
+        f"| {name} | {n} | {seams.whole} | {seams.continued} | {told} | "
+        f"{seams.doubled} | {seams.missing} | {seams.contradicting} |"
+    )
+
+
+def main(argv: list[str]) -> int:
+    """Play, and print a row for each wire and what was wrong."""
+    os.environ.setdefault("OTEL_SDK_DISABLED", "true")
+    n, seed = int(argv[0]) if argv else 1000, int(argv[1]) if argv[1:] else 1
+    print(
+        "| wire | cuts | whole | of these continued | told (obeyed / not) | doubled | missing | contradicting |"
+    )
+    print("| --- |" + " --- |" * 7)
+    began_s, right = time.monotonic(), True
+    for name, way in WAYS.items():
+        seams = asyncio.run(play(way, n, seed))
+        right &= seams.is_right
+        print(row(name, n, seams), flush=True)
+        for wrong in seams.wrong[:3]:
+            print(f"* {wrong}")
+    print(f"\n{len(WAYS) * n} cuts in {time.monotonic() - began_s:.0f} s, seed {seed}")
+    return 0 if right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
