@@ -57,12 +57,15 @@ class WorkerHealth:
     """Newest calls that failed; 0 once one succeeds."""
     rests_until_s: float = 0.0
     """Until then it is better left alone, by `time.monotonic`, where another one can be asked."""
+    spoke_at_s: float = 0.0
+    """When the newest first token came, by `time.monotonic`."""
     _outcomes: deque[bool] = field(default_factory=_newest_outcomes)
     _first_token_s: deque[float] = field(default_factory=_newest_seconds)
 
     def speak(self, first_token_s: float) -> None:
         """Count a first token, so many seconds after its call was sent."""
         self._first_token_s.append(first_token_s)
+        self.spoke_at_s = time.monotonic()
 
     def succeed(self) -> None:
         """Count a whole answer. It ends a rest that failures have begun, and none that the worker asked for."""

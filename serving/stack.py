@@ -4,15 +4,18 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from conductor.model.usage import FREE
 from conductor.model.worker import Worker
-from serving.clients import identity_of, model_name
+from serving.clients import identity_of, model_name, price_of
 from serving.health import Health, WorkerHealth
+from serving.layers.adaptive import Adaptive
 from serving.layers.balancing import Balancing, Deployment
 from serving.layers.conforming import Conforming
 from serving.layers.continuing import Continuing
 from serving.layers.failing_over import FailingOver
 from serving.layers.first_token_limit import FirstTokenLimit
 from serving.layers.fitting import Fitting
+from serving.layers.hedging import Hedging
 from serving.layers.limited import Limited
 from serving.layers.permitted import Permitted
 from serving.layers.rate import Rate
@@ -32,6 +35,7 @@ from serving.settings.workers import (
     API_SETTINGS,
     ApiSettings,
     PythonSettings,
+    VllmSettings,
     WorkerSettings,
     places_of,
 )
@@ -101,6 +105,13 @@ def _watch(worker: Worker, context: Context) -> Worker:
 
 
 def _limit(worker: Worker, context: Context) -> Worker:
+    own = context.own
+    limited = Adaptive if own.adaptive_concurrency else Limited
+    return limited(worker, own.max_concurrency, own.max_wait_s)
+
+
+def _limit_together(worker: Worker, context: Context) -> Worker:
+    """Around several deployments, of which each learns its own limit."""
     return Limited(worker, context.own.max_concurrency, context.own.max_wait_s)
 
 
@@ -184,11 +195,24 @@ def _stack(clients: Mapping[str, Worker], own: WorkerSettings, settings: Setting
     context = Context(own, settings, health.of(identity_of(own, settings)))
     if isinstance(own, API_SETTINGS) and own.deployments:
         balancing = Balancing(own.name, _deployments(clients, own, settings, health))
-        called = _wrap(balancing, (_watch, _limit), context)
+        called = _wrap(balancing, (_watch, _limit_together), context)
     else:
         called = _wrap(clients[own.name], CALL_LAYERS, context)
     assert isinstance(called, Limited), "the outermost of these layers"
-    return Stack(_wrap(called, WORKER_LAYERS, context), called, context.health)
+    hedged = Hedging(called, called, context.health) if _is_hedged(own, settings) else called
+    return Stack(_wrap(hedged, WORKER_LAYERS, context), called, context.health)
+
+
+def _is_hedged(own: WorkerSettings, settings: Settings) -> bool:
+    """Whether its calls may be made twice: by itself only where that costs nothing and another place may answer."""
+    if own.hedge is not None:
+        return own.hedge
+    if isinstance(own, VllmSettings):
+        owner = settings.worker(own.deployment) if own.deployment else own
+        has_several = isinstance(owner, VllmSettings) and owner.scale.max_replicas > 1
+    else:
+        has_several = isinstance(own, API_SETTINGS) and len(own.deployments) > 1
+    return has_several and all(price_of(place) == FREE for place in places_of(own).values())
 
 
 def _deployments(

@@ -126,7 +126,7 @@ class Attempt:
     faster; `left_alone`: it was not made, because the worker's newest ones failed."""
     took_s: float | None = None
     """From its start to its failure. Attempts follow one another, so this and `waited_s` place them in
-    time."""
+    time; but a hedge and the call that it was made for overlap."""
     usage: Usage | None = None
     cost_usd: Decimal | None = None
     """What it took, where its server said so: a failed call may be billed."""
@@ -134,6 +134,8 @@ class Attempt:
     """`cost_usd` is the most that it can have cost."""
     deployment: str = ""
     """Which of the places where the worker is reached was asked; empty where it has one."""
+    hedge: bool = False
+    """It was made while the call before it was under way, because that was late."""
 
     @classmethod
     def of(

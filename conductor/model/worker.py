@@ -14,6 +14,7 @@ from typing import Protocol
 from conductor.errors import WorkerError, WorkerUnavailable
 from conductor.model.answer_format import AnswerFormat
 from conductor.model.failure import Attempt
+from conductor.model.hedges import Hedges
 from conductor.model.messages import Message, Native, ToolCall
 from conductor.model.operation import NO_OPTIONS, CallKind, TokenLogprob, WireOptions
 from conductor.model.permit import ANYTHING, Permit
@@ -104,6 +105,8 @@ class Call:
     on_retry: Callable[[WorkerError, float], Awaitable[int]] | None = field(default=None, compare=False)
     """Awaited before the call is made once more, with why: pays for the one that failed, reserves the next,
     and gives how long its answer may be. See `retries.py`."""
+    hedges: Hedges | None = field(default=None, compare=False)
+    """What a second call for the same answer is paid from; None: none may be made."""
     on_wait: Callable[[], AbstractContextManager[None]] | None = field(default=None, compare=False)
     """Entered while the call waits for its turn: whoever leaves then pays nothing for it."""
     has_stand_in: bool = field(default=False, compare=False)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Generator, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from decimal import Decimal
 from typing import Self
@@ -36,6 +36,8 @@ class CallHolds:
     def __init__(self, ledger: Ledger, member: PoolMember, bound: Usage) -> None:
         self._ledger, self._member, self._bound = ledger, member, bound
         self._hold: Hold | None = None
+        self._second: Hold | None = None
+        """For a hedge, while two calls are under way."""
         self._left = AsyncExitStack()
         self._waits = False
         self.failed: list[Attempt] = []
@@ -85,6 +87,60 @@ class CallHolds:
         await self._reserve()
         return self.max_output_tokens
 
+    async def hold_second(self) -> bool:
+        """See `Hedges.hold_second`."""
+        try:
+            hold = await self._left.enter_async_context(self._held())
+        except (BudgetExceeded, StoreUnavailable):
+            return False
+        if hold.max_output_tokens < self.max_output_tokens:
+            await self._ledger.settle(hold, Decimal(0), Usage())
+            return False
+        self._second = hold
+        return True
+
+    async def release_second(self) -> None:
+        """See `Hedges.release_second`."""
+        if self._second is not None:
+            await self._ledger.settle(self._second, Decimal(0), Usage())
+            self._second = None
+
+    async def drop(self, *, hedge: bool, took_s: float, error: WorkerError | None = None) -> Attempt:
+        """See `Hedges.drop`."""
+        lost, second = (self._second, None) if hedge else (self._hold, self._second)
+        attempt = self._lost_race(took_s) if error is None else self._failed(error, took_s)
+        attempt = replace(attempt, hedge=hedge)
+        self.failed.append(attempt)
+        if lost is not None:
+            cost_usd = attempt.cost_usd if attempt.cost_usd is not None else self._unless_unknown()
+            usage = None if error is None else attempt.usage or Usage()
+            await self._ledger.settle(lost, cost_usd, usage, is_bound=attempt.cost_is_bound)
+        self._hold, self._second = (self._hold if hedge else second), None
+        return attempt
+
+    def _unless_unknown(self) -> Decimal | None:
+        return None if self._member.worst_price is None else Decimal(0)
+
+    def _failed(self, error: WorkerError, took_s: float) -> Attempt:
+        return Attempt.of(error.worker or self._member.name, self._billed(error), took_s=took_s)
+
+    def _lost_race(self, took_s: float) -> Attempt:
+        """Nobody knows what a call took that was broken off before it said anything: all that it can have."""
+        price = self._member.worst_price
+        is_billed = price is not None and price != FREE
+        message = (
+            f"It had said nothing after {took_s:.2f} s, and another call for the same answer was faster."
+        )
+        return Attempt(
+            self._member.name,
+            "",
+            message,
+            outcome="lost_race",
+            took_s=took_s,
+            cost_usd=price.most(self.bound) if price is not None and is_billed else None,
+            cost_is_bound=is_billed,
+        )
+
     @contextmanager
     def wait(self) -> Generator[None]:
         """The call is not made yet, and waits for its turn."""
@@ -127,10 +183,11 @@ class CallHolds:
         await self._settle(cost_usd, None if last.cost_is_bound else usage, is_bound=last.cost_is_bound)
 
     async def _reserve(self) -> None:
+        self._hold = await self._left.enter_async_context(self._held())
+
+    def _held(self) -> AbstractAsyncContextManager[Hold]:
         price, bound = self._member.worst_price, self._bound
-        self._hold = await self._left.enter_async_context(
-            self._ledger.hold(price, bound.input_tokens, bound.output_tokens, self._member.name)
-        )
+        return self._ledger.hold(price, bound.input_tokens, bound.output_tokens, self._member.name)
 
     async def _settle(self, cost_usd: Decimal | None, usage: Usage | None, *, is_bound: bool) -> None:
         if self._hold is not None and not self._hold.settled:
@@ -157,7 +214,7 @@ async def open_call(member: PoolMember, call: Call, ledger: Ledger) -> AsyncGene
         ledger = BudgetLedger()
     async with CallHolds(ledger, member, call_bound(member, call)) as holds:
         sampling = replace(call.sampling, max_output_tokens=holds.max_output_tokens)
-        call = replace(call, sampling=sampling, on_retry=holds.renew, on_wait=holds.wait)
+        call = replace(call, sampling=sampling, on_retry=holds.renew, on_wait=holds.wait, hedges=holds)
         reply: Reply | None = None
         try:
             async with member.worker.open(call) as reply:

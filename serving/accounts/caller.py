@@ -67,12 +67,16 @@ class Caller:
 
     def sees(self, account: Account) -> bool:
         """Whether it may see the runs of `account`: those of its own team; without a team, its own."""
-        if self.sees_every_run:
-            return True
+        return self.sees_every_run or (bool(self.account.key_id) and self.owns(account))
+
+    def owns(self, account: Account) -> bool:
+        """Whether what is of `account` is its team's; without a team, its own. An administrator's key sees more than it
+        owns.
+        """
         mine = self.account
         if mine.team_id or account.team_id:
             return mine.team_id == account.team_id
-        return bool(mine.key_id) and mine.key_id == account.key_id
+        return mine.key_id == account.key_id
 
     def reads(self, account: Account) -> bool:
         """Whether it may read what is of `account`, and go on with it: what it sees where it may read at all, else its

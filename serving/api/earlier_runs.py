@@ -30,7 +30,7 @@ class CallersRuns:
     async def items(self, conversation: str) -> list[dict[str, Any]]:
         """See `EarlierRuns.items`."""
         self.check_keeps()
-        check_room(await self.conversation(conversation, "conversation"), "conversation")
+        check_room(await self.own_conversation(conversation, "conversation"), "conversation")
         return await self._service.conversations.items(conversation)
 
     async def conversation(self, id: str, param: str = "conversation_id") -> Conversation:
@@ -43,6 +43,18 @@ class CallersRuns:
         found = await self._service.conversations.get(id)
         if found is None or not self._caller.reads(found.account):
             raise UnknownName(f"{param}: no conversation {quote(id)} is kept here.", param=param)
+        return found
+
+    async def own_conversation(self, id: str, param: str = "conversation_id") -> Conversation:
+        """Likewise, to add to it or change it.
+
+        Raises:
+            NotAllowed: it is another team's, and the caller an administrator.
+        """
+        found = await self.conversation(id, param)
+        if not self._caller.owns(found.account):
+            message = f"{param}: the conversation is another team's. An administrator may read and delete it, and add nothing."
+            raise NotAllowed(message, param=param)
         return found
 
     def check_keeps(self) -> None:

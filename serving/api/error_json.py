@@ -48,6 +48,7 @@ def attempt_json(attempt: Attempt) -> dict[str, Any]:
         "waited_s": round(attempt.waited_s, 6),
         "took_s": None if attempt.took_s is None else round(attempt.took_s, 6),
         "outcome": attempt.outcome,
+        "hedge": attempt.hedge,
         "cost_usd": None if attempt.cost_usd is None else float(attempt.cost_usd),
         "cost_is_bound": attempt.cost_is_bound,
     }

@@ -1,8 +1,9 @@
 """Slots: no more calls at once than the one behind it can take, and how long a line for them is bearable."""
 
 import time
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, nullcontext
+from collections import Counter
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from math import inf
 
 from conductor.model.priority import Priority
@@ -35,6 +36,8 @@ class Limited:
         """Calls that wait for a place now."""
         self.open_calls = 0
         """Calls that hold one now."""
+        self._coming: dict[str, str] = {}
+        """Runs that were let in to call it and have not yet, with who pays."""
         self._held_s = 0.0
         """How long a place is held, on average."""
         self._moved_s = 0.0
@@ -54,14 +57,26 @@ class Limited:
         """About how long one more interactive call of `payer` would wait for its place: what is ahead of it, at
         the pace of the newest calls. Where places have stopped coming free, this grows with the time since.
         """
-        if not (self.is_full or self.queued):
+        ahead = self._turns.ahead(payer, Counter(self._coming.values()))
+        if not ahead and not self.is_full:
             return 0.0
-        held_s = max(self._held_s, time.monotonic() - self._moved_s)
-        return (self._turns.ahead(payer) + 1) * held_s / self.n_slots
+        free = max(0, self.n_slots - self.open_calls - self.queued)
+        still_s = time.monotonic() - self._moved_s if self.open_calls else 0.0
+        held_s = max(self._held_s, still_s)
+        return max(0, ahead + 1 - free) * held_s / self.n_slots
 
     def is_overfull(self, priority: Priority, payer: str) -> bool:
         """Whether it is not worth waiting for a place. Work that nobody waits for may always wait."""
         return priority == "interactive" and self.wait_s(payer) > self.max_wait_s
+
+    @contextmanager
+    def expect(self, run: str, payer: str) -> Generator[None]:
+        """A run is let in that will soon call it: until it does, it counts as waiting."""
+        self._coming[run] = payer
+        try:
+            yield
+        finally:
+            self._coming.pop(run, None)
 
     def resize(self, slots: int) -> None:
         """There are so many places from now on; calls under way keep theirs."""
@@ -77,6 +92,7 @@ class Limited:
     @asynccontextmanager
     async def _place(self, call: Call) -> AsyncGenerator[None]:
         self.queued += 1
+        self._coming.pop(call.site.run, None)
         try:
             with call.on_wait() if call.on_wait else nullcontext():
                 await self._turns.take(call.priority, call.payer)

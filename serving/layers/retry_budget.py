@@ -14,10 +14,11 @@ class RetryBudget:
 
     Args:
         share: of a retry that each call pays for.
+        start: how many are there at the beginning.
     """
 
-    def __init__(self, share: float) -> None:
-        self._share, self._tokens = share, RESERVE
+    def __init__(self, share: float, start: float = RESERVE) -> None:
+        self._share, self._tokens = share, start
 
     def earn(self) -> None:
         """A call is made for the first time."""

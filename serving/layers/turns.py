@@ -6,6 +6,8 @@ A flood from one key makes that key wait and nobody else. Work of low priority g
 
 import asyncio
 from collections import OrderedDict, deque
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from conductor.model.priority import Priority
 
@@ -50,9 +52,11 @@ class Turns:
         self._places = places
         self._hand_out()
 
-    def ahead(self, payer: str) -> int:
-        """How many interactive calls would have a turn before one more of `payer`, as far as they wait now."""
-        return self._lines["interactive"].ahead(payer)
+    def ahead(self, payer: str, coming: Mapping[str, int] = MappingProxyType({})) -> int:
+        """How many interactive calls would have a turn before one more of `payer`: of those that wait, and of
+        so many of each payer that will soon.
+        """
+        return self._lines["interactive"].ahead(payer, coming)
 
     def _hand_out(self) -> None:
         while self._free > 0 and (turn := self._next()) is not None:
@@ -81,15 +85,15 @@ class _Line:
     def __bool__(self) -> bool:
         return bool(self._payers)
 
-    def ahead(self, payer: str) -> int:
+    def ahead(self, payer: str, coming: Mapping[str, int]) -> int:
         """Those before it in the line have one turn more before its next than those after it."""
-        own = len(self._payers.get(payer, ()))
+        own = len(self._payers.get(payer, ())) + coming.get(payer, 0)
         ahead, turns = own, own + 1
-        for other, waiting in self._payers.items():
+        for other in dict.fromkeys((*self._payers, *coming)):
             if other == payer:
                 turns = own
             else:
-                ahead += min(len(waiting), turns)
+                ahead += min(len(self._payers.get(other, ())) + coming.get(other, 0), turns)
         return ahead
 
     def join(self, payer: str, turn: "asyncio.Future[None]") -> None:

@@ -34,13 +34,20 @@ class Watched:
                 self._health.speak(time.monotonic() - began_s)
                 yield reply
         except WorkerError as exc:
-            failed = _blames_worker(exc)
+            failed = _blames_worker(exc) and not (reply is None and self._was_slow(call, began_s))
             if failed:
                 self._health.fail(_rest_s(exc))
             raise
         finally:
             if not failed and reply is not None and reply.finish is not None:
                 self._health.succeed()
+
+    def _was_slow(self, call: Call, began_s: float) -> bool:
+        """Whether a call took longer for its first token than is usual, while others got theirs: it was long or hard,
+        and says nothing of the worker. Else one key's slow calls would close it to everybody.
+        """
+        limit_s, now_s = call.first_token_s, time.monotonic()
+        return limit_s is not None and now_s - began_s >= limit_s and self._health.spoke_at_s > began_s
 
 
 def _rest_s(error: WorkerError) -> float:

@@ -5,7 +5,8 @@ The lines themselves are `serving/layers/limited.py`'s.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from contextlib import ExitStack, contextmanager
 from math import inf
 
 from conductor.errors import Overloaded
@@ -43,19 +44,26 @@ def check_room(accounts: Iterable[Account], running: int, pool: Pool, account: A
         raise Overloaded(message)
 
 
-def check_lines(pool: Pool, team: Team, task: Task, account: Account) -> None:
-    """Whether those whom the run calls can be expected to have a slot for it in time.
+@contextmanager
+def enter_lines(pool: Pool, team: Team, task: Task, account: Account, run: str) -> Generator[None]:
+    """Let the run of that id in where those whom it calls can be expected to have a slot for it in time. Those whom it
+    calls first expect it.
 
     Raises:
         Overloaded: they cannot; it says when it may be worth asking again.
     """
     if task.priority == "batch":
+        yield
         return
     waits = _Waits(pool, task, account)
     worst_s = waits.worst_s(team)
     if worst_s > 0:
         message = "Those who would answer have too many calls before them. Try again later."
         raise Overloaded(message, retry_after_s=worst_s)
+    with ExitStack() as expected:
+        for name in waits.first(team) & pool.limiters.keys():
+            expected.enter_context(pool.limiters[name].expect(run, account.key_id))
+        yield
 
 
 class _Waits:
@@ -64,6 +72,13 @@ class _Waits:
     def __init__(self, pool: Pool, task: Task, account: Account) -> None:
         self._pool, self._task, self._payer = pool, task, account.key_id
         self._patience_s = inf if task.deadline_s is None else task.deadline_s
+
+    def first(self, team: Team) -> set[str]:
+        """Whom the run calls first, as far as this is known."""
+        if self._task.plan is not None:
+            return {step.worker for step in self._task.plan.steps if not step.access}
+        planner = team.planner(self._task)
+        return {planner.member.name} if planner else set()
 
     def worst_s(self, team: Team) -> float:
         """The longest of the waits that are too long; 0: none is. Each worker of a given plan is needed; else the

@@ -32,7 +32,7 @@ class Conversation:
         made_us: when it was begun, in microseconds since 1970, UTC.
         metadata: the client's own.
         n_bytes: of its items.
-        n_items: that are kept.
+        n_items: that were ever added: of one that was removed its id is kept, so that no turn is added twice.
     """
 
     id: str
@@ -115,7 +115,7 @@ class MemoryConversations:
     async def get(self, id: str) -> Conversation | None:
         """See `ConversationStore`."""
         held = self._kept.get(id)
-        return replace(held, n_items=sum(map(bool, self._items[id].values()))) if held else None
+        return replace(held, n_items=len(self._items[id])) if held else None
 
     async def usage(self, account: Account) -> tuple[int, int]:
         """See `ConversationStore`."""

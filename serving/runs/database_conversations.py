@@ -44,8 +44,8 @@ class DatabaseConversations:
 
     async def get(self, id: str) -> Conversation | None:
         """See `ConversationStore`."""
-        is_kept = (ITEM.conversation_id == HELD.id) & ITEM.body.is_not(None)
-        n_items = select(func.count()).where(is_kept).scalar_subquery().label("n_items")
+        is_of_it = ITEM.conversation_id == HELD.id
+        n_items = select(func.count()).where(is_of_it).scalar_subquery().label("n_items")
         rows = await self._rows(select(conversation_table, n_items).where(HELD.id == id))
         return _conversation(rows[0]) if rows else None
 

@@ -152,8 +152,8 @@ class DatabaseStore:
         return row.run_id if row else None
 
     async def keep_answer(self, answer: CachedAnswer) -> None:
-        """See `RecordStore.keep_answer`. It is written soon, not now."""
-        (await self._store.ledger()).writer.post(KEEP_ANSWER, answer)
+        """See `RecordStore.keep_answer`."""
+        await (await self._store.ledger()).writer.do(KEEP_ANSWER, answer)
 
     async def put(self, records: RunRecords) -> None:
         """See `RecordStore.put`. It is written soon, not now."""

@@ -43,12 +43,15 @@ OLD_BATCHES = (
     "DELETE FROM stored_file WHERE drop_us < {0}",
     "DELETE FROM batch WHERE drop_us < {0} AND status NOT IN ('validating', 'in_progress', 'finalizing', 'cancelling')",
 )
+OLD_ITEMS = """SELECT i.conversation_id, i.number, i.n_bytes FROM conversation_item i JOIN conversation c ON c.id = i.conversation_id
+    WHERE {of} i.made_us < {{0}} ORDER BY i.made_us, i.conversation_id, i.number LIMIT {step}"""
 OF_CONVERSATIONS = (
-    """UPDATE conversation SET n_bytes = n_bytes - (SELECT coalesce(sum(i.n_bytes), 0) FROM conversation_item i
-    WHERE i.conversation_id = conversation.id AND i.made_us < {{0}}) WHERE {of}
-    id IN (SELECT conversation_id FROM conversation_item WHERE made_us < {{0}})""",
-    "DELETE FROM conversation_item WHERE made_us < {{0}} AND conversation_id IN (SELECT id FROM conversation WHERE {of} made_us < {{0}})",
-    "DELETE FROM conversation WHERE {of} changed_us < {{0}}",
+    """UPDATE conversation SET n_bytes = n_bytes - (SELECT sum(old.n_bytes) FROM ({items}) AS old
+    WHERE old.conversation_id = conversation.id) WHERE id IN (SELECT old.conversation_id FROM ({items}) AS old)""",
+    """DELETE FROM conversation_item WHERE (conversation_id, number) IN
+    (SELECT old.conversation_id, old.number FROM ({items}) AS old)""",
+    """DELETE FROM conversation WHERE id IN (SELECT c.id FROM conversation c WHERE {of} c.changed_us < {{0}}
+    AND NOT EXISTS (SELECT 1 FROM conversation_item i WHERE i.conversation_id = c.id))""",
 )
 """Their items go one turn after another, and they with the last of them."""
 ACCOUNT_FILES = "DELETE FROM stored_file WHERE {column} = '{id}' AND made_us < {{0}}"
@@ -121,8 +124,12 @@ class Retention:
     def of_conversations(self) -> list[tuple[str, int]]:
         """Statements that remove turns of conversations, each with its bound."""
         bounds = [("", self.content_us)]
-        bounds += [(f"{column} = '{id}' AND", bound) for column, id, bound in self.of_accounts]
-        return [(statement.format(of=of), bound) for of, bound in bounds for statement in OF_CONVERSATIONS]
+        bounds += [(f"c.{column} = '{id}' AND", bound) for column, id, bound in self.of_accounts]
+        return [
+            (statement.format(of=of, items=OLD_ITEMS.format(of=of, step=STEP)), bound)
+            for of, bound in bounds
+            for statement in OF_CONVERSATIONS
+        ]
 
     @property
     def of_content(self) -> list[tuple[str, int]]:
@@ -153,7 +160,8 @@ async def _remove(connection: PostgresConnection, items: Sequence[Retention]) ->
         for statement in OLD_BATCHES:
             await connection.execute(statement.format("$1"), now_us())
         for statement, bound in (*items[-1].of_files, *items[-1].of_conversations):
-            await connection.execute(statement.format("$1"), bound)
+            status = await connection.execute(statement.format("$1"), bound)
+            removed += int(status.rpartition(" ")[2]) if status.startswith("DELETE") else 0
         bounds = (items[-1].events_us, items[-1].content_us, STEP)
         status = await connection.execute(OLD_EVENTS.format("$1", "$2", "$3"), *bounds)
     return [removed + len(ids) + int(status.rpartition(" ")[2])] * len(items)
@@ -174,7 +182,8 @@ def _remove_sqlite(connection: sqlite3.Connection, items: Sequence[Retention]) -
     for statement in OLD_BATCHES:
         connection.execute(statement.format("?"), (now_us(),))
     for statement, bound in (*items[-1].of_files, *items[-1].of_conversations):
-        connection.execute(statement.format("?1"), (bound,))
+        n = connection.execute(statement.format("?1"), (bound,)).rowcount
+        removed += n if statement.startswith("DELETE") else 0
     bounds = (items[-1].events_us, items[-1].content_us, STEP)
     old = connection.execute(OLD_EVENTS.format("?", "?", "?"), bounds).rowcount
     return [removed + len(ids) + old] * len(items)

@@ -20,7 +20,11 @@ def faults(records: RunRecords) -> list[str]:
         attempts = [attempt for call in record.calls for attempt in call.attempts]
         attempts += [attempt for failure in failures for attempt in failure.attempts]
         found += [f"{failure.code}: {failure.explanation}" for failure in failures]
-        found += [f"{each.error}: {each.message} {each.detail}".rstrip() for each in attempts]
+        found += [
+            f"{each.error}: {each.message} {each.detail}".rstrip()
+            for each in attempts
+            if each.outcome != "lost_race"
+        ]
     return list(dict.fromkeys(found))
 
 

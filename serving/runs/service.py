@@ -21,7 +21,7 @@ from serving.accounts.permission import not_kept
 from serving.accounts.rates import Rates
 from serving.health import WorkerHealth
 from serving.pool import Pool
-from serving.runs.admission import check_lines, check_room
+from serving.runs.admission import check_room, enter_lines
 from serving.runs.answer_cache import AnswerCache, answered_by, replay
 from serving.runs.conductor_health import ConductorHealth
 from serving.runs.content import ContentJournal, kept_part
@@ -140,6 +140,7 @@ class Service:
             slots = [pool.limiters[name] for pool in self._pools if name in pool.limiters]
             yield Measurement(metrics.QUEUED, sum(each.queued for each in slots), (name,))
             yield Measurement(metrics.OPEN, sum(each.open_calls for each in slots), (name,))
+            yield Measurement(metrics.SLOTS, sum(each.n_slots for each in slots[:1]), (name,))
             yield from of_health(name, self.pool.health.get(name) or WorkerHealth())
 
     @asynccontextmanager
@@ -160,7 +161,14 @@ class Service:
             Overloaded: there is no room; nothing was run.
         """
         self._check_room(caller.account)
-        check_lines(self.pool, team, task, caller.account)
+        with enter_lines(self.pool, team, task, caller.account, id):
+            async with self._run(task, team, id, headers, caller, of_cache=of_cache) as run:
+                yield run
+
+    @asynccontextmanager
+    async def _run(
+        self, task: Task, team: Team, id: str, headers: dict[str, str], caller: Caller, *, of_cache: bool
+    ) -> AsyncGenerator[Run]:
         found = await self.answers.find(task, caller.account) if of_cache else None
 
         def open_it(ledger: Ledger | None, trace_id: str | None) -> AbstractAsyncContextManager[Run]:

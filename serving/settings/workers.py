@@ -113,6 +113,9 @@ class _WorkerBase(Frozen):
     unknown: requests with a cost limit, and keys with a budget, cannot use it."""
     max_concurrency: int = Field(default=64, ge=1)
     """The most concurrent calls of one router replica; more wait for a slot."""
+    adaptive_concurrency: bool = True
+    """Whether fewer are open at once, down to one, while it says that it is busy, or while its first tokens take
+    twice as long as at their best and fewer calls make them sooner. Off: always `max_concurrency`."""
     max_wait_s: float = Field(default=60.0, gt=0)
     """About how long a call may wait for a slot, by its place in the line and the pace of the newest calls. Where
     it would be longer a fallback is asked; without one, requests that would begin there get 429 with `Retry-After`.
@@ -152,6 +155,11 @@ class _WorkerBase(Frozen):
     fallback, or tell the client."""
     retry: RetrySettings = RetrySettings()
     """How its calls are retried."""
+    hedge: bool | None = None
+    """Whether a call is made a second time where its first token takes longer than 95 % of the newest ones did: at
+    most for 5 % of the calls, and while half of the slots are free. Whichever speaks first answers; the other is
+    closed, and paid as all that it can have cost. null: where its tokens cost nothing and it has several deployments
+    or replicas."""
     optional: bool = False
     """Leave it out, with a warning, where its key is not set."""
     provider: str | None = None

@@ -148,7 +148,10 @@ def _of_failures(call: _Call) -> Iterator[Measurement]:
     result, failure = call.result, call.failure
     last_failure = failure if failure is not None and failure.is_a(WorkerError) else None
     told = result.attempts if result else last_failure.attempts if last_failure else ()
-    attempts = [each for each in told if each.outcome != "left_alone"]
+    for each in told:
+        if each.outcome == "lost_race":
+            yield Measurement(metrics.HEDGES, 1, (each.worker, "lost" if each.hedge else "won"))
+    attempts = [each for each in told if each.outcome not in ("left_alone", "lost_race")]
     blamed = str(last_failure.get("worker") or "") if last_failure else ""
     last = result.worker if result else blamed or call.worker
     for attempt, after in pairwise([*((each.worker, each.error) for each in attempts), (last, "")]):

@@ -150,6 +150,13 @@ WORKER_ERRORS = Instrument(
     "Attempts that failed, by what was done then: retried, failed_over, gave_up.",
     (spans.WORKER, spans.ERROR_TYPE, spans.THEN),
 )
+HEDGES = Instrument(
+    "counter",
+    "podium.worker.hedges",
+    "{call}",
+    "Second calls, made because the first was late, by whether they were sooner: won, lost.",
+    (spans.WORKER, spans.THEN),
+)
 
 RUNNING = Instrument("gauge", "podium.workflow.running", "{run}", "Runs under way in a router replica.")
 ROOM = Instrument("gauge", "podium.workflow.room", "{run}", "Most runs that a router replica takes.")
@@ -164,6 +171,13 @@ QUEUED = Instrument(
     "podium.worker.queued",
     "{call}",
     "Calls that wait for one of the worker's slots.",
+    (spans.WORKER,),
+)
+SLOTS = Instrument(
+    "gauge",
+    "podium.worker.slots",
+    "{call}",
+    "Calls that may be open at once at a router replica: `max_concurrency`, or fewer where the worker can take no more.",
     (spans.WORKER,),
 )
 OPEN = Instrument("gauge", "podium.worker.open", "{call}", "Calls that hold one.", (spans.WORKER,))

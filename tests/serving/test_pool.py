@@ -12,9 +12,11 @@ from conductor.model.worker import Call
 from serving.accounts.caller import ANYBODY
 from serving.api.dialects.chat import ChatDialect
 from serving.api.resolve import resolve
+from serving.layers.adaptive import Adaptive, Measured
 from serving.layers.conforming import Conforming
 from serving.layers.failing_over import FailingOver
 from serving.layers.fitting import Fitting
+from serving.layers.hedging import Hedging
 from serving.layers.limited import Limited
 from serving.layers.permitted import Permitted
 from serving.layers.retrying import Retrying
@@ -52,7 +54,8 @@ def test_the_stack_is_failing_over_permit_form_retrying_skipping_slots_health_sp
         Conforming,
         Retrying,
         SkippingRefused,
-        Limited,
+        Adaptive,
+        Measured,
         Watched,
         Traced,
         ScriptedWorker,
@@ -62,6 +65,8 @@ def test_the_stack_is_failing_over_permit_form_retrying_skipping_slots_health_sp
     assert layers(api, "a")[:5] == [FailingOver, Permitted, Conforming, Fitting, Retrying], (
         "what one model accepts is not its fallback's business"
     )
+    fixed = pool({"adaptive_concurrency": False, "hedge": True}, {})
+    assert layers(fixed, "a")[4:6] == [Hedging, Limited]
 
 
 def layers(of: Pool, name: str) -> list[type]:

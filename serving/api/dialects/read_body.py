@@ -9,6 +9,10 @@ from pydantic_core import ErrorDetails, from_json
 from conductor.errors import BadTask
 
 Body = TypeVar("Body", bound=BaseModel)
+MOST_STRINGS, MOST_BRACKETS = 200_000, 500_000
+"""In one body, names of fields and braces inside text included. What says a million tokens has a tenth of them; ten times
+as many would keep everybody else waiting while they are read.
+"""
 Remedy = Callable[[str, object], str]
 """A sentence more for a place and what was given there, with a space before it; empty: none."""
 
@@ -24,6 +28,7 @@ def read_body(kind: type[Body], body: bytes, remedy: Remedy = give_no_remedy) ->
     Raises:
         BadTask: naming the field, and what it may be.
     """
+    _check_parts(body)
     try:
         return kind.model_validate_json(body)
     except ValidationError as exc:
@@ -38,6 +43,20 @@ def read_body(kind: type[Body], body: bytes, remedy: Remedy = give_no_remedy) ->
             else fault["msg"].removeprefix("Value error, ")
         )
         raise BadTask(f"{param}: {said}.{remedy(param, fault['input'])}", param=param) from exc
+
+
+def _check_parts(body: bytes) -> None:
+    """Whether the body has no more parts than can be read at once.
+
+    Raises:
+        BadTask: it has.
+    """
+    strings = (body.count(b'"') - body.count(b'\\"')) // 2
+    if strings > MOST_STRINGS or body.count(b"{") + body.count(b"[") > MOST_BRACKETS:
+        raise BadTask(
+            f"The body has too many parts: more than {MOST_STRINGS} strings, or {MOST_BRACKETS} objects and arrays. Send less at once.",
+            param="body",
+        )
 
 
 def _not_json(said: str) -> str:

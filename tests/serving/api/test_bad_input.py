@@ -204,6 +204,14 @@ async def test_a_body_that_is_nested_too_deeply_is_told_so():
     assert "nested too deeply" in answer.json()["error"]["message"]
 
 
+@pytest.mark.parametrize(("part", "n"), [({}, 700_000), ({"type": "text", "text": "x"}, 80_000)])
+async def test_a_body_of_very_many_parts_keeps_nobody_waiting(part: dict[str, Any], n: int):
+    content = json.dumps(ASK | {"messages": [{"role": "user", "content": [part] * n}]}).encode()
+    async with served(team()) as api:
+        answer = await post(api, content)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "body")
+
+
 async def test_sound_is_said_to_be_not_served_yet():
     async with served(team()) as api:
         error = (await api.post(parts({"type": "input_audio", "input_audio": {}}))).json()["error"]

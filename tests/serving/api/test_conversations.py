@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from serving.database.address import Address
 from serving.runs.conversations import MOST_BYTES
-from serving.runs.retention import DAY_US
+from serving.runs.retention import DAY_US, STEP
 from serving.runs.rows import now_us
 from tests.serving.api.keyed import keyed
 from tests.serving.api.served import Json, scripted, served, team
@@ -165,6 +165,8 @@ async def test_what_fails_or_is_not_there_adds_nothing() -> None:
 async def test_old_turns_go_and_a_conversation_goes_with_its_last(store_address: Address) -> None:
     async with replicas(store_address, one_worker("One."), n=1) as (one,), one.api.sdk as sdk:
         made, other = [await sdk.conversations.create(items=[SAID]) for _ in "ab"]  # type: ignore[list-item]
+        many: list[Json] = [{"id": f"msg_{n}", "type": "message"} for n in range(2 * STEP)]
+        await one.api.service.conversations.append(other.id, many)
         old = {"at": now_us() - 31 * DAY_US}
         await one.change("UPDATE conversation_item SET made_us = :at", **old)
         await one.change("UPDATE conversation SET made_us = :at, changed_us = :at", **old)

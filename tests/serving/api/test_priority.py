@@ -55,13 +55,13 @@ async def test_a_flood_from_one_key_lets_another_key_wait_for_one_call(tmp_path:
         last = ask(_sdk(it, "other team"), "one")
         await until(lambda: slots.queued == 4)
         await asyncio.gather(*flood, last)
-        assert texts_of(it.api.worker("a").calls).index("one") <= 2
+        assert texts_of(it.api.worker("a").calls).index("one") <= 3
 
 
 async def test_who_would_wait_too_long_is_told_when_to_come_back_and_another_key_is_let_in(
     tmp_path: Path,
 ) -> None:
-    brisk = scripted("a", "Done.", delay_s=0.2, max_concurrency=1, max_wait_s=0.5, price=PRICE)
+    brisk = scripted("a", "Done.", delay_s=0.4, max_concurrency=1, max_wait_s=1.0, price=PRICE)
     async with keyed(tmp_path, team(workers=[brisk, scripted("b"), scripted("c")])) as it:
         slots = it.api.service.pool.limiters["a"]
         await ask(_sdk(it, "mine"), "so that its pace is known")
@@ -70,7 +70,7 @@ async def test_who_would_wait_too_long_is_told_when_to_come_back_and_another_key
         with pytest.raises(openai.RateLimitError) as refused:
             await ask(_sdk(it, "mine"), "too many")
         assert refused.value.code == "overloaded"
-        assert 1 <= int(refused.value.response.headers["retry-after"]) <= 2
+        assert 1 <= int(refused.value.response.headers["retry-after"]) <= 3
         one = ask(_sdk(it, "other team"), "one")
         flex = ask(_sdk(it, "mine"), "flex", service_tier="flex")
         await asyncio.gather(*flood, one, flex)

@@ -166,6 +166,8 @@ async def test_what_agents_always_send_is_taken() -> None:
         assert answer.status_code == 200, answer.text
         record = await api.newest()
         assert (await ask(api, **nothing)).status_code == 200
+        (noted,) = (await api.newest())["left_out"]
+    assert noted.startswith("text.verbosity")
     assert record["left_out"] == ["tools[3] is not served: a tool of type 'web_search'."]
     assert [tool["type"] for tool in answer.json()["tools"]] == ["function", "namespace", "custom"]
 

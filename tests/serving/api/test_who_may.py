@@ -50,6 +50,8 @@ EVERYBODY, ANY_KEY = (200,) * 7, (401, 401, 200, 200, 200, 200, 200)
 OF_MY_TEAM, OF_MY_TEAM_TO_RUN = (401, 401, 404, 403, 200, 200, 200), (401, 401, 404, 200, 403, 200, 200)
 OF_MY_TEAM_TO_READ_AND_RUN = (401, 401, 404, 404, 403, 200, 200)
 """A key that may not read sees the responses that it asked for itself."""
+TO_ADD = (*OF_MY_TEAM_TO_READ_AND_RUN[:-1], 403)
+"""An administrator adds nothing to what is another team's."""
 TABLE = (
     Asked("GET", "/healthz", EVERYBODY),
     Asked("GET", "/readyz", EVERYBODY),
@@ -75,11 +77,11 @@ TABLE = (
     ),  # it is gone by then
     Asked("POST", "/v1/conversations", RUNS, {}),
     Asked("GET", "/v1/conversations/{conversation_id}", OF_MY_TEAM),
-    Asked("POST", "/v1/conversations/{conversation_id}", OF_MY_TEAM_TO_READ_AND_RUN, {"metadata": {}}),
-    Asked("POST", "/v1/conversations/{conversation_id}/items", OF_MY_TEAM_TO_READ_AND_RUN, {"items": []}),
+    Asked("POST", "/v1/conversations/{conversation_id}", TO_ADD, {"metadata": {}}),
+    Asked("POST", "/v1/conversations/{conversation_id}/items", TO_ADD, {"items": []}),
     Asked("GET", "/v1/conversations/{conversation_id}/items", OF_MY_TEAM),
     Asked("GET", "/v1/conversations/{conversation_id}/items/{item_id}", OF_MY_TEAM),
-    Asked("POST", "/v1/responses", OF_MY_TEAM_TO_READ_AND_RUN, ASKED | {"conversation": CONVERSATION}),
+    Asked("POST", "/v1/responses", TO_ADD, ASKED | {"conversation": CONVERSATION}),
     Asked(
         "DELETE",
         "/v1/conversations/{conversation_id}/items/{item_id}",

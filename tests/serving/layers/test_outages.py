@@ -1,6 +1,7 @@
 """A worker that is down or silent costs its callers little: limits for the first token, circuits, retry budgets."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,9 +12,10 @@ from conductor.model.worker import Call, Reply
 from serving.health import PROBE_S, WINDOW, Health, WorkerHealth
 from serving.layers.first_token_limit import KNOWN_CALLS, LEAST_S, START_S, usual_limit_s
 from serving.layers.retry_budget import RESERVE, RetryBudget
+from serving.layers.watched import Watched
 from serving.pool import Pool, build_pool
 from serving.settings.settings import parse
-from serving.workers.scripted import ScriptedWorker
+from serving.workers.scripted import ScriptedReply, ScriptedWorker
 from tests.serving.states import until
 from tests.wires.faults import COMMENTS, SILENT, Fault, faulty
 from tests.wires.openai import OpenAIWire
@@ -180,3 +182,25 @@ async def test_a_content_filter_is_routed_around_or_told(rule: str):
             assert not script(own, "b").calls
         await until(lambda: own.health["a"].circuit == "closed", "a filter is no outage")
         await own.aclose()
+
+
+async def test_calls_that_are_slower_than_usual_are_no_failures_while_others_are_answered():
+    health = WorkerHealth()
+    slow = ScriptedWorker("a", [ScriptedReply(error="unavailable")], delay_s=0.03)
+    quick = Watched(ScriptedWorker("a", ["Yes."]), health)
+
+    async def ask_slowly() -> None:
+        with pytest.raises(WorkerUnavailable):
+            async with Watched(slow, health).open(replace(CALL, first_token_s=0.02)):
+                pass
+
+    async def ask_quickly() -> None:
+        async with quick.open(CALL) as reply:
+            [_ async for _ in reply]
+
+    for _ in range(5):
+        await asyncio.gather(ask_slowly(), ask_quickly())
+    assert (health.circuit, health.failures) == ("closed", 0)
+    for _ in range(3):
+        await ask_slowly()
+    assert health.circuit == "open", "nobody was answered: it is down"

@@ -10,7 +10,6 @@ from serving.api.dialects.chat_tools import MOST_TOOLS, ToolName, Words
 from serving.api.dialects.hosted_tools import toolset
 from serving.api.dialects.messages.blocks import Ignoring, Json
 
-
 NOT_HOSTED = ("custom", "function")
 """Types that are no server's tool: the second is Chat Completions', and is refused by what is wrong with it."""
 

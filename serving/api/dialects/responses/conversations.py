@@ -79,8 +79,8 @@ async def conversation(request: Request, conversation_id: str) -> Response:
 @router.post("/{conversation_id}")
 async def update(request: Request, conversation_id: str) -> Response:
     """Give a conversation other metadata."""
-    await _find(request, conversation_id, Scope.RUN)
     caller = _caller(request, Scope.RUN)
+    await CallersRuns(request.app.state.service, caller).own_conversation(conversation_id)
     sent = read_body(NewMetadata, await request.body(), remedy)
     if sent.metadata:
         CallersRuns(request.app.state.service, caller).check_keeps()
@@ -99,9 +99,10 @@ async def delete(request: Request, conversation_id: str) -> Response:
 @router.post("/{conversation_id}/items")
 async def add_items(request: Request, conversation_id: str) -> Response:
     """Add up to 20 items to the end of a conversation."""
-    held = await _find(request, conversation_id, Scope.RUN)
     caller, store = _caller(request, Scope.RUN), _store(request)
-    CallersRuns(request.app.state.service, caller).check_keeps()
+    runs = CallersRuns(request.app.state.service, caller)
+    held = await runs.own_conversation(conversation_id)
+    runs.check_keeps()
     sent = read_body(NewItems, await request.body(), remedy)
     items = new_items(sent.items, caller.policies)
     check_room(held, "items")

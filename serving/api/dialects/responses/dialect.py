@@ -71,7 +71,7 @@ class ResponsesDialect(Dialect):
             tools=tools,
             answer_format=_answer_format(sent.text.format),
             priority=priority_of(sent.service_tier),
-            left_out=(*left_out, *transcript.left_out),
+            left_out=(*left_out, *transcript.left_out, *_without_effect(sent)),
             sent=sent,
         )
 
@@ -107,6 +107,12 @@ class ResponsesDialect(Dialect):
     def status(self, error: PodiumError, *, is_paid: bool) -> int:
         """See `Dialect.status`."""
         return errors.status(error, is_paid=is_paid)
+
+
+def _without_effect(sent: ResponsesRequest) -> list[str]:
+    """A line for what agents always send, and what is taken without an effect."""
+    asks = sent.text.verbosity not in (None, "medium")
+    return ["text.verbosity is not served: answers are as long as their workers make them."] if asks else []
 
 
 def _later(id: str, at: str) -> Sequence[Message]:

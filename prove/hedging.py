@@ -1,0 +1,116 @@
+"""`make prove-hedging`: a worker of which one first word in twenty is late, with and without hedges.
+
+A row for each: how late answers are, and the calls that the worker's server was sent for each request. Then more than
+its slots can take, where no hedge may be made. Exit 1 where an aim is missed.
+"""
+
+import argparse
+import asyncio
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from rich.table import Table
+
+from program.options import count
+from program.process import machine, wide_console
+from prove.open_loop import Load, offer
+from prove.routers import Json, make_key, open_session, prepare_process, running_router
+from prove.slow_tail import SlowTail
+from serving.database.address import sqlite_address
+
+FIRST_S, SLOW_S, SHARE = 0.1, 2.0, 0.05
+RATE = 30.0
+SLOTS, FEW_SLOTS = 64, 4
+KNOWN = 100
+"""Requests before it is measured, so that the worker's pace is known."""
+MOST_ADDED = 0.05
+BODY: Json = {"model": "tail", "messages": [{"role": "user", "content": "Why?"}], "stream": True}
+
+
+@dataclass(frozen=True)
+class Row:
+    """What came of one measurement."""
+
+    name: str
+    load: Load
+    requests: int
+    calls: int
+
+    @property
+    def added(self) -> float:
+        """Calls more than requests that were let in, as a part of these."""
+        return self.calls / max(1, self.requests) - 1
+
+
+def _settings(url: str, slots: int, *, hedge: bool) -> Json:
+    worker = {"name": "tail", "kind": "openai", "model": "slow-tail", "base_url": url, "hedge": hedge}
+    bounds = {"max_concurrency": slots, "max_wait_s": 0.5, "retry": {"attempts": 1}}
+    return {"workers": [{**worker, **bounds}], "limits": {"first_byte_s": 0}}
+
+
+async def measure(folder: Path, name: str, requests: int, rate: float, slots: int, *, hedge: bool) -> Row:
+    """One measurement, with a store in `folder`."""
+    upstream = SlowTail(FIRST_S, SLOW_S, SHARE)
+    address = sqlite_address(folder / f"{name}.db")
+    key = await make_key(address)
+    async with upstream.running() as url, open_session(key) as session:
+        settings = _settings(url, slots, hedge=hedge)
+        async with running_router(f"hedging-{name}", address, settings) as router:
+            await offer(session, router, BODY, RATE / 2, KNOWN / RATE * 2)
+            before = upstream.calls
+            load = await offer(session, router, BODY, rate, requests / rate, seed=2)
+            return Row(name, load, len(load.took_s) + sum(load.others.values()), upstream.calls - before)
+
+
+async def prove(folder: Path, requests: int) -> list[Row]:
+    """Without, with, and with hedges under too much load."""
+    capacity = FEW_SLOTS / (FIRST_S * (1 - SHARE) + SLOW_S * SHARE)
+    return [
+        await measure(folder, "without", requests, RATE, SLOTS, hedge=False),
+        await measure(folder, "with", requests, RATE, SLOTS, hedge=True),
+        await measure(folder, "overload", requests, 3 * capacity, FEW_SLOTS, hedge=True),
+    ]
+
+
+def faults(rows: list[Row]) -> list[str]:
+    """The aims that were missed."""
+    without, hedged, overload = rows
+    checks = {
+        "the tail is still there": hedged.load.p99_s > without.load.p99_s / 2,
+        "most answers are later": hedged.load.p50_s > 1.2 * without.load.p50_s,
+        "too many calls were added": hedged.added > MOST_ADDED,
+        "calls were added under overload": overload.added > MOST_ADDED / 5,
+        "something was neither answered nor refused": any(row.load.others for row in rows),
+    }
+    return [what for what, is_so in checks.items() if is_so]
+
+
+def main() -> int:
+    """See the module."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--requests", type=count, default=2000, help="of each row (%(default)s)")
+    options = parser.parse_args()
+    prepare_process()
+    with TemporaryDirectory() as folder:
+        rows = asyncio.run(prove(Path(folder), options.requests))
+    table = Table(
+        title=f"first word after {FIRST_S:g} s, {SHARE:.0%} of them after {SLOW_S:g} s; {machine()}"
+    )
+    for column in ("hedges", "requests/s", "answered", "p50 s", "p99 s", "429", "other", "calls added"):
+        table.add_column(column, justify="right")
+    for row in rows:
+        load = row.load
+        table.add_row(
+            *(row.name, f"{load.rate:.0f}", str(len(load.took_s)), f"{load.p50_s:.3f}", f"{load.p99_s:.3f}"),
+            *(str(load.refused), str(sum(load.others.values())), f"{row.added:+.1%}"),
+        )
+    console, missed = wide_console(), faults(rows)
+    console.print(table)
+    console.print("; ".join(missed) or "every aim is met")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

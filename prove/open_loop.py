@@ -1,0 +1,132 @@
+"""Requests at a rate, sent when they are due whatever became of those before, and what each was told."""
+
+import asyncio
+import random
+import resource
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import aiohttp
+import psutil
+
+from program.percentile import percentile
+from prove.routers import Json, Router
+
+SAMPLE_S = 0.5
+
+
+@dataclass
+class Load:
+    """What came of a rate.
+
+    Args:
+        rate: requests a second that were due.
+        seconds: for which they were sent.
+        took_s: of those that got a whole answer, from when they were due.
+        refused: how many got 429.
+        told_when: how many of these were told when to come back.
+        others: whatever else, by what it was.
+        memory_mb: of the router, every `SAMPLE_S`.
+        router_cpu, own_cpu: of one core, used by the router and by this process.
+    """
+
+    rate: float
+    seconds: float
+    took_s: list[float] = field(default_factory=list[float])
+    refused: int = 0
+    told_when: int = 0
+    others: Counter[str] = field(default_factory=Counter[str])
+    memory_mb: list[float] = field(default_factory=list[float])
+    router_cpu: float = 0.0
+    own_cpu: float = 0.0
+
+    @property
+    def goodput(self) -> float:
+        """Whole answers a second."""
+        return len(self.took_s) / self.seconds
+
+    @property
+    def p50_s(self) -> float:
+        """Of the whole answers."""
+        return percentile(self.took_s, 50)
+
+    @property
+    def p99_s(self) -> float:
+        """Likewise."""
+        return percentile(self.took_s, 99)
+
+    @property
+    def memory_growth(self) -> float:
+        """The router's memory in the last quarter over that in the second one."""
+        n = max(1, len(self.memory_mb) // 4)
+        return percentile(self.memory_mb[-n:], 50) / percentile(self.memory_mb[n : 2 * n], 50)
+
+
+async def offer(
+    session: aiohttp.ClientSession,
+    router: Router,
+    body: Json,
+    rate: float,
+    seconds: float,
+    *,
+    headers: Mapping[str, str] | None = None,
+    seed: int = 1,
+) -> Load:
+    """Send `body` at `rate`, at random (Poisson) moments, for so long, and wait for all answers."""
+    load, draws, began_s = Load(rate, seconds), random.Random(seed), time.monotonic()
+    process = psutil.Process(router.process.pid)
+    cpu_s, own_s = _cpu_s(process), _own_cpu_s()
+    watching = asyncio.create_task(_watch_memory(process, load))
+    try:
+        async with asyncio.TaskGroup() as group:
+            due_s = draws.expovariate(rate)
+            while due_s < seconds:
+                await asyncio.sleep(max(0.0, began_s + due_s - time.monotonic()))
+                group.create_task(_ask(session, router, body, headers, began_s + due_s, load))
+                due_s += draws.expovariate(rate)
+            await asyncio.sleep(max(0.0, began_s + seconds - time.monotonic()))
+            load.router_cpu = (_cpu_s(process) - cpu_s) / seconds
+            load.own_cpu = (_own_cpu_s() - own_s) / seconds
+    finally:
+        watching.cancel()
+    return load
+
+
+async def _ask(
+    session: aiohttp.ClientSession,
+    router: Router,
+    body: Json,
+    headers: Mapping[str, str] | None,
+    due_s: float,
+    load: Load,
+) -> None:
+    try:
+        async with session.post(f"{router.url}/v1/chat/completions", json=body, headers=headers) as response:
+            content = await response.read()
+            if response.status == 200 and (not body.get("stream") or content.endswith(b"data: [DONE]\n\n")):
+                load.took_s.append(time.monotonic() - due_s)
+            elif response.status == 429:
+                load.refused += 1
+                load.told_when += int(response.headers.get("retry-after", "0")) >= 1
+            else:
+                load.others[str(response.status)] += 1
+    except (aiohttp.ClientError, TimeoutError, OSError) as exc:
+        load.others[type(exc).__name__] += 1
+
+
+async def _watch_memory(process: psutil.Process, load: Load) -> None:
+    while True:
+        load.memory_mb.append(process.memory_info().rss / 1e6)
+        await asyncio.sleep(SAMPLE_S)
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return times.user + times.system
+
+
+def _own_cpu_s() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime

@@ -1,0 +1,68 @@
+"""A model's server on the loopback, some of whose first words are late: OpenAI's Chat Completions, streamed."""
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from aiohttp import web
+
+WORDS = 8
+
+
+@dataclass
+class SlowTail:
+    """Such a server.
+
+    Args:
+        first_s: until its first word.
+        slow_s: likewise, of the slow ones.
+        share: of its calls that are slow, drawn at random.
+        calls: that it was sent.
+    """
+
+    first_s: float
+    slow_s: float
+    share: float
+    calls: int = 0
+    _draws: random.Random = field(default_factory=lambda: random.Random(1))
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        """One call."""
+        self.calls += 1
+        is_slow = self._draws.random() < self.share
+        await request.read()
+        await asyncio.sleep(self.slow_s if is_slow else self._draws.uniform(0.8, 1.2) * self.first_s)
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        for n in range(WORDS):
+            await response.write(_chunk({"content": f" word{n}"}))
+        await response.write(_chunk({}, finish_reason="stop"))
+        usage = {"prompt_tokens": 5, "completion_tokens": WORDS, "total_tokens": 5 + WORDS}
+        await response.write(_data({"choices": [], "usage": usage}) + b"data: [DONE]\n\n")
+        return response
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[str]:
+        """Its base URL, until the end of the block."""
+        app = web.Application()
+        app.router.add_post("/v1/chat/completions", self.answer)
+        runner = web.AppRunner(app, handler_cancellation=True)
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, "127.0.0.1", 0)
+            await site.start()
+            yield f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+        finally:
+            await runner.cleanup()
+
+
+def _chunk(delta: dict[str, str], finish_reason: str | None = None) -> bytes:
+    choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
+    return _data({"id": "a", "object": "chat.completion.chunk", "model": "slow-tail", "choices": [choice]})
+
+
+def _data(value: object) -> bytes:
+    return b"data: " + json.dumps(value).encode() + b"\n\n"

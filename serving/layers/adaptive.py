@@ -1,0 +1,127 @@
+"""How many calls at once a worker can take, found out from how it answers.
+
+Additive increase, multiplicative decrease, as TCP has it: https://www.rfc-editor.org/rfc/rfc5681, section 3.1. A
+worker is sent one more where all its slots are in use and its first tokens come as they do; a fifth less
+where it says that it is busy, or its first tokens take twice as long as they did at their best. A cut that did not
+make them sooner is taken back: they are late for another reason, such as longer prompts.
+"""
+
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from math import inf
+from statistics import median_low
+
+from conductor.errors import WorkerBusy
+from conductor.model.worker import Call, Reply, Worker
+from serving.layers.limited import Limited
+
+CUT = 0.8
+LATE = 2.0
+"""Times the best: first tokens are late."""
+LEAST_LATE_S = 0.05
+"""Sooner than this nobody minds."""
+HELPED = 0.9
+"""Of the time before a cut: first tokens come sooner since."""
+WINDOW = 10
+"""At least so many calls are judged together; as many as there are slots, where these are more."""
+FORGET = 1.02
+"""What the best is multiplied by with each window, so that it is not for ever that of an idle night."""
+
+
+class Slots:
+    """How many calls at once, learned call by call.
+
+    Args:
+        most: never more than these; where it begins.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most, self._limit = most, float(most)
+        self._first_token_s: list[float] = []
+        self._quiet_s: list[float] = []
+        """Of calls that were sent while slots were free."""
+        self._best_s = inf
+        self._before_cut: tuple[float, float] | None = None
+        """The limit and the first tokens' time when slots were last cut for being late."""
+        self._cut_s = -inf
+        """When slots were last cut, by `time.monotonic`: calls sent before say nothing of those that are left."""
+
+    @property
+    def n(self) -> int:
+        """So many, at least one."""
+        return max(1, int(self._limit))
+
+    def refuse(self, sent_s: float) -> None:
+        """A call that was sent then was refused, because the worker is busy."""
+        if sent_s > self._cut_s:
+            self._cut()
+
+    def speak(self, sent_s: float, first_token_s: float, *, is_full: bool) -> None:
+        """A call that was sent then, while all slots were in use or not, got its first token after so long."""
+        if not is_full:
+            self._quiet_s.append(first_token_s)
+            if len(self._quiet_s) >= WINDOW:
+                self._best_s = min(self._best_s, median_low(self._quiet_s))
+                self._quiet_s.clear()
+        elif sent_s > self._cut_s:
+            self._first_token_s.append(first_token_s)
+            if len(self._first_token_s) >= max(WINDOW, self.n):
+                self._judge(median_low(self._first_token_s))
+
+    def _judge(self, median_s: float) -> None:
+        self._first_token_s.clear()
+        self._best_s = min(self._best_s * FORGET, median_s)
+        if median_s < max(LATE * self._best_s, LEAST_LATE_S):
+            self._before_cut = None
+            self._limit = min(self._most, self._limit + 1)
+        elif self._before_cut and median_s > HELPED * self._before_cut[1]:
+            self._limit, self._best_s = self._before_cut[0], median_s
+            self._before_cut = None
+        else:
+            self._before_cut = self._limit, median_s
+            self._cut()
+
+    def _cut(self) -> None:
+        self._limit = max(1.0, self._limit * CUT)
+        self._first_token_s.clear()
+        self._cut_s = time.monotonic()
+
+
+class Adaptive(Limited):
+    """`worker` with as many places as it can take, but not more than `slots`."""
+
+    def __init__(self, worker: Worker, slots: int, max_wait_s: float = inf) -> None:
+        super().__init__(Measured(worker, self), slots, max_wait_s)
+        self.learned = Slots(slots)
+
+
+class Measured:
+    """`worker`, whose first tokens and refusals tell `limiter` how many it can take."""
+
+    def __init__(self, worker: Worker, limiter: Adaptive) -> None:
+        self._worker, self._limiter = worker, limiter
+
+    @property
+    def name(self) -> str:
+        """See `Worker.name`."""
+        return self._worker.name
+
+    @asynccontextmanager
+    async def open(self, call: Call) -> AsyncGenerator[Reply]:
+        """See `Worker.open`."""
+        sent_s, limiter = time.monotonic(), self._limiter
+        is_full = limiter.is_full or limiter.queued > 0
+        try:
+            async with self._worker.open(call) as reply:
+                limiter.learned.speak(sent_s, time.monotonic() - sent_s, is_full=is_full)
+                self._resize()
+                yield reply
+        except WorkerBusy:
+            limiter.learned.refuse(sent_s)
+            self._resize()
+            raise
+
+    def _resize(self) -> None:
+        if self._limiter.n_slots != (n := self._limiter.learned.n):
+            self._limiter.resize(n)

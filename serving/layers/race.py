@@ -1,0 +1,170 @@
+"""One call made twice, of which one answers.
+
+Each is opened, read and closed in a task of its own: what a worker's stream keeps between its pieces (a timeout, a
+context variable) belongs to the task that began it.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+
+from conductor.errors import WorkerError
+from conductor.model.failure import Attempt
+from conductor.model.hedges import Hedges
+from conductor.model.worker import Call, Delta, Reply, Worker
+from serving.health import WorkerHealth
+
+
+class Race:
+    """`call` to `worker`, and perhaps once more."""
+
+    def __init__(self, worker: Worker, call: Call, health: WorkerHealth) -> None:
+        assert call.hedges is not None
+        self._worker, self._call, self._health = worker, call, health
+        self._hedges: Hedges = call.hedges
+        self._tries: list[_Try] = []
+        self._lost: list[Attempt] = []
+
+    @asynccontextmanager
+    async def run(self, after_s: float, may_hedge: Callable[[], bool]) -> AsyncGenerator[Reply]:
+        """The reply of whichever speaks first. `may_hedge` is asked after so long.
+
+        Raises:
+            WorkerError: both failed, or the only one that was made. Nothing was shown.
+        """
+        try:
+            self._tries.append(_Try(self._worker, self._paid_together))
+            await _any_of(self._tries, after_s)
+            if not self._tries[0].has_ended and may_hedge() and await self._hold():
+                site = replace(self._call.site, attempt=self._call.site.attempt + 1)
+                hedge = replace(self._paid_together, site=site, on_wait=None)
+                self._tries.append(_Try(self._worker, hedge, is_hedge=True))
+            winner = await self._winner()
+            reply = winner.opened.result()
+            reply.attempts = (*self._lost, *reply.attempts)
+            yield reply
+        except BaseException as exc:
+            for each in self._tries:
+                await each.leave(exc)
+            raise
+        else:
+            for each in self._tries:
+                await each.leave()
+
+    @property
+    def _paid_together(self) -> Call:
+        """The call without a way to settle by itself what it tries inside: that would be taken from the other's hold.
+        It is on the reply, and paid with it.
+        """
+        return replace(self._call, on_retry=None, hedges=None)
+
+    async def _hold(self) -> bool:
+        """Hold for the second call, while the first may still speak."""
+        holding = asyncio.create_task(self._hedges.hold_second())
+        try:
+            await asyncio.wait([holding, self._tries[0].opened], return_when=asyncio.FIRST_COMPLETED)
+            if holding.done() and holding.result():
+                if not self._tries[0].has_ended:
+                    return True
+                await self._hedges.release_second()
+        finally:
+            holding.cancel()
+            with suppress(asyncio.CancelledError):
+                await holding
+        return False
+
+    async def _winner(self) -> "_Try":
+        """The first that speaks; the other is closed and paid, and so is one that failed while the other goes on."""
+        while True:
+            await _any_of(self._tries)
+            first = next(each for each in self._tries if each.has_ended)
+            error = first.opened.exception()
+            if error is None:
+                for other in [each for each in self._tries if each is not first]:
+                    await self._drop(other)
+                return first
+            if len(self._tries) == 1 or not isinstance(error, WorkerError):
+                if isinstance(error, WorkerError):
+                    error.attempts = (*self._lost, *error.attempts)
+                raise error
+            await self._drop(first, error)
+
+    async def _drop(self, lost: "_Try", error: WorkerError | None = None) -> None:
+        self._tries.remove(lost)
+        await lost.leave(asyncio.CancelledError())
+        took_s = time.monotonic() - lost.began_s
+        self._lost += error.attempts if error else ()
+        if error is None:
+            self._health.speak(took_s)  # it would have taken longer still: without this the tail were unknown
+        self._lost.append(await self._hedges.drop(hedge=lost.is_hedge, took_s=took_s, error=error))
+
+
+async def _any_of(tries: "list[_Try]", within_s: float | None = None) -> None:
+    opened = [each.opened for each in tries]
+    await asyncio.wait(opened, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+
+
+class _Try:
+    """One of the calls, open in a task of its own until it is left."""
+
+    def __init__(self, worker: Worker, call: Call, *, is_hedge: bool = False) -> None:
+        self.is_hedge, self.began_s = is_hedge, time.monotonic()
+        self.opened = asyncio.get_running_loop().create_future()
+        """The reply, or why there is none."""
+        self._left: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._pieces = asyncio.Queue[Delta | Exception | None](1)
+        self._has_all = False
+        self._task = asyncio.create_task(self._hold_open(worker, call))
+        self._task.add_done_callback(_look_at)
+        self.opened.add_done_callback(_look_at)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has spoken or failed."""
+        return self.opened.done()
+
+    async def _hold_open(self, worker: Worker, call: Call) -> None:
+        try:
+            async with worker.open(call) as reply:
+                source, reply.deltas = reply.deltas, self._relay()
+                self.opened.set_result(reply)
+                async for delta in source:
+                    await self._pieces.put(delta)
+                self._has_all = True
+                await self._pieces.put(None)
+                await self._left
+        except asyncio.CancelledError:
+            self.opened.cancel()  # a worker that breaks off its own call
+            raise
+        except Exception as exc:
+            if not self.opened.done():
+                self.opened.set_exception(exc)
+            elif not self._left.done():
+                await self._pieces.put(exc)
+            raise
+
+    async def _relay(self) -> AsyncGenerator[Delta]:
+        while (piece := await self._pieces.get()) is not None:
+            if isinstance(piece, Exception):
+                raise piece
+            yield piece
+
+    async def leave(self, error: BaseException | None = None) -> None:
+        """Nobody reads it any more, because of `error`, which its layers see."""
+        while not self._pieces.empty():
+            self._pieces.get_nowait()
+        if self._has_all and not self._left.done() and (error is None or isinstance(error, Exception)):
+            self._left.set_exception(error) if error else self._left.set_result(None)
+        else:
+            self._task.cancel()
+        await asyncio.wait([self._task])
+        if error is None and not self._task.cancelled() and (failure := self._task.exception()) is not None:
+            raise failure
+
+
+def _look_at(ended: "asyncio.Future[Reply] | asyncio.Task[None]") -> None:
+    """Its error is somebody else's to raise."""
+    if not ended.cancelled():
+        ended.exception()

@@ -1,0 +1,55 @@
+"""How many calls at once: found out from a worker that has a line of its own, or says that it is busy."""
+
+import asyncio
+
+from conductor.errors import WorkerBusy
+from conductor.model.messages import Message
+from conductor.model.worker import Call
+from serving.layers.adaptive import Adaptive, Slots
+from serving.layers.limited import Limited
+from serving.workers.scripted import ScriptedReply, ScriptedWorker
+
+CALL = Call((Message.of("user", "hi"),))
+ENGINE, MOST = 4, 24
+"""Calls that the engine works on at once, and that it is given at most; the others wait in it."""
+
+
+async def ask(worker: Limited, times: int) -> None:
+    for _ in range(times):
+        try:
+            async with worker.open(CALL) as reply:
+                async for _ in reply:
+                    pass
+        except WorkerBusy:
+            pass
+
+
+async def test_an_engine_with_a_line_of_its_own_is_given_about_what_it_works_on():
+    engine = Limited(ScriptedWorker("w", ["x"], delay_s=0.015), ENGINE)
+    worker = Adaptive(engine, MOST)
+    await ask(worker, 10)
+    async with asyncio.timeout(10):
+        await asyncio.gather(*(ask(worker, 10) for _ in range(MOST + 8)))
+    assert ENGINE <= worker.n_slots <= MOST * 2 / 3
+    assert (worker.open_calls, worker.queued) == (0, 0)
+
+
+async def test_a_worker_that_says_it_is_busy_is_given_fewer_once_for_all_calls_under_way():
+    inner = ScriptedWorker("w", [*[ScriptedReply(error="busy")] * 5, *["x"] * 100], delay_s=0.01)
+    worker = Adaptive(inner, 10)
+    await asyncio.gather(*(ask(worker, 1) for _ in range(5)))
+    assert worker.n_slots == 8
+    for _ in range(3):
+        await asyncio.gather(*(ask(worker, 1) for _ in range(20)))
+    assert worker.n_slots == 10, "it takes them again, one more at a time"
+
+
+def test_first_tokens_that_fewer_calls_make_no_sooner_cost_no_slots():
+    slots = Slots(40)
+    for sent_s in range(10):
+        slots.speak(sent_s, 0.2, is_full=False)
+    lowest, at_s = 40, 1e12  # after every cut
+    for _ in range(400):
+        slots.speak(at_s, 2.0, is_full=True)
+        lowest = min(lowest, slots.n)
+    assert (lowest, slots.n) == (32, 40)

@@ -1,0 +1,159 @@
+"""A second call where the first is late: who answers, what is paid, and when none is made."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from decimal import Decimal
+from itertools import cycle, repeat
+
+import pytest
+
+from conductor.errors import WorkerError, WorkerUnavailable
+from conductor.model.messages import Message
+from conductor.model.pool_member import PoolMember
+from conductor.model.usage import FREE, Price, Usage
+from conductor.model.worker import Call, CallResult, Delta, FinishReason, Reply, open_reply
+from conductor.run.call import open_call
+from conductor.run.ledger import BudgetLedger
+from serving.health import WorkerHealth
+from serving.layers.hedging import KNOWN_CALLS, Hedging
+from serving.layers.limited import Limited
+from serving.layers.watched import Watched
+
+CALL = Call((Message.of("user", "hi"),))
+PRICE = Price(Decimal(1), Decimal(1))
+FAST, SLOW = 0.02, 5.0
+
+
+class Paced:
+    """A worker whose calls take as long until the first token as `delays_s` says, call by call; an error's class in
+    place of a time is raised after `FAST`.
+    """
+
+    name = "w"
+
+    def __init__(self, price: Price = FREE) -> None:
+        self.delays_s: Iterator[float | type[WorkerError]] = repeat(FAST)
+        self.price = price
+        self.n_calls = self.n_open = 0
+
+    def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
+        return open_reply(self.name, "m", self._deltas(), self.price)
+
+    async def _deltas(self) -> AsyncGenerator[Delta]:
+        self.n_calls, self.n_open = self.n_calls + 1, self.n_open + 1
+        number, delay = self.n_calls, next(self.delays_s)
+        try:
+            await asyncio.sleep(delay if isinstance(delay, float) else FAST)
+            if not isinstance(delay, float):
+                raise delay("it broke", worker="w")
+            for word in (f"call {number}", " said", " so"):
+                async with asyncio.timeout(1):  # as workers have them: of the task that began it
+                    yield Delta(word)
+            yield Delta(finish=FinishReason.STOP, usage=Usage(3, 3))
+        finally:
+            self.n_open -= 1
+
+
+class Hedged:
+    """It with the layers that matter, its pace known."""
+
+    def __init__(self, price: Price = FREE, slots: int = 8) -> None:
+        self.inner, self.health, self.ledger = Paced(price), WorkerHealth(), BudgetLedger()
+        for _ in range(KNOWN_CALLS):
+            self.health.speak(FAST)
+        self.limiter = Limited(Watched(self.inner, self.health), slots)
+        self.worker = Hedging(self.limiter, self.limiter, self.health)
+        for _ in range(40):
+            self.worker._budget.earn()  # as 40 calls before would have
+        self.member = PoolMember("w", self.worker, price=price, worst_price=price, max_output_tokens=50)
+
+    @asynccontextmanager
+    async def open(self) -> AsyncGenerator[Reply]:
+        async with asyncio.timeout(3), open_call(self.member, CALL, self.ledger) as reply:
+            yield reply
+
+    async def ask(self) -> CallResult:
+        async with self.open() as reply:
+            async for _ in reply:
+                pass
+        return reply.result
+
+    def is_clean(self) -> bool:
+        return (self.inner.n_open, self.limiter.open_calls, self.ledger.holds) == (0, 0, [])
+
+
+@pytest.mark.parametrize("price", [FREE, PRICE])
+async def test_a_late_first_token_is_overtaken_and_both_calls_are_paid_as_the_record_says(price: Price):
+    it = Hedged(price)
+    it.inner.delays_s = iter([SLOW, FAST])
+    result = await it.ask()
+    assert result.output == "call 2 said so"
+    (lost,) = result.attempts
+    assert (lost.outcome, lost.hedge, lost.cost_is_bound) == ("lost_race", False, price == PRICE)
+    assert it.ledger.spent_usd == (result.cost_usd or 0) + (lost.cost_usd or 0)
+    assert (lost.cost_usd is not None) == (price == PRICE)
+    assert it.is_clean()
+
+
+async def test_a_hedge_that_is_no_sooner_is_closed_and_on_record():
+    it = Hedged(PRICE)
+    it.inner.delays_s = iter([FAST * 5, SLOW])
+    result = await it.ask()
+    (lost,) = result.attempts
+    assert (result.output, lost.outcome, lost.hedge) == ("call 1 said so", "lost_race", True)
+    assert it.ledger.spent_usd == (result.cost_usd or 0) + (lost.cost_usd or 0)
+    assert it.is_clean()
+
+
+@pytest.mark.parametrize("delays_s", [[FAST * 4, WorkerUnavailable], [WorkerUnavailable, FAST]])
+async def test_where_one_of_two_fails_the_other_answers(delays_s: list[float | type[WorkerError]]):
+    it = Hedged(PRICE)
+    it.inner.delays_s = iter(delays_s)
+    if delays_s[0] is WorkerUnavailable:  # before anything is late: there is no second one then
+        with pytest.raises(WorkerUnavailable):
+            await it.ask()
+    else:
+        result = await it.ask()
+        assert [(each.outcome, each.hedge) for each in result.attempts] == [("failed", True)]
+        assert it.ledger.spent_usd == result.cost_usd
+    assert it.is_clean()
+
+
+async def test_none_is_made_where_slots_are_in_use_or_a_twentieth_was_hedged():
+    it = Hedged(slots=2)
+    it.inner.delays_s = repeat(FAST * 3)
+    await asyncio.gather(*(it.ask() for _ in range(4)))
+    assert it.inner.n_calls == 4, "there was no room"
+    it = Hedged(slots=100)
+    it.inner.delays_s = cycle([FAST * 3])
+    for _ in range(10):
+        await it.ask()
+    assert 10 < it.inner.n_calls <= 12, "a twentieth of 50 calls"
+
+
+@pytest.mark.parametrize("pieces", [0, 1, 3])
+async def test_whoever_leaves_early_leaves_nothing_open(pieces: int):
+    for how in ("leave", "raise", "cancel"):
+        it = Hedged(PRICE)
+        it.inner.delays_s = iter([SLOW, FAST])
+
+        async def read(it: Hedged = it, how: str = how) -> None:
+            async with it.open() as reply:
+                n_read = 0
+                deltas = aiter(reply)
+                while n_read < pieces:
+                    await anext(deltas)
+                    n_read += 1
+                if how == "raise":
+                    raise WorkerUnavailable("the reader's word for it", worker="w")
+                if how == "cancel":
+                    asyncio.current_task().cancel()  # pyright: ignore[reportOptionalMemberAccess]
+                    await asyncio.sleep(1)
+                await deltas.aclose()
+
+        (ended,) = await asyncio.gather(asyncio.create_task(read()), return_exceptions=True)
+        assert isinstance(
+            ended, {"leave": type(None), "raise": WorkerUnavailable, "cancel": BaseException}[how]
+        )
+        assert it.is_clean()
