@@ -21,7 +21,7 @@ CHOSEN   := --settings $(SETTINGS) $(if $(MODEL),--model $(MODEL)) $(if $(CONDUC
 SERVER   := $(CHOSEN) --port $(PORT)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-base setup-dev setup-learning setup-browser setup-site console serve demo stop test browser-test check fix bench prove-ledger prove-records prove-outages prove-overload prove-hedging prove-tools prove-lists prove-schemas fuzz-api clients load siege fuzz-policy capacity eval check-cluster train-tiny train-conductor docs site doctor access-table lock clean
+.PHONY: help setup setup-base setup-dev setup-learning setup-browser setup-site console serve demo stop test browser-test check fix bench prove-ledger prove-records prove-outages prove-overload prove-hedging prove-tools prove-lists prove-schemas prove-seams fuzz-api clients load siege fuzz-policy capacity eval check-cluster train-tiny train-conductor docs site doctor access-table lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
@@ -109,6 +109,9 @@ clients: setup-dev ## other people's clients, unchanged, against scripted worker
 
 prove-schemas: setup-dev ## no invalid answer passes for a success: SCHEMAS=300 random schemas, every kind of worker, obeying and not
 	@$(BIN)/python -m tests.serving.fuzz_schemas $(SCHEMAS)
+
+prove-seams: setup-dev ## answers broken off on every wire go on with nothing doubled, missing or contradicted: SEAMS=1000 cuts each
+	@$(BIN)/python -m tests.serving.play_seams $(SEAMS)
 
 load: setup-dev ## load a running server (PORT=8000): SCENARIO=open-mixed DURATION=10m; report in build/load/SCENARIO
 	@$(BIN)/podium load $(SCENARIO) --url http://127.0.0.1:$(PORT) $(if $(DURATION),--duration $(DURATION))
