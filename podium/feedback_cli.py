@@ -101,7 +101,7 @@ def runs_with_feedback(client: Client) -> Iterator[Json]:
             yield client.get(f"/v1/workflows/{each['id']}")
         if not page["has_more"]:
             return
-        after = page["data"][-1]["id"]
+        after = page["next_after"]
 
 
 def question_of(record: Json) -> Json | None:

@@ -46,6 +46,8 @@ def list_runs(client: Client, options: argparse.Namespace) -> int:
     costs = {"min_cost_usd": options.min_cost, "max_cost_usd": options.max_cost}
     amounts = {name: None if value is None else str(value) for name, value in costs.items()}
     page = client.get("/v1/workflows", filters | amounts)
+    while page["has_more"] and not page["data"]:  # nothing among those that one request looks at
+        page = client.get("/v1/workflows", filters | amounts | {"after": page["next_after"]})
     if options.json:
         for each in page["data"]:
             print(json.dumps(each, ensure_ascii=False))
@@ -57,7 +59,7 @@ def list_runs(client: Client, options: argparse.Namespace) -> int:
 
     terminal().print(runs_table(page["data"]))
     if page["has_more"]:
-        print(f"There are more: `podium runs --after {page['data'][-1]['id']}`.", file=sys.stderr)
+        print(f"There may be more: `podium runs --after {page['next_after']}`.", file=sys.stderr)
     return 0
 
 

@@ -13,11 +13,12 @@ const STATUSES = ["running", "waiting", "finished", "failed", "cancelled", "lost
 interface Page {
   data: ApiRun[];
   has_more: boolean;
+  next_after: string | null;
 }
 
 export function Runs() {
   const runs = useSignal<ApiRun[]>([]);
-  const more = useSignal(false);
+  const more = useSignal("");
   const fault = useSignal("");
   const filter = useSignal({ status: "", model: "", worker: "", team: "", words: "", min_cost_usd: "", rated: "" });
   const load = async (after: string) => {
@@ -27,7 +28,7 @@ export function Runs() {
     try {
       const page = await get<Page>(`/v1/workflows?${asked.toString()}`);
       runs.value = after ? [...runs.value, ...page.data] : page.data;
-      more.value = page.has_more;
+      more.value = page.next_after ?? "";
       fault.value = "";
     } catch (error) {
       fault.value = words(error);
@@ -112,10 +113,10 @@ export function Runs() {
           </tbody>
         </table>
       </div>
-      {runs.value.length ? null : <p role="status">{Object.values(filter.value).some(Boolean) ? "No such run." : <>No run yet. <a href="#/ask">Ask something.</a></>}</p>}
+      {runs.value.length ? null : <p role="status">{more.value ? "No such run among the newest." : Object.values(filter.value).some(Boolean) ? "No such run." : <>No run yet. <a href="#/ask">Ask something.</a></>}</p>}
       {more.value ? (
-        <button type="button" onClick={() => void load(runs.value.at(-1)?.id ?? "")}>
-          Older ones
+        <button type="button" onClick={() => void load(more.value)}>
+          {runs.value.length ? "Older ones" : "Look further back"}
         </button>
       ) : null}
     </section>

@@ -168,6 +168,7 @@ run = Table(
     Index("run_made", "made_us", "id"),
     Index("run_team", "team_id", "made_us", "id"),
     Index("run_key", "key_id", "made_us", "id"),
+    Index("run_model", "model", "made_us", "id"),
     Index("run_cost", "cost"),
     Index(
         "run_content",

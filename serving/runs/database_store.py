@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, cast
 
-from sqlalchemy import Row, func, literal, select, tuple_
+from sqlalchemy import Row, func, select
 
 from conductor.errors import StoreUnavailable
 from conductor.run.events import Event
@@ -36,13 +36,13 @@ from serving.runs.claims import CLAIM, FREE_CLAIM, RELEASE_CLAIM, Claim
 from serving.runs.feedback import GIVE_FEEDBACK, OF_RUN, Feedback, load_feedback
 from serving.runs.finding import ANY, Wanted
 from serving.runs.journal import BATCH_S, RunJournal
-from serving.runs.memory_store import place
+from serving.runs.listing import list_rows
+from serving.runs.memory_store import page_of, place
 from serving.runs.numbers import without_content
-from serving.runs.queries import conditions, visible
 from serving.runs.retention import REMOVE, REMOVE_TEXTS, ContentDays, Retention
 from serving.runs.rows import Item, fold_items, load_items, load_records, mark_lost, now_us, pack_records
 from serving.runs.statements import CANCEL_RUN, LOSE_DEAD, TAKE_OVER, WATCH_RUN, TakeOver, Written
-from serving.runs.store import EventPage, Place, ignore
+from serving.runs.store import EventPage, Place, RunPage, ignore
 from serving.runs.suspended import (
     DROP_SUSPENDED,
     EXPIRE,
@@ -187,24 +187,17 @@ class DatabaseStore:
 
     async def newest(
         self, limit: int, caller: Caller, before: Place | None = None, wanted: Wanted = ANY
-    ) -> list[RunRecords]:
+    ) -> RunPage:
         """See `RecordStore.newest`."""
-        position = tuple_(run.c.made_us, run.c.id)
-        query = select(run.c.status, run.c.numbers).where(visible(caller), *conditions(wanted))
-        if before is not None:
-            query = query.where(position < tuple_(literal(before[0]), literal(before[1])))
-        rows = await self._rows(query.order_by(run.c.made_us.desc(), run.c.id.desc()).limit(limit))
-        found = {
-            records.record.id: _with_status(row.status, records)
-            for row in rows
-            for records in (load_records(row.numbers, has_content=False),)
-        }
+        rows, end = await list_rows(self._rows, limit, caller, before, wanted)
+        kept = [_with_status(row.status, load_records(row.numbers, has_content=False)) for row in rows]
+        page = RunPage(kept, end)
+        found = {records.record.id: records for records in kept}
         for records in self._journal.waiting():
             record = records.record
-            is_seen = caller.sees(record.account) and (before is None or place(record) < before)
-            if is_seen and wanted.matches(records):
+            if caller.sees(record.account) and wanted.matches(records) and page.covers(place(record), before):
                 found[record.id] = without_content(records)
-        return sorted(found.values(), key=lambda each: place(each.record), reverse=True)[:limit]
+        return page_of(found.values(), limit, end)
 
     async def events(self, id: str, after: int) -> EventPage:
         """See `RecordStore.events`."""

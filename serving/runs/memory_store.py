@@ -4,7 +4,7 @@ import heapq
 import secrets
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from conductor.model.messages import File, Image, Message, Text, ToolCall, ToolResult
@@ -19,7 +19,7 @@ from serving.runs.finding import ANY, Wanted
 from serving.runs.numbers import without_content
 from serving.runs.rows import Item, fold_items, made_us, now_us
 from serving.runs.said import AnswerSoFar
-from serving.runs.store import EventPage, Place, ignore
+from serving.runs.store import EventPage, Place, RunPage, ignore
 from serving.runs.tool_ids import SECRET_BYTES, CallIds
 from serving.settings.sections import LimitSettings
 
@@ -156,7 +156,7 @@ class MemoryStore:
 
     async def newest(
         self, limit: int, caller: Caller, before: Place | None = None, wanted: Wanted = ANY
-    ) -> list[RunRecords]:
+    ) -> RunPage:
         """See `RecordStore.newest`."""
         visible = (
             run
@@ -166,8 +166,8 @@ class MemoryStore:
             and replace(wanted, rated=False).matches(run)
             and (not wanted.rated or run.record.id in self._feedback)
         )
-        newest = heapq.nlargest(limit, visible, key=lambda run: place(run.record))
-        return [without_content(run) for run in newest]
+        newest = heapq.nlargest(limit + 1, visible, key=lambda run: place(run.record))
+        return page_of([without_content(run) for run in newest], limit)
 
     async def events(self, id: str, after: int) -> EventPage:
         """See `RecordStore.events`."""
@@ -232,6 +232,13 @@ class MemoryStore:
 def place(record: Record) -> Place:
     """Where a run stands in lists."""
     return made_us(record), record.id
+
+
+def page_of(found: Iterable[RunRecords], limit: int, end: Place | None = None) -> RunPage:
+    """The first `limit` of runs that were found, in any order, in a list that goes on at `end` at the latest."""
+    newest = sorted(found, key=lambda run: place(run.record), reverse=True)
+    shown = newest[:limit]
+    return RunPage(shown, place(shown[-1].record) if len(newest) > limit else end)
 
 
 BYTES_BESIDE_TEXT = 4_000

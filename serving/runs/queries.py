@@ -18,8 +18,13 @@ def visible(caller: Caller) -> ColumnElement[bool]:
     return (run.c.key_id == account.key_id) & run.c.team_id.is_(None) if account.key_id else false()
 
 
+def among(wanted: Wanted) -> list[ColumnElement[bool]]:
+    """What of `Wanted.matches` is an index's beginning, for the database."""
+    return [] if wanted.team_id is None else [run.c.team_id == wanted.team_id]
+
+
 def conditions(wanted: Wanted) -> list[ColumnElement[bool]]:
-    """`Wanted.matches`, for the database."""
+    """The rest of `Wanted.matches`, for the database."""
     found: list[ColumnElement[bool]] = []
     if wanted.worker is not None:
         called = select(run_worker.c.run_id).where(
@@ -37,8 +42,6 @@ def conditions(wanted: Wanted) -> list[ColumnElement[bool]]:
     if wanted.words is not None:
         said = run_text.c.text.contains(wanted.words.casefold(), autoescape=True)
         found.append(select(run_text.c.run_id).where(run_text.c.run_id == run.c.id, said).exists())
-    if wanted.team_id is not None:
-        found.append(run.c.team_id == wanted.team_id)
     if wanted.rated:
         found.append(select(run_feedback.c.run_id).where(run_feedback.c.run_id == run.c.id).exists())
     return found

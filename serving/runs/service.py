@@ -1,6 +1,5 @@
 """What the routes share: the pool of the moment, the runs under way, the records of those before."""
 
-import heapq
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -29,12 +28,12 @@ from serving.runs.continuing import Continuing, Opener, PolicyFinder
 from serving.runs.conversations import ConversationStore, MemoryConversations
 from serving.runs.finding import ANY, Wanted
 from serving.runs.kept import KeptRuns
-from serving.runs.memory_store import MemoryStore, place
+from serving.runs.memory_store import MemoryStore, page_of, place
 from serving.runs.numbers import without_content
 from serving.runs.readiness import Readiness
 from serving.runs.run_log import describe, log
 from serving.runs.second_asking import SecondAskings
-from serving.runs.store import RecordStore
+from serving.runs.store import RecordStore, RunPage
 from serving.telemetry import metrics, spans
 from serving.telemetry.measurement import Measurement, Meter, of_health, of_run, report
 
@@ -307,7 +306,7 @@ class Service:
 
     async def newest(
         self, limit: int, caller: Caller, after: str | None = None, wanted: Wanted = ANY
-    ) -> list[RunRecords]:
+    ) -> RunPage:
         """The runs that began last among those that `caller` may see and that are `wanted`, also those under way,
         without their texts.
 
@@ -327,14 +326,14 @@ class Service:
             if records is None:
                 raise UnknownName(f"No run {quote(after)} is kept here.", param="after")
             before = place(records.record)
-        kept = await self.store.newest(limit, caller, before, wanted)
-        found = {run.record.id: run for run in kept}
+        page = await self.store.newest(limit, caller, before, wanted)
+        found = {run.record.id: run for run in page.runs}
         for run in self._running.values():
             record = run.record
-            is_seen = caller.sees(record.account) and (before is None or place(record) < before)
+            is_seen = caller.sees(record.account) and page.covers(place(record), before)
             if is_seen and wanted.matches(run.records):
                 found[record.id] = without_content(run.records)
-        return heapq.nlargest(limit, found.values(), key=lambda run: place(run.record))
+        return page_of(found.values(), limit, page.end)
 
     async def cancel(self, id: str) -> None:
         """End a run, here or on another replica, where it is under way.

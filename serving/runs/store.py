@@ -19,6 +19,24 @@ Place = tuple[int, str]
 
 
 @dataclass(frozen=True, slots=True)
+class RunPage:
+    """Runs of a list.
+
+    Args:
+        runs: the one that began last first.
+        end: where the list goes on, with runs that began before it; None: there are no more. A page that is not full
+            may have one: who looks for few runs among many looks far back, and not without end in one go.
+    """
+
+    runs: list[RunRecords]
+    end: Place | None = None
+
+    def covers(self, place: Place, before: Place | None) -> bool:
+        """Whether a run there, among those that began before `before`, is newer than what follows this page."""
+        return (before is None or place < before) and (self.end is None or place >= self.end)
+
+
+@dataclass(frozen=True, slots=True)
 class EventPage:
     """What has happened in a run.
 
@@ -124,7 +142,7 @@ class RecordStore(Protocol):
 
     async def newest(
         self, limit: int, caller: Caller, before: Place | None = None, wanted: Wanted = ANY
-    ) -> list[RunRecords]:
+    ) -> RunPage:
         """Up to `limit` of the `wanted` runs that `caller` may see, without their texts, the one that began last
         first; those that began before `before`.
 

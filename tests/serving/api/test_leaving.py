@@ -110,10 +110,10 @@ async def leave_when(
 ) -> str:
     """Ask without streaming, and drop the connection once the run's record says `true`."""
     asking = asyncio.create_task(api.http.post(path, json=ASK | body))
-    while not (api.service.running and true((await api.service.newest(1, ANYBODY))[0].record)):
+    while not (api.service.running and true((await api.service.newest(1, ANYBODY)).runs[0].record)):
         assert not asking.done(), asking.result().text
         await asyncio.sleep(0)
-    id = (await api.service.newest(1, ANYBODY))[0].record.id
+    id = (await api.service.newest(1, ANYBODY)).runs[0].record.id
     api.see_ledgers()
     asking.cancel()
     await asyncio.wait([asking])

@@ -19,7 +19,7 @@ def record(id: str, *, created: float = 0, answer: str = "") -> Record:
 
 
 async def kept(store: MemoryStore) -> list[str]:
-    return [run.record.id for run in await store.newest(100, ANYBODY)]
+    return [run.record.id for run in (await store.newest(100, ANYBODY)).runs]
 
 
 async def test_the_newest_are_kept_up_to_a_number_and_the_run_that_began_last_is_first() -> None:
@@ -28,7 +28,7 @@ async def test_the_newest_are_kept_up_to_a_number_and_the_run_that_began_last_is
         await store.put(RunRecords(record(id, created=began)))
     assert await kept(store) == ["d", "c", "b"]
     assert await store.get("a") is None
-    assert await store.newest(1, ANYBODY) == [RunRecords(record("d", created=4), has_content=False)]
+    assert (await store.newest(1, ANYBODY)).runs == [RunRecords(record("d", created=4), has_content=False)]
 
 
 async def test_the_newest_are_kept_up_to_a_weight_and_one_always_is() -> None:

@@ -63,7 +63,7 @@ async def tell(store: DatabaseStore, record: Record, n: int = len(EVENTS)) -> Re
 async def ids(
     store: DatabaseStore, caller: Caller = ANYBODY, limit: int = 100, **before: object
 ) -> list[str]:
-    return [run.record.id for run in await store.newest(limit, caller, **before)]  # type: ignore[arg-type]
+    return [run.record.id for run in (await store.newest(limit, caller, **before)).runs]  # type: ignore[arg-type]
 
 
 async def test_a_record_is_read_on_another_replica_as_it_was_written(store_address: Address) -> None:
@@ -72,7 +72,7 @@ async def test_a_record_is_read_on_another_replica_as_it_was_written(store_addre
         assert await one.get("wf_1") == RunRecords(record), "also before it is written"
         await one.aclose()
         assert await other.get("wf_1") == RunRecords(record)
-        assert await other.newest(10, ANYBODY) == [without_content(RunRecords(record))]
+        assert (await other.newest(10, ANYBODY)).runs == [without_content(RunRecords(record))]
         assert await other.get("wf_2") is None
 
 
@@ -83,7 +83,7 @@ async def test_a_list_reads_no_body_and_has_no_text(store_address: Address) -> N
         async with (await store.database()).writing() as connection:
             await connection.exec_driver_sql("UPDATE run SET body = NULL")
             await connection.exec_driver_sql("DELETE FROM run_event")
-        (listed,) = await other.newest(10, ANYBODY)
+        (listed,) = (await other.newest(10, ANYBODY)).runs
         assert (listed.record.cost_usd, listed.record.usage) == (Decimal("0.5"), Usage(10, 20))
         assert "ecret" not in repr(listed)
         assert await other.get("wf_1") == listed, "numbers are left where the texts were removed"
@@ -116,7 +116,7 @@ async def test_what_happens_is_read_on_another_replica_while_it_happens(store_ad
         assert [item.seq for item in (await other.events("wf_1", 2)).items] == [3, 4]
         under_way = await other.get("wf_1")
         assert under_way == RunRecords(record)
-        assert [run.record.status for run in await other.newest(1, ANYBODY)] == ["running"]
+        assert [run.record.status for run in (await other.newest(1, ANYBODY)).runs] == ["running"]
         for event in EVENTS[4:]:
             record = fold(record, [event])
             one.note(record, record.seq, event)
@@ -148,7 +148,9 @@ async def test_a_lost_run_costs_what_the_ledger_says_also_where_its_own_last_wor
             await connection.exec_driver_sql(paid)
             await connection.exec_driver_sql("UPDATE replica SET lease_until_us = 1")
         assert await other.sweep() == 1
-        assert [run.record.id for run in await other.newest(9, ANYBODY, wanted=COSTS_70_CENTS)] == ["wf_1"]
+        assert [run.record.id for run in (await other.newest(9, ANYBODY, wanted=COSTS_70_CENTS)).runs] == [
+            "wf_1"
+        ]
 
 
 async def test_a_run_of_a_dead_replica_is_lost_with_what_it_had_spent(store_address: Address) -> None:
@@ -166,7 +168,7 @@ async def test_a_run_of_a_dead_replica_is_lost_with_what_it_had_spent(store_addr
         assert lost is not None
         assert (lost.record.status, lost.record.cost_usd) == ("lost", Decimal("0.5"))
         assert lost.record.steps[0].result == SAID
-        listed = {run.record.id: run.record.status for run in await other.newest(2, ANYBODY)}
+        listed = {run.record.id: run.record.status for run in (await other.newest(2, ANYBODY)).runs}
         assert listed == {"wf_1": "lost", "wf_2": "finished"}
         # it was only frozen, and ends its run after all
         record = fold(begun("wf_1", owner=one.owner), EVENTS)

@@ -1,0 +1,75 @@
+"""A page of the list of runs, from the database: how far back one request looks for it.
+
+Runs are looked at from the newest back, window by window, until the page is full or enough time has gone: what only
+one old run among a million matches costs several short requests then, none of them long. Knows nothing of runs that
+are not written yet.
+"""
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, Row, Select, literal, select, tuple_
+
+from serving.accounts.caller import Caller
+from serving.database.schema import run
+from serving.runs.finding import Wanted
+from serving.runs.queries import among, conditions, visible
+from serving.runs.store import Place
+
+FIRST_RUNS = 1_000
+"""Of the first window: what people look for is recent."""
+MOST_RUNS = 50_000
+"""Of a window, each four times as large as the one before."""
+ENOUGH_S = 0.3
+"""No window is begun once so long was looked."""
+
+Ask = Callable[[Select[*tuple[Any, ...]]], Awaitable[Sequence[Row[Any]]]]
+"""Ask the database."""
+
+
+async def list_rows(
+    ask: Ask, limit: int, caller: Caller, before: Place | None, wanted: Wanted, enough_s: float = ENOUGH_S
+) -> tuple[list[Row[Any]], Place | None]:
+    """Up to `limit` runs that began before a place, as `status`, `numbers`, `made_us` and `id`, the newest first; and where
+    the list goes on, with what is before it (None: nothing is).
+    """
+    base = (visible(caller), *among(wanted))
+    filters = conditions(wanted)
+    rows: list[Row[Any]] = []
+    began_s, window = time.monotonic(), FIRST_RUNS
+    while True:
+        end = await _end_of_window(ask, base, before, window) if filters else None
+        query = _newest_first(*base, *filters, *_between(end, before)).limit(limit + 1 - len(rows))
+        rows += await ask(query)
+        if len(rows) > limit:
+            return rows[:limit], (rows[limit - 1].made_us, rows[limit - 1].id)
+        if end is None or time.monotonic() - began_s >= enough_s:
+            return rows, end
+        before, window = end, min(4 * window, MOST_RUNS)
+
+
+async def _end_of_window(
+    ask: Ask, base: tuple[ColumnElement[bool], ...], before: Place | None, n_runs: int
+) -> Place | None:
+    """The last of so many runs; None: there are fewer."""
+    query = select(run.c.made_us, run.c.id).where(*base, *_between(None, before))
+    query = query.order_by(run.c.made_us.desc(), run.c.id.desc()).offset(n_runs - 1).limit(1)
+    row = next(iter(await ask(query)), None)
+    return (row.made_us, row.id) if row else None
+
+
+def _newest_first(*where: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:
+    query = select(run.c.status, run.c.numbers, run.c.made_us, run.c.id).where(*where)
+    return query.order_by(run.c.made_us.desc(), run.c.id.desc())
+
+
+def _between(end: Place | None, before: Place | None) -> list[ColumnElement[bool]]:
+    """From `end` on, and before `before`."""
+    position = tuple_(run.c.made_us, run.c.id)
+    found: list[ColumnElement[bool]] = []
+    if end is not None:
+        found.append(position >= tuple_(literal(end[0]), literal(end[1])))
+    if before is not None:
+        found.append(position < tuple_(literal(before[0]), literal(before[1])))
+    return found
