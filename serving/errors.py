@@ -40,7 +40,7 @@ TABLE: Mapping[type[errors.PodiumError], Row] = {
     errors.WorkerBusy: Row(503, "upstream_error", "worker_busy"),
     errors.WorkerRefused: Row(502, "upstream_error", "worker_refused"),
     errors.ContentFiltered: Row(400, "invalid_request_error", "content_filter"),
-    errors.AnswerInvalid: Row(502, "upstream_error", "answer_invalid"),
+    errors.AnswerInvalid: Row(400, "upstream_error", "answer_invalid"),
     errors.ContextOverflow: Row(400, "invalid_request_error", "context_length_exceeded"),
     errors.BudgetExceeded: Row(402, "budget_error", "budget_exceeded"),
     errors.DeadlineExceeded: Row(504, "timeout_error", "deadline_exceeded"),

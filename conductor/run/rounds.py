@@ -125,7 +125,7 @@ class RoundLoop:
 
     async def _move_until_done(self) -> None:
         while True:
-            move = self._next_move()
+            known, move = self._record, self._next_move()
             match move:
                 case Finish():
                     return await self._finish(move)
@@ -137,7 +137,8 @@ class RoundLoop:
                     except StepsWait:
                         return await self._suspend()
                     except PodiumError:
-                        if isinstance(self._next_move(), ContinuePlan):  # the record does not explain it
+                        is_explained = not isinstance(self._next_move(), ContinuePlan)
+                        if self._record is known or not is_explained:  # else the same move again, for ever
                             raise
 
     def _next_move(self) -> Move:

@@ -26,7 +26,8 @@ HELPED = 0.9
 WINDOW = 10
 """At least so many calls are judged together; as many as there are slots, where these are more."""
 FORGET = 1.02
-"""What the best is multiplied by with each window, so that it is not for ever that of an idle night."""
+"""What the best is multiplied by with each window of quiet calls, so that it is not for ever that of an idle night.
+Calls beside full slots may wait in a line of the worker's that we let grow, so they never raise it."""
 
 
 class Slots:
@@ -62,7 +63,7 @@ class Slots:
         if not is_full:
             self._quiet_s.append(first_token_s)
             if len(self._quiet_s) >= WINDOW:
-                self._best_s = min(self._best_s, median_low(self._quiet_s))
+                self._best_s = min(self._best_s * FORGET, median_low(self._quiet_s))
                 self._quiet_s.clear()
         elif sent_s > self._cut_s:
             self._first_token_s.append(first_token_s)
@@ -71,7 +72,7 @@ class Slots:
 
     def _judge(self, median_s: float) -> None:
         self._first_token_s.clear()
-        self._best_s = min(self._best_s * FORGET, median_s)
+        self._best_s = min(self._best_s, median_s)
         if median_s < max(LATE * self._best_s, LEAST_LATE_S):
             self._before_cut = None
             self._limit = min(self._most, self._limit + 1)

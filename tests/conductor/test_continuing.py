@@ -136,6 +136,16 @@ async def test_a_run_that_had_ended_is_shown_again_without_a_call() -> None:
     assert (events[0].text, again.calls) == ("the answer", [])  # type: ignore[union-attr]
 
 
+async def test_a_run_whose_conductor_is_gone_ends_with_the_answer_that_it_has() -> None:
+    boss = Player("boss", line(0), [NEVER])
+    records = await stop_while(
+        team(Player("a", "first"), conductor=boss), ask_for(rounds=2), lambda: len(boss.calls) == 2
+    )
+    async with asyncio.timeout(5), resume_run(team(Player("a")), records) as run:
+        [_ async for _ in run.events()]
+    assert (run.record.status, run.record.answer) == ("finished", "first")
+
+
 async def test_a_team_that_lost_a_worker_of_the_run_is_refused_before_anything_is_called() -> None:
     stuck = Player("b", [NEVER])
     task = ask_for()

@@ -45,7 +45,7 @@ class Paced:
         number, delay = self.n_calls, next(self.delays_s)
         try:
             await asyncio.sleep(delay if isinstance(delay, float) else FAST)
-            if not isinstance(delay, float):
+            if isinstance(delay, type):
                 raise delay("it broke", worker="w")
             for word in (f"call {number}", " said", " so"):
                 async with asyncio.timeout(1):  # as workers have them: of the task that began it

@@ -79,6 +79,8 @@ async def test_only_what_is_equal_in_every_field_and_asks_for_it_is_answered_so(
         for body in ({}, *others, {"user": "somebody"}):
             assert "cached_from" in (await api.ok(body))["podium"], body
         assert "cached_from" not in (await api.ok(cache=False))["podium"]
+        for _ in range(2):  # an answer is kept without them
+            assert "cached_from" not in (await api.ok({"logprobs": True}))["podium"]
         assert "cached_from" not in (await api.post({}, "/v1/plans")).json()["podium"]
 
 

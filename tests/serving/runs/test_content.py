@@ -92,7 +92,9 @@ async def test_no_text_is_kept_where_the_policy_says_so_and_what_happened_is_tol
     store_address: Address,
 ) -> None:
     async with limited(store_address, store_content=False) as (router, headers, _):
-        answer = await router.api.http.post("/v1/chat/completions", json=ASK | QUESTION, headers=headers)
+        body = ASK | QUESTION | {"logprobs": True}  # the tokens of an answer are its text too
+        answer = await router.api.http.post("/v1/chat/completions", json=body, headers=headers)
+        assert answer.json()["choices"][0]["logprobs"]["content"]
         id = answer.headers["x-podium-workflow-id"]
         kept = await everything(router)
         assert not [word for word in (b"My key", b"One", b"three", b"Find a reason") if word in kept]
