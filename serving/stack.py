@@ -132,8 +132,7 @@ def _fit(worker: Worker, context: Context) -> Worker:
 
 def _continue(worker: Worker, context: Context) -> Worker:
     own = context.own
-    keeps_blanks = not isinstance(own, API_SETTINGS)
-    return Continuing(worker, lambda call: prefills(own, context.settings, call), keeps_blanks=keeps_blanks)
+    return Continuing(worker, lambda call: prefills(own, context.settings, call))
 
 
 def _conform(worker: Worker, context: Context) -> Worker:

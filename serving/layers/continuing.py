@@ -32,11 +32,10 @@ class Continuing:
     Args:
         worker: who is called.
         prefills: whether its wire takes a call's prefix as the beginning of the model's turn.
-        keeps_blanks: whether that may end with blanks.
     """
 
-    def __init__(self, worker: Worker, prefills: Callable[[Call], bool], *, keeps_blanks: bool) -> None:
-        self._worker, self._prefills, self._keeps_blanks = worker, prefills, keeps_blanks
+    def __init__(self, worker: Worker, prefills: Callable[[Call], bool]) -> None:
+        self._worker, self._prefills = worker, prefills
 
     @property
     def name(self) -> str:
@@ -74,8 +73,10 @@ class Continuing:
         return reply
 
     async def _prefill(self, opened: AsyncExitStack, call: Call) -> Reply:
-        """The wire goes on with the prefix. A refusal is of this form of the call, so that the run does not keep it."""
-        sent = call.prefix if self._keeps_blanks else call.prefix.rstrip()
+        """The wire goes on with the prefix, without blanks at its end: tokens begin with blanks, so a model says them
+        once more. A refusal is of this form of the call, so that the run does not keep it.
+        """
+        sent = call.prefix.rstrip()
         reply = await opened.enter_async_context(self._worker.open(replace(call, prefix=sent, refusals=None)))
         blanks = call.prefix[len(sent) :]
         if blanks:
