@@ -43,7 +43,7 @@ export function Evaluation() {
       <h1>Compare</h1>
       <p>An evaluation beside what is asked of this server: how often answers are right, over what one costs.</p>
       <label>
-        A report of <code>podium eval</code> (report.json; it stays in this page)
+        A report of podium eval (report.json; it stays in this page)
         <input type="file" accept=".json,application/json" onChange={(event) => void read(event.currentTarget.files?.[0])} />
       </label>
       {fault.value ? (
@@ -101,7 +101,7 @@ function Plot(props: { points: Point[] }) {
   const shown = props.points.filter((each) => each.cost_usd !== null);
   const x = scale(shown.map((each) => each.cost_usd ?? 0));
   const at = (each: Point) => LEFT + x(each.cost_usd ?? 0) * (WIDTH - LEFT - 130);
-  const y = (share: number) => 10 + (1 - share) * (HEIGHT - BELOW - 10);
+  const y = (share: number) => 26 + (1 - share) * (HEIGHT - BELOW - 26);
   const bottom = y(0);
   return (
     <svg class="plot" viewBox={`0 0 ${WIDTH} ${HEIGHT}`} role="img" aria-label="Accuracy over the cost of a run; the table below has the figures">
@@ -114,7 +114,7 @@ function Plot(props: { points: Point[] }) {
         </g>
       ))}
       <text x={LEFT} y={HEIGHT - 8}>
-        less money, up is better: right answers over dollars a run
+        Right answers over what a run costs, cheap on the left; costs that differ much stand by their logarithm.
       </text>
       {shown.map((each) => (
         <g key={`${each.where} ${each.name}`} class={each.where} style={{ "--hue": `${hue(each.name)}` }}>
