@@ -41,6 +41,8 @@ class Noted:
         seq: of its newest item.
         items: not written yet.
         rows: of items that could not be written; they stay as they are, because perhaps they were.
+        untold: items of a run that another replica may go on with: nobody is told of them before they are written, because it
+            goes on from what is written, and gives their numbers to others.
         records: as they are now, its own and those of the runs inside it.
         final: its records once it has ended.
         is_kept: whether it outlives its client, so that pieces of the answer are written too.
@@ -51,6 +53,7 @@ class Noted:
     seq: int = 0
     items: list[Item] = field(default_factory=list[Item])
     rows: list[EventRow] = field(default_factory=list[EventRow])
+    untold: list[Item] = field(default_factory=list[Item])
     records: dict[str, Record] = field(default_factory=dict[str, Record])
     final: RunRecords | None = None
     is_kept: bool = False
@@ -70,12 +73,14 @@ class Packed:
     Args:
         id: of the run.
         run: whose `rows` begin with those of `write`.
+        untold: so many of its items wait to be told.
         final: its records, where it had ended by then.
         write: for the store.
     """
 
     id: str
     run: Noted
+    untold: int
     final: RunRecords | None
     write: RunWrite
 
@@ -87,7 +92,8 @@ class RunJournal:
         store: where it is written.
         most_waiting: how many runs that have ended may wait for a store that is away.
         on_written: told of each write: the run, and what became of it.
-        on_items: told of what is about to be written: the run, and what happened in it.
+        on_items: told of what is about to be written, of runs that outlive their replica once it is: the run, and what
+            happened in it.
     """
 
     def __init__(
@@ -198,7 +204,7 @@ class RunJournal:
         writer = (await self._store.ledger()).writer
         written = await writer.do(SUSPEND, SuspendWrite(run_write(records, tuple(run.rows), kept=True), row))
         self._runs.pop(id, None)
-        self._on_items(id, items)
+        self._on_items(id, [*run.untold, *items])
         if not written.is_owner:
             self._on_written(id, written)
 
@@ -251,7 +257,7 @@ class RunJournal:
             except Exception as exc:  # noqa: BLE001 (of this run alone, and the others are not to suffer)
                 self._give_up(id, exc)
                 continue
-            if items:
+            if items and not run.is_kept:
                 self._on_items(id, items)
             if packed is not None:
                 yield packed
@@ -277,6 +283,9 @@ class RunJournal:
         if self._runs.get(packed.id) is not run:  # it was suspended meanwhile, and all of it is written
             return
         del run.rows[: len(packed.write.events)]
+        told, run.untold = run.untold[: packed.untold], run.untold[packed.untold :]
+        if told:
+            self._on_items(packed.id, told)
         if packed.final is not None and run.final is packed.final:
             del self._runs[packed.id]
             self._on_items(packed.id, ())  # it is over
@@ -298,7 +307,11 @@ def _pack(id: str, run: Noted) -> tuple[Packed | None, list[Item]]:
     if records is None:
         return None, []
     items = _pack_items(id, run)
-    packed = Packed(id, run, run.final, run_write(records, tuple(run.rows), kept=run.is_kept))
+    if run.is_kept:
+        run.untold += items
+    packed = Packed(
+        id, run, len(run.untold), run.final, run_write(records, tuple(run.rows), kept=run.is_kept)
+    )
     return packed, items
 
 

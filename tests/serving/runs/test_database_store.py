@@ -5,6 +5,8 @@ from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
+from sqlalchemy import text
+
 from conductor.model.messages import Message
 from conductor.model.usage import Usage
 from conductor.model.worker import CallResult, FinishReason
@@ -17,6 +19,7 @@ from serving.accounts.caller import ANYBODY, DEFAULT_SCOPES, Caller
 from serving.database.address import Address, sqlite_address
 from serving.runs.database_store import DatabaseStore
 from serving.runs.finding import Wanted
+from serving.runs.journal import BATCH_S
 from serving.runs.numbers import without_content
 from tests.databases import Postgres
 from tests.serving.api.served import scripted, team
@@ -216,3 +219,19 @@ async def test_two_routers_show_each_others_runs(store_address: Address) -> None
             assert ([run["id"] for run in rest["data"]], rest["has_more"]) == ([ids[0]], False)
             assert [(await router.api.record(id))["answer"] for id in ids] == ["Two."] * 3
         assert (await one.api.http.get("/v1/workflows?after=wf_9")).status_code == 404
+
+
+async def test_what_another_replica_may_go_on_with_is_told_once_it_is_written(store_address: Address) -> None:
+    told: list[int] = []
+    async with opened(store_address) as (store, one):
+        one.on_items = lambda _, items: told.extend(item.seq for item in items)
+        one.keep("wf_1")
+        record = await tell(one, begun("wf_1"), 2)
+        await until(lambda: told == [1, 2], "the first items are written")
+        async with (await store.database()).writing() as connection:
+            await connection.execute(text("UPDATE run SET kept = kept"))  # so that nothing is written to it
+            record = fold(record, [EVENTS[2]])
+            one.note(record, record.seq, EVENTS[2])
+            await asyncio.sleep(3 * BATCH_S)
+            assert told == [1, 2]
+        await until(lambda: told == [1, 2, 3], "the next is written")
