@@ -114,7 +114,7 @@ function Plot(props: { points: Point[] }) {
         </g>
       ))}
       <text x={LEFT} y={HEIGHT - 8}>
-        Right answers over what a run costs, cheap on the left; costs that differ much stand by their logarithm.
+        Right answers over what a run costs; by its logarithm where costs differ much
       </text>
       {shown.map((each) => (
         <g key={`${each.where} ${each.name}`} class={each.where} style={{ "--hue": `${hue(each.name)}` }}>
