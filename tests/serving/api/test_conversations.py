@@ -141,9 +141,8 @@ async def test_turns_of_tools_go_on_in_their_conversation(store_address: Address
         assert await told(sdk, made.id) == begun
         other_one = await sdk.conversations.create()
         with pytest.raises(openai.BadRequestError, match=made.id) as wrong:
-            await there.responses.create(
-                input=results(first, "seen"), **(asked | {"conversation": other_one.id})
-            )
+            elsewhere: Json = asked | {"conversation": other_one.id}
+            await there.responses.create(input=results(first, "seen"), **elsewhere)
         assert wrong.value.param == "conversation"
         assert await told(sdk, other_one.id) == []
         for each in (there, sdk, there):  # the same results again get the same answer
