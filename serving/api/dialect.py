@@ -101,9 +101,10 @@ class Dialect(Protocol):
         """A failure, where nothing of the answer was sent."""
         ...
 
-    def status(self, error: PodiumError, *, is_paid: bool) -> int:
+    def status(self, error: PodiumError, *, is_paid: bool, is_joined: bool) -> int:
         """The HTTP status of a failure: what its clients do next depends on it. `is_paid`: a model was called for
-        it, so that no client may take it for something to be asked again, whatever headers it reads.
+        it, so that no client may take it for something to be asked again, whatever headers it reads. `is_joined`:
+        the same request, sent again, gets this failure and no new run.
         """
         status = errors.row(error).status
         return errors.FINAL if is_paid and errors.is_asked_again(status) else status

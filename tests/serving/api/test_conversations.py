@@ -140,8 +140,8 @@ async def test_turns_of_tools_go_on_in_their_conversation(store_address: Address
         begun = ["user: Hi.", "assistant: I look.", "function_call: look"]
         assert await told(sdk, made.id) == begun
         other_one = await sdk.conversations.create()
+        elsewhere: Json = asked | {"conversation": other_one.id}
         with pytest.raises(openai.BadRequestError, match=made.id) as wrong:
-            elsewhere: Json = asked | {"conversation": other_one.id}
             await there.responses.create(input=results(first, "seen"), **elsewhere)
         assert wrong.value.param == "conversation"
         assert await told(sdk, other_one.id) == []

@@ -116,6 +116,17 @@ async def test_clients_as_they_are_shipped_pay_a_run_that_fails_once(
         assert calls(one)[0] == 4, "a chat each, and one of Responses and of Messages, which the stream joins"
 
 
+@pytest.mark.parametrize("ask", [ask_with_sdks, ask_as_others_do])
+async def test_nor_do_they_pay_it_twice_where_no_request_joins_an_earlier_one(
+    store_address: Address, ask: Callable[[Served], Awaitable[list[int]]]
+) -> None:
+    down: Json = {"error": "unavailable"}
+    settings = two_steps(down, asked_again_s=0) | {"limits": {"first_byte_s": 20}}
+    async with replicas(store_address, settings, n=1) as (one,):
+        assert await ask(one.api) == [400, 400, 403] * 2
+        assert calls(one)[0] == 6, "one a request"
+
+
 @pytest.mark.parametrize("path", BODIES)
 async def test_an_answer_that_was_cut_off_is_told_whole_to_the_same_request_and_then_made_anew(
     store_address: Address, path: str

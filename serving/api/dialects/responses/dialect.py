@@ -115,7 +115,7 @@ class ResponsesDialect(Dialect):
         """See `Dialect.error_body`."""
         return errors.error_body(error, workflow_id)
 
-    def status(self, error: PodiumError, *, is_paid: bool) -> int:
+    def status(self, error: PodiumError, *, is_paid: bool, is_joined: bool) -> int:
         """See `Dialect.status`."""
         return errors.status(error, is_paid=is_paid)
 
