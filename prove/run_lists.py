@@ -74,6 +74,7 @@ QUESTIONS = (
     Question("after 500,000 runs", page=-1),
     Question("status failed", Wanted(status="failed")),
     Question("model", Wanted(model="m3")),
+    Question("model, nobody asked for it", Wanted(model="none")),
     Question("worker", Wanted(worker="w3")),
     Question("cost at least", Wanted(min_cost_usd=Decimal("0.99"))),
     Question("team", Wanted(team_id="team_42")),

@@ -5,6 +5,7 @@ import { render } from "preact";
 import { useEffect } from "preact/hooks";
 import { key, keyChanges, needsKey, useKey } from "./api";
 import { Ask, Compare, RunPage } from "./ask";
+import { Evaluation } from "./evaluation";
 import { Keys } from "./keys";
 import { Pool } from "./pool";
 import { route } from "./route";
@@ -15,6 +16,7 @@ const PAGES: readonly (readonly [string, string])[] = [
   ["ask", "Ask"],
   ["runs", "Runs"],
   ["pool", "Pool"],
+  ["evaluation", "Compare"],
   ["keys", "Keys"],
 ];
 
@@ -37,6 +39,8 @@ function Page() {
         return <Ask key={rest[0] ?? ""} from={rest[0] ?? null} />;
       case "pool":
         return <Pool />;
+      case "evaluation":
+        return <Evaluation />;
       case "keys":
         return <Keys />;
       default:

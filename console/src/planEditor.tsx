@@ -1,5 +1,5 @@
 /** A plan of one's own: who does what, and who reads whom. */
-import type { Signal } from "@preact/signals";
+import { type Signal, useSignal } from "@preact/signals";
 
 export interface PlannedStep {
   worker: string;
@@ -9,8 +9,14 @@ export interface PlannedStep {
 
 export function PlanEditor(props: { steps: Signal<PlannedStep[]>; workers: string[] }) {
   const steps = props.steps.value;
+  const dragged = useSignal<number | null>(null);
   const change = (index: number, facts: Partial<PlannedStep>) => {
     props.steps.value = steps.map((step, each) => (each === index ? { ...step, ...facts } : step));
+  };
+  /** A later step reads an earlier one, as it was dragged; the buttons do the same for a keyboard. */
+  const read = (earlier: number | null, later: number) => {
+    const access = steps[later]?.access ?? [];
+    if (earlier !== null && earlier < later && !access.includes(earlier)) change(later, { access: [...access, earlier].sort((a, b) => a - b) });
   };
   const drop = (index: number) => {
     const moved = (read: number) => (read > index ? read - 1 : read);
@@ -23,7 +29,26 @@ export function PlanEditor(props: { steps: Signal<PlannedStep[]>; workers: strin
       <legend>The plan</legend>
       <ol>
         {steps.map((step, index) => (
-          <li key={index}>
+          <li
+            key={index}
+            onDragOver={(event) => dragged.value !== null && dragged.value < index && event.preventDefault()}
+            onDrop={(event) => {
+              event.preventDefault();
+              read(dragged.value, index);
+            }}
+          >
+            <span
+              class="grip"
+              draggable
+              title="Drag onto the step that is to read it"
+              onDragStart={(event) => {
+                dragged.value = index;
+                event.dataTransfer?.setData("text/plain", `step ${index + 1}`);
+              }}
+              onDragEnd={() => (dragged.value = null)}
+            >
+              Step {index + 1}
+            </span>
             <label>
               Worker
               <select value={step.worker} onChange={(event) => change(index, { worker: event.currentTarget.value })}>

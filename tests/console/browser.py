@@ -5,14 +5,20 @@ The API, its store and its keys are real; the workers are scripted.
 """
 
 import asyncio
+import gzip
 import json
+import time
 from contextlib import AsyncExitStack
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.async_api import expect
 
+from evaluation.aggregate import row
+from evaluation.outcome import RunOutcome
+from evaluation.results import Result
 from serving.api.console import FOLDER
 from tests.console.chromium import (
     AXE,
@@ -136,7 +142,7 @@ async def test_every_page_passes_axe_and_fits_its_width(tmp_path: Path, scheme: 
         await node(page, 3).click()
         found += await violations(page)
         id = page.url.rpartition("/")[2]
-        for path, shows in (("ask", "Effort"), ("runs", "finished"), ("pool", "How they are doing"), ("keys", "Ledger"), (f"again/{id}", "Add a step"), (f"compare/{id}/{id}", "finished")):  # fmt: skip
+        for path, shows in (("ask", "Effort"), ("runs", "finished"), ("pool", "How they are doing"), ("keys", "Ledger"), ("evaluation", "live traffic"), (f"again/{id}", "Add a step"), (f"compare/{id}/{id}", "finished")):  # fmt: skip
             await page.goto(f"{it.api.url}/console/#/{path}")
             await expect(page.locator("main")).to_contain_text(shows)
             found += await violations(page)
@@ -270,12 +276,83 @@ async def test_the_same_question_on_another_plan_is_shown_beside_it() -> None:
         await until_finished(page)
         await page.get_by_role("link", name="Ask again").click()
         await page.get_by_role("button", name="Remove step 2").click()
+        reads = page.get_by_role("group", name="What step 2 reads").get_by_role("button", name="1")
+        await reads.click()
+        await expect(reads).to_have_attribute("aria-pressed", "false")
+        await page.locator(".grip").nth(0).drag_to(page.locator(".plan-editor li").nth(1))
+        await expect(reads).to_have_attribute("aria-pressed", "true")
+        await page.locator(".plan-editor select").first.select_option("b")
         await page.get_by_role("button", name="Ask", exact=False).last.click()
         await expect(page.locator(".compare > section")).to_have_count(2)
         await expect(page.locator(".run-head .chip").nth(1)).to_have_text("finished", timeout=15_000)
         assert await page.locator(".compare > section").nth(0).locator(".node").count() == 3
         assert await page.locator(".compare > section").nth(1).locator(".node").count() == 2
+        assert [(each["worker"], each["access"]) for each in (await api.newest())["steps"]] == [
+            ("b", []),
+            ("c", [0]),
+        ]
         assert seen.faults == []
+
+
+async def test_a_report_of_an_evaluation_is_shown_beside_live_traffic(tmp_path: Path) -> None:
+    outcome = RunOutcome(cost_usd=Decimal("0.001"), wall_s=1.5)
+    results = [Result("alone", str(n), "made", "sums", "", n > 0, "1", "", outcome) for n in range(4)]
+    figures = {"title": "Sums " + EVIL, "rows": [row("one model alone", "", results, 4, {}, "")], "comparisons": [], "date": "", "command": "", "machine": "", "questions": {}, "warnings": []}  # fmt: skip
+    file, wrong = tmp_path / "report.json", tmp_path / "wrong.json"
+    file.write_text(json.dumps(figures))
+    wrong.write_text('{"rows": 3}')
+    async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as seen:
+        page = seen.page
+        await api.ok({"model": "c"})
+        await page.locator("nav").get_by_role("link", name="Compare").click()
+        await expect(page.locator("tbody tr")).to_have_count(1)
+        await page.locator("input[type=file]").set_input_files(wrong)
+        await expect(page.get_by_role("alert")).to_contain_text("no report.json")
+        await page.locator("input[type=file]").set_input_files(file)
+        await expect(page.locator("tbody tr").first).to_contain_text("75.0 %")
+        await expect(page.locator(".plot circle")).to_have_count(1)
+        assert await page.locator(".plot .cost").count() == 1
+        found = await violations(page)
+        assert (found, seen.faults, await page.evaluate("window.hacked")) == ([], [], None)
+        assert not [url for url in seen.urls if "report" in url]
+
+
+@pytest.mark.parametrize("slower", [4, 6])
+async def test_a_slow_computer_shows_the_page_soon(slower: int) -> None:
+    async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as seen:
+        page = seen.page
+        await expect(page.locator(".limits select").first).to_have_value("mini")
+        cdp = await page.context.new_cdp_session(page)
+        await cdp.send("Emulation.setCPUThrottlingRate", {"rate": slower})
+        painted, usable = list[float](), list[float]()
+        for _ in range(5):
+            await page.reload(wait_until="load")
+            await expect(page.locator(".limits select").first).to_have_value("mini")
+            usable.append(float(await page.evaluate("performance.now()")))
+            painted.append(float(await page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")))  # fmt: skip
+        weight = sum(
+            len(gzip.compress((FOLDER / name).read_bytes())) for name in ("console.js", "console.css")
+        )
+        print(
+            f"CPU {slower}x slower: painted {sorted(painted)[2]:.0f} ms, usable {sorted(usable)[2]:.0f} ms; {weight / 1000:.1f} kB gzip"
+        )
+        assert weight < 60_000
+        assert sorted(usable)[2] < 5_000
+
+
+async def test_a_hundred_runs_are_watched_at_once() -> None:
+    async with served(team(workers=[scripted("slow", LETTERS, tokens_per_s=6)], workflows={})) as api:
+        asked = {"model": "slow", "stream": True, "podium": {"keep": True}}
+        runs = [asyncio.create_task(api.post(asked)) for _ in range(100)]
+        began_s = time.perf_counter()
+        while (
+            len(listed := (await api.http.get("/v1/workflows", params={"limit": 100})).json()["data"]) < 100
+        ):
+            await asyncio.sleep(0.05)
+        texts = await asyncio.gather(*(api.http.get(f"/v1/workflows/{each['id']}/events") for each in listed))
+        print(f"100 runs watched to their end in {time.perf_counter() - began_s:.1f} s")
+        assert [text.text.count("event: end") for text in texts] == [1] * 100
+        await asyncio.gather(*runs)
 
 
 async def test_runs_are_found_by_status_model_worker_words_and_cost() -> None:

@@ -3,15 +3,20 @@ workers.
 """
 
 import asyncio
+import json
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from decimal import Decimal
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from playwright.async_api import Page, expect
 
+from evaluation.aggregate import row
+from evaluation.outcome import RunOutcome
+from evaluation.results import Result
 from tests.conftest import ROOT
 from tests.console.chromium import ask, browsing, enter_key, node, open_page, until_finished
 from tests.serving.api.calling_team import calling_team
@@ -123,6 +128,34 @@ async def admin() -> None:
                 await shot(seen.page, "phone")
 
 
+async def compare() -> None:
+    """An evaluation beside live traffic."""
+    rows = [
+        strategy("small model alone", 41, "0.0004"),
+        strategy("large model alone", 68, "0.004"),
+        strategy("podium-ultra", 74, "0.002"),
+    ]
+    async with page_of(house()) as (api, page):
+        for model in ("mini", "writer", "writer"):
+            await api.ok({"model": model, "messages": [{"role": "user", "content": QUESTION}]})
+        id = (await api.newest())["id"]
+        await api.http.post(f"/v1/workflows/{id}/feedback", json={"score": 1})
+        await page.goto(f"{api.url}/console/#/evaluation")
+        report = json.dumps({"title": "An example, made up: 100 sums", "rows": rows}).encode()
+        await page.locator("input[type=file]").set_input_files(
+            [{"name": "report.json", "mimeType": "application/json", "buffer": report}]
+        )
+        await expect(page.locator("tbody tr")).to_have_count(5)
+        await shot(page, "compare")
+
+
+def strategy(name: str, n_right: int, cost_usd: str) -> Json:
+    """A row of a report of 100 questions."""
+    outcome = RunOutcome(cost_usd=Decimal(cost_usd), wall_s=2.0)
+    results = [Result(name, str(n), "made", "sums", "", n < n_right, "1", "", outcome) for n in range(100)]
+    return row(name, "", results, 100, {}, "")
+
+
 async def shot(page: Page, name: str) -> None:
     """Write `docs/console-NAME.png`, small."""
     await page.wait_for_timeout(300)
@@ -136,7 +169,7 @@ async def shot(page: Page, name: str) -> None:
         picture.convert("RGB").quantize(64).save(path, optimize=True)
 
 
-PICTURES: tuple[Callable[[], Awaitable[None]], ...] = (live, replay, failover, tools, admin)
+PICTURES: tuple[Callable[[], Awaitable[None]], ...] = (live, replay, failover, tools, admin, compare)
 
 
 async def main() -> None:

@@ -13,7 +13,7 @@ from serving.settings.settings import SettingsError
 
 STATUSES = {
     errors.PodiumError: 500, errors.BadTask: 400, errors.UnknownName: 404, errors.TooLarge: 413, errors.TooSlow: 408, errors.WrongContentType: 415, errors.NotAllowed: 403, errors.Unauthenticated: 401, errors.NoPlan: 502,
-    errors.InvalidPlan: 502, errors.WorkerError: 502, errors.WorkerUnavailable: 502, errors.WorkerBusy: 503, errors.WorkerRefused: 502, errors.ContentFiltered: 400, errors.AnswerInvalid: 502,
+    errors.InvalidPlan: 502, errors.WorkerError: 502, errors.WorkerUnavailable: 502, errors.WorkerBusy: 503, errors.WorkerRefused: 502, errors.ContentFiltered: 400, errors.AnswerInvalid: 400,
     errors.ContextOverflow: 400, errors.BudgetExceeded: 402, errors.DeadlineExceeded: 504, errors.Cancelled: 409, errors.Interrupted: 503, errors.StoreUnavailable: 503, errors.Overloaded: 429, errors.RateLimited: 429, errors.NotTheSame: 422,
 }  # fmt: skip
 CLASSES = {
@@ -123,7 +123,7 @@ def test_a_body_tells_the_facts_and_keeps_openais_shape():
         "message": "x", "type": "upstream_error", "param": None, "code": "worker_unavailable",
         "podium": {
             "worker": "a", "step": 0, "workflow_id": "wf_1",
-            "attempts": [{"worker": "a", "error": "WorkerBusy", "message": "busy", "waited_s": 0.5, "took_s": None, "outcome": "failed", "cost_usd": None, "cost_is_bound": False}],
+            "attempts": [{"worker": "a", "error": "WorkerBusy", "message": "busy", "waited_s": 0.5, "took_s": None, "outcome": "failed", "hedge": False, "cost_usd": None, "cost_is_bound": False}],
         },
     }  # fmt: skip
     assert chat_error_body(errors.BudgetExceeded("x", spent="$1", held="$2", limit="$3"))["error"]["podium"] == {

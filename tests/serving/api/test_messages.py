@@ -244,7 +244,7 @@ async def test_an_answer_holds_to_the_schema_that_the_sdk_sends() -> None:
     async with served(team(workers=workers, workflows={})) as api, sdk(api) as client:
         asked = QUESTION | {"model": "a"}
         answer = await client.messages.parse(**asked, output_format=City)
-        with pytest.raises(anthropic.InternalServerError) as missed:
+        with pytest.raises(anthropic.BadRequestError) as missed:
             await client.messages.parse(**(QUESTION | {"model": "b"}), output_format=City)
         bad: Any = {"format": {"type": "json_schema", "schema": {"type": "strange"}}}
         with pytest.raises(anthropic.BadRequestError, match=r"output_config\.format\.schema"):

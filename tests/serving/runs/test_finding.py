@@ -1,12 +1,20 @@
 """Runs are found by worker, by cost and by words; with a store and without one, also once they are old."""
 
 from contextlib import AsyncExitStack
+from typing import Any
 
 import pytest
+from sqlalchemy import Row
 
+from prove.run_lists import fill
+from serving.accounts.caller import ANYBODY
+from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import Address
+from serving.runs.finding import Wanted
+from serving.runs.listing import FIRST_RUNS, list_rows
 from serving.runs.retention import DAY_US
 from serving.runs.rows import now_us
+from serving.runs.store import Place
 from tests.serving.api.served import PRICE, Json, Served, scripted, served, step, team
 from tests.serving.runs.stores import Replica, replicas
 
@@ -71,6 +79,33 @@ async def test_runs_are_found_by_worker_cost_and_words(store_address: Address, w
         ):
             refused = await api.http.get("/v1/workflows", params={name: value})
             assert (refused.status_code, refused.json()["error"]["param"]) == (400, name)
+
+
+async def test_what_one_old_run_matches_is_found_page_by_page(store_address: Address) -> None:
+    store = ReplicaStore(store_address)
+    try:
+        await store.ledger()
+        await fill(store, 2 * FIRST_RUNS + 5)
+
+        async def ask(query: Any) -> list[Row[Any]]:
+            async with (await store.database()).reading() as connection:
+                return list(await connection.execute(query))
+
+        wanted, places, found = (
+            Wanted(words="question number 7 about"),
+            list[Place | None]([None]),
+            list[str](),
+        )
+        while not found:
+            rows, end = await list_rows(ask, 5, ANYBODY, places[-1], wanted, enough_s=0)
+            found += [row.id for row in rows]
+            places.append(end)
+        assert (found, [place[1] if place else None for place in places]) == (
+            ["wf_7"],
+            [None, f"wf_{FIRST_RUNS + 6}", "wf_6", None][: len(places)],
+        )
+    finally:
+        await store.aclose()
 
 
 async def test_words_go_with_the_texts_and_the_rest_with_the_run(store_address: Address) -> None:

@@ -1,0 +1,94 @@
+/** What a report and live traffic have in common: how often right, at what cost. No drawing. */
+import type { ApiRun } from "./record";
+
+export interface Point {
+  where: "report" | "live";
+  name: string;
+  n: number;
+  /** From 0 to 1: of a report its accuracy, of live traffic the mean score that people gave; null: not known. */
+  right: number | null;
+  low: number | null;
+  high: number | null;
+  nRated: number;
+  /** Dollars a run; null: not known. */
+  cost_usd: number | null;
+  p50_s: number | null;
+  p95_s: number | null;
+}
+
+type Json = Record<string, unknown>;
+
+function numberOf(value: unknown): number | null {
+  return typeof value === "number" && Number.isFinite(value) ? value : null;
+}
+
+function objectOf(value: unknown): Json {
+  return typeof value === "object" && value !== null ? (value as Json) : {};
+}
+
+/** The rows of a `report.json`. Throws where it is none: a file is a stranger's. */
+export function pointsOf(report: unknown): Point[] {
+  const rows = objectOf(report).rows;
+  if (!Array.isArray(rows) || !rows.length) throw new Error("There are no rows.");
+  return rows.map((row: unknown) => {
+    const facts = objectOf(row);
+    const accuracy = objectOf(facts.accuracy);
+    const wall = objectOf(facts.wall_s);
+    if (typeof facts.strategy !== "string") throw new Error("A row has no strategy.");
+    return {
+      where: "report",
+      name: facts.strategy,
+      n: numberOf(facts.answered) ?? 0,
+      right: numberOf(accuracy.mean),
+      low: numberOf(accuracy.low),
+      high: numberOf(accuracy.high),
+      nRated: 0,
+      cost_usd: numberOf(facts.cost_usd),
+      p50_s: numberOf(wall.p50),
+      p95_s: numberOf(wall.p95),
+    };
+  });
+}
+
+/** A point a model that was asked for. A run whose cost is not known counts for no cost. */
+export function live(newest: readonly ApiRun[], rated: readonly ApiRun[]): Point[] {
+  const over = newest.filter((run) => run.status === "finished" || run.status === "failed");
+  const models = [...new Set(over.map((run) => run.model))].sort();
+  return models.map((name) => {
+    const runs = over.filter((run) => run.model === name);
+    const costs = known(runs.map((run) => run.cost_usd));
+    const walls = known(runs.map((run) => run.wall_s)).sort((a, b) => a - b);
+    const scores = known(rated.filter((run) => run.model === name).flatMap((run) => (run.feedback ?? []).map((said) => said.score)));
+    return {
+      where: "live",
+      name,
+      n: runs.length,
+      right: mean(scores),
+      low: null,
+      high: null,
+      nRated: scores.length,
+      cost_usd: mean(costs),
+      p50_s: share(walls, 0.5),
+      p95_s: share(walls, 0.95),
+    };
+  });
+}
+
+/** Where amounts stand between 0 and 1: by their logarithm where they differ much and none is 0. */
+export function scale(amounts: readonly number[]): (amount: number) => number {
+  const [least, most] = [Math.min(...amounts), Math.max(...amounts)];
+  if (least > 0 && most > 20 * least) return (amount) => Math.log(amount / least) / Math.log(most / least);
+  return (amount) => (most > 0 ? amount / most : 0);
+}
+
+function known(values: readonly (number | null | undefined)[]): number[] {
+  return values.filter((each): each is number => each !== null && each !== undefined);
+}
+
+function mean(values: readonly number[]): number | null {
+  return values.length ? values.reduce((sum, each) => sum + each, 0) / values.length : null;
+}
+
+function share(sorted: readonly number[], part: number): number | null {
+  return sorted[Math.min(sorted.length - 1, Math.floor(part * sorted.length))] ?? null;
+}
