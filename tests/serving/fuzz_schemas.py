@@ -217,7 +217,7 @@ async def try_one(api: Served, index: int, kind: str, behaviour: str, way: int, 
         seen.faults.append(f"invalid: {told}")
     if behaviour in SUCCEED and finish != "stop" and (kind, behaviour) not in CANNOT:
         seen.faults.append(f"no answer: {told}")
-    if answer.status_code not in (200, 502):
+    if answer.status_code not in (200, 502) and finish != "answer_invalid":
         seen.faults.append(f"status: {told}")
 
 

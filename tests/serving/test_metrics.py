@@ -90,7 +90,7 @@ async def test_refused_plans_failed_attempts_retries_and_failing_over_are_told_a
     ]
     async with served(team("no plan", GOOD, workers=workers)) as api:
         kept = metered(api)
-        assert (await api.post()).status_code == 502
+        assert (await api.post()).status_code == 400
         await until(lambda: kept.taken, "the run is measured")
     assert kept.sums(metrics.PLANS) == {("conductor", "rejected", "no_plan"): 1, ("repair", "run", ""): 1}
     errors = kept.sums(metrics.WORKER_ERRORS)

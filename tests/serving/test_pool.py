@@ -14,6 +14,7 @@ from serving.api.dialects.chat import ChatDialect
 from serving.api.resolve import resolve
 from serving.layers.adaptive import Adaptive, Measured
 from serving.layers.conforming import Conforming
+from serving.layers.continuing import Continuing
 from serving.layers.failing_over import FailingOver
 from serving.layers.fitting import Fitting
 from serving.layers.hedging import Hedging
@@ -52,6 +53,7 @@ def test_the_stack_is_failing_over_permit_form_retrying_skipping_slots_health_sp
         FailingOver,
         Permitted,
         Conforming,
+        Continuing,
         Retrying,
         SkippingRefused,
         Adaptive,
@@ -62,11 +64,11 @@ def test_the_stack_is_failing_over_permit_form_retrying_skipping_slots_health_sp
     ]
     assert layers(both, "b") == layers(both, "a")[1:], "nothing to fall back to"
     api = pool({"kind": "openai", "model": "gpt-5", "fallbacks": ["b"]}, {})
-    assert layers(api, "a")[:5] == [FailingOver, Permitted, Conforming, Fitting, Retrying], (
+    assert layers(api, "a")[:6] == [FailingOver, Permitted, Conforming, Continuing, Fitting, Retrying], (
         "what one model accepts is not its fallback's business"
     )
     fixed = pool({"adaptive_concurrency": False, "hedge": True}, {})
-    assert layers(fixed, "a")[4:6] == [Hedging, Limited]
+    assert layers(fixed, "a")[5:7] == [Hedging, Limited]
 
 
 def layers(of: Pool, name: str) -> list[type]:
