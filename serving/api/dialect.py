@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from conductor.errors import Cancelled, Interrupted, PodiumError
 from conductor.model.failure import Failure
 from conductor.run.events import Event
-from conductor.run.record import RunRecords
+from conductor.run.record import Record, RunRecords
 from conductor.run.run import Run
 from serving import errors
 from serving.api.request import ApiRequest
@@ -101,9 +101,10 @@ class Dialect(Protocol):
         """A failure, where nothing of the answer was sent."""
         ...
 
-    def status(self, error: PodiumError, *, is_paid: bool) -> int:
+    def status(self, error: PodiumError, *, is_paid: bool, is_joined: bool) -> int:
         """The HTTP status of a failure: what its clients do next depends on it. `is_paid`: a model was called for
-        it, so that no client may take it for something to be asked again, whatever headers it reads.
+        it, so that no client may take it for something to be asked again, whatever headers it reads. `is_joined`:
+        the same request, sent again, gets this failure and no new run.
         """
         status = errors.row(error).status
         return errors.FINAL if is_paid and errors.is_asked_again(status) else status
@@ -112,6 +113,13 @@ class Dialect(Protocol):
         """The status and the body for a run in the background that has begun."""
         record = records.record
         return 202, {"id": record.id, "object": "workflow", "status": record.status}
+
+    def check_resumes(self, request: ApiRequest, record: Record) -> None:
+        """Whether a request may bring results of tools to that run, as far as only its dialect knows.
+
+        Raises:
+            BadTask: naming the field that says otherwise.
+        """
 
     async def complete(self, request: ApiRequest, earlier: EarlierRuns) -> ApiRequest:
         """`request` with what it only refers to, such as earlier turns that the server keeps.

@@ -13,9 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, repeat
 
 from conductor.errors import BadTask, Interrupted, NotAllowed
-from conductor.model.answer_format import AnswerFormat
 from conductor.model.messages import Message, ToolResult
-from conductor.model.tools import Toolset
 from conductor.run.record import Record, RunRecords
 from conductor.run.run import Run
 from conductor.run.turns import Given, GivenResult
@@ -42,16 +40,14 @@ class ToolAnswer:
         run_id: of the run.
         results: by the numbers of their calls.
         said: new messages of the user beside them.
-        tools: that the request offers.
-        answer_format: that it asks for; None: it says nothing of it.
+        request: that brings them.
         dialect: that it speaks.
     """
 
     run_id: str
     results: dict[int, ToolResult]
     said: tuple[Message, ...]
-    tools: Toolset
-    answer_format: AnswerFormat | None
+    request: ApiRequest
     dialect: Dialect
 
 
@@ -79,7 +75,7 @@ def find_tool_answer(request: ApiRequest, dialect: Dialect, ids: CallIds) -> Too
             raise BadTask(f"The tool call {result.id} has two different results.", param=param)
     last_asked = max((n for n, m in enumerate(newest) if m.role == "assistant"), default=-1)
     said = tuple(message for message in newest[last_asked + 1 :] if message.role == "user")
-    return ToolAnswer(run_id, results, said, request.tools, request.answer_format, dialect)
+    return ToolAnswer(run_id, results, said, request, dialect)
 
 
 @asynccontextmanager
@@ -135,7 +131,7 @@ async def _settle(
             )
         given = _new_results(record, answer)
         if given is not None:
-            _check_format(record, answer)
+            _check_request(record, answer)
             policies = caller.policies
             run = await service.resume(answer.run_id, given, headers, policies, request_id)
             if run is not None:
@@ -143,7 +139,7 @@ async def _settle(
         elif (found := _segment_of(record, answer)) is not None:
             if answer.said and not _is_on_record(record, answer.said, found[1].said):  # a new word
                 return None
-            _check_format(record, answer)
+            _check_request(record, answer)
             _check_same(record, answer, found[1])
             return _Given(records, found[0])
         await asyncio.sleep(pause_s)  # somebody else has just resumed it, and has not written that down yet
@@ -156,7 +152,8 @@ def _new_results(record: Record, answer: ToolAnswer) -> Given | None:
     new = tuple(GivenResult(number, result) for number, result in answer.results.items() if number in pending)
     if not new:
         return None
-    tools = answer.tools if answer.tools != record.task.tools else None
+    offered = answer.request.tools
+    tools = offered if offered != record.task.tools else None
     return Given(new, answer.said, tools)
 
 
@@ -169,13 +166,14 @@ def _segment_of(record: Record, answer: ToolAnswer) -> tuple[int, Given] | None:
     return None
 
 
-def _check_format(record: Record, answer: ToolAnswer) -> None:
-    """What the answer must be was said when the run began, and its steps are bound by that.
+def _check_request(record: Record, answer: ToolAnswer) -> None:
+    """What the answer must be, and where it is kept, was said when the run began.
 
     Raises:
         BadTask: the request asks for something else.
     """
-    wanted, held = answer.answer_format, record.task.answer_format
+    answer.dialect.check_resumes(answer.request, record)
+    wanted, held = answer.request.answer_format, record.task.answer_format
     if wanted is None or (
         held and wanted.strict == held.strict and _is_on_record(record, wanted.schema, held.schema)
     ):

@@ -67,6 +67,8 @@ class RunResponse(Response):
         self._call_ids: CallIds | None = None
         self._is_left = False
         """Whether the client left before a run that outlives it had begun."""
+        self._is_joined = True
+        """Whether the same request, sent again, gets the failure of the run and no new run."""
         self._joinable: Run | None = None
         """The run, where the same request would join it."""
 
@@ -110,6 +112,7 @@ class RunResponse(Response):
         except PodiumError as exc:
             if wire.begun:
                 raise
+            wire.is_joined = self._is_joined
             await wire.error(exc)
         finally:
             is_settled_later = self._is_left or self._service.is_running(self._id)
@@ -220,12 +223,13 @@ class RunResponse(Response):
                 yield run
             finally:
                 if may_join and run.record.status == "failed":
-                    await askings.note(run.record)
+                    self._is_joined = await askings.note(run.record)
 
     async def _begin(self, keeping: Keeping, resolved: ResolvedTask) -> Run | Claim:
         """A run that outlives this response, or the claim of the earlier one that is to answer."""
         store = self._service.store
         claim = await keeping.claim(store, self._id)
+        self._is_joined = claim is not None
         if claim is not None and claim.run_id != self._id:
             return claim
         try:

@@ -27,6 +27,8 @@ class Wire:
         """More headers."""
         self.is_cached = False
         """Whether the answer is an earlier run's; then a header says so."""
+        self.is_joined = True
+        """Whether the same request, sent again, joins the run."""
         self.is_left = False
         """See `leave`."""
         self.begun = False
@@ -57,7 +59,8 @@ class Wire:
         is_paid = self.run is not None and bool(
             self.run.record.usage.total_tokens or self.run.record.cost_usd
         )
-        status, headers = self._dialect.status(error, is_paid=is_paid), errors.headers(error)
+        status = self._dialect.status(error, is_paid=is_paid, is_joined=self.is_joined)
+        headers = errors.headers(error)
         is_final = status != errors.row(error).status and status == errors.FINAL
         if is_final or is_paid:  # asked again, all of it would be paid again, or the same failure be told
             headers["x-should-retry"] = "false"

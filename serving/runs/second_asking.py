@@ -64,10 +64,11 @@ class SecondAskings:
             return None
         return Claim(account.key_id, "", asked, run_id, self._store.owner)
 
-    async def note(self, record: Record) -> None:
-        """From now on, and for a while, the same request joins this run: it has failed, or lost its client."""
-        if self._may_join(record):
-            await self._keep(record, now_us() + int(self._joins_s * 1e6))
+    async def note(self, record: Record) -> bool:
+        """From now on, and for a while, the same request joins this run: it has failed, or lost its client. Whether
+        it does.
+        """
+        return self._may_join(record) and await self._keep(record, now_us() + int(self._joins_s * 1e6))
 
     async def forget(self, record: Record) -> None:
         """Its client has the answer: the same request is a new one."""
@@ -112,13 +113,16 @@ class SecondAskings:
         if not answering.cancelled() and (error := answering.exception()) is not None:
             logger.info("an answer whose client was gone ended: %s", error)
 
-    async def _keep(self, record: Record, drop_us: int) -> None:
+    async def _keep(self, record: Record, drop_us: int) -> bool:
+        """Whether that could be written down."""
         try:
             await self._store.keep_answer(
                 CachedAnswer(*_key(record.task, record.account), record.id, drop_us)
             )
         except (PodiumError, StoreError) as exc:
             logger.error("a request that is sent again may run again: %s", getattr(exc, "detail", exc))
+            return False
+        return True
 
 
 def _has_called(record: Record) -> bool:

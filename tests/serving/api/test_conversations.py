@@ -139,6 +139,12 @@ async def test_turns_of_tools_go_on_in_their_conversation(store_address: Address
         first = await sdk.responses.create(input="Hi.", **asked)
         begun = ["user: Hi.", "assistant: I look.", "function_call: look"]
         assert await told(sdk, made.id) == begun
+        other_one = await sdk.conversations.create()
+        elsewhere: Json = asked | {"conversation": other_one.id}
+        with pytest.raises(openai.BadRequestError, match=made.id) as wrong:
+            await there.responses.create(input=results(first, "seen"), **elsewhere)
+        assert wrong.value.param == "conversation"
+        assert await told(sdk, other_one.id) == []
         for each in (there, sdk, there):  # the same results again get the same answer
             done = await each.responses.create(input=results(first, "seen"), **asked)
             assert done.output_text == "Done: seen."

@@ -3,9 +3,12 @@ not paid again, and the answer that was cut off is told whole.
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
+import anthropic
 import httpx2
+import openai
 import pytest
 
 from serving.database.address import Address
@@ -65,6 +68,63 @@ async def test_a_run_that_was_paid_and_failed_is_not_run_again_by_clients_that_a
             "x-podium-workflow-id"
         ] not in first.headers.values()
         assert calls(one, other) != paid, "another request is another run"
+
+
+async def ask_with_sdks(api: Served) -> list[int]:
+    """The same question in each dialect by its official SDK, as it is shipped; the statuses that they end with."""
+    told: list[int] = []
+    async with (
+        openai.AsyncOpenAI(base_url=f"{api.url}/v1", api_key="none") as sdk,
+        anthropic.AsyncAnthropic(base_url=api.url, api_key="none") as claude,
+    ):
+        assert sdk.max_retries == claude.max_retries == 2
+        messages: Any = TOLD
+        for stream in (False, True):
+            for ask in (
+                sdk.chat.completions.create(model="mini", messages=messages, stream=stream),
+                sdk.responses.create(model="mini", input="Count.", stream=stream),
+                claude.messages.create(model="mini", max_tokens=99, messages=messages, stream=stream),
+            ):
+                with pytest.raises((openai.APIStatusError, anthropic.APIStatusError)) as failed:
+                    await ask
+                told.append(failed.value.status_code)
+    return told
+
+
+async def ask_as_others_do(api: Served) -> list[int]:
+    """As AI SDK, LlamaIndex and inspect-ai do: again after certain statuses, four times in all, whatever headers say."""
+    told: list[int] = []
+    for stream in (False, True):
+        for path in ("/v1/chat/completions", "/v1/responses", "/v1/messages"):
+            body = {name: value for name, value in BODIES[path].items() if name != "tools"}
+            for _ in range(4):
+                answer = await api.http.post(path, json=body | {"stream": stream})
+                if answer.status_code < 500 and answer.status_code not in (408, 409, 429):
+                    break
+            told.append(answer.status_code)
+    return told
+
+
+@pytest.mark.parametrize("ask", [ask_with_sdks, ask_as_others_do])
+async def test_clients_as_they_are_shipped_pay_a_run_that_fails_once(
+    store_address: Address, ask: Callable[[Served], Awaitable[list[int]]]
+) -> None:
+    down: Json = {"error": "unavailable"}
+    settings = two_steps(down) | {"limits": {"first_byte_s": 20}}  # so that streams fail with a status too
+    async with replicas(store_address, settings, n=1) as (one,):
+        assert await ask(one.api) == [400, 400, 502] * 2
+        assert calls(one)[0] == 4, "a chat each, and one of Responses and of Messages, which the stream joins"
+
+
+@pytest.mark.parametrize("ask", [ask_with_sdks, ask_as_others_do])
+async def test_nor_do_they_pay_it_twice_where_no_request_joins_an_earlier_one(
+    store_address: Address, ask: Callable[[Served], Awaitable[list[int]]]
+) -> None:
+    down: Json = {"error": "unavailable"}
+    settings = two_steps(down, asked_again_s=0) | {"limits": {"first_byte_s": 20}}
+    async with replicas(store_address, settings, n=1) as (one,):
+        assert await ask(one.api) == [400, 400, 403] * 2
+        assert calls(one)[0] == 6, "one a request"
 
 
 @pytest.mark.parametrize("path", BODIES)

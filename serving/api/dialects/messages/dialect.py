@@ -20,6 +20,9 @@ from serving.api.dialects.messages.schema import Prompt, read, read_prompt
 from serving.api.dialects.messages.stream import MessagesEncoder
 from serving.api.request import ApiRequest, Podium
 
+FINAL = 403
+"""The status after which neither Claude Code nor anybody else asks again."""
+
 
 class MessagesDialect(Dialect):
     """See `Dialect`."""
@@ -57,11 +60,12 @@ class MessagesDialect(Dialect):
         """See `Dialect.error_body`."""
         return messages_error_body(error, workflow_id)
 
-    def status(self, error: PodiumError, *, is_paid: bool) -> int:
-        """See `Dialect.status`. A second asking joins the run (`joins`), so nothing is paid twice whatever the status;
-        after a 400 Claude Code would leave out one field after another.
+    def status(self, error: PodiumError, *, is_paid: bool, is_joined: bool) -> int:
+        """See `Dialect.status`. Where a second asking joins the run nothing is paid twice whatever the status; after a
+        400 Claude Code would leave out one field after another.
         """
-        return errors.row(error).status
+        status = errors.row(error).status
+        return FINAL if is_paid and not is_joined and errors.is_asked_again(status) else status
 
 
 def _to_request(prompt: Prompt) -> ApiRequest:

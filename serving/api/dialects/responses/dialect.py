@@ -1,15 +1,15 @@
 """OpenAI's Responses as a dialect: a request in, a run out. What is asked of a response later is in `routes.py`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from conductor.errors import PodiumError
+from conductor.errors import BadTask, PodiumError, quote
 from conductor.model.answer_format import AnswerFormat
 from conductor.model.failure import Failure
 from conductor.model.messages import Message
 from conductor.model.worker import Sampling
-from conductor.run.record import RunRecords
+from conductor.run.record import Record, RunRecords
 from conductor.run.run import Run
 from serving.api.answer_format import ANY_OBJECT, read_schema
 from serving.api.dialect import CallId, Dialect, EarlierRuns
@@ -88,6 +88,17 @@ class ResponsesDialect(Dialect):
             echo=echo_of(sent, request.podium.progress, n_earlier),
         )
 
+    def check_resumes(self, request: ApiRequest, record: Record) -> None:
+        """See `Dialect.check_resumes`: a turn is kept in the conversation that its run began in."""
+        asked = _conversation(request.echo)
+        if asked is None or asked == (held := _conversation(record.task.echo)):
+            return
+        began = "in no conversation" if held is None else f"in {quote(held)}"
+        message = (
+            f"conversation: the run that called these tools began {began}. Send that, or leave the field out."
+        )
+        raise BadTask(message, param="conversation")
+
     def body(self, records: RunRecords, request: ApiRequest, call_id: CallId) -> dict[str, Any]:
         """See `Dialect.body`."""
         return show(records, request.echo, request.tools, request.podium, call_id)
@@ -104,9 +115,15 @@ class ResponsesDialect(Dialect):
         """See `Dialect.error_body`."""
         return errors.error_body(error, workflow_id)
 
-    def status(self, error: PodiumError, *, is_paid: bool) -> int:
+    def status(self, error: PodiumError, *, is_paid: bool, is_joined: bool) -> int:
         """See `Dialect.status`."""
         return errors.status(error, is_paid=is_paid)
+
+
+def _conversation(echo: Mapping[str, Any]) -> str | None:
+    """The id of the conversation of a request that answers repeat so."""
+    conversation = echo.get("response", {}).get("conversation")
+    return conversation["id"] if conversation else None
 
 
 def _without_effect(sent: ResponsesRequest) -> list[str]:
