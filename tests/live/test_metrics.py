@@ -9,11 +9,14 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 import yaml
+from anyio.from_thread import start_blocking_portal
 
 from cluster.local.server import Server
 from tests.conftest import ROOT, Local
 from tests.dashboards import ALERTS, alerts, expressions, names
 from tests.prometheus import Prometheus, running, wait_until_none
+from tests.wires.openai import OpenAIWire
+from tests.wires.server import serving
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
 
@@ -29,7 +32,8 @@ SETTINGS = {
         {"name": "conductor", "kind": "scripted", "in_pool": False, "replies": ["no plan", PLAN]},
         {"name": "a", "kind": "scripted", "replies": [{"error": "busy"}, "One."], "retry": QUICK, "price": PRICE},
         {"name": "b", "kind": "scripted", "replies": [{"error": "refused"}], "fallbacks": ["a"]},
-        {"name": "cut", "kind": "scripted", "replies": [{"text": "x y z", "fail_after_tokens": 2}], "price": None},
+        {"name": "cut", "kind": "scripted", "replies": [{"text": "x y z", "fail_after_tokens": 2}], "price": PRICE},
+        {"name": "unpriced", "kind": "openai", "model": "of-no-price-list"},
     ],
     "models": {"podium-mini": {"max_cost_usd": 1}},
 }  # fmt: skip
@@ -45,7 +49,19 @@ def podium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A Podium whose workers do whatever there is a metric for."""
     settings = tmp_path_factory.mktemp("podium") / "settings.yaml"
     settings.write_text(yaml.safe_dump(SETTINGS))
-    with Server(settings=settings, port=0, env={"RAY_metrics_report_interval_ms": "1000"}) as server:
+    with (
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(serving(OpenAIWire())) as upstream,
+        Server(
+            settings=settings,
+            port=0,
+            env={
+                "RAY_metrics_report_interval_ms": "1000",
+                "OPENAI_API_KEY": "sk-nothing",
+                "OPENAI_BASE_URL": f"{upstream.url}/v1",
+            },
+        ) as server,
+    ):
         yield server
 
 
@@ -67,13 +83,12 @@ def known(prometheus: Prometheus) -> set[str]:
 
 
 def test_every_panel_and_every_alert_asks_for_what_is_there(podium: Server, prometheus: Prometheus) -> None:
-    assert [ask(podium.url, model) for model in ("podium-mini", "cut")] == [200, 502]
+    assert [ask(podium.url, model) for model in ("podium-mini", "cut", "unpriced")] == [200, 400, 200]
     asked = {**expressions("overview"), **expressions("workers")} | {
         name: expression for name, expression in alerts().items() if not name.startswith("Engine")
     }
-    asked = {
-        title: each for title, each in asked.items() if "hedges" not in each
-    }  # nothing here is asked twice
+    # nothing here is asked twice
+    asked = {title: each for title, each in asked.items() if "hedges" not in each}
     wanted = {name for expression in asked.values() for name in names(expression)}
     assert len(wanted) > 25
     wait_until_none(lambda: wanted - known(prometheus))

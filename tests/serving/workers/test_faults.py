@@ -141,9 +141,9 @@ async def test_a_line_without_end_is_cut_off(provider: Provider, monkeypatch: py
 
 async def test_a_redirect_is_not_followed(provider: Provider):
     async with serving(provider.wire) as other:
-        head = f"HTTP/1.1 307 Elsewhere\r\nlocation: {other.url}/v1\r\ncontent-length: 0\r\n\r\n".encode()
-        for status in (b"307", b"308", b"302", b"301"):
-            async with playing(provider, Fault(head.replace(b"307", status), keeps_alive=True)) as ask:
+        for status in (307, 308, 302, 301):
+            head = f"HTTP/1.1 {status} Elsewhere\r\nlocation: {other.url}/v1\r\ncontent-length: 0\r\n\r\n"
+            async with playing(provider, Fault(head.encode(), keeps_alive=True)) as ask:
                 error, _ = await ask()
             assert type(error) is WorkerRefused
             assert "base_url" in error.detail
