@@ -166,7 +166,7 @@ def requests(draw: st.DrawFn) -> Json:
     }
     if draw(st.integers(0, 3)) == 0:
         asked["reasoning_effort"] = draw(st.sampled_from(LEVELS))
-    if draw(st.integers(0, 3)) == 0:
+    if draw(st.booleans()):
         names = draw(st.lists(st.sampled_from(TOOLS), min_size=1, unique=True))
         asked["tools"] = [{"type": "function", "function": {"name": name}} for name in names]
     return asked
