@@ -35,7 +35,7 @@ from serving.api.resolve import ResolvedTask, resolve
 from serving.api.resuming import ToolAnswer, attach, find_tool_answer
 from serving.api.wire import Wire
 from serving.runs.claims import Claim
-from serving.runs.following import follow, follow_segment, retell
+from serving.runs.following import follow, follow_segment, retell, wait_until_begun
 from serving.runs.service import Service
 from serving.runs.tool_ids import CallIds, CallName
 
@@ -229,6 +229,8 @@ class RunResponse(Response):
         """A run that outlives this response, or the claim of the earlier one that is to answer."""
         store = self._service.store
         claim = await keeping.claim(store, self._id)
+        while claim and claim.run_id != self._id and not await wait_until_begun(store, claim):
+            claim = await keeping.claim(store, self._id)
         self._is_joined = claim is not None
         if claim is not None and claim.run_id != self._id:
             return claim

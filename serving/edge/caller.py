@@ -63,7 +63,8 @@ def check_origin(headers: Headers, policy: Policy, server: str) -> str | None:
 
 def check_content_type(method: str, headers: Headers, *, is_upload: bool = False) -> None:
     """A body is JSON: what a form, or a page without a preflight, can send is not. An upload is a form; a foreign
-    page cannot send one here, because `check_origin` came first.
+    page cannot send one here, because `check_origin` came first. Where there is no body, such as of a cancel, no type
+    is asked for.
 
     Raises:
         WrongContentType: it says that it is something else, or nothing.
@@ -71,12 +72,20 @@ def check_content_type(method: str, headers: Headers, *, is_upload: bool = False
     if method not in WITH_BODY:
         return
     given = _values(headers, b"content-type")
+    if not given and not _has_body(headers):
+        return
     wanted = "multipart/form-data" if is_upload else "application/json"
     if [value.split(";")[0].strip().lower() for value in given] != [wanted]:
         said = quote(given[0]) if given else "missing"
         raise WrongContentType(
             f"The Content-Type header is {said}. Send `Content-Type: {wanted}`.", param="Content-Type"
         )
+
+
+def _has_body(headers: Headers) -> bool:
+    """By its length or its framing (RFC 9112, section 6.3)."""
+    lengths = {*_values(headers, b"content-length")}
+    return bool(lengths - {"0"} or _values(headers, b"transfer-encoding"))
 
 
 def _values(headers: Headers, name: bytes) -> list[str]:

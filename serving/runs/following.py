@@ -45,7 +45,9 @@ async def follow(store: RecordStore, claim: Claim) -> AsyncGenerator[Run]:
         BadTask: its texts are not kept any more.
     """
     id = claim.run_id
-    records = await _begun(store, claim)
+    if not await wait_until_begun(store, claim):
+        raise Interrupted("Nothing was run for this yet. Ask again.", retryable=True)
+    records = await store.get(id)
     if records is None or records.record.status in ("running", "detached"):
         async with _pumped(store, id) as run:
             yield run
@@ -61,25 +63,24 @@ async def follow(store: RecordStore, claim: Claim) -> AsyncGenerator[Run]:
         yield run
 
 
-async def _begun(store: RecordStore, claim: Claim) -> RunRecords | None:
-    """The records of a run once it has begun; None: its first event is all there is.
+async def wait_until_begun(store: RecordStore, claim: Claim) -> bool:
+    """Wait for the first event of a run that an earlier request has claimed; False: nothing was run and the name is
+    free again, because that request was refused or its server has stopped.
 
     Raises:
-        Interrupted: it has not begun, and can be asked for again.
+        Interrupted: it has not begun for a long time, and can be asked for again.
     """
     loop = asyncio.get_running_loop()
     began_s = asked_s = loop.time()
-    while True:
-        records = await store.get(claim.run_id)
-        if records is not None or (await store.events(claim.run_id, 0)).items:
-            return records
+    while await store.get(claim.run_id) is None and not (await store.events(claim.run_id, 0)).items:
         if loop.time() - asked_s > ASK_S:
             asked_s = loop.time()
             if await store.free(claim):
-                raise Interrupted("The server that was to run this has stopped. Ask again.", retryable=True)
+                return False
             if asked_s - began_s > BEGINS_S:
                 raise Interrupted("This has not begun yet. Ask again.", retryable=True)
         await asyncio.sleep(POLL_S)
+    return True
 
 
 @asynccontextmanager

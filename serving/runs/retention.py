@@ -37,12 +37,25 @@ ACCOUNT_CONTENT = """SELECT id FROM run WHERE {column} = '{id}' AND made_us < {{
     AND (body_bytes > 0 OR EXISTS (SELECT 1 FROM run_event e WHERE e.run_id = run.id)) ORDER BY made_us LIMIT {{1}}"""
 """Of one team, or one key."""
 OLD_RUNS = "SELECT id FROM run WHERE made_us < {0} AND ended_us IS NOT NULL ORDER BY made_us LIMIT {1}"
-OLD_CLAIMS = "DELETE FROM idempotency WHERE drop_us < {0}"
-OLD_ANSWERS = "DELETE FROM cached_answer WHERE drop_us < {0}"
-OLD_BATCHES = (
-    "DELETE FROM stored_file WHERE drop_us < {0}",
-    "DELETE FROM batch WHERE drop_us < {0} AND status NOT IN ('validating', 'in_progress', 'finalizing', 'cancelling')",
+OLDEST = "DELETE FROM {table} WHERE ({key}) IN (SELECT {key} FROM {table} WHERE {of} {time} < {{0}} {but} ORDER BY {time} LIMIT {step})"
+"""The oldest rows of a table, by one of its columns."""
+
+
+def oldest(table: str, key: str, time: str, of: str = "", but: str = "", step: int = STEP) -> str:
+    """The statement that deletes up to `step` of them: `key` names its primary key, `of` and `but` say which."""
+    return OLDEST.format(table=table, key=key, time=time, of=of, but=but, step=step)
+
+
+FILES_STEP = 10
+"""Files, which may be large, that one step removes."""
+UNDER_WAY = "AND status NOT IN ('validating', 'in_progress', 'finalizing', 'cancelling')"
+DROPPED = (
+    oldest("idempotency", "account, name", "drop_us"),
+    oldest("cached_answer", "owner, asked", "drop_us"),
+    oldest("stored_file", "id", "drop_us", step=FILES_STEP),
+    oldest("batch", "id", "drop_us", but=UNDER_WAY),
 )
+"""Of tables whose rows say until when they are kept."""
 OLD_ITEMS = """SELECT i.conversation_id, i.number, i.n_bytes FROM conversation_item i JOIN conversation c ON c.id = i.conversation_id
     WHERE {of} i.made_us < {{0}} ORDER BY i.made_us, i.conversation_id, i.number LIMIT {step}"""
 OF_CONVERSATIONS = (
@@ -51,10 +64,9 @@ OF_CONVERSATIONS = (
     """DELETE FROM conversation_item WHERE (conversation_id, number) IN
     (SELECT old.conversation_id, old.number FROM ({items}) AS old)""",
     """DELETE FROM conversation WHERE id IN (SELECT c.id FROM conversation c WHERE {of} c.changed_us < {{0}}
-    AND NOT EXISTS (SELECT 1 FROM conversation_item i WHERE i.conversation_id = c.id))""",
+    AND NOT EXISTS (SELECT 1 FROM conversation_item i WHERE i.conversation_id = c.id) ORDER BY c.changed_us LIMIT {step})""",
 )
 """Their items go one turn after another, and they with the last of them."""
-ACCOUNT_FILES = "DELETE FROM stored_file WHERE {column} = '{id}' AND made_us < {{0}}"
 OLD_EVENTS = """DELETE FROM run_event WHERE (run_id, first_seq) IN (SELECT e.run_id, e.first_seq FROM run_event e LEFT JOIN run r ON r.id = e.run_id
     WHERE (e.at_us < {0} AND r.body_bytes > 0) OR (e.at_us < {1} AND (r.id IS NULL OR r.ended_us IS NOT NULL)) ORDER BY e.at_us LIMIT {2})"""
 """Of runs with a body after a while; where the events are all there is, as of a run that was lost, when
@@ -116,17 +128,21 @@ class Retention:
         )
 
     @property
-    def of_files(self) -> list[tuple[str, int]]:
-        """Statements that remove files of teams and keys that keep less, each with its bound."""
-        return [(ACCOUNT_FILES.format(column=column, id=id), bound) for column, id, bound in self.of_accounts]
+    def of_rows(self) -> list[tuple[str, int]]:
+        """Statements that remove whatever is no run, each with its bound."""
+        files = [
+            (oldest("stored_file", "id", "made_us", of=f"{column} = '{id}' AND", step=FILES_STEP), bound)
+            for column, id, bound in self.of_accounts
+        ]
+        at_us = now_us()
+        return [*((statement, at_us) for statement in DROPPED), *files, *self._of_conversations]
 
     @property
-    def of_conversations(self) -> list[tuple[str, int]]:
-        """Statements that remove turns of conversations, each with its bound."""
+    def _of_conversations(self) -> list[tuple[str, int]]:
         bounds = [("", self.content_us)]
         bounds += [(f"c.{column} = '{id}' AND", bound) for column, id, bound in self.of_accounts]
         return [
-            (statement.format(of=of, items=OLD_ITEMS.format(of=of, step=STEP)), bound)
+            (statement.format(of=of, items=OLD_ITEMS.format(of=of, step=STEP), step=STEP), bound)
             for of, bound in bounds
             for statement in OF_CONVERSATIONS
         ]
@@ -155,11 +171,7 @@ async def _remove(connection: PostgresConnection, items: Sequence[Retention]) ->
         ]
         for statement in REMOVE_RUN:
             await connection.execute(statement.format("= ANY ($1::text[])"), ids)
-        await connection.execute(OLD_CLAIMS.format("$1"), now_us())
-        await connection.execute(OLD_ANSWERS.format("$1"), now_us())
-        for statement in OLD_BATCHES:
-            await connection.execute(statement.format("$1"), now_us())
-        for statement, bound in (*items[-1].of_files, *items[-1].of_conversations):
+        for statement, bound in items[-1].of_rows:
             status = await connection.execute(statement.format("$1"), bound)
             removed += int(status.rpartition(" ")[2]) if status.startswith("DELETE") else 0
         bounds = (items[-1].events_us, items[-1].content_us, STEP)
@@ -177,11 +189,7 @@ def _remove_sqlite(connection: sqlite3.Connection, items: Sequence[Retention]) -
     ids = connection.execute(OLD_RUNS.format("?", "?"), (items[-1].numbers_us, STEP)).fetchall()
     for statement in REMOVE_RUN:
         connection.executemany(statement.format("= ?"), ids)
-    connection.execute(OLD_CLAIMS.format("?"), (now_us(),))
-    connection.execute(OLD_ANSWERS.format("?"), (now_us(),))
-    for statement in OLD_BATCHES:
-        connection.execute(statement.format("?"), (now_us(),))
-    for statement, bound in (*items[-1].of_files, *items[-1].of_conversations):
+    for statement, bound in items[-1].of_rows:
         n = connection.execute(statement.format("?1"), (bound,)).rowcount
         removed += n if statement.startswith("DELETE") else 0
     bounds = (items[-1].events_us, items[-1].content_us, STEP)

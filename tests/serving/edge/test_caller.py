@@ -178,3 +178,11 @@ async def test_a_body_that_does_not_say_that_it_is_json_is_a_415_that_names_the_
 async def test_json_with_a_charset_is_json() -> None:
     async with served(team()) as api:
         assert (await asked(api, **{"content-type": "Application/JSON; charset=utf-8"})).status_code == 200
+
+
+async def test_a_request_without_a_body_needs_no_type() -> None:
+    async with served(team()) as api:
+        run_id = (await asked(api)).headers["x-podium-workflow-id"]
+        answer = await api.http.post(f"/v1/workflows/{run_id}/cancel")
+        assert "content-type" not in answer.request.headers
+        assert answer.status_code == 200

@@ -8,7 +8,7 @@ from conductor.run.record import Account
 from serving.accounts.caller import ANYBODY
 from serving.database.address import Address
 from serving.runs.database_store import DatabaseStore
-from serving.runs.retention import DAY_US
+from serving.runs.retention import DAY_US, REMOVE, STEP, Retention
 from serving.runs.rows import now_us
 from serving.settings.sections import StoreSettings
 from tests.serving.runs.stores import opened
@@ -102,3 +102,16 @@ async def test_events_go_once_the_record_is_complete_and_of_a_lost_run_with_its_
         gone = await other.get("lost")
         assert gone is not None
         assert (gone.record.status, gone.has_content) == ("lost", False)
+
+
+async def test_what_many_requests_left_goes_step_by_step(store_address: Address) -> None:
+    columns = "account, name, body_hash, run_id, owner, drop_us"
+    rows = ", ".join(f"('k1', 'name{n}', '', 'wf_{n}', 'gone', {n})" for n in range(2 * STEP + 200))
+    async with opened(store_address) as (ledger, store):
+        async with (await ledger.database()).writing() as connection:
+            await connection.exec_driver_sql(f"INSERT INTO idempotency ({columns}) VALUES {rows}")
+        writer = (await ledger.ledger()).writer
+        assert await writer.do(REMOVE, Retention.of(StoreSettings())) == STEP
+        oldest = await store._rows(text("SELECT min(drop_us) FROM idempotency"))
+        assert oldest[0][0] == STEP
+        assert await store.remove_old() == STEP + 200
