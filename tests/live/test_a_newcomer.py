@@ -1,9 +1,12 @@
 """`make demo` and `make serve`, as a newcomer types them (set-up aside). Named to run before the shared engines are up."""
 
+import asyncio
 import os
+import sqlite3
 import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import httpx2 as httpx
@@ -12,6 +15,8 @@ import yaml
 
 from cluster.local.processes import ServeError, free_port, processes_of
 from cluster.local.server import Server
+from serving.database.address import sqlite_address
+from serving.database.migrate import VERSION_TABLE, migrate
 from tests import secrets
 from tests.conftest import PODIUM, ROOT
 
@@ -76,3 +81,17 @@ def test_settings_that_cannot_be_used_end_the_start_with_their_fault() -> None:
             Server(settings=path, port=0).__enter__()
     finally:
         path.unlink()
+
+
+def test_a_store_of_another_version_ends_the_start_before_ray_is_started(tmp_path: Path) -> None:
+    address = sqlite_address(tmp_path / "podium.db")
+    env = {"PODIUM_STORE_URL": f"sqlite:///{address.path}"}
+    for to, said in (("0005", "`podium store migrate`"), (None, "a newer one wrote it")):
+        asyncio.run(migrate(address, to=to))
+        if to is None:
+            with closing(sqlite3.connect(address.path)) as connection, connection:
+                connection.execute(f"UPDATE {VERSION_TABLE} SET version_num = '9999'")
+        server = Server(settings=ROOT / "cluster/scripted.yaml", port=0, env=env, log=tmp_path / "log")
+        with pytest.raises(ServeError, match=said):
+            server.__enter__()
+        assert "ray" not in server.log.read_text().lower()
