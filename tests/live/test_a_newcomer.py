@@ -6,10 +6,12 @@ import sqlite3
 import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
 import httpx2 as httpx
+import psutil
 import pytest
 import yaml
 
@@ -19,8 +21,22 @@ from serving.database.address import sqlite_address
 from serving.database.migrate import VERSION_TABLE, migrate
 from tests import secrets
 from tests.conftest import PODIUM, ROOT
+from tests.live.test_secrets import listening_beyond_loopback
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
+
+
+def watch_ports(demo: "subprocess.Popen[str]", tag: str) -> tuple[str, set[str], set[str]]:
+    """What a program says until it ends; the names of its processes that listen, and which of them beyond loopback."""
+    names, beyond = set[str](), set[str]()
+    while True:
+        try:
+            return demo.communicate(timeout=2)[0], names, beyond
+        except subprocess.TimeoutExpired:
+            for process in processes_of(tag):
+                with suppress(psutil.Error):
+                    names |= {process.name()} if process.net_connections(kind="tcp") else set()
+                    beyond |= set(listening_beyond_loopback([process]))
 
 
 @pytest.mark.vllm
@@ -34,13 +50,16 @@ def test_the_demo_shows_plan_answer_cost_and_trace_ends_0_and_leaves_no_secret_a
     path = tmp_path / "local.yaml"
     path.write_text(yaml.safe_dump(settings))
     began_s, planted, unused = secrets.now_s(), secrets.planted(), secrets.unused_shared_memory()
-    command = [PODIUM, "demo", "--port", str(free_port()), "--settings", str(path)]
-    demo = subprocess.run(
-        command, cwd=ROOT, env=os.environ | planted, capture_output=True, text=True, timeout=380, check=False
-    )
-    assert demo.returncode == 0, demo.stdout + demo.stderr
+    port = free_port()
+    command = [PODIUM, "demo", "--port", str(port), "--settings", str(path)]
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with subprocess.Popen(command, cwd=ROOT, env=os.environ | planted, **pipes) as demo:
+        said, names, beyond = watch_ports(demo, f"{ROOT}:{port}:")
+    assert demo.returncode == 0, said
     for shown in ("step", "answer", "cost", "trace"):
-        assert shown in demo.stdout.lower()
+        assert shown in said.lower()
+    assert any("VLLM" in name for name in names), names
+    assert beyond == set()
     assert secrets.files_with(planted, began_s) == []
     assert secrets.unused_shared_memory() <= unused
 
