@@ -12,8 +12,9 @@ if TYPE_CHECKING:
 
 NONE = "none"
 """What lifts a limit."""
-OFF = ("max_effort",)
-"""Fields for which `none` is a level, and which `any` lifts."""
+OFF = ("max_effort", "tools")
+"""Fields for which `none` means none at all, and which `any` lifts."""
+LISTS = ("models", "workers", "exclude_workers", "providers", "regions", "tools")
 
 
 async def team_policy(directory: Directory, options: argparse.Namespace) -> None:
@@ -63,8 +64,9 @@ def read_fields(texts: list[str]) -> AccountPolicy:
 def _value(name: str, text: str, default: object) -> object:
     if text == "any" or (text == NONE and name not in OFF):
         return default
-    is_list = name in ("models", "workers", "exclude_workers", "providers", "regions")
-    return [part for part in text.split(",") if part] if is_list else text
+    if name == "tools" and text == NONE:
+        return []
+    return [part for part in text.split(",") if part] if name in LISTS else text
 
 
 def _show(policy: AccountPolicy, options: argparse.Namespace) -> None:

@@ -66,6 +66,7 @@ def run_child(
 
     import serving.app  # sets the tracing variables that Ray's processes inherit
     from cluster.local.exposure import require_key
+    from cluster.local.store import require_version
     from conductor.errors import StoreUnavailable
     from serving.database.address import StoreError
     from serving.edge.open_files import raise_file_limit
@@ -74,6 +75,7 @@ def run_child(
     try:
         for arguments in app_arguments(target):
             serving.app.build_app(arguments)
+            require_version(arguments["settings"], os.environ)
             require_key(host, arguments["settings"], os.environ)
     except (SettingsError, StoreError, StoreUnavailable) as error:
         print(f"{error.message} {error.detail}".rstrip())  # before Ray is started, which takes a while

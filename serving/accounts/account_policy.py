@@ -48,6 +48,10 @@ class AccountPolicy(BaseModel, frozen=True):
     max_depth: int | None = Field(
         default=None, ge=0, le=3, description="How deep a step may call the whole team again."
     )
+    tools: Names | None = Field(
+        default=None,
+        description="The client's tools that a request may offer, in a namespace `NAMESPACE.NAME`.",
+    )
     max_effort: Effort | None = Field(
         default=None, description="The highest `reasoning_effort`, of requests and of workers."
     )
@@ -87,6 +91,7 @@ class AccountPolicy(BaseModel, frozen=True):
             max_steps=least(self.max_steps, other.max_steps),
             max_rounds=least(self.max_rounds, other.max_rounds),
             max_depth=least(self.max_depth, other.max_depth),
+            tools=_both(self.tools, other.tools),
             max_effort=_least_effort(self.max_effort, other.max_effort),
             max_cost_usd=least(self.max_cost_usd, other.max_cost_usd),
             requests_per_minute=least(self.requests_per_minute, other.requests_per_minute),
@@ -107,6 +112,10 @@ class AccountPolicy(BaseModel, frozen=True):
     def allows_model(self, name: str) -> bool:
         """Whether `model` may be that name."""
         return self.models is None or name in self.models
+
+    def allows_tool(self, name: str) -> bool:
+        """Whether a request may offer the tool of that name."""
+        return self.tools is None or name in self.tools
 
     def allows_worker(self, worker: WorkerSettings) -> bool:
         """Whether it may be called, wherever its calls go."""

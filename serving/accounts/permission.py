@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from conductor.errors import NotAllowed, quote
 from conductor.model.permit import EFFORTS, Permit
+from conductor.model.tools import Toolset
 from conductor.run.ledger import Budget
 from conductor.run.record import Record, RunRecords
 from conductor.run.task import Task
@@ -64,6 +65,7 @@ def narrow_task(task: Task, asked: Asked, policies: Policies, settings: Settings
     _check_model(task.model, asked, policies)
     _check_workers(asked, permit, policies, settings)
     _check_limits(asked, policies)
+    check_tools(task.tools, policies)
     return replace(
         task,
         max_steps=least(task.max_steps, policy.max_steps),
@@ -83,6 +85,18 @@ def narrow_records(records: RunRecords, policies: Policies, settings: Settings) 
 
     inner = {id: narrow(record) for id, record in records.inner.items()}
     return replace(records, record=narrow(records.record), inner=inner)
+
+
+def check_tools(tools: Toolset, policies: Policies) -> None:
+    """See that a run may offer `tools` to its workers: what is not offered cannot be called, whatever a worker writes.
+
+    Raises:
+        NotAllowed: naming the first that it may not.
+    """
+    for tool in tools.tools:
+        name = f"{tool.namespace}.{tool.name}" if tool.namespace else tool.name
+        if whose := policies.whose(_allows_tool(name)):
+            raise _refusal("tools", whose, f"the tool {quote(name)} may not be offered. Leave it out")
 
 
 def not_planned(model: str, policies: Policies) -> NotAllowed:
@@ -128,6 +142,10 @@ def _check_workers(asked: Asked, permit: Permit, policies: Policies, settings: S
 
 def _allows(worker: WorkerSettings) -> Callable[[AccountPolicy], bool]:
     return lambda policy: policy.allows_worker(worker)
+
+
+def _allows_tool(name: str) -> Callable[[AccountPolicy], bool]:
+    return lambda policy: policy.allows_tool(name)
 
 
 def _check_limits(asked: Asked, policies: Policies) -> None:

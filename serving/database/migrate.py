@@ -70,11 +70,25 @@ async def check_version(address: Address) -> str:
     """
     if not address.may_hold_something:
         raise StoreError(f"There is no store at {address.name} yet. `podium store migrate` makes it.")
-    async with Database(address) as database, database.reading() as connection:
-        found = await connection.run_sync(find_version)
+    found = await see_version(address)
     if found is None:
         raise StoreError(f"The store {address.name} is empty. `podium store migrate` makes its tables.")
-    _compare(address, found)
+    return found
+
+
+async def see_version(address: Address) -> str | None:
+    """The version of the schema at `address`; None where there is none yet. Nothing is changed.
+
+    Raises:
+        StoreError: it is not this Podium's.
+        StoreUnavailable: the database is away.
+    """
+    if not address.may_hold_something:
+        return None
+    async with Database(address) as database, database.reading() as connection:
+        found = await connection.run_sync(find_version)
+    if found is not None:
+        _compare(address, found)
     return found
 
 

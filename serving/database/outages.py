@@ -34,6 +34,8 @@ AWAY: tuple[type[Exception], ...] = (
     asyncpg.ReadOnlySQLTransactionError,  # a standby: after a fail-over the address leads to the new primary
     asyncpg.InterfaceError,  # the connection is closed
 )
+NO_DATABASE = (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
+"""A SQLite file that is something else, or damaged."""
 SQLITE_AWAY = (
     sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_LOCKED,
@@ -76,6 +78,10 @@ def mapped_errors(address: Address) -> Generator[None]:
         for kind, why in REFUSED.items():
             if isinstance(error, kind):
                 raise StoreError(f"The store {address.name} {why}.") from None
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF in NO_DATABASE:
+            raise StoreError(
+                f"The store {address.name} is no SQLite database, or is damaged. Restore a backup, or name another file."
+            ) from None
         if is_away(error):
             raise unavailable(address, error) from None
         raise

@@ -15,7 +15,7 @@ from conductor.run.run import Run
 from conductor.run.team import Team
 from conductor.run.turns import Given
 from serving.accounts.account_policy import UNLIMITED, Policies
-from serving.accounts.permission import narrow_records, not_kept
+from serving.accounts.permission import check_tools, narrow_records, not_kept
 from serving.pool import Pool
 from serving.runs.content import ContentJournal, kept_part
 from serving.runs.kept import KeptRuns
@@ -122,6 +122,8 @@ class Continuing:
         pool = self._pool()
         if given is not None and not records.record.task.permit.stores:
             raise not_kept("tools")  # it would be kept when it waits again
+        new = given.tools if given is not None else None
+        check_tools(records.record.task.tools if new is None else new, policies)
         record, team = records.record, _team_of(records, pool)
         journal = ContentJournal(record.task.permit, self._store.note)
 

@@ -243,6 +243,20 @@ def test_the_three_have_the_same_pools_images_variables_and_keys() -> None:
         assert other["file_mounts"] == aws["file_mounts"]
 
 
+def test_ray_listens_alike_on_all_of_them() -> None:
+    """Its sockets are looked at on those of `onprem` (tests/live/test_ports.py), which so speaks for all."""
+    for key in ("head_start_ray_commands", "worker_start_ray_commands"):
+        started = {provider: listening_options(read(provider)[key][-1]) for provider in FILES}
+        assert len(set(map(frozenset, started.values()))) == 1, started
+
+
+def listening_options(command: str) -> set[str]:
+    """The options of `ray start` but for those that say what a node has."""
+    options = command.partition("ray start ")[2].split(" --")
+    named = {option.strip().removeprefix("--") for option in options}
+    return {each for each in named if not each.startswith(("num-", "resources="))}
+
+
 def test_the_two_clouds_have_equally_many_nodes_of_each_pool() -> None:
     aws, gcp = (node_types(read(cloud)) for cloud in CLOUDS)
     for name in aws:

@@ -1,21 +1,42 @@
 """`make demo` and `make serve`, as a newcomer types them (set-up aside). Named to run before the shared engines are up."""
 
+import asyncio
 import os
+import sqlite3
 import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
 import httpx2 as httpx
+import psutil
 import pytest
 import yaml
 
 from cluster.local.processes import ServeError, free_port, processes_of
 from cluster.local.server import Server
+from serving.database.address import sqlite_address
+from serving.database.migrate import VERSION_TABLE, migrate
 from tests import secrets
 from tests.conftest import PODIUM, ROOT
+from tests.live.test_secrets import listening_beyond_loopback
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
+
+
+def watch_ports(demo: "subprocess.Popen[str]", tag: str) -> tuple[str, set[str], set[str]]:
+    """What a program says until it ends; the names of its processes that listen, and which of them beyond loopback."""
+    names, beyond = set[str](), set[str]()
+    while True:
+        try:
+            return demo.communicate(timeout=2)[0], names, beyond
+        except subprocess.TimeoutExpired:
+            for process in processes_of(tag):
+                with suppress(psutil.Error):
+                    names |= {process.name()} if process.net_connections(kind="tcp") else set()
+                    beyond |= set(listening_beyond_loopback([process]))
 
 
 @pytest.mark.vllm
@@ -29,13 +50,16 @@ def test_the_demo_shows_plan_answer_cost_and_trace_ends_0_and_leaves_no_secret_a
     path = tmp_path / "local.yaml"
     path.write_text(yaml.safe_dump(settings))
     began_s, planted, unused = secrets.now_s(), secrets.planted(), secrets.unused_shared_memory()
-    command = [PODIUM, "demo", "--port", str(free_port()), "--settings", str(path)]
-    demo = subprocess.run(
-        command, cwd=ROOT, env=os.environ | planted, capture_output=True, text=True, timeout=380, check=False
-    )
-    assert demo.returncode == 0, demo.stdout + demo.stderr
+    port = free_port()
+    command = [PODIUM, "demo", "--port", str(port), "--settings", str(path)]
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with subprocess.Popen(command, cwd=ROOT, env=os.environ | planted, **pipes) as demo:
+        said, names, beyond = watch_ports(demo, f"{ROOT}:{port}:")
+    assert demo.returncode == 0, said
     for shown in ("step", "answer", "cost", "trace"):
-        assert shown in demo.stdout.lower()
+        assert shown in said.lower()
+    assert any("VLLM" in name for name in names), names
+    assert beyond == set()
     assert secrets.files_with(planted, began_s) == []
     assert secrets.unused_shared_memory() <= unused
 
@@ -76,3 +100,17 @@ def test_settings_that_cannot_be_used_end_the_start_with_their_fault() -> None:
             Server(settings=path, port=0).__enter__()
     finally:
         path.unlink()
+
+
+def test_a_store_of_another_version_ends_the_start_before_ray_is_started(tmp_path: Path) -> None:
+    address = sqlite_address(tmp_path / "podium.db")
+    env = {"PODIUM_STORE_URL": f"sqlite:///{address.path}"}
+    for to, said in (("0005", "`podium store migrate`"), (None, "a newer one wrote it")):
+        asyncio.run(migrate(address, to=to))
+        if to is None:
+            with closing(sqlite3.connect(address.path)) as connection, connection:
+                connection.execute(f"UPDATE {VERSION_TABLE} SET version_num = '9999'")
+        server = Server(settings=ROOT / "cluster/scripted.yaml", port=0, env=env, log=tmp_path / "log")
+        with pytest.raises(ServeError, match=said):
+            server.__enter__()
+        assert "ray" not in server.log.read_text().lower()

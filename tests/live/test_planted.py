@@ -67,6 +67,8 @@ async def test_secrets_in_keys_prompts_and_settings_are_in_no_log_record_trace_o
 ) -> None:
     began_s, planted = secrets.now_s(), secrets.planted()
     words = {"extra_body": word()}
+    quoted = {"key in a prompt": f"sk-proj-{uuid.uuid4().hex}A1"}
+    """A secret of a known form, which is taken out of all that is kept of the prompt that holds it."""
     prompts = {name: word() for name in ("question", "system prompt")}
     with receiving() as spans:
         async with serving(OpenAIWire()) as upstream:
@@ -85,15 +87,16 @@ async def test_secrets_in_keys_prompts_and_settings_are_in_no_log_record_trace_o
                     for name, *more in (("boss", "--scopes", "admin"), ("app",))
                 }
                 keys["unknown"] = ApiKey.make().reveal()
-                said = await ask_everything(server.url, keys, prompts)
+                said = await ask_everything(server.url, keys, prompts, quoted["key in a prompt"])
                 assert upstream.requests[0].body["token"] == words["extra_body"], (
                     "it was sent where it should"
                 )
                 assert all(
-                    any(prompt in str(each.body) for each in upstream.requests) for prompt in prompts.values()
+                    any(prompt in str(each.body) for each in upstream.requests)
+                    for prompt in (prompts | quoted).values()
                 )
                 await asyncio.to_thread(spans.wait_for, said.trace_id, lambda found: len(found) >= 2)
-                all_secrets = planted | words | keys
+                all_secrets = planted | words | keys | quoted
                 places = {path: words, **dict.fromkeys(files_of(store["PODIUM_STORE_URL"]), prompts)}
                 assert found_elsewhere(all_secrets | prompts, places, began_s) == [], "while it runs"
             finally:
@@ -124,12 +127,12 @@ class Said:
         self.errors, self.records, self.trace_id = "", "", ""
 
 
-async def ask_everything(url: str, keys: dict[str, str], prompts: dict[str, str]) -> Said:
+async def ask_everything(url: str, keys: dict[str, str], prompts: dict[str, str], quoted: str) -> Said:
     """Runs that answer, fail and are refused, by every key; their records, as an administrator reads them."""
     said = Said()
     talk = [
         {"role": "system", "content": prompts["system prompt"]},
-        {"role": "user", "content": prompts["question"]},
+        {"role": "user", "content": f"{prompts['question']} My key is {quoted}."},
     ]
     async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
 

@@ -148,10 +148,13 @@ def test_a_policy_is_set_shown_and_lifted(podium: Podium) -> None:
             "local_only=true",
             "max_cost_usd=0.50",
             "max_effort=none",
+            "tools=none",
         )
         shown = json.loads(podium(verb, "policy", name, "max_cost_usd=any", "models=none", "--json").out)
-        assert shown == {"local_only": True, "max_effort": "none"}
-        podium(verb, "policy", name, "max_effort=any", "local_only=any")
+        assert shown == {"local_only": True, "max_effort": "none", "tools": []}
+        shown = json.loads(podium(verb, "policy", name, "tools=clock,crm.look_up", "--json").out)
+        assert sorted(shown["tools"]) == ["clock", "crm.look_up"]
+        podium(verb, "policy", name, "max_effort=any", "local_only=any", "tools=any")
         lines = podium(verb, "policy", name).out.splitlines()
         assert [line.split()[1] for line in lines] == ["-"] * len(lines)
         assert any(line.startswith("tokens_per_minute") and "read and written" in line for line in lines)

@@ -36,6 +36,7 @@ Json = dict[str, Any]
 WORKERS = ("w0", "w1", "w2", "w3")
 EVERYBODY = ("boss", *WORKERS)
 PROVIDERS, REGIONS = ("openai", "mistral"), ("eu", "us")
+TOOLS = ("clock", "mail", "shell")
 LEVELS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 ACCOUNT = Account("key_1", "team_1")
 SECRET, PERSON = "sk-proj-" + "0a1B" * 8, "ada.lovelace@example.org"
@@ -126,6 +127,7 @@ RULES: dict[str, st.SearchStrategy[Any]] = {
     "max_rounds": st.integers(1, 3),
     "max_depth": st.integers(0, 2),
     "max_effort": st.sampled_from(LEVELS),
+    "tools": st.lists(st.sampled_from(TOOLS), max_size=2, unique=True),
     "max_cost_usd": st.sampled_from(["0.0005", "0.01"]),
     "store_content": st.booleans(),
     "redact_personal_data": st.booleans(),
@@ -164,6 +166,9 @@ def requests(draw: st.DrawFn) -> Json:
     }
     if draw(st.integers(0, 3)) == 0:
         asked["reasoning_effort"] = draw(st.sampled_from(LEVELS))
+    if draw(st.booleans()):
+        names = draw(st.lists(st.sampled_from(TOOLS), min_size=1, unique=True))
+        asked["tools"] = [{"type": "function", "function": {"name": name}} for name in names]
     return asked
 
 
@@ -208,6 +213,9 @@ def look_at_calls(case: Case, calls: Mapping[str, list[Any]], rules: list[Json],
             effort = call.sampling.effort
             if efforts and effort is not None and LEVELS.index(effort) > min(efforts):
                 found["effort"] += 1
+            offered = {tool.name for tool in call.tools.tools}
+            if any("tools" in rule and not offered <= {*rule["tools"]} for rule in rules):
+                found["tools"] += 1
     return sum(map(len, calls.values()))
 
 

@@ -26,6 +26,7 @@ policies = st.builds(
     regions=st.none() | NAMES,
     local_only=st.booleans(),
     max_steps=st.none() | st.integers(1, 9),
+    tools=st.none() | NAMES,
     max_effort=st.none() | st.sampled_from(EFFORTS),
     max_cost_usd=st.none() | AMOUNTS,
     store_content=st.booleans(),
@@ -60,6 +61,7 @@ def test_nothing_is_allowed_that_one_of_them_forbids(one: AccountPolicy, two: Ac
         assert both.allows_worker(worker) == permit.allows(worker.name) == allowed
     for name in "abcde":
         assert both.allows_model(name) == (one.allows_model(name) and two.allows_model(name))
+        assert both.allows_tool(name) == (one.allows_tool(name) and two.allows_tool(name))
     assert permit.stores == (one.store_content and two.store_content)
 
 

@@ -13,6 +13,7 @@ from tests.serving.api.keyed import Keyed, keyed
 from tests.serving.api.served import ASK, PRICE, TWO, plan, scripted, step, team
 
 CHAT = "/v1/chat/completions"
+TOOL = {"type": "function", "function": {"name": "look_up"}}
 
 
 def settings(*plans: Any, **changes: Any) -> Any:
@@ -55,6 +56,8 @@ async def ask(it: Keyed, who: str = "mine", **body: Any) -> Any:
         ({"max_steps": 1}, {"podium": {"plan": [step("a"), step("b")]}}, "podium.plan", "1 steps at most, and this has 2"),
         ({"max_rounds": 1}, {"podium": {"rounds": 2}}, "podium.rounds", "1 rounds at most"),
         ({"max_effort": "low"}, {"reasoning_effort": "high"}, "reasoning_effort", "'low' at most"),
+        ({"tools": []}, {"tools": [TOOL]}, "tools", "'look_up' may not be offered"),
+        ({"tools": ["other"]}, {"tools": [TOOL], "model": "a", "tool_choice": "none"}, "tools", "'look_up' may not be offered"),
         ({"store_content": False}, {"podium": {"keep": True}}, "podium.keep", "no text of a run is kept"),
         ({"store_content": False}, {"podium": {"background": True}}, "podium.background", "no text of a run is kept"),
     ],
@@ -72,6 +75,21 @@ async def test_what_is_refused_names_the_field_and_who_may_change_it(
         assert not [call for wire in it.api.service.pool.clients for call in wire.calls]  # type: ignore[attr-defined]
         lifted = {field: AccountPolicy.model_fields[field].default for field in policy}
         await limit(it, whose, name, **{field: [*value] if isinstance(value, frozenset) else value for field, value in lifted.items()})  # fmt: skip
+    assert (await ask(it, model="a")).status_code == 200
+
+
+async def test_tools_of_a_namespace_are_named_with_it(it: Keyed) -> None:
+    inside = {
+        "type": "namespace",
+        "name": "crm",
+        "description": "d",
+        "tools": [{"type": "function", "name": "look_up"}],
+    }
+    body = {"model": "a", "input": "Why?", "tools": [inside]}
+    for allowed, status in (("look_up", 400), ("crm.look_up", 200)):
+        await limit(it, "teams", "search", tools=[allowed])
+        answer = await it.ask("mine", "POST", "/v1/responses", body)
+        assert answer.status_code == status, answer.text
     assert (await ask(it, model="a")).status_code == 200
 
 

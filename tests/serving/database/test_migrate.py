@@ -16,7 +16,14 @@ from sqlalchemy.exc import DatabaseError
 from conductor.errors import StoreUnavailable
 from serving.database.address import Address, StoreError, parse_address, sqlite_address
 from serving.database.database import Database
-from serving.database.migrate import VERSION_TABLE, check_version, migrate, newest_version, open_database
+from serving.database.migrate import (
+    VERSION_TABLE,
+    check_version,
+    migrate,
+    newest_version,
+    open_database,
+    see_version,
+)
 from serving.database.schema import ledger, metadata, team
 from tests.databases import Postgres
 
@@ -121,13 +128,13 @@ async def test_another_version_is_refused_with_what_helps(
     async with await open_database(store_address) as database:
         async with database.writing() as connection:
             await connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = '9999'"))
-        for refused in (open_database, migrate, check_version):
+        for refused in (open_database, migrate, check_version, see_version):
             with pytest.raises(StoreError, match="a newer one wrote it"):
                 await refused(store_address)
         async with database.writing() as connection:
             await connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = '0001'"))
     monkeypatch.setattr("serving.database.migrate.newest_version", lambda: "0002")
-    for refused in (open_database, check_version):
+    for refused in (open_database, check_version, see_version):
         with pytest.raises(StoreError, match="`podium store migrate`"):
             await refused(store_address)
 
@@ -167,6 +174,14 @@ async def test_only_this_account_can_read_the_file(tmp_path: Path) -> None:
         modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in address.path.parent.iterdir()}
     assert set(modes.values()) == {0o600}, modes
     assert stat.S_IMODE(address.path.parent.stat().st_mode) == 0o700
+
+
+async def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "podium.db"
+    path.write_text("not a database, whatever it is called")
+    for refused in (open_database, migrate, check_version, see_version):
+        with pytest.raises(StoreError, match=r"podium\.db is no SQLite database, or is damaged"):
+            await refused(sqlite_address(path))
 
 
 async def test_a_file_that_cannot_be_made_is_named() -> None:

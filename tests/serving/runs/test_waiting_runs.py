@@ -172,12 +172,19 @@ async def test_results_of_some_calls_without_tools_get_the_calls_that_are_left()
         assert left["id"] == whole["messages"][-1]["tool_call_id"]
 
 
-async def test_a_run_does_not_go_on_whose_texts_may_not_be_kept_any_more(tmp_path: Path) -> None:
+async def test_a_run_does_not_go_on_whose_texts_may_not_be_kept_or_tools_not_be_offered_any_more(
+    tmp_path: Path,
+) -> None:
     async with keyed(tmp_path, calling_team()) as it:
         asked: Json = ASK | TOOLS
         answer = with_results(asked, (await it.ask("mine", "POST", PATH, asked)).json())
         await limit(it, "keys", "mine", store_content=False)
         refused = await it.ask("mine", "POST", PATH, answer)
         assert refused.status_code == 403, refused.text
-        await limit(it, "keys", "mine", store_content=True)
+        await limit(it, "keys", "mine", store_content=True, tools=["calendar"])
+        refused = await it.ask("mine", "POST", PATH, answer)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (403, "tools"), refused.text
+        await limit(it, "keys", "mine", tools=["clock"])
+        more = answer | {"tools": [*TOOLS["tools"], {"type": "function", "function": {"name": "shell"}}]}
+        assert (await it.ask("mine", "POST", PATH, more)).status_code == 403, "results bring no other tools"
         assert text_of(await it.ask("mine", "POST", PATH, answer)) == "They gave: noon."
