@@ -320,9 +320,9 @@ class DatabaseStore:
             StoreUnavailable: the store is away.
         """
         writer, taken = (await self._store.ledger()).writer, 0
-        for id in await writer.do(TAKE_OVER, TakeOver(self.owner, MOST_AT_ONCE)):
-            if self._journal.has(id) or id in self._resuming:
-                continue
+        mine = await writer.do(TAKE_OVER, TakeOver(self.owner, MOST_AT_ONCE))
+        # Looked at before anything is waited for: what goes on here may end meanwhile, and is no orphan.
+        for id in [id for id in mine if not self._journal.has(id) and id not in self._resuming]:
             records = await self._get_readable(id)
             if records is None:  # after a few replicas it is given up
                 await writer.do(LEAVE_RUN, id)

@@ -98,10 +98,9 @@ async def test_a_name_whose_router_died_before_the_run_began_is_free_again_and_n
         await asyncio.wait(waiting, timeout=2 * ASK_S)
         assert not any(each.done() for each in waiting), "its router lives"
         await let_it_die(other, one.store.owner)
-        for answer in await asyncio.wait_for(asyncio.gather(*waiting), timeout=4 * ASK_S):
-            assert (answer.status_code, answer.headers["x-should-retry"]) == (503, "true")
-        assert (await post()).status_code == 200
-        assert calls(one, other) == 3
+        answers = await asyncio.wait_for(asyncio.gather(*waiting), timeout=4 * ASK_S)
+        assert [answer.status_code for answer in (*answers, await post())] == [200] * 3
+        assert calls(one, other) == 3, "one of them runs, and all have its answer"
 
 
 async def test_a_killed_routers_kept_run_is_finished_by_another_and_its_readers_miss_no_word(
