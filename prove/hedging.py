@@ -39,7 +39,7 @@ class Row:
     calls: int
 
     @property
-    def added(self) -> float:
+    def extra_calls(self) -> float:
         """Calls more than requests that were let in, as a part of these."""
         return self.calls / max(1, self.requests) - 1
 
@@ -80,8 +80,8 @@ def faults(rows: list[Row]) -> list[str]:
     checks = {
         "the tail is still there": hedged.load.p99_s > without.load.p99_s / 2,
         "most answers are later": hedged.load.p50_s > 1.2 * without.load.p50_s,
-        "too many calls were added": hedged.added > MOST_ADDED,
-        "calls were added under overload": overload.added > MOST_ADDED / 5,
+        "too many calls were added": hedged.extra_calls > MOST_ADDED,
+        "calls were added under overload": overload.extra_calls > MOST_ADDED / 5,
         "something was neither answered nor refused": any(row.load.others for row in rows),
     }
     return [what for what, is_so in checks.items() if is_so]
@@ -104,7 +104,7 @@ def main() -> int:
         load = row.load
         table.add_row(
             *(row.name, f"{load.rate:.0f}", str(len(load.took_s)), f"{load.p50_s:.3f}", f"{load.p99_s:.3f}"),
-            *(str(load.refused), str(sum(load.others.values())), f"{row.added:+.1%}"),
+            *(str(load.refused), str(sum(load.others.values())), f"{row.extra_calls:+.1%}"),
         )
     console, missed = wide_console(), faults(rows)
     console.print(table)

@@ -60,7 +60,7 @@ class Found:
     loads: dict[str, Load]
 
     @property
-    def unloaded(self) -> Load:
+    def baseline(self) -> Load:
         """With more slots than calls."""
         return next(iter(self.loads.values()))
 
@@ -76,7 +76,7 @@ class Found:
         sent = len(modest.took_s) + modest.refused
         checks = {
             "goodput fell": worst.goodput < LEAST_GOODPUT * self.peak,
-            "admitted requests were late": worst.p99_s > MOST_P99 * self.unloaded.p99_s,
+            "admitted requests were late": worst.p99_s > MOST_P99 * self.baseline.p99_s,
             "memory grew": worst.memory_growth > MOST_GROWTH,
             "a 429 said not when to come back": worst.told_when < worst.refused,
             "something was neither answered nor refused": any(load.others for load in self.loads.values()),

@@ -78,7 +78,7 @@ class CallHolds:
         Raises:
             BudgetExceeded: it could cost more than is left. Nothing is held then.
         """
-        failure = self._billed(error)
+        failure = self._bill_failure(error)
         await self._pay([failure], failure)
         self.failed.append(Attempt.of(error.worker or self._member.name, failure))
         await self._left.aclose()
@@ -108,21 +108,21 @@ class CallHolds:
     async def drop(self, *, hedge: bool, took_s: float, error: WorkerError | None = None) -> Attempt:
         """See `Hedges.drop`."""
         lost, second = (self._second, None) if hedge else (self._hold, self._second)
-        attempt = self._lost_race(took_s) if error is None else self._failed(error, took_s)
+        attempt = self._lost_race(took_s) if error is None else self._attempt_of(error, took_s)
         attempt = replace(attempt, hedge=hedge)
         self.failed.append(attempt)
         if lost is not None:
-            cost_usd = attempt.cost_usd if attempt.cost_usd is not None else self._unless_unknown()
+            cost_usd = attempt.cost_usd if attempt.cost_usd is not None else self._zero_cost()
             usage = None if error is None else attempt.usage or Usage()
             await self._ledger.settle(lost, cost_usd, usage, is_bound=attempt.cost_is_bound)
         self._hold, self._second = (self._hold if hedge else second), None
         return attempt
 
-    def _unless_unknown(self) -> Decimal | None:
+    def _zero_cost(self) -> Decimal | None:
         return None if self._member.worst_price is None else Decimal(0)
 
-    def _failed(self, error: WorkerError, took_s: float) -> Attempt:
-        return Attempt.of(error.worker or self._member.name, self._billed(error), took_s=took_s)
+    def _attempt_of(self, error: WorkerError, took_s: float) -> Attempt:
+        return Attempt.of(error.worker or self._member.name, self._bill_failure(error), took_s=took_s)
 
     def _lost_race(self, took_s: float) -> Attempt:
         """Nobody knows what a call took that was broken off before it said anything: all that it can have."""
@@ -150,7 +150,7 @@ class CallHolds:
 
     async def fail(self, error: WorkerError) -> None:
         """Pay for a call that gave nothing: what its server said of it, which mostly is nothing."""
-        failure = self._billed(error)
+        failure = self._bill_failure(error)
         await self._pay(self._unpaid(charges(failure)), failure)
 
     async def finish(self, result: CallResult) -> None:
@@ -171,7 +171,7 @@ class CallHolds:
                 unpaid.append(each)
         return unpaid
 
-    def _billed(self, error: WorkerError) -> Failure:
+    def _bill_failure(self, error: WorkerError) -> Failure:
         """The failure, with what a call that is probably paid can have cost."""
         price = self._member.worst_price
         if error.billed_at_bound and price is not None and price != FREE:

@@ -137,6 +137,7 @@ class PlanStream:
                         for step in self._parser.feed(text):
                             yield step
             finally:
+                reply.close_bill()
                 self.result = reply.result
         self.plan = self._finish(cut_off=self.result.finish is FinishReason.LENGTH)
         if self.plan is None and not self._may_accept:

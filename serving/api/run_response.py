@@ -107,7 +107,7 @@ class RunResponse(Response):
             # In one turn of the loop, so that no `user_config` replaces the pool between the two.
             pool, policies = self._service.pool, self._caller.policies
             resolved = resolve(self._request, pool, policies, plan_only=self.plan_only)
-            async with self._opened(resolved) as run:
+            async with self._open(resolved) as run:
                 await self._show(run, resolved, wire)
         except PodiumError as exc:
             if wire.begun:
@@ -175,11 +175,11 @@ class RunResponse(Response):
             raise admission.refusal
 
     @asynccontextmanager
-    async def _opened(self, resolved: ResolvedTask) -> AsyncGenerator[Run]:
+    async def _open(self, resolved: ResolvedTask) -> AsyncGenerator[Run]:
         """The run that answers: one that ends with this response, one that outlives it, or an earlier one."""
         service, keeping = self._service, self._keeping
         if keeping is None:
-            async with self._joined_or_own(resolved) as run:
+            async with self._open_earlier_or_own(resolved) as run:
                 yield run
             return
         beginning = asyncio.create_task(self._begin(keeping, resolved), name="run begins")
@@ -199,7 +199,7 @@ class RunResponse(Response):
             found.answer.close()
 
     @asynccontextmanager
-    async def _joined_or_own(self, resolved: ResolvedTask) -> AsyncGenerator[Run]:
+    async def _open_earlier_or_own(self, resolved: ResolvedTask) -> AsyncGenerator[Run]:
         """The run of an earlier sending of the same request that failed or was cut off; else one that ends with this
         response, unless its client is cut off.
         """

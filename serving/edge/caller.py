@@ -63,17 +63,15 @@ def check_origin(headers: Headers, policy: Policy, server: str) -> str | None:
 
 def check_content_type(method: str, headers: Headers, *, is_upload: bool = False) -> None:
     """A body is JSON: what a form, or a page without a preflight, can send is not. An upload is a form; a foreign
-    page cannot send one here, because `check_origin` came first. Where there is no body, such as of a cancel, no type
-    is asked for.
+    page cannot send one here, because `check_origin` came first. Where there is no body, such as of a cancel, its
+    type is nobody's business.
 
     Raises:
         WrongContentType: it says that it is something else, or nothing.
     """
-    if method not in WITH_BODY:
+    if method not in WITH_BODY or not _has_body(headers):
         return
     given = _values(headers, b"content-type")
-    if not given and not _has_body(headers):
-        return
     wanted = "multipart/form-data" if is_upload else "application/json"
     if [value.split(";")[0].strip().lower() for value in given] != [wanted]:
         said = quote(given[0]) if given else "missing"

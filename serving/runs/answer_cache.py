@@ -22,7 +22,7 @@ from serving.database.address import StoreError
 from serving.runs.cached_answers import CachedAnswer
 from serving.runs.content import kept_part
 from serving.runs.rows import now_us
-from serving.runs.second_asking import asked_words
+from serving.runs.second_asking import request_content
 from serving.runs.store import RecordStore
 from serving.settings.settings import Settings
 
@@ -99,7 +99,7 @@ class AnswerCache:
             return None
         if cache.teams is not None and account.team_id not in cache.teams:
             return None
-        words = json.dumps([self._of(settings), asked_words(task)], sort_keys=True, separators=(",", ":"))
+        words = json.dumps([self._of(settings), request_content(task)], sort_keys=True, separators=(",", ":"))
         return _owner(account), hashlib.sha256(words.encode("utf-8", "surrogatepass")).hexdigest()
 
     def _of(self, settings: Settings) -> str:

@@ -87,7 +87,7 @@ class Continuing:
         if records is None:
             return None
         try:
-            return await self._begin(records, headers, given, policies)
+            return await self._begin(self._narrow(records, policies), headers, given)
         except Exception:
             await self._wait_on(records)
             raise
@@ -103,8 +103,9 @@ class Continuing:
             records.record.status == "waiting"
         ):  # it was taken to be resumed, and its results are not on record
             return await self._wait_on(records)
-        try:
-            run = await self._begin(records, {}, None, await self._find_policies(records.record.account))
+        try:  # narrowed first: what is kept of one that fails is by the policies of now, too
+            records = self._narrow(records, await self._find_policies(records.record.account))
+            run = await self._begin(records, {}, None)
             run.answer.close()
         except PodiumError as exc:  # such as: a worker of it, or its key, is gone
             await self._fail(records, exc)
@@ -113,12 +114,12 @@ class Continuing:
         """Put a run back that was taken and has not gone on; it is this replica's since."""
         await self.write_down(replace(records, record=replace(records.record, owner=self._store.owner)))
 
-    async def _begin(
-        self, records: RunRecords, headers: dict[str, str], given: Given | None, policies: Policies
-    ) -> Run:
+    def _narrow(self, records: RunRecords, policies: Policies) -> RunRecords:
         """Inside the policies that its account has now."""
+        return narrow_records(records, policies, self._pool().settings)
+
+    async def _begin(self, records: RunRecords, headers: dict[str, str], given: Given | None) -> Run:
         pool = self._pool()
-        records = narrow_records(records, policies, pool.settings)
         if given is not None and not records.record.task.permit.stores:
             raise not_kept("tools")  # it would be kept when it waits again
         new = given.tools if given is not None else None

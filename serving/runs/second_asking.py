@@ -2,7 +2,7 @@
 and what was paid is not paid again. The second asking joins the first one's run.
 
 Which run that is stands beside the kept answers in the store, so that every replica finds it. What makes two requests
-the same is `asked_words`; which requests the rule holds for is their dialect's business.
+the same is `request_content`; which requests the rule holds for is their dialect's business.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from serving.settings.settings import Settings
 logger = logging.getLogger("podium")
 
 
-def asked_words(task: Task) -> Any:
+def request_content(task: Task) -> Any:
     """What makes `task` the same as another: whether the answer is streamed does not, nor what it repeats."""
     return codec.dump(replace(task, stream=True, echo={}, left_out=()))
 
@@ -132,6 +132,6 @@ def _has_called(record: Record) -> bool:
 
 def _key(task: Task, account: Account) -> tuple[str, str]:
     """Whose request it is, apart from the owners of kept answers, and what it asks."""
-    words = json.dumps(asked_words(task), sort_keys=True, separators=(",", ":"))
+    words = json.dumps(request_content(task), sort_keys=True, separators=(",", ":"))
     asked = hashlib.sha256(words.encode("utf-8", "surrogatepass")).hexdigest()
     return f"again:{account.key_id}", asked

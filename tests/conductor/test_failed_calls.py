@@ -16,7 +16,7 @@ from conductor.model.worker import Call, Delta, Reply, Sampling, Worker
 from conductor.run.call import open_call
 from conductor.run.ledger import Budget, BudgetLedger
 from conductor.run.team import Team
-from tests.conductor.team import Player, a_plan, ask_for, member, seen, team
+from tests.conductor.team import Player, a_plan, ask_for, line, member, seen, team
 
 PRICE = Price(Decimal(1_000_000), Decimal(1_000_000))
 """A dollar a token."""
@@ -95,6 +95,14 @@ async def test_a_call_that_broke_off_unseen_costs_its_bound_beside_the_one_that_
     assert lost.cost_usd is not None
     assert lost.cost_usd > Decimal(22)
     assert run.record.cost_usd == run.ledger.spent_usd == lost.cost_usd + 2 * Decimal(11)
+
+
+async def test_a_plan_that_is_broken_off_unseen_costs_its_bound() -> None:
+    writer = Player("conductor", [line("a"), line("nobody"), "never read", Usage(10, 1)], price=PRICE)
+    run = await seen(team(Player("a", ["fine", Usage(10, 1)]), conductor=writer), ask_for())
+    broken = run.record.plans[0].result
+    assert (broken.usage, broken.cost_is_bound) == (None, True)
+    assert run.record.cost_usd == run.ledger.spent_usd >= broken.cost_usd > Decimal(11)
 
 
 class Again(Twice):

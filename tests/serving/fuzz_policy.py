@@ -317,7 +317,10 @@ def fuzz(examples: int) -> tuple[int, Violations, Counter[str]]:
     def try_one(case: Case) -> None:
         nonlocal tried
         tried += 1
+        before = set(found)
         asyncio.run(try_case(case, found, seen))
+        for kind in set(found) - before:
+            sys.stderr.write(f"first violation of {kind!r}: {case}\n")
 
     try_one()
     return tried, found, seen

@@ -1,6 +1,8 @@
 """A small number of what `make fuzz-policy` tries by the thousand."""
 
-from tests.serving.fuzz_policy import fuzz
+from collections import Counter
+
+from tests.serving.fuzz_policy import WORD, Case, Violations, fuzz, try_case
 
 
 def test_no_request_plan_worker_or_conductor_reaches_what_a_policy_forbids() -> None:
@@ -8,3 +10,16 @@ def test_no_request_plan_worker_or_conductor_reaches_what_a_policy_forbids() -> 
     assert not found
     assert tried >= 50
     assert seen["calls"] > tried / 3
+
+
+async def test_no_text_stays_of_a_run_that_cannot_go_on_by_the_policy_of_now() -> None:
+    plan = '{"worker": "w0", "subtask": "", "access": []}\n{"worker": "w1", "subtask": "", "access": [0]}'
+    workers = [
+        {"name": "boss", "kind": "scripted", "in_pool": False, "replies": [plan]},
+        *({"name": name, "kind": "scripted", "replies": [WORD]} for name in ("w0", "w1")),
+    ]
+    settings = {"conductor": {"worker": "boss"}, "workers": workers, "models": {"mini": {}}}
+    asked = {"model": "mini", "messages": [{"role": "user", "content": WORD}]}
+    found, seen = Violations(), Counter[str]()
+    await try_case(Case(settings, {}, {}, asked, {"store_content": False, "workers": ["w1"]}), found, seen)
+    assert (seen["continued"], dict(found)) == (1, {})

@@ -180,9 +180,10 @@ async def test_json_with_a_charset_is_json() -> None:
         assert (await asked(api, **{"content-type": "Application/JSON; charset=utf-8"})).status_code == 200
 
 
-async def test_a_request_without_a_body_needs_no_type() -> None:
+@pytest.mark.parametrize("headers", [{}, {"content-type": "application/octet-stream"}])
+async def test_a_request_without_a_body_needs_no_type(headers: dict[str, str]) -> None:
     async with served(team()) as api:
         run_id = (await asked(api)).headers["x-podium-workflow-id"]
-        answer = await api.http.post(f"/v1/workflows/{run_id}/cancel")
-        assert "content-type" not in answer.request.headers
+        answer = await api.http.post(f"/v1/workflows/{run_id}/cancel", headers=headers)
+        assert answer.request.headers.get("content-type") == headers.get("content-type")
         assert answer.status_code == 200

@@ -1,15 +1,12 @@
 """Requests that run once, however often and wherever they are sent; runs that go on when their client leaves."""
 
 import asyncio
-import hashlib
 from typing import Any
 
 import httpx2
 import pytest
 
 from serving.database.address import Address
-from serving.runs import following
-from serving.runs.claims import Claim
 from tests.serving.api.served import ASK, PRICE, Served, parsed, said, scripted, served, team
 from tests.serving.runs.stores import Replica, replicas
 from tests.serving.states import until
@@ -136,19 +133,6 @@ async def test_a_request_that_could_not_be_run_frees_its_key() -> None:
         assert (await ask(api)).status_code == 429
         await first
         assert (await ask(api)).status_code == 200
-
-
-async def test_a_key_whose_first_request_was_never_begun_is_taken_over(
-    store_address: Address, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(following, "ASK_S", 0.1)
-    async with replicas(store_address) as (one, _):
-        request = one.api.http.build_request("POST", "/v1/chat/completions", json=ASK, headers=KEY)
-        asked = hashlib.sha256(request.url.raw_path + b"\0" + request.content).hexdigest()
-        of_the_dead = Claim("", KEY["idempotency-key"], asked, "wf_never", "a-replica-that-died")
-        assert await one.api.service.store.claim(of_the_dead) == of_the_dead
-        answer = await one.api.http.send(request)
-        assert (answer.status_code, calls(one)) == (200, 3)
 
 
 async def test_without_a_store_a_key_holds_on_its_own_replica() -> None:
