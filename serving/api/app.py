@@ -1,7 +1,7 @@
 """The routes put together."""
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -121,8 +121,14 @@ async def _render_http_error(request: Request, exc: Exception) -> Response:
 async def _render_query_error(request: Request, exc: Exception) -> Response:
     assert isinstance(exc, RequestValidationError)
     fault = exc.errors()[0]
-    param = str(fault["loc"][-1])
+    param = _field(fault["loc"])
     return failure(request, BadTask(f"{param}: {fault['msg']}.", param=param))
+
+
+def _field(place: Sequence[str | int]) -> str:
+    """Where a fault is, such as `limit` or `scopes[0]`; the entries of a set are counted as they came."""
+    names = [n for n, part in enumerate(place) if isinstance(part, str)]
+    return str(place[names[-1]]) + "".join(f"[{index}]" for index in place[names[-1] + 1 :])
 
 
 async def _render_internal_error(request: Request, exc: Exception) -> Response:

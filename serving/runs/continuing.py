@@ -87,7 +87,7 @@ class Continuing:
         if records is None:
             return None
         try:
-            return await self._begin(self._narrow(records, policies), headers, given)
+            return await self._begin(self._narrow(records, policies), headers, given, policies)
         except Exception:
             await self._wait_on(records)
             raise
@@ -104,8 +104,9 @@ class Continuing:
         ):  # it was taken to be resumed, and its results are not on record
             return await self._wait_on(records)
         try:  # narrowed first: what is kept of one that fails is by the policies of now, too
-            records = self._narrow(records, await self._find_policies(records.record.account))
-            run = await self._begin(records, {}, None)
+            policies = await self._find_policies(records.record.account)
+            records = self._narrow(records, policies)
+            run = await self._begin(records, {}, None, policies)
             run.answer.close()
         except PodiumError as exc:  # such as: a worker of it, or its key, is gone
             await self._fail(records, exc)
@@ -118,7 +119,9 @@ class Continuing:
         """Inside the policies that its account has now."""
         return narrow_records(records, policies, self._pool().settings)
 
-    async def _begin(self, records: RunRecords, headers: dict[str, str], given: Given | None) -> Run:
+    async def _begin(
+        self, records: RunRecords, headers: dict[str, str], given: Given | None, policies: Policies
+    ) -> Run:
         pool = self._pool()
         if given is not None and not records.record.task.permit.stores:
             raise not_kept("tools")  # it would be kept when it waits again

@@ -16,6 +16,7 @@ from typing import Any, cast
 from sqlalchemy import Row, func, select
 
 from conductor.errors import StoreUnavailable
+from conductor.run.codec import UnreadableRecord
 from conductor.run.events import Event
 from conductor.run.record import Record, RunRecords, RunStatus
 from serving.accounts.caller import Caller
@@ -41,7 +42,7 @@ from serving.runs.memory_store import page_of, place
 from serving.runs.numbers import without_content
 from serving.runs.retention import REMOVE, REMOVE_TEXTS, ContentDays, Retention
 from serving.runs.rows import Item, fold_items, load_items, load_records, mark_lost, now_us, pack_records
-from serving.runs.statements import CANCEL_RUN, LOSE_DEAD, TAKE_OVER, WATCH_RUN, TakeOver, Written
+from serving.runs.statements import CANCEL_RUN, LEAVE_RUN, LOSE_DEAD, TAKE_OVER, WATCH_RUN, TakeOver, Written
 from serving.runs.store import EventPage, Place, RunPage, ignore
 from serving.runs.suspended import (
     DROP_SUSPENDED,
@@ -185,6 +186,14 @@ class DatabaseStore:
             records = replace(records, has_content=False)
         return _with_status(row.status, records or load_records(row.numbers, has_content=False))
 
+    async def _get_readable(self, id: str) -> RunRecords | None:
+        """As `get`; None too where the record is a newer version's, or damaged: the rest must go on all the same."""
+        try:
+            return await self.get(id)
+        except UnreadableRecord as exc:
+            logger.error("the run %s cannot be gone on with here: %s", id, exc)
+            return None
+
     async def newest(
         self, limit: int, caller: Caller, before: Place | None = None, wanted: Wanted = ANY
     ) -> RunPage:
@@ -236,7 +245,7 @@ class DatabaseStore:
 
     async def _tell_end(self, id: str) -> None:
         """Of a run that waited and was ended here."""
-        if (records := await self.get(id)) is not None:
+        if (records := await self._get_readable(id)) is not None:
             self.on_stop_waiting(records)
 
     async def suspend(self, records: RunRecords, wait_s: float) -> None:
@@ -311,12 +320,15 @@ class DatabaseStore:
             StoreUnavailable: the store is away.
         """
         writer, taken = (await self._store.ledger()).writer, 0
-        for id in await writer.do(TAKE_OVER, TakeOver(self.owner, MOST_AT_ONCE)):
-            if self._journal.has(id) or id in self._resuming:
+        mine = await writer.do(TAKE_OVER, TakeOver(self.owner, MOST_AT_ONCE))
+        # Looked at before anything is waited for: what goes on here may end meanwhile, and is no orphan.
+        for id in [id for id in mine if not self._journal.has(id) and id not in self._resuming]:
+            records = await self._get_readable(id)
+            if records is None:  # after a few replicas it is given up
+                await writer.do(LEAVE_RUN, id)
                 continue
-            records = await self.get(id)
             newest = await self._newest_seq(id)
-            if records is not None and not self._journal.has(id) and id not in self._resuming:
+            if not self._journal.has(id) and id not in self._resuming:
                 taken += 1
                 self.keep(id, newest)
                 self.on_orphan(records)

@@ -116,7 +116,7 @@ class Retention:
         at_us = now_us() if at_us is None else at_us
 
         def since(days: float | None) -> int:
-            return 0 if days is None else max(0, at_us - int(days * DAY_US))
+            return 0 if days is None else int(max(0.0, at_us - days * DAY_US))
 
         numbers_us = since(settings.numbers_days)
         return cls(

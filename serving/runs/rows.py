@@ -228,4 +228,7 @@ def _pack(value: Any) -> bytes:
 
 
 def _unpack(packed: bytes) -> list[Any]:
-    return cast(list[Any], json.loads(zlib.decompress(packed)))
+    try:
+        return cast(list[Any], json.loads(zlib.decompress(packed)))
+    except (zlib.error, ValueError) as exc:
+        raise codec.UnreadableRecord(f"What is stored of the run is damaged: {exc}.") from exc

@@ -65,6 +65,7 @@ ORPHANS = (
 )
 TAKE = "UPDATE run SET owner = {owner}, takes = takes + 1 WHERE id IN ({orphans})"
 MINE = "SELECT id FROM run WHERE owner = {owner} AND ended_us IS NULL AND kept = 1 AND status <> 'waiting'"
+LEAVE = "UPDATE run SET owner = '' WHERE id {0} AND ended_us IS NULL"
 PUT_WORKERS = {
     "postgresql": "INSERT INTO run_worker (run_id, worker, made_us) SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[]) ON CONFLICT DO NOTHING",
     "sqlite": "INSERT INTO run_worker (run_id, worker, made_us) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
@@ -194,6 +195,16 @@ def _take_sqlite(connection: sqlite3.Connection, items: Sequence[TakeOver]) -> l
     return [[row[0] for row in rows]] * len(items)
 
 
+async def _leave(connection: PostgresConnection, items: Sequence[str]) -> list[None]:
+    await connection.execute(LEAVE.format("= ANY ($1::text[])"), list(items))
+    return [None] * len(items)
+
+
+def _leave_sqlite(connection: sqlite3.Connection, items: Sequence[str]) -> list[None]:
+    connection.executemany(LEAVE.format("= ?"), [(id,) for id in items])
+    return [None] * len(items)
+
+
 def _columns(names: Sequence[str], rows: Sequence[object]) -> list[list[Any]]:
     """Rows as the columns that `unnest` takes."""
     return [[getattr(row, name) for row in rows] for name in names]
@@ -228,3 +239,5 @@ TAKE_OVER: Operation[TakeOver, list[str]] = Operation("taking over of runs", _ta
 """Become the owner of runs of dead replicas that outlive them; gives all runs of that sort that are this
 replica's and under way.
 """
+LEAVE_RUN: Operation[str, None] = Operation("leaving of a run", _leave, _leave_sqlite)
+"""Let another replica try a run that this one has taken over and cannot go on with."""

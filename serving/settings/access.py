@@ -30,6 +30,7 @@ class Frozen(BaseModel):
         frozen=True,
         extra="forbid",
         protected_namespaces=(),
+        allow_inf_nan=False,  # null says that there is no limit
         hide_input_in_errors=True,  # what is refused may be a secret, and a traceback goes into a log
     )
 

@@ -108,6 +108,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
         "a worker is called 'team'",
     ),
     "no slots": ({"workers": [A | {"max_concurrency": 0}]}, "workers[0].max_concurrency"),
+    "days without end, which null says": ({"workers": [A], "store": {"content_days": float("inf")}}, "store.content_days"),
     "no attempts": ({"workers": [A | {"retry": {"attempts": 0}}]}, "workers[0].retry.attempts"),
     "an unknown format": ({"workers": [A], "conductor": {"worker": "a", "format": "prose"}}, "conductor.format"),
     "a reply that ends oddly": ({"workers": [A | {"replies": [{"finish": "soon"}]}]}, "finish"),

@@ -100,6 +100,7 @@ async def test_lists_go_on_where_they_ended_and_hold_no_secret(tmp_path: Path) -
         (KEYS, {"name": ""}, 400, "name"),
         (KEYS, {"name": " x"}, 400, "name"),
         (KEYS, {"name": "x", "scopes": []}, 400, "scopes"),
+        (KEYS, {"name": "x", "scopes": ["root"]}, 400, "scopes[0]"),
         (KEYS, {"name": "x", "scopes": ["admin"], "team": "search"}, 400, "team"),
         (KEYS, {"name": "x", "team": "nobody"}, 404, "team"),
         (KEYS, {"name": "x", "expires_at": "2020-01-01T00:00:00Z"}, 400, "expires_at"),

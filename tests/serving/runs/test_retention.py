@@ -8,7 +8,7 @@ from conductor.run.record import Account
 from serving.accounts.caller import ANYBODY
 from serving.database.address import Address
 from serving.runs.database_store import DatabaseStore
-from serving.runs.retention import DAY_US, REMOVE, STEP, Retention
+from serving.runs.retention import DAY_US, REMOVE, STEP, ContentDays, Retention
 from serving.runs.rows import now_us
 from serving.settings.sections import StoreSettings
 from tests.serving.runs.stores import opened
@@ -39,6 +39,13 @@ async def test_texts_go_first_and_numbers_later(store_address: Address) -> None:
         assert (kept.record.usage.output_tokens, kept.record.cost_usd is not None) == (20, True)
         assert "ecret" not in repr(kept)
         assert await store.remove_old(NOW_US) == 0
+
+
+def test_as_many_days_as_a_number_can_say_are_for_ever() -> None:
+    endless = Retention.of(
+        StoreSettings(content_days=1e308), NOW_US, [ContentDays("team_id", "search", 1e308)]
+    )
+    assert (endless.content_us, endless.of_accounts) == (NOW_US - 400 * DAY_US, (("team_id", "search", 0),))
 
 
 async def test_nothing_goes_where_everything_is_kept(store_address: Address) -> None:

@@ -203,3 +203,22 @@ async def test_a_kept_run_that_ended_its_routers_again_and_again_is_given_up(sto
         assert await one.records.sweep() == 1
         assert (await one.rows("SELECT status FROM run WHERE id = :id", id=id))[0][0] == "lost"
         await one.api.service.cancel(id)
+
+
+async def test_a_run_that_cannot_be_read_is_given_up_and_keeps_no_other_from_being_taken_over(
+    store_address: Address,
+) -> None:
+    async with replicas(store_address, settings(WORDS), n=1) as (other,):
+        async with replicas(store_address, settings(HALTING), n=1) as (one,):
+            ids = [(await one.api.post(background=True)).json()["id"] for _ in range(2)]
+            for id in ids:
+                await until_it_halts(one, id)
+            await one.api.service.aclose()
+            await one.store.aclose()
+        await other.change("UPDATE run_event SET body = :body WHERE run_id = :id", body=b"damaged", id=ids[0])
+        assert await other.records.take_over() == 1
+        assert (await until_ended(other.api, ids[1]))["answer"] == WORDS
+        for _ in range(2):
+            assert await other.records.take_over() == 0
+        assert await other.records.sweep() == 1
+        assert await other.rows("SELECT status FROM run WHERE id = :id", id=ids[0]) == [("lost",)]
