@@ -2,7 +2,8 @@
 input what to serve, says its URL and its id in the store in one line of JSON, and serves until SIGTERM.
 
 It is what `serving/deployments/router.py` makes, behind uvicorn. SIGUSR1 moves its clock by what the file `clock`
-says, as an operator does who sets the machine's time; the database's clock stays.
+says, as an operator does who sets the machine's time; the database's clock stays. Where it is watched, SIGUSR2 makes it
+say what it holds (`vitals.py`).
 """
 
 import asyncio
@@ -19,6 +20,7 @@ from typing import Any
 import uvicorn
 
 from program.process import allow_open_files
+from prove.vitals import answer_signals
 from serving.accounts.account_ledgers import AccountLedgers
 from serving.accounts.directory import Directory
 from serving.accounts.replica_store import ReplicaStore
@@ -34,13 +36,14 @@ WAITING = 4096
 """Connections that may wait to be accepted."""
 
 
-async def serve(address: str, settings: dict[str, Any], has_keys: bool) -> None:
+async def serve(address: str, settings: dict[str, Any], has_keys: bool, *, watch: bool = False) -> None:
     """Serve `settings` over the store at `address` until SIGTERM.
 
     Args:
         address: as a URL.
         settings: as a settings file says them.
         has_keys: whether anybody is asked for a key, and pays.
+        watch: whether SIGUSR2 is answered, and spans are made so that they can be counted.
     """
     checked, where = parse(settings), parse_address(address)
     directory, store = Directory(where), ReplicaStore(where)
@@ -62,6 +65,8 @@ async def serve(address: str, settings: dict[str, Any], has_keys: bool) -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, lambda: _stop(server))
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         tune_garbage_collection()
+        if watch:
+            answer_signals(service)
         sys.stdout.write(json.dumps({"url": url, "owner": store.owner}) + "\n")
         sys.stdout.flush()
         await server.main_loop()

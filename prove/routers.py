@@ -63,15 +63,24 @@ class Router:
 
 @asynccontextmanager
 async def running_router(
-    name: str, address: Address, settings: Json, *, has_keys: bool = True, clock: Path | None = None
+    name: str,
+    address: Address,
+    settings: Json,
+    *,
+    has_keys: bool = True,
+    clock: Path | None = None,
+    watch: bool = False,
 ) -> AsyncGenerator[Router]:
-    """A router until the end of the block; what it logs is in build/prove/NAME.log.
+    """A router until the end of the block; what it logs is in build/prove/NAME.log. `watch`: it can be asked what it
+    holds.
 
     Raises:
         ProofError: it did not start.
     """
     LOGS.mkdir(parents=True, exist_ok=True)
     orders: Json = {"address": url_of(address), "settings": settings, "has_keys": has_keys}
+    if watch:
+        orders["watch"] = True
     if clock is not None:
         orders["clock"] = str(clock)
     log = LOGS / f"{name}.log"

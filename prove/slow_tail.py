@@ -38,10 +38,10 @@ class SlowTail:
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)
         for n in range(WORDS):
-            await response.write(_chunk({"content": f" word{n}"}))
-        await response.write(_chunk({}, finish_reason="stop"))
+            await response.write(chunk({"content": f" word{n}"}))
+        await response.write(chunk({}, finish_reason="stop"))
         usage = {"prompt_tokens": 5, "completion_tokens": WORDS, "total_tokens": 5 + WORDS}
-        await response.write(_data({"choices": [], "usage": usage}) + b"data: [DONE]\n\n")
+        await response.write(event({"choices": [], "usage": usage}) + b"data: [DONE]\n\n")
         return response
 
     @asynccontextmanager
@@ -59,10 +59,12 @@ class SlowTail:
             await runner.cleanup()
 
 
-def _chunk(delta: dict[str, str], finish_reason: str | None = None) -> bytes:
+def chunk(delta: dict[str, str], finish_reason: str | None = None) -> bytes:
+    """One chunk of a streamed answer."""
     choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
-    return _data({"id": "a", "object": "chat.completion.chunk", "model": "slow-tail", "choices": [choice]})
+    return event({"id": "a", "object": "chat.completion.chunk", "model": "slow-tail", "choices": [choice]})
 
 
-def _data(value: object) -> bytes:
+def event(value: object) -> bytes:
+    """One server-sent event."""
     return b"data: " + json.dumps(value).encode() + b"\n\n"
