@@ -107,7 +107,7 @@ prove-outages: setup-base ## nothing acknowledged is lost: database stopped, dis
 fuzz-api: setup-base ## requests made up from the OpenAPI description, against a scripted server: no server errors (FUZZ='-n 200')
 	@$(BIN)/python -m prove.fuzz_api $(FUZZ)
 
-clients: setup-dev ## other people's clients, unchanged, against scripted workers: CLIENTS="codex opencode" (docs/clients)
+clients: setup-learning ## other people's clients, unchanged, against scripted workers: CLIENTS="codex opencode" (docs/clients)
 	@$(BIN)/python -m tests.clients $(CLIENTS)
 
 prove-schemas: setup-dev ## no invalid answer passes for a success: SCHEMAS=300 random schemas, every kind of worker, obeying and not

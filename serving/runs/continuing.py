@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Any
 
-from conductor.errors import PodiumError
+from conductor.errors import PodiumError, internal_error
 from conductor.model.failure import Failure
 from conductor.run.ledger import Ledger
 from conductor.run.lifecycle import resume_run
@@ -108,8 +108,8 @@ class Continuing:
             records = self._narrow(records, policies)
             run = await self._begin(records, {}, None, policies)
             run.answer.close()
-        except PodiumError as exc:  # such as: a worker of it, or its key, is gone
-            await self._fail(records, exc)
+        except Exception as exc:  # noqa: BLE001 (such as: a worker of it, or its key, is gone; nobody awaits this task)
+            await self._fail(records, exc if isinstance(exc, PodiumError) else internal_error(exc))
 
     async def _wait_on(self, records: RunRecords) -> None:
         """Put a run back that was taken and has not gone on; it is this replica's since."""
