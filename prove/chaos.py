@@ -43,7 +43,7 @@ SETTINGS: Json = {
     ],
     "workflows": {
         "scripted": [{"worker": "first"}, {"worker": "slow", "subtask": "Say it.", "access": [0]}],
-        "engine": [{"worker": "first"}, {"worker": "engine", "subtask": "Say it.", "access": [0]}],
+        "with-engine": [{"worker": "first"}, {"worker": "engine", "subtask": "Say it.", "access": [0]}],
     },
     "router": {"min_replicas": 2, "max_replicas": 2, "num_cpus": 0.1, "drain_s": 5},
     "limits": {"first_byte_s": 0},

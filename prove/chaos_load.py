@@ -102,7 +102,7 @@ class Load:
 
     async def _begin(self, number: int, after_s: float) -> None:
         await asyncio.sleep(after_s)
-        model = "engine" if number % 8 >= 4 else "scripted"
+        model = "with-engine" if number % 8 >= 4 else "scripted"
         match number % 4:
             case 0:
                 await self._ask_kept(model, number)
