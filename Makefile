@@ -21,7 +21,7 @@ CHOSEN   := --settings $(SETTINGS) $(if $(MODEL),--model $(MODEL)) $(if $(CONDUC
 SERVER   := $(CHOSEN) --port $(PORT)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-base setup-dev setup-learning setup-browser setup-site console serve demo stop test browser-test check fix bench prove-ledger prove-records prove-outages prove-overload prove-hedging prove-tools prove-lists prove-schemas prove-seams soak fuzz-api clients load siege fuzz-policy capacity eval check-cluster train-tiny train-conductor docs site doctor access-table lock clean
+.PHONY: help setup setup-base setup-dev setup-learning setup-browser setup-site console serve demo stop test browser-test check fix bench prove-ledger prove-records prove-outages prove-chaos prove-overload prove-hedging prove-tools prove-lists prove-schemas prove-seams soak fuzz-api clients load siege fuzz-policy capacity eval check-cluster train-tiny train-conductor docs site doctor access-table lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
@@ -85,6 +85,9 @@ prove-ledger: setup-base ## no budget is overspent: 1,000 requests at once, 4 ro
 
 prove-records: setup-base ## runs outlive their router: 500 runs, one of two routers killed
 	@$(BIN)/python -m prove.records $(PROVE)
+
+prove-chaos: setup-base ## processes of a real Ray Serve killed among 200 workflows: router, engine's replica, proxy, controller; PROVE="--rounds 1 --kinds router"
+	@$(BIN)/python -m prove.chaos $(PROVE)
 
 prove-overload: setup-base ## up to ten times what workers' slots can serve: goodput, p99, memory, 429; PROVE="--worst-s 120"
 	@$(BIN)/python -m prove.overload $(PROVE)

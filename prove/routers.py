@@ -179,6 +179,7 @@ class Answer:
         text: the answer, or its beginning.
         is_whole: whether it came to its end without an error.
         is_broken: whether the connection ended before it did.
+        ends_early: whether its transfer ended as if it were whole, and it was not.
         code: of the error.
     """
 
@@ -187,6 +188,7 @@ class Answer:
     text: str = ""
     is_whole: bool = False
     is_broken: bool = False
+    ends_early: bool = False
     code: str = ""
 
 
@@ -218,8 +220,12 @@ async def ask(
 
 
 def _read_whole(content: bytes, answer: Answer) -> None:
-    said = orjson.loads(content)
-    if answer.status != 200:
+    try:
+        said = orjson.loads(content)
+    except orjson.JSONDecodeError:  # of Ray Serve, or a proxy
+        answer.code = f"{answer.status} without a code"
+        return
+    if answer.status not in (200, 202):
         answer.code = said.get("error", {}).get("code") or ""
         return
     if "choices" in said:
@@ -239,4 +245,4 @@ async def _read_stream(response: aiohttp.ClientResponse, answer: Answer) -> None
                 answer.code = said["error"].get("code") or "error"
             for choice in said.get("choices", ()):
                 answer.text += choice["delta"].get("content") or ""
-    answer.is_broken = not (answer.is_whole or answer.code)
+    answer.is_broken = answer.ends_early = not (answer.is_whole or answer.code)

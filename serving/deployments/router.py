@@ -1,5 +1,6 @@
 """The HTTP ingress, as a replica: settings in, API out; a new pool on every `user_config`."""
 
+import asyncio
 import logging
 import os
 from typing import Any
@@ -18,6 +19,7 @@ from serving.batches.database_store import DatabaseBatchStore
 from serving.batches.memory_store import MemoryBatchStore
 from serving.batches.runner import Batches
 from serving.deployments.autoscaling import LOAD
+from serving.deployments.draining import leave_in_time
 from serving.deployments.handle import EngineHandle
 from serving.deployments.loopback import listen_on_loopback
 from serving.deployments.ray_meter import RayMeter, sample
@@ -74,6 +76,7 @@ class Router:
         self._live = LiveSettings(
             self._service, self._settings, self._build_pool, known, complete=self._with_prices
         )
+        self._draining: asyncio.Task[None] | None = None
         sample(meter, self._service.levels)
 
     def _build_pool(self, settings: Settings) -> Pool:
@@ -117,9 +120,12 @@ class Router:
             self._webhooks.start()
             self._batches.start()
             self._live.start()
+            self._draining = asyncio.create_task(leave_in_time(self._service.leave_all), name="draining")
 
     async def __del__(self) -> None:
         """Serve awaits this before it ends the replica, once no request is under way."""
+        if self._draining is not None:
+            self._draining.cancel()
         await self._live.aclose()
         await self._webhooks.aclose()
         await self._batches.aclose()

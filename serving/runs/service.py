@@ -33,7 +33,7 @@ from serving.runs.numbers import without_content
 from serving.runs.readiness import Readiness
 from serving.runs.run_log import describe, log
 from serving.runs.second_asking import SecondAskings
-from serving.runs.store import RecordStore, RunPage
+from serving.runs.store import RecordStore, RunPage, ignore
 from serving.telemetry import metrics, spans
 from serving.telemetry.measurement import Measurement, Meter, of_health, of_run, report
 
@@ -345,6 +345,14 @@ class Service:
             self._cancel_here(id)
         else:
             await self.store.cancel(id)
+
+    def leave_all(self) -> None:
+        """Leave every run under way: this process is about to end. Those that outlive it go on elsewhere; the clients of all are
+        told that it ended. No run of another replica is taken over from now on, nor one of these again.
+        """
+        self.store.on_orphan = ignore
+        for id in list(self._running):
+            self._leave(id)
 
     def _leave(self, id: str) -> None:
         """Stop a run that another replica goes on with."""

@@ -1,0 +1,88 @@
+"""A rolling update on a real Ray Serve: the old router finishes what is shorter than its drain time, leaves runs that outlive their
+clients to the new one, and tells the clients of the others that it ended.
+"""
+
+import asyncio
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx2 as httpx
+import pytest
+import yaml
+
+from tests.conftest import ROOT, Local
+
+pytestmark = [pytest.mark.ray, pytest.mark.vllm, pytest.mark.timeout(300)]
+DRAIN_S, LONG_WORDS, SHORT_WORDS = 4, 80, 10
+WORKERS = [
+    {"name": name, "kind": "scripted", "replies": [" ".join(["word"] * n)], "tokens_per_s": 10}
+    for name, n in (("short", SHORT_WORDS), ("long", LONG_WORDS))
+]
+ASK: dict[str, Any] = {"messages": [{"role": "user", "content": "?"}]}
+
+
+def deploy(path: Path) -> None:
+    """The application, with the settings of that file: another file is another version, whose replica takes the old one's place."""
+    from ray.serve.context import _get_global_client
+    from ray.serve.schema import ServeDeploySchema
+
+    settings = {"workers": WORKERS, "router": {"num_cpus": 0.1, "drain_s": DRAIN_S}}
+    path.write_text(yaml.safe_dump(settings | {"limits": {"first_byte_s": 0}}))
+    app = {
+        "name": "draining", "route_prefix": "/draining", "import_path": "serving.app:build_app",
+        "args": {"settings": str(path)}, "runtime_env": {"env_vars": {"PYTHONPATH": str(ROOT)}},
+    }  # fmt: skip
+    client: Any = _get_global_client()
+    client.deploy_apps(ServeDeploySchema.model_validate({"applications": [app]}), _blocking=True)
+
+
+async def read(http: httpx.AsyncClient, model: str, begun: asyncio.Event) -> tuple[int, str, str]:
+    """How many words a stream had, its error's code, and its last line."""
+    n, code, last = 0, "", ""
+    async with http.stream(
+        "POST", "/v1/chat/completions", json=ASK | {"model": model, "stream": True}
+    ) as response:
+        async for line in response.aiter_lines():
+            last = line or last
+            if line.startswith("data: {"):
+                said = json.loads(line[6:])
+                code = said.get("error", {}).get("code") or code
+                text = "".join(choice["delta"].get("content") or "" for choice in said.get("choices", ()))
+                n += len(text.split())
+                begun.set() if n else None
+    return n, code, last
+
+
+async def finished(http: httpx.AsyncClient, id: str) -> dict[str, Any]:
+    """The record of a run, once it has finished."""
+    deadline = time.monotonic() + 90
+    while True:
+        response = await http.get(f"/v1/workflows/{id}")
+        if response.status_code == 200 and response.json()["status"] == "finished":
+            return response.json()
+        assert time.monotonic() < deadline, response.text
+        await asyncio.sleep(0.5)
+
+
+async def test_a_router_that_is_replaced_finishes_what_is_short_leaves_what_is_kept_and_says_so_to_others(
+    local: Local, tmp_path: Path
+) -> None:
+    await asyncio.to_thread(deploy, tmp_path / "old.yaml")
+    async with httpx.AsyncClient(base_url=f"{local.url}/draining", timeout=120, trust_env=False) as http:
+        body = ASK | {"model": "long", "podium": {"background": True}}
+        kept = (await http.post("/v1/chat/completions", json=body)).json()["id"]
+        begun = [asyncio.Event(), asyncio.Event()]
+        streams = [
+            asyncio.create_task(read(http, *each)) for each in zip(("short", "long"), begun, strict=True)
+        ]
+        await asyncio.gather(*(each.wait() for each in begun))
+        deploying = asyncio.create_task(asyncio.to_thread(deploy, tmp_path / "new.yaml"))
+
+        short, long = await asyncio.gather(*streams)
+        assert short[:2] == (SHORT_WORDS, "")
+        assert (long[0] < LONG_WORDS, long[1]) == (True, "interrupted"), "told, and not cut without a word"
+        await deploying
+        record = await finished(http, kept)
+        assert len(record["answer"].split()) == LONG_WORDS
