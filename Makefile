@@ -21,7 +21,7 @@ CHOSEN   := --settings $(SETTINGS) $(if $(MODEL),--model $(MODEL)) $(if $(CONDUC
 SERVER   := $(CHOSEN) --port $(PORT)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-base setup-dev setup-learning setup-browser setup-site console serve demo stop test browser-test check fix bench prove-ledger prove-records prove-outages prove-overload prove-hedging prove-tools prove-lists prove-schemas prove-seams fuzz-api clients load siege fuzz-policy capacity eval check-cluster train-tiny train-conductor docs site doctor access-table lock clean
+.PHONY: help setup setup-base setup-dev setup-learning setup-browser setup-site console serve demo stop test browser-test check fix bench prove-ledger prove-records prove-outages prove-overload prove-hedging prove-tools prove-lists prove-schemas prove-seams soak fuzz-api clients load siege fuzz-policy capacity eval check-cluster train-tiny train-conductor docs site doctor access-table lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
@@ -97,6 +97,9 @@ prove-lists: setup-base ## a page of the list of runs among 1,000,000 stored one
 
 prove-tools: setup-base ## runs that wait for tools go on right and once: 500 runs, results late, twice, forged, from another key
 	@$(BIN)/python -m prove.tools $(PROVE)
+
+soak: setup-base ## half an hour of mixed load, faults and hang-ups; the router's files, tasks, spans and memory after it: PROVE="--minutes 30"
+	@$(BIN)/python -m prove.soak $(PROVE)
 
 prove-outages: setup-base ## nothing acknowledged is lost: database stopped, disk full, clock moved, migration killed (root)
 	@$(BIN)/python -m prove.outages $(PROVE)

@@ -58,6 +58,8 @@ class FaultyUpstream(SlowTail):
                 return _cut(request, response)
             case "malformed":
                 await response.write(b'data: {"choices": [{"delta": {"con\n\n')
+            case _:
+                pass
         await response.write(chunk({}, finish_reason="stop") + ENDED)
         return response
 

@@ -3,8 +3,8 @@ all its clients have gone.
 
 At rest, by the end as at the start: no more sockets, tasks, spans and files than after the warm-up, and memory level:
 a line through what was seen after it rises by `MOST_GROWTH` at most, and so does the middle of the last quarter over
-that of the first. The warm-up is the first third of the rounds: caches fill, the store's pages and the
-allocator's arenas are made. Exit 1 where something has grown, hung, or been answered wrongly.
+that of the first. The warm-up is the first third of the rounds: caches fill, the newest thousand calls that scripts
+keep among them, and the allocator's arenas are made. Exit 1 where something has grown, hung, or was answered wrongly.
 """
 
 import argparse

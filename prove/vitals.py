@@ -31,7 +31,8 @@ class Vitals:
     Args:
         runs: under way.
         calls: to workers, under way or waiting.
-        files: open descriptors, sockets included.
+        files: open descriptors, sockets included, the store's own left out: its pool opens connections up to its bound
+            whenever it first needs one more.
         sockets: TCP connections, and the one that listens.
         tasks: of its event loop.
         spans: begun and not ended.
@@ -80,10 +81,11 @@ def answer_signals(service: Service) -> None:
 def _look(service: Service, spans: OpenSpans) -> Vitals:
     gc.collect()
     process = psutil.Process(os.getpid())
+    of_store = sum("podium.db" in file.path for file in process.open_files())
     return Vitals(
         runs=service.running,
         calls=service.calls,
-        files=process.num_fds(),
+        files=process.num_fds() - of_store,
         sockets=len(process.net_connections("tcp")),
         tasks=len(asyncio.all_tasks()),
         spans=spans.n,

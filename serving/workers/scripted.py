@@ -9,7 +9,7 @@ import re
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
@@ -63,7 +63,7 @@ class ScriptedWorker:
     starts with the first.
 
     Attributes:
-        calls: the newest `KEPT_CALLS` calls, oldest first.
+        calls: the newest `KEPT_CALLS` calls, oldest first, without their callbacks.
         open_calls: how many are open now. 0 once every block was left.
     """
 
@@ -112,7 +112,7 @@ class ScriptedWorker:
     async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
         index = self._next_reply(call)
         reply = self._replies[index]
-        self.calls.append(call)
+        self.calls.append(_without_run(call))
         self.open_calls += 1
         try:
             await asyncio.sleep(self.delay_s)
@@ -204,6 +204,11 @@ class ScriptedWorker:
         if kind == "busy":
             return WorkerBusy(message, worker=self.name, retry_after_s=reply.retry_after_s)
         return ERRORS[kind](message, worker=self.name)
+
+
+def _without_run(call: Call) -> Call:
+    """`call` without what it holds of its run: a thousand of them would hold a thousand runs, records and all."""
+    return replace(call, on_queued=None, on_retry=None, hedges=None, on_wait=None)
 
 
 def prompt_tokens(call: Call) -> int:

@@ -21,6 +21,9 @@ pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
 STREAM_S = 4.0
 PAGE = "https://app.example.com"
 HTTP = f"\nhttp: {{header_s: 1, stall_s: 1, origins: ['{PAGE}']}}\n"
+FULL = """workers:
+  - {name: full, kind: scripted, replies: [Because.], delay_s: 1, max_concurrency: 1, max_wait_s: 0.2, retry: {attempts: 1}}
+"""
 ASK = {"model": "quick", "messages": [{"role": "user", "content": "Why?"}]}
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
 
@@ -28,10 +31,29 @@ HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: 
 @pytest.fixture(scope="module", params=["default", "fast"])
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     settings = tmp_path_factory.mktemp("edge") / "siege.yaml"
-    settings.write_text(SETTINGS.read_text().replace("${TOKENS}", text(STREAM_S)) + HTTP)
+    of_siege = SETTINGS.read_text().replace("${TOKENS}", text(STREAM_S)).replace("workers:\n", FULL)
+    settings.write_text(of_siege + HTTP)
     env = production_environment() | {"PODIUM_HAPROXY_HEADER_S": "1"} if request.param == "fast" else {}
     with Server(settings=settings, port=0, env=env, log=Path(f"build/edge-{request.param}.log")) as started:
         yield started
+
+
+async def test_a_429_comes_through_whole_with_when_to_come_back(server: Server) -> None:
+    async with httpx2.AsyncClient(timeout=30) as http:
+
+        async def ask() -> httpx2.Response:
+            return await http.post(f"{server.url}/v1/chat/completions", json={**ASK, "model": "full"})
+
+        assert (await ask()).status_code == 200  # how long a line is, is known by the calls before
+        answers = await asyncio.gather(*(ask() for _ in range(4)))
+    refused = [answer for answer in answers if answer.status_code == 429]
+    assert {answer.status_code for answer in answers} == {200, 429}
+    for answer in refused:
+        assert int(answer.headers["retry-after"]) >= 1
+        assert (answer.headers["content-type"], answer.json()["error"]["code"]) == (
+            "application/json",
+            "overloaded",
+        )
 
 
 def asked(server: Server, **headers: str) -> httpx2.Response:

@@ -101,6 +101,15 @@ async def test_it_keeps_the_newest_calls_only():
     )
 
 
+async def test_the_calls_it_keeps_hold_nothing_of_their_runs():
+    def wait(_: str) -> None:
+        pass
+
+    worker = ScriptedWorker("w", ["x"])
+    await ask(worker, Call(CALL.messages, on_queued=wait))
+    assert (worker.calls[0].messages, worker.calls[0].on_queued) == (CALL.messages, None)
+
+
 async def test_it_takes_its_time():
     """The first token after `delay_s`, the others at their pace: never early."""
     worker = ScriptedWorker("w", ["one two three"], delay_s=0.05, tokens_per_s=100)
