@@ -157,6 +157,11 @@ class Price(Rates):
         passed = [tier for tier in self.long_prompts if input_tokens > tier.above_input_tokens]
         return max(passed, key=lambda tier: tier.above_input_tokens, default=self)
 
+    def rates_from(self, start: int) -> list[Rates]:
+        """What may hold in a call whose prompt is one token longer than `start`."""
+        begun = [tier for tier in self.long_prompts if tier.above_input_tokens == start]
+        return [self.rates_for(start + 1), *begun]
+
     def most(self, bound: Usage) -> Decimal:
         """The most that a call can cost that takes no more input and output than `bound`: in whichever tier,
         cached or written to a cache, thought or said.
@@ -183,7 +188,7 @@ def dearest_of(prices: Sequence[Price]) -> Price:
         return prices[0]
     starts = sorted({tier.above_input_tokens for price in prices for tier in price.long_prompts})
     tiers = [
-        LongPromptRates(*_dearest([price.rates_for(start + 1) for price in prices]), start)
+        LongPromptRates(*_dearest([rates for price in prices for rates in price.rates_from(start)]), start)
         for start in starts
     ]
     return Price(*_dearest(prices), tuple(tiers))

@@ -100,6 +100,8 @@ class Call:
     deadline."""
     on_queued: Callable[[str], None] | None = field(default=None, compare=False)
     """Called with a reason when the first token will be delayed, e.g. by a cold start."""
+    on_failed: Callable[[Attempt], None] | None = field(default=None, compare=False)
+    """Told of each call that failed and is made again, by the same worker or by another."""
     refusals: Refusals | None = field(default=None, compare=False)
     """What has been refused in the run so far; never sent."""
     on_retry: Callable[[WorkerError, float], Awaitable[int]] | None = field(default=None, compare=False)

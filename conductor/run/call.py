@@ -1,7 +1,7 @@
 """One call, paid for: reserve, open, read, settle. The only place that opens a worker."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Generator, Iterable
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from decimal import Decimal
@@ -31,10 +31,17 @@ class CallHolds:
         ledger: where.
         member: who is called.
         bound: the most that the call can take.
+        on_failed: told of each call that is paid and was made again.
     """
 
-    def __init__(self, ledger: Ledger, member: PoolMember, bound: Usage) -> None:
-        self._ledger, self._member, self._bound = ledger, member, bound
+    def __init__(
+        self,
+        ledger: Ledger,
+        member: PoolMember,
+        bound: Usage,
+        on_failed: Callable[[Attempt], None] | None = None,
+    ) -> None:
+        self._ledger, self._member, self._bound, self._on_failed = ledger, member, bound, on_failed
         self._hold: Hold | None = None
         self._second: Hold | None = None
         """For a hedge, while two calls are under way."""
@@ -80,7 +87,7 @@ class CallHolds:
         """
         failure = self._bill_failure(error)
         await self._pay([failure], failure)
-        self.failed.append(Attempt.of(error.worker or self._member.name, failure))
+        self._note(Attempt.of(error.worker or self._member.name, failure))
         await self._left.aclose()
         if wait_s:
             await asyncio.sleep(wait_s)
@@ -110,13 +117,18 @@ class CallHolds:
         lost, second = (self._second, None) if hedge else (self._hold, self._second)
         attempt = self._lost_race(took_s) if error is None else self._attempt_of(error, took_s)
         attempt = replace(attempt, hedge=hedge)
-        self.failed.append(attempt)
+        self._note(attempt)
         if lost is not None:
             cost_usd = attempt.cost_usd if attempt.cost_usd is not None else self._zero_cost()
             usage = None if error is None else attempt.usage or Usage()
             await self._ledger.settle(lost, cost_usd, usage, is_bound=attempt.cost_is_bound)
         self._hold, self._second = (self._hold if hedge else second), None
         return attempt
+
+    def _note(self, attempt: Attempt) -> None:
+        self.failed.append(attempt)
+        if self._on_failed is not None:
+            self._on_failed(attempt)
 
     def _zero_cost(self) -> Decimal | None:
         return None if self._member.worst_price is None else Decimal(0)
@@ -212,7 +224,7 @@ async def open_call(member: PoolMember, call: Call, ledger: Ledger) -> AsyncGene
     call = replace(call, sampling=member.with_defaults(call.sampling))
     if member.bills_inner_calls:
         ledger = BudgetLedger()
-    async with CallHolds(ledger, member, call_bound(member, call)) as holds:
+    async with CallHolds(ledger, member, call_bound(member, call), call.on_failed) as holds:
         sampling = replace(call.sampling, max_output_tokens=holds.max_output_tokens)
         call = replace(call, sampling=sampling, on_retry=holds.renew, on_wait=holds.wait, hedges=holds)
         reply: Reply | None = None

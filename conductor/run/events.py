@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Literal
 
 from conductor.errors import Reason
-from conductor.model.failure import Failure
+from conductor.model.failure import Attempt, Failure
 from conductor.model.messages import Message, PendingCall
 from conductor.model.operation import TokenLogprob
 from conductor.model.worker import CallResult, FinishReason
@@ -78,6 +78,17 @@ class CallQueued:
     """None: the conductor's."""
     worker: str
     why: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallFailed:
+    """A call gave no answer, and its worker or another is asked again."""
+
+    at_s: float
+    plan: int
+    step: int | None
+    """None: the conductor's."""
+    attempt: Attempt
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,6 +291,7 @@ KeptEvent = (
     | StepPlanned
     | PlanEnded
     | CallQueued
+    | CallFailed
     | StepStarted
     | StepFirstToken
     | StepRestarted

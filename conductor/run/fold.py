@@ -7,6 +7,7 @@ from conductor.errors import Interrupted
 from conductor.model.failure import Attempt, Failure
 from conductor.run.events import (
     AnswerDelta,
+    CallFailed,
     CallQueued,
     Event,
     KeptEvent,
@@ -86,7 +87,16 @@ def _fold(record: Record, event: KeptEvent) -> Record:
 
 
 StepBreak = StepRestarted | StepContinued
-StepEvent = StepStarted | StepFirstToken | StepBreak | StepFinished | StepWaits | StepReused | StepAborted
+StepEvent = (
+    CallFailed
+    | StepStarted
+    | StepFirstToken
+    | StepBreak
+    | StepFinished
+    | StepWaits
+    | StepReused
+    | StepAborted
+)
 PlanEvent = StepPlanned | PlanEnded | StepEvent
 
 
@@ -102,7 +112,10 @@ def _plan_after(record: Record, plan: PlanRecord, event: PlanEvent) -> PlanRecor
                 failure=event.failure,
                 why=event.why or plan.why,
                 stopped=event.stopped,
+                failed=() if event.result or event.failure else plan.failed,
             )
+        case CallFailed(step=None):
+            return replace(plan, failed=(*plan.failed, event.attempt))
         case StepPlanned(planned=step):
             written = StepRecord(
                 event.step,
@@ -117,6 +130,7 @@ def _plan_after(record: Record, plan: PlanRecord, event: PlanEvent) -> PlanRecor
             return replace(plan, steps=(*plan.steps, written))
         case _:
             steps = list(plan.steps)
+            assert event.step is not None
             steps[event.step] = _step_after(record, steps[event.step], event)
             return replace(plan, steps=tuple(steps))
 
@@ -134,17 +148,20 @@ def _step_after(record: Record, step: StepRecord, event: StepEvent) -> StepRecor
                 first_token_s=step.first_token_s if step.turns else None,
                 served_by=None,
                 ended_s=None,
+                failed=(),
             )
+        case CallFailed():
+            return replace(step, failed=(*step.failed, event.attempt))
         case StepFirstToken():
             first_s = event.at_s if step.first_token_s is None else step.first_token_s
             return replace(step, first_token_s=first_s, served_by=event.served_by)
         case StepRestarted() | StepContinued():
             return _cut_step(replace(step, result=event.result), "planned", event.at_s, event.failure)
         case StepFinished():
-            return replace(step, status="done", result=event.result, ended_s=event.at_s)
+            return replace(step, status="done", result=event.result, ended_s=event.at_s, failed=())
         case StepWaits():
             turn = StepTurn(event.result, event.calls, called_s=event.at_s)
-            return replace(step, status="waiting", turns=(*step.turns, turn), ended_s=event.at_s)
+            return replace(step, status="waiting", turns=(*step.turns, turn), ended_s=event.at_s, failed=())
         case StepReused():
             earlier = record.plans[event.from_plan].steps[event.step]
             return replace(earlier, planned_s=step.planned_s, reused_from=event.from_plan)
@@ -157,6 +174,7 @@ def _step_after(record: Record, step: StepRecord, event: StepEvent) -> StepRecor
                 result=event.result,
                 failure=event.failure,
                 ended_s=event.at_s,
+                failed=() if event.result or event.failure else step.failed,
             )
 
 
@@ -247,7 +265,8 @@ def _cut_step(step: StepRecord, status: StepStatus, at_s: float, why: Failure = 
     )
     return replace(
         step,
-        cut=(*step.cut, *(result.attempts if result else ()), lost),
+        cut=(*step.cut, *(result.attempts if result else step.failed), lost),
+        failed=(),
         started_s=None,
         first_token_s=None,
         served_by=None,

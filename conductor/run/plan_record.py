@@ -36,6 +36,9 @@ class StepRecord:
     cut: tuple[Attempt, ...] = ()
     """Calls which gave no whole answer and after which the step began again: those that broke off, by themselves
     or with their process (`outcome` is `cut`), and the attempts that had failed before them."""
+    failed: tuple[Attempt, ...] = ()
+    """Attempts that failed before the call that is under way, or that was left; once there is a result or a failure,
+    they are in that."""
     reused_from: int | None = None
     """The plan whose equal step gave the result; the call is counted there."""
     needs: str = ""
@@ -116,6 +119,8 @@ class PlanRecord:
     """The run ended while it was written."""
     cut: bool = False
     """The process that wrote it ended."""
+    failed: tuple[Attempt, ...] = ()
+    """As of a step."""
 
     @property
     def reject_reason(self) -> Reason | None:

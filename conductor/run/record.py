@@ -159,13 +159,17 @@ class Record:
         """Calls that gave no answer and whose servers said what they took all the same."""
         for plan in self.plans:
             is_own = plan.failure is not None and plan.failure.get("step") is None
-            yield from charges(plan.failure if is_own else None, plan.result.attempts if plan.result else ())
+            yield from charges(
+                plan.failure if is_own else None, plan.result.attempts if plan.result else plan.failed
+            )
         for step in self.steps:
             if step.reused_from is None:
                 own = (
                     step.failure if step.started_s is not None else None
                 )  # a step that waited has its read step's
-                yield from charges(own, (*step.cut, *(step.result.attempts if step.result else ())))
+                yield from charges(
+                    own, (*step.cut, *step.failed, *(step.result.attempts if step.result else ()))
+                )
 
     @property
     def unmetered_calls(self) -> Iterator[UnmeteredCall]:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from conductor.model.answer_format import AnswerFormat
+from conductor.model.failure import Attempt
 from conductor.model.messages import Message
 from conductor.model.operation import CallKind
 from conductor.model.pool_member import PoolMember
@@ -11,7 +12,7 @@ from conductor.model.refusals import Refusals
 from conductor.model.tools import NO_TOOLS, Toolset
 from conductor.model.worker import Call, CallSite, Sampling
 from conductor.run.event_log import EventLog
-from conductor.run.events import CallQueued
+from conductor.run.events import CallFailed, CallQueued
 from conductor.run.ledger import Ledger
 from conductor.run.task import Task
 
@@ -65,6 +66,9 @@ class RunContext:
         def on_queued(why: str) -> None:
             self.log.append(CallQueued(self.now_s(), site.plan, site.step, worker, why))
 
+        def on_failed(attempt: Attempt) -> None:
+            self.log.append(CallFailed(self.now_s(), site.plan, site.step, attempt))
+
         plan = self.log.record.plans[site.plan]
         worker = (plan.worker if site.step is None else plan.steps[site.step].worker) or ""
         return Call(
@@ -76,6 +80,7 @@ class RunContext:
             site=site,
             deadline_at_s=self.deadline_at_s,
             on_queued=on_queued,
+            on_failed=on_failed,
             refusals=self.refusals,
             permit=self.task.permit,
             priority=self.task.priority,

@@ -284,6 +284,8 @@ function stepFacts(event: RunEvent, at: number, step: Step | undefined): Partial
         reasoning: (event.reasoning as string | null) ?? null,
         notes: (event.notes as string[] | undefined) ?? [],
       };
+    case "call_failed":
+      return { attempts: [...(step?.attempts ?? []), event as unknown as Attempt] };
     case "waits":
       return { notes: [String(event.why ?? "")] };
     case "step_reused":

@@ -4,6 +4,7 @@ from typing import Any
 
 from conductor.run.events import (
     AnswerDelta,
+    CallFailed,
     CallQueued,
     Event,
     PlanEnded,
@@ -26,7 +27,7 @@ from conductor.run.events import (
     StepWaits,
     WorkDelta,
 )
-from serving.api.error_json import error_json
+from serving.api.error_json import attempt_json, error_json
 from serving.api.message_json import call_of_tool, results_json
 from serving.api.record_json import call_json, dollars, seconds, step_json, tokens
 
@@ -47,8 +48,8 @@ def progress(event: Event) -> Json | None:
                 "rejected": event.reject_reason,
                 "why": event.why,
             }
-        case CallQueued():
-            shown = {"type": "waits", "step": event.step, "worker": event.worker, "why": event.why}
+        case CallQueued() | CallFailed():
+            shown = _call_json(event)
         case StepStarted():
             shown = {"type": "step_began", "step": event.step}
         case StepFirstToken():
@@ -62,6 +63,12 @@ def progress(event: Event) -> Json | None:
         case _:
             return None
     return shown | {"plan": event.plan, "at_s": seconds(event.at_s)}
+
+
+def _call_json(event: CallQueued | CallFailed) -> Json:
+    if isinstance(event, CallQueued):
+        return {"type": "waits", "step": event.step, "worker": event.worker, "why": event.why}
+    return {"type": "call_failed", "step": event.step, **attempt_json(event.attempt)}
 
 
 def _step_end(event: StepFinished | StepWaits | StepReused | StepAborted) -> Json:

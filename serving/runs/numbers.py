@@ -10,6 +10,7 @@ from conductor.model.tools import NO_TOOLS
 from conductor.model.worker import CallResult
 from conductor.run.events import (
     AnswerDelta,
+    CallFailed,
     CallQueued,
     Event,
     PlanEnded,
@@ -53,8 +54,8 @@ def event_numbers(event: Event) -> Event:
             return _tool_event(event)
         case StepAborted() | StepRestarted() | StepContinued():
             return _break_event(event)
-        case CallQueued(why=why):
-            return replace(event, why=_length(why))
+        case CallQueued() | CallFailed():
+            return _call_event(event)
         case RunFinished(answer=answer):
             return replace(event, answer=_length(answer))
         case RunFailed(failure=failure):
@@ -63,6 +64,12 @@ def event_numbers(event: Event) -> Event:
             return replace(event, text="", reasoning="")
         case _:
             return event
+
+
+def _call_event(event: CallQueued | CallFailed) -> Event:
+    if isinstance(event, CallQueued):
+        return replace(event, why=_length(event.why))
+    return replace(event, attempt=_attempt(event.attempt))
 
 
 def _break_event(event: StepAborted | StepRestarted | StepContinued) -> Event:
@@ -148,6 +155,7 @@ def _plan(plan: PlanRecord) -> PlanRecord:
         rejection=_failure(plan.rejection),
         failure=_failure(plan.failure),
         why=_length(plan.why),
+        failed=_attempts(plan.failed),
     )
 
 
@@ -160,6 +168,7 @@ def _step(step: StepRecord) -> StepRecord:
         result=_result(step.result),
         failure=_failure(step.failure),
         cut=_attempts(step.cut),
+        failed=_attempts(step.failed),
         turns=tuple(_turn(turn) for turn in step.turns),
     )
 
@@ -192,7 +201,11 @@ NAMES = ("reason", "worker", "param")
 
 
 def _attempts(attempts: tuple[Attempt, ...]) -> tuple[Attempt, ...]:
-    return tuple(replace(each, message=_length(each.message), detail="") for each in attempts)
+    return tuple(map(_attempt, attempts))
+
+
+def _attempt(attempt: Attempt) -> Attempt:
+    return replace(attempt, message=_length(attempt.message), detail="")
 
 
 def _length(text: str) -> str:

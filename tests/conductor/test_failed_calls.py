@@ -14,7 +14,10 @@ from conductor.model.retries import call_again
 from conductor.model.usage import Price, Usage
 from conductor.model.worker import Call, Delta, Reply, Sampling, Worker
 from conductor.run.call import open_call
+from conductor.run.events import CallFailed
+from conductor.run.fold import fold
 from conductor.run.ledger import Budget, BudgetLedger
+from conductor.run.record import Record
 from conductor.run.team import Team
 from tests.conductor.team import Player, a_plan, ask_for, line, member, seen, team
 
@@ -120,6 +123,19 @@ class Again(Twice):
         async with self._second.open(again) as reply:
             reply.attempts = (failed, *reply.attempts)
             yield reply
+
+
+async def test_a_failed_attempt_is_on_the_record_while_the_next_is_under_way() -> None:
+    broken = Player("a", [TOLD, WorkerUnavailable("It broke.")], price=PRICE)
+    other = Player("b", ["fine", Usage(10, 1)], price=PRICE)
+    run = await seen(pool_of(Again(broken, other)), ask_for(plan=a_plan(("a", ()))))
+    (told,) = [n for n, event in enumerate(run.events) if isinstance(event, CallFailed)]
+    begun = Record(run.record.id, run.record.task, run.record.created)
+    early = fold(begun, run.events[: told + 1])
+    assert early.cost_usd == Decimal(7)
+    assert early.plans[0].steps[0].failed == (run.events[told].attempt,)
+    assert run.record.plans[0].steps[0].failed == ()
+    assert run.record.cost_usd == Decimal(18)
 
 
 async def made_again(first: Player, second: Player, budget: Budget) -> tuple[BudgetLedger, Reply]:
