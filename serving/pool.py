@@ -6,10 +6,11 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
+from conductor.model.call import Sampling
 from conductor.model.permit import ANYTHING, Permit
 from conductor.model.pool_member import PoolMember
 from conductor.model.usage import Price, dearest_of
-from conductor.model.worker import Sampling, Worker
+from conductor.model.worker import Worker
 from conductor.plan.prompts import Prompts
 from conductor.run.plan_writer import ConductorModel, Constraint
 from conductor.run.team import Team

@@ -11,7 +11,9 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 
 from conductor.errors import WorkerError
-from conductor.model.worker import Call, Delta, Reply, Worker, open_reply
+from conductor.model.call import Call
+from conductor.model.reply import Delta, Reply, open_reply
+from conductor.model.worker import Worker
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 from conductor.model.messages import Message
 from conductor.model.pool_member import PoolMember
-from conductor.model.worker import FinishReason
+from conductor.model.reply import FinishReason
 from conductor.plan.plan import Plan, Step
 from conductor.run.ledger import Budget
 from conductor.run.lifecycle import open_run

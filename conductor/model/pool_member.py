@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass, replace
 
+from conductor.model.call import Sampling
 from conductor.model.operation import Operation
 from conductor.model.usage import FREE, Price
-from conductor.model.worker import Sampling, Worker
+from conductor.model.worker import Worker
 
 
 @dataclass(frozen=True, slots=True)

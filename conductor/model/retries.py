@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import replace
 
 from conductor.errors import WorkerError
-from conductor.model.worker import Call
+from conductor.model.call import Call
 
 
 async def call_again(call: Call, error: WorkerError, wait_s: float = 0.0) -> Call:

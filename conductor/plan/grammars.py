@@ -6,7 +6,7 @@ where the format is JSON, as the JSON schema that API providers take; the schema
 only", so their plans are still checked by the parser.
 """
 
-from conductor.model.worker import Grammar
+from conductor.model.call import Grammar
 from conductor.plan.formats import Format
 
 SUBTASK_CHARS = 240

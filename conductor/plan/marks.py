@@ -12,7 +12,7 @@ import re
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import replace
 
-from conductor.model.worker import Delta
+from conductor.model.reply import Delta
 
 KEY_CHARS = 5
 MARK_CHARS = 1000

@@ -16,10 +16,11 @@ from conductor.errors import (
     WorkerUnavailable,
     quote,
 )
+from conductor.model.call import Call
 from conductor.model.failure import Attempt, Failure, charges
 from conductor.model.pool_member import PoolMember
+from conductor.model.reply import CallResult, Reply
 from conductor.model.usage import FREE, Usage, total
-from conductor.model.worker import Call, CallResult, Reply
 from conductor.run.call_bound import call_bound
 from conductor.run.ledger import BudgetLedger, Hold, Ledger
 

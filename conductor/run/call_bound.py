@@ -3,11 +3,11 @@
 import json
 
 from conductor.model.answer_format import AnswerFormat
+from conductor.model.call import Call
 from conductor.model.messages import File, Image, Message, Part, Text, ToolCall, ToolResult
 from conductor.model.pool_member import PoolMember
 from conductor.model.tools import Tool
 from conductor.model.usage import Usage
-from conductor.model.worker import Call
 
 TOKENS_PER_IMAGE = 2_048
 """What is held for a picture. Some models count more: what passes the hold is billed all the same."""

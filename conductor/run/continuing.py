@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from conductor.errors import WorkerBusy, WorkerError, WorkerUnavailable
+from conductor.model.call import Call
 from conductor.model.failure import Attempt
 from conductor.model.pool_member import PoolMember
+from conductor.model.reply import CallResult, Delta, Reply
 from conductor.model.usage import Usage
-from conductor.model.worker import Call, CallResult, Delta, Reply
 from conductor.run.task import Task
 
 BREAKS = (WorkerUnavailable, WorkerBusy)

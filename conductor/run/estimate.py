@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from decimal import Decimal
 
+from conductor.model.call import Call, Sampling
 from conductor.model.messages import Message
 from conductor.model.pool_member import PoolMember
 from conductor.model.usage import Usage
-from conductor.model.worker import Call, Sampling
 from conductor.plan.plan import Plan
 from conductor.plan.prompts import work
 from conductor.run.call_bound import call_bound

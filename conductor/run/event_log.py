@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Literal
 
-from conductor.model.worker import FinishReason
+from conductor.model.reply import FinishReason
 from conductor.run.events import (
     AnswerDelta,
     Event,

@@ -14,7 +14,7 @@ from conductor.errors import Reason
 from conductor.model.failure import Attempt, Failure
 from conductor.model.messages import Message, PendingCall
 from conductor.model.operation import TokenLogprob
-from conductor.model.worker import CallResult, FinishReason
+from conductor.model.reply import CallResult, FinishReason
 from conductor.plan.plan import Step
 from conductor.run.turns import Given
 

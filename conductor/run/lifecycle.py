@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
 from conductor.errors import BadTask
+from conductor.model.call import Call, CallSite
 from conductor.model.pool_member import PoolMember
 from conductor.model.refusals import Refusals
 from conductor.model.usage import Usage
-from conductor.model.worker import Call, CallSite
 from conductor.run.call_bound import call_bound
 from conductor.run.event_log import EventLog, Journal
 from conductor.run.events import ResultsGiven, RunCancelled, RunDetached, RunResumed

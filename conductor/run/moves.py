@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from conductor.errors import NoPlan, WorkerError
 from conductor.model.failure import Failure
-from conductor.model.worker import CallResult
+from conductor.model.reply import CallResult
 from conductor.plan.plan import Plan, Step
 from conductor.run.events import Source
 from conductor.run.plan_record import PlanRecord

@@ -7,7 +7,7 @@ from typing import Literal
 from conductor.errors import Reason
 from conductor.model.failure import Attempt, Failure
 from conductor.model.messages import Message
-from conductor.model.worker import CallResult
+from conductor.model.reply import CallResult
 from conductor.plan.plan import OnFailure, Step
 from conductor.run.events import Source, reason_of
 from conductor.run.turns import StepTurn

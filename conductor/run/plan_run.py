@@ -12,11 +12,12 @@ from dataclasses import replace
 from itertools import takewhile
 
 from conductor.errors import BudgetExceeded, PodiumError, WorkerError, internal_error
+from conductor.model.call import Call
 from conductor.model.failure import Attempt, Failure
 from conductor.model.messages import Message, PendingCall
 from conductor.model.pool_member import PoolMember
+from conductor.model.reply import CallResult, Delta, Reply
 from conductor.model.tools import AUTO, NO_TOOLS, Toolset
-from conductor.model.worker import Call, CallResult, Delta, Reply
 from conductor.plan.attachments import fit, left_out
 from conductor.plan.marks import EchoFilter
 from conductor.plan.plan import Plan, Step

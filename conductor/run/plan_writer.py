@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from conductor.errors import InvalidPlan, Reason, WorkerUnavailable
+from conductor.model.call import Call, Sampling
 from conductor.model.pool_member import PoolMember
-from conductor.model.worker import Call, CallResult, Delta, FinishReason, Reply, Sampling
+from conductor.model.reply import CallResult, Delta, FinishReason, Reply
 from conductor.plan.formats import Format, parser
 from conductor.plan.grammars import SUBTASK_CHARS, grammar
 from conductor.plan.instructions import Layout, layout_of

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Literal
 
+from conductor.model.call import CallSite
 from conductor.model.failure import Attempt, Failure, charges
 from conductor.model.messages import PendingCall
+from conductor.model.reply import CallResult, FinishReason
 from conductor.model.usage import Usage, total
-from conductor.model.worker import CallResult, CallSite, FinishReason
 from conductor.run.plan_record import PlanRecord, StepRecord, UnmeteredCall
 from conductor.run.task import Task
 from conductor.run.turns import Segment, StepTurn

@@ -8,11 +8,12 @@ import time
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 
 from conductor.errors import DeadlineExceeded, InvalidPlan, NoPlan, PodiumError, internal_error
+from conductor.model.call import Sampling
 from conductor.model.failure import Failure
 from conductor.model.messages import Message
 from conductor.model.pool_member import PoolMember
 from conductor.model.refusals import Refusals
-from conductor.model.worker import Delta, FinishReason, Reply, Sampling
+from conductor.model.reply import Delta, FinishReason, Reply
 from conductor.plan.plan import Plan, Step
 from conductor.plan.tool_text import with_tools_as_text
 from conductor.run.event_log import EventLog

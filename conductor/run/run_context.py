@@ -4,13 +4,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from conductor.model.answer_format import AnswerFormat
+from conductor.model.call import Call, CallSite, Sampling
 from conductor.model.failure import Attempt
 from conductor.model.messages import Message
 from conductor.model.operation import CallKind
 from conductor.model.pool_member import PoolMember
 from conductor.model.refusals import Refusals
 from conductor.model.tools import NO_TOOLS, Toolset
-from conductor.model.worker import Call, CallSite, Sampling
 from conductor.run.event_log import EventLog
 from conductor.run.events import CallFailed, CallQueued
 from conductor.run.ledger import Ledger

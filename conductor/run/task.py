@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from conductor.model.answer_format import AnswerFormat
+from conductor.model.call import Sampling
 from conductor.model.messages import Message
 from conductor.model.operation import Operation
 from conductor.model.permit import ANYTHING, Permit
 from conductor.model.priority import Priority
 from conductor.model.tools import NO_TOOLS, Toolset
-from conductor.model.worker import Sampling
 from conductor.plan.plan import OnFailure, Plan
 from conductor.run.events import Source
 from conductor.run.ledger import Budget

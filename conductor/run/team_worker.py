@@ -7,10 +7,11 @@ from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, replace
 
 from conductor.errors import Interrupted, PodiumError, WorkerError, WorkerUnavailable
+from conductor.model.call import Call
 from conductor.model.failure import Failure
 from conductor.model.messages import Native, PendingCall
 from conductor.model.pool_member import PoolMember
-from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
+from conductor.model.reply import Delta, FinishReason, Reply, open_reply
 from conductor.run.events import AnswerDelta, RunFailed, RunFinished, RunSuspended
 from conductor.run.record import Record
 from conductor.run.run import Run

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from conductor.model.messages import Message, Part, PendingCall, Text, ToolResult
+from conductor.model.reply import CallResult
 from conductor.model.tools import Toolset
 from conductor.model.usage import Usage
-from conductor.model.worker import CallResult
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from conductor.errors import PodiumError
+from conductor.model.call import Sampling
 from conductor.model.failure import Failure
 from conductor.model.messages import Message
 from conductor.model.usage import Price
-from conductor.model.worker import Sampling
 from conductor.plan.plan import Plan
 from conductor.run.ledger import Budget
 from conductor.run.lifecycle import open_run

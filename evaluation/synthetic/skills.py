@@ -14,9 +14,10 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
+from conductor.model.call import Call
 from conductor.model.messages import Text
+from conductor.model.reply import Delta, FinishReason, Reply, open_reply
 from conductor.model.usage import Price, Usage
-from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
 from conductor.plan.prompts import read_assignment
 from evaluation.synthetic.operations import FAMILIES, RESULT, Part, read
 from evaluation.synthetic.questions import parts

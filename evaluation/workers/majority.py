@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 
 from conductor.errors import WorkerRefused
+from conductor.model.call import Call
+from conductor.model.reply import Reply, open_reply
 from conductor.model.usage import FREE, Price, Usage
-from conductor.model.worker import Call, Reply, open_reply
 from conductor.plan.prompts import read_assignment
 from evaluation.answer_extraction import answer_tag
 from evaluation.workers.text_reply import text_reply

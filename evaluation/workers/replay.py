@@ -12,8 +12,9 @@ from contextlib import AbstractAsyncContextManager
 from decimal import Decimal, InvalidOperation
 
 from conductor.errors import WorkerRefused
+from conductor.model.call import Call
+from conductor.model.reply import Reply, open_reply
 from conductor.model.usage import Price
-from conductor.model.worker import Call, Reply, open_reply
 from evaluation.answer_extraction import ANSWER_FORM
 from evaluation.errors import EvaluationError
 from evaluation.recordings import key_of, read_recordings

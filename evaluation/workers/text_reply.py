@@ -3,8 +3,8 @@
 from collections.abc import AsyncGenerator
 from decimal import Decimal
 
+from conductor.model.reply import Delta, FinishReason
 from conductor.model.usage import Usage
-from conductor.model.worker import Delta, FinishReason
 
 
 async def text_reply(

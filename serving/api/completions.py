@@ -7,9 +7,9 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from conductor.errors import BadTask
+from conductor.model.call import Call
 from conductor.model.pool_member import PoolMember
 from conductor.model.usage import total
-from conductor.model.worker import Call
 from conductor.plan.plan import Plan
 from conductor.run.estimate import worst_case
 from conductor.run.record import Record, RunRecords

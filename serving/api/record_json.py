@@ -9,8 +9,8 @@ from decimal import Decimal
 from typing import Any
 
 from conductor.model.failure import Attempt, Failure
+from conductor.model.reply import CallResult
 from conductor.model.usage import Usage
-from conductor.model.worker import CallResult
 from conductor.plan.plan import Step
 from conductor.run.plan_record import PlanRecord, StepRecord
 from conductor.run.record import Account, Record

@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StrictInt
 
 from conductor.model.answer_format import AnswerFormat
+from conductor.model.call import Sampling
 from conductor.model.messages import File, Image, Message, Part, Text, ToolCall
 from conductor.model.operation import Operation
 from conductor.model.priority import Priority
 from conductor.model.tools import NO_TOOLS, Tool, Toolset
-from conductor.model.worker import Sampling
 from conductor.plan.plan import OnFailure
 from conductor.run.call_bound import file_tokens
 from serving.api.encode import dumps

@@ -13,7 +13,9 @@ from math import inf
 from statistics import median_low
 
 from conductor.errors import WorkerBusy
-from conductor.model.worker import Call, Reply, Worker
+from conductor.model.call import Call
+from conductor.model.reply import Reply
+from conductor.model.worker import Worker
 from serving.layers.limited import Limited
 
 CUT = 0.8

@@ -7,9 +7,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 
 from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused
+from conductor.model.call import Call
 from conductor.model.failure import Attempt, Failure
+from conductor.model.reply import Reply
 from conductor.model.retries import call_again
-from conductor.model.worker import Call, Reply, Worker
+from conductor.model.worker import Worker
 from conductor.run.call_bound import input_bound
 from serving.health import WorkerHealth
 from serving.layers.limited import Limited

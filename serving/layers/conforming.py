@@ -13,10 +13,12 @@ from dataclasses import replace
 
 from conductor.errors import AnswerInvalid, WorkerError
 from conductor.model.answer_format import AnswerFormat
+from conductor.model.call import Call
 from conductor.model.failure import Attempt, Failure
 from conductor.model.messages import Message
+from conductor.model.reply import Delta, FinishReason, Reply
 from conductor.model.retries import call_again
-from conductor.model.worker import Call, Delta, FinishReason, Reply, Worker
+from conductor.model.worker import Worker
 from serving.schemas.translation import Translate
 from serving.schemas.validator import find_fault, without_fences
 

@@ -11,10 +11,12 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import replace
 
 from conductor.errors import ContentFiltered, WorkerError, WorkerRefused, WorkerUnavailable
+from conductor.model.call import Call
 from conductor.model.failure import Attempt, Failure
 from conductor.model.messages import Message
+from conductor.model.reply import Delta, Reply
 from conductor.model.retries import call_again
-from conductor.model.worker import Call, Delta, Reply, Worker
+from conductor.model.worker import Worker
 from serving.layers.seam import NotContinued, Seam, drop_blanks
 
 GO_ON = """\

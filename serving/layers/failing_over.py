@@ -8,9 +8,11 @@ from types import MappingProxyType
 from typing import Protocol
 
 from conductor.errors import ContentFiltered, WorkerError
+from conductor.model.call import Call
 from conductor.model.failure import Attempt, Failure
+from conductor.model.reply import Reply
 from conductor.model.retries import call_again
-from conductor.model.worker import Call, Reply, Worker
+from conductor.model.worker import Worker
 from serving.health import WorkerHealth
 from serving.layers.limited import Limited
 

@@ -8,7 +8,9 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from conductor.model.worker import Call, Reply, Worker
+from conductor.model.call import Call
+from conductor.model.reply import Reply
+from conductor.model.worker import Worker
 from serving.health import WorkerHealth
 
 KNOWN_CALLS = 20

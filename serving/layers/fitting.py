@@ -7,7 +7,9 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from conductor.model.worker import Call, Reply, Sampling, Worker
+from conductor.model.call import Call, Sampling
+from conductor.model.reply import Reply
+from conductor.model.worker import Worker
 from serving.layers.stop_sequences import cut_at
 from serving.settings.accepts import Accepts
 

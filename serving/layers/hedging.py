@@ -7,7 +7,9 @@ price of a few more calls. How a call is raced is `race.py`'s.
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from conductor.model.worker import Call, Reply, Worker
+from conductor.model.call import Call
+from conductor.model.reply import Reply
+from conductor.model.worker import Worker
 from serving.health import WorkerHealth
 from serving.layers.limited import Limited
 from serving.layers.race import Race

@@ -6,8 +6,10 @@ from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from math import inf
 
+from conductor.model.call import Call
 from conductor.model.priority import Priority
-from conductor.model.worker import Call, Reply, Worker
+from conductor.model.reply import Reply
+from conductor.model.worker import Worker
 from serving.layers.turns import Turns
 
 NEWEST = 0.1

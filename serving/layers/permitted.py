@@ -5,8 +5,10 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from conductor.errors import WorkerRefused
+from conductor.model.call import Call
 from conductor.model.permit import EFFORTS
-from conductor.model.worker import Call, Reply, Worker
+from conductor.model.reply import Reply
+from conductor.model.worker import Worker
 
 
 class Permitted:

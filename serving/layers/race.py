@@ -11,9 +11,11 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
 from conductor.errors import WorkerError
+from conductor.model.call import Call
 from conductor.model.failure import Attempt
 from conductor.model.hedges import Hedges
-from conductor.model.worker import Call, Delta, Reply, Worker
+from conductor.model.reply import Delta, Reply
+from conductor.model.worker import Worker
 from serving.health import WorkerHealth
 
 

@@ -9,9 +9,11 @@ from itertools import count
 from math import inf
 
 from conductor.errors import WorkerBusy, WorkerError, WorkerUnavailable
+from conductor.model.call import Call
 from conductor.model.failure import Attempt, Failure
+from conductor.model.reply import Reply
 from conductor.model.retries import call_again
-from conductor.model.worker import Call, Reply, Worker
+from conductor.model.worker import Worker
 from serving.health import WorkerHealth
 from serving.layers.retry_budget import RetryBudget
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import inf
 
 from conductor.errors import WorkerUnavailable
-from conductor.model.worker import Delta, FinishReason
+from conductor.model.reply import Delta, FinishReason
 
 REST_S = 5.0
 """So long the rest of an answer that was cut is read for its cost."""

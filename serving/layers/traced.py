@@ -8,8 +8,10 @@ from contextlib import asynccontextmanager
 from opentelemetry.trace import Span, SpanKind
 
 from conductor.errors import PodiumError
+from conductor.model.call import Call
 from conductor.model.failure import Failure
-from conductor.model.worker import Call, Reply, Worker
+from conductor.model.reply import Reply
+from conductor.model.worker import Worker
 from serving.redaction.personal import redact_personal_data
 from serving.redaction.secrets import redact_secrets
 from serving.telemetry import spans

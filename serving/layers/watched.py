@@ -5,7 +5,9 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused
-from conductor.model.worker import Call, Reply, Worker
+from conductor.model.call import Call
+from conductor.model.reply import Reply
+from conductor.model.worker import Worker
 from serving.health import WorkerHealth
 
 BUSY_REST_S = 1.0

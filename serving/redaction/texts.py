@@ -5,7 +5,7 @@ from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from typing import Any, TypeVar, cast
 
-from conductor.model.worker import CallResult
+from conductor.model.reply import CallResult
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from conductor.errors import StoreUnavailable
-from conductor.model.worker import FinishReason
+from conductor.model.reply import FinishReason
 from conductor.run.event_log import EventLog
 from conductor.run.record import Account, Record, RunRecords
 from conductor.run.run import Run

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from conductor.model.failure import Attempt, Failure
 from conductor.model.messages import PendingCall, ToolCall
+from conductor.model.reply import CallResult
 from conductor.model.tools import NO_TOOLS
-from conductor.model.worker import CallResult
 from conductor.run.events import (
     AnswerDelta,
     CallFailed,

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from conductor.model.answer_format import AnswerFormat
+from conductor.model.call import Grammar
 from conductor.model.tools import Toolset
-from conductor.model.worker import Grammar
 from serving.schemas.subset import NotExpressible, Subset, narrow
 from serving.schemas.translation import Translation, in_part, in_words, instructions
 

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from conductor.model.worker import FinishReason
+from conductor.model.reply import FinishReason
 from serving.settings.access import Frozen
 
 

@@ -2,7 +2,7 @@
 accept, and asks nobody.
 """
 
-from conductor.model.worker import Call
+from conductor.model.call import Call
 from serving.settings.known_models import accepts_of
 from serving.settings.settings import Settings
 from serving.settings.workers import API_SETTINGS, ScriptedSettings, VllmSettings, WorkerSettings

@@ -13,8 +13,8 @@ from typing import NamedTuple, Protocol
 
 from conductor.errors import WorkerError
 from conductor.model.failure import Failure
+from conductor.model.reply import CallResult
 from conductor.model.usage import Usage
-from conductor.model.worker import CallResult
 from conductor.run.plan_record import PlanRecord, StepRecord
 from conductor.run.record import Record, RunRecords
 from serving.health import Circuit, WorkerHealth

@@ -20,7 +20,7 @@ from opentelemetry import propagate, trace
 from opentelemetry.sdk.trace import SpanProcessor
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode
 
-from conductor.model.worker import CallSite
+from conductor.model.call import CallSite
 from serving.egress.reach import SETTINGS, AddressForbidden
 from serving.redaction.secrets import redact_secrets
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import httpx2
 
+from conductor.model.call import Call
 from conductor.model.usage import Price
-from conductor.model.worker import Call
 from serving.egress.reach import SETTINGS, Reach
 from serving.settings.accepts import Accepts
 from serving.settings.access import Access

@@ -3,7 +3,9 @@
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager
 
-from conductor.model.worker import Call, Reply, Worker
+from conductor.model.call import Call
+from conductor.model.reply import Reply
+from conductor.model.worker import Worker
 from serving.workers.output_limit import within_limit
 
 

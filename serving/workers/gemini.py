@@ -27,9 +27,10 @@ from google import genai
 from google.genai import errors, types
 
 from conductor.errors import WorkerError, WorkerUnavailable
+from conductor.model.call import Call
 from conductor.model.messages import File, Image, Text
+from conductor.model.reply import Delta, FinishReason, Reply, open_reply
 from conductor.model.usage import Usage
-from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
 from serving.egress.client import guard
 from serving.schemas.gemini import answer_schema
 from serving.workers.account import Account

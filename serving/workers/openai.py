@@ -28,9 +28,10 @@ import msgspec
 import openai
 
 from conductor.errors import WorkerError, WorkerUnavailable
+from conductor.model.call import Call
 from conductor.model.messages import File, Image, Message, Text
 from conductor.model.operation import TOKENS_GONE, read_tokens
-from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
+from conductor.model.reply import Delta, FinishReason, Reply, open_reply
 from serving.egress.client import guard
 from serving.workers.account import Account
 from serving.workers.chat_chunks import ChatChunk, ChunkReader, fields, together, words_of

@@ -1,7 +1,7 @@
 """What stands in a message of OpenAI's wire, and what its answer must look like."""
 
+from conductor.model.call import Call
 from conductor.model.messages import File, Image, Text
-from conductor.model.worker import Call
 from serving.schemas.openai import response_format
 from serving.workers.images import split_data_url
 

@@ -6,8 +6,9 @@ lists of numbers all the same is read too.
 
 from typing import Any, cast
 
+from conductor.model.call import Call
+from conductor.model.reply import Delta, FinishReason
 from conductor.model.vectors import decode, encode
-from conductor.model.worker import Call, Delta, FinishReason
 from serving.workers.chat_chunks import fields
 from serving.workers.usage import UsageCheck
 

@@ -6,8 +6,8 @@ from itertools import zip_longest
 from math import isfinite
 from typing import Any, cast
 
+from conductor.model.call import Call
 from conductor.model.operation import Likely, TokenLogprob, WireOptions
-from conductor.model.worker import Call
 from serving.workers.chat_chunks import ChatChunk, fields
 
 

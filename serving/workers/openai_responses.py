@@ -13,8 +13,9 @@ import httpx2
 import msgspec
 
 from conductor.errors import WorkerUnavailable
+from conductor.model.call import Call
+from conductor.model.reply import Delta, FinishReason
 from conductor.model.usage import Usage
-from conductor.model.worker import Call, Delta, FinishReason
 from serving.workers.account import Account
 from serving.workers.chat_chunks import EventReader, fields
 from serving.workers.chat_errors import error_code, status_in_stream

@@ -9,7 +9,8 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
 
-from conductor.model.worker import Call, Delta, FinishReason
+from conductor.model.call import Call
+from conductor.model.reply import Delta, FinishReason
 
 MARGIN = 1.25
 MARGIN_TOKENS = 32

@@ -8,8 +8,8 @@ nothing that comes later.
 from collections.abc import Sequence
 from dataclasses import replace
 
+from conductor.model.call import Call
 from conductor.model.messages import Message, Native
-from conductor.model.worker import Call
 from conductor.plan.tool_text import with_tools_as_text
 
 

@@ -5,8 +5,8 @@ what anybody finds. A server inside one's own network (Ollama, one's own vLLM) w
 names from its neighbours and from the cloud's metadata service, and describe it.
 """
 
+from conductor.model.call import Call
 from conductor.model.messages import Image
-from conductor.model.worker import Call
 from serving.egress.reach import REQUESTS, AddressForbidden
 from serving.workers.http_errors import ErrorMapper
 

@@ -13,9 +13,10 @@ from decimal import Decimal
 from math import isfinite
 
 from conductor.errors import quote
+from conductor.model.call import Call
 from conductor.model.messages import File, Image
+from conductor.model.reply import Delta, FinishReason
 from conductor.model.usage import FREE, Price, Usage
-from conductor.model.worker import Call, Delta, FinishReason
 from conductor.run.call_bound import input_bound
 from serving.workers.output_limit import MARGIN
 

@@ -11,12 +11,13 @@ from typing import Any, NamedTuple, Protocol, cast
 
 from conductor.errors import WorkerError, WorkerRefused
 from conductor.model.answer_format import AnswerFormat
+from conductor.model.call import Call, Sampling
 from conductor.model.messages import Image, Message, Native, Text
 from conductor.model.operation import TOKENS_GONE, TokenLogprob, read_tokens
 from conductor.model.priority import Priority
+from conductor.model.reply import Delta, FinishReason, Reply, open_reply
 from conductor.model.tools import NO_TOOLS
 from conductor.model.usage import FREE, Price, Usage
-from conductor.model.worker import Call, Delta, FinishReason, Reply, Sampling, open_reply
 from conductor.plan.tool_text import with_tools_as_text
 from serving.workers.chat_tools import messages_json, tools_json
 from serving.workers.own_turns import Origin

@@ -7,9 +7,10 @@ from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
+from conductor.model.call import Call
 from conductor.model.messages import ToolCall
+from conductor.model.reply import Delta, FinishReason, Reply, open_reply
 from conductor.model.usage import Price, Usage
-from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
 
 
 class Obedient:

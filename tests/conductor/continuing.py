@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from conductor.errors import WorkerUnavailable
+from conductor.model.call import Call
 from conductor.model.usage import Price, Usage
-from conductor.model.worker import Call
 from conductor.run.codec import dump, load
 from conductor.run.events import Event
 from conductor.run.lifecycle import open_run, resume_run

@@ -7,8 +7,8 @@ import pytest
 
 from conductor.errors import BudgetExceeded, WorkerRefused, WorkerUnavailable
 from conductor.model.answer_format import AnswerFormat
+from conductor.model.call import Sampling
 from conductor.model.usage import Price, Usage
-from conductor.model.worker import Sampling
 from conductor.plan.plan import Plan
 from conductor.run.events import StepContinued, StepRestarted
 from conductor.run.ledger import Budget

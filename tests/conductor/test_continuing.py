@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from conductor.errors import BadTask, BudgetExceeded, WorkerRefused
+from conductor.model.call import Sampling
 from conductor.model.usage import Usage
-from conductor.model.worker import Sampling
 from conductor.plan.plan import Plan
 from conductor.run.call_bound import input_bound
 from conductor.run.codec import dump, load

@@ -9,9 +9,10 @@ from decimal import Decimal
 
 import pytest
 
+from conductor.model.call import Call
 from conductor.model.failure import Attempt
+from conductor.model.reply import Delta, Reply
 from conductor.model.usage import Usage
-from conductor.model.worker import Call, Delta, Reply
 from conductor.run.codec import dump, load
 from conductor.run.events import Event, RunDetached
 from conductor.run.fold import CUT

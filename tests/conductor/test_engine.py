@@ -18,10 +18,11 @@ from conductor.errors import (
     WorkerRefused,
     WorkerUnavailable,
 )
+from conductor.model.call import Call, Sampling
 from conductor.model.failure import Failure
 from conductor.model.messages import Image, Message, Text
+from conductor.model.reply import Delta, FinishReason
 from conductor.model.usage import Usage
-from conductor.model.worker import Call, Delta, FinishReason, Sampling
 from conductor.plan.formats import Format
 from conductor.plan.plan import Plan
 from conductor.run.estimate import worst_case

@@ -8,11 +8,13 @@ from decimal import Decimal
 import pytest
 
 from conductor.errors import BudgetExceeded, WorkerBusy, WorkerUnavailable
+from conductor.model.call import Call, Sampling
 from conductor.model.failure import Attempt, Failure
 from conductor.model.messages import Message
+from conductor.model.reply import Delta, Reply
 from conductor.model.retries import call_again
 from conductor.model.usage import Price, Usage
-from conductor.model.worker import Call, Delta, Reply, Sampling, Worker
+from conductor.model.worker import Worker
 from conductor.run.call import open_call
 from conductor.run.events import CallFailed
 from conductor.run.fold import fold

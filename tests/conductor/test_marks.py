@@ -6,7 +6,7 @@ import hashlib
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from conductor.model.worker import Call
+from conductor.model.call import Call
 from conductor.plan.marks import EchoFilter, enclose, mark_key, read_marked
 from conductor.plan.prompts import ANSWER
 from conductor.run.events import AnswerDelta

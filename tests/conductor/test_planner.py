@@ -3,8 +3,9 @@
 import asyncio
 
 from conductor.errors import WorkerUnavailable
+from conductor.model.call import Call
+from conductor.model.reply import Delta
 from conductor.model.usage import Usage
-from conductor.model.worker import Call, Delta
 from tests.conductor.team import DEAR, NEVER, Piece, Player, ask_for, line, seen, team
 
 FOREVER = ["and on "] * 10_000

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from conductor.model.reply import Delta, FinishReason, open_reply
 from conductor.model.usage import MILLION, LongPromptRates, Price, Usage, dearest_of
-from conductor.model.worker import Delta, FinishReason, open_reply
 from conductor.run.ledger import BudgetLedger
 from tests.conductor.prices import possible_usages, prices
 

@@ -15,9 +15,10 @@ from conductor.errors import (
     WorkerRefused,
     WorkerUnavailable,
 )
+from conductor.model.call import Sampling
 from conductor.model.messages import Image, Message, Text
+from conductor.model.reply import Delta, FinishReason
 from conductor.model.usage import Usage
-from conductor.model.worker import Delta, FinishReason, Sampling
 from conductor.run.event_log import ROOM
 from conductor.run.events import AnswerDelta, RunFinished, StepAborted
 from conductor.run.ledger import Budget

@@ -8,9 +8,9 @@ import pytest
 
 from conductor.errors import StoreUnavailable
 from conductor.model.messages import Message, Native, Text, ToolCall, ToolResult
+from conductor.model.reply import Delta, FinishReason
 from conductor.model.tools import Tool, ToolChoice, Toolset
 from conductor.model.usage import Usage
-from conductor.model.worker import Delta, FinishReason
 from conductor.run.codec import dump, load
 from conductor.run.events import RunFinished, RunSuspended, Terminal
 from conductor.run.lifecycle import open_run, resume_run

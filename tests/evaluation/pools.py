@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from conductor.errors import WorkerUnavailable
+from conductor.model.call import Call
+from conductor.model.reply import Delta, FinishReason, Reply, open_reply
 from conductor.model.usage import Price, Usage
-from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
 from evaluation.backends.in_process import InProcessBackend
 from evaluation.questions import Question
 from serving.settings.settings import parse

@@ -18,8 +18,9 @@ from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, settings
 
+from conductor.model.call import Call
+from conductor.model.reply import Delta, FinishReason, open_reply
 from conductor.model.usage import Usage
-from conductor.model.worker import Call, Delta, FinishReason, open_reply
 from serving.workers.vllm import Chunk, EngineCall
 from tests.serving.api.served import Json, Served, parsed, said, scripted, served, step
 from tests.serving.random_schemas import ROOTS, Made, is_right, is_right_text, whole

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from conductor.model.call import Call
 from conductor.model.messages import Message
-from conductor.model.worker import Call
 from serving.edge import HOOK
 from serving.settings.settings import SettingsError, load, parse
 from serving.settings.workers import VllmSettings

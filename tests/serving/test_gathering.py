@@ -4,8 +4,8 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
+from conductor.model.call import Call
 from conductor.model.messages import Message
-from conductor.model.worker import Call
 from serving.deployments.coalescing import coalesce
 from serving.workers.vllm import UNREAD_GAP_S, Chunk, EngineCall, VllmWorker
 

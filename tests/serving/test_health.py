@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from conductor.errors import WorkerError
+from conductor.model.call import Call
 from conductor.model.messages import Message
-from conductor.model.worker import Call
 from serving.health import WINDOW, Health, WorkerHealth
 from serving.pool import Pool, build_pool
 from serving.runs.service import Service

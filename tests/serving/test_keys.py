@@ -41,8 +41,8 @@ async def test_a_key_in_a_file_is_the_one_that_the_worker_sends(tmp_path: Path) 
 
 
 async def _ask(pool: Any) -> None:
+    from conductor.model.call import Call
     from conductor.model.messages import Message
-    from conductor.model.worker import Call
 
     async with pool.members["gpt"].worker.open(Call((Message.of("user", "?"),))) as reply:
         async for _ in reply:

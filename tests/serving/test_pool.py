@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from conductor.model.call import Call
 from conductor.model.messages import Message
 from conductor.model.usage import FREE, Price
-from conductor.model.worker import Call
 from serving.accounts.caller import ANYBODY
 from serving.api.dialects.chat import ChatDialect
 from serving.api.resolve import resolve

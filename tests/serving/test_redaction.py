@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from conductor.model.failure import Failure
 from conductor.model.messages import Message
 from conductor.model.operation import TokenLogprob
-from conductor.model.worker import CallResult
+from conductor.model.reply import CallResult
 from conductor.run.record import Record
 from conductor.run.task import Task
 from serving.accounts.keys import ApiKey

@@ -6,7 +6,7 @@ import re
 from opentelemetry.trace import StatusCode
 
 from conductor.errors import PodiumError
-from conductor.model.worker import CallSite
+from conductor.model.call import CallSite
 from serving.settings.workers import Kind
 from serving.telemetry import spans
 from tests.resolver import Names

@@ -10,9 +10,10 @@ from transformers import AutoTokenizer
 from vllm.outputs import CompletionOutput
 from vllm.sampling_params import SamplingParams
 
+from conductor.model.call import Call, Sampling
 from conductor.model.messages import Message, Native, Text, ToolCall, ToolResult
+from conductor.model.reply import FinishReason
 from conductor.model.tools import Tool, ToolChoice, Toolset
-from conductor.model.worker import Call, FinishReason, Sampling
 from serving.deployments.tool_parsing import ToolReader
 from serving.workers.vllm import STOP_NOTE, Chunk, ChunkCall, EngineCall, VllmWorker
 

@@ -11,8 +11,9 @@ import re
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 
+from conductor.model.call import Call
+from conductor.model.reply import Reply, open_reply
 from conductor.model.usage import Price, Usage
-from conductor.model.worker import Call, Reply, open_reply
 from evaluation.synthetic.skills import Assignment
 from evaluation.workers.text_reply import text_reply
 from serving.workers.scripted import TOKEN, prompt_tokens

@@ -3,8 +3,8 @@
 from typing import Any
 
 from conductor.errors import PodiumError
+from conductor.model.call import Sampling
 from conductor.model.failure import Failure
-from conductor.model.worker import Sampling
 from conductor.run.record import RunRecords
 from conductor.run.run import Run
 from serving.api.dialect import CallId, Dialect

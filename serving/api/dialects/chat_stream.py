@@ -5,7 +5,7 @@ from typing import Any
 
 from conductor.model.messages import PendingCall
 from conductor.model.operation import TokenLogprob
-from conductor.model.worker import FinishReason
+from conductor.model.reply import FinishReason
 from conductor.run.events import (
     AnswerDelta,
     CallQueued,

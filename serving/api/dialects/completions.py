@@ -10,9 +10,9 @@ from typing import Annotated, Any, cast
 from pydantic import BeforeValidator, Field, field_validator
 
 from conductor.errors import PodiumError
+from conductor.model.call import Sampling
 from conductor.model.failure import Failure
 from conductor.model.operation import tokens_text
-from conductor.model.worker import Sampling
 from conductor.run.events import (
     AnswerDelta,
     Event,

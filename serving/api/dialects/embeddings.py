@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from conductor.errors import PodiumError
+from conductor.model.call import Sampling
 from conductor.model.failure import Failure
 from conductor.model.operation import WireOptions
 from conductor.model.vectors import decode
-from conductor.model.worker import Sampling
 from conductor.run.record import RunRecords
 from conductor.run.run import Run
 from serving.api.dialect import CallId, Dialect, Encoder

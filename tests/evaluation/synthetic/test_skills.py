@@ -2,10 +2,11 @@
 
 import pytest
 
+from conductor.model.call import Call
 from conductor.model.messages import Message
 from conductor.model.pool_member import PoolMember
+from conductor.model.reply import FinishReason
 from conductor.model.usage import Price
-from conductor.model.worker import Call, FinishReason
 from conductor.plan.plan import Step
 from conductor.plan.prompts import work
 from evaluation.synthetic.questions import questions, solution

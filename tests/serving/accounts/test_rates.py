@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conductor.model.messages import Message
+from conductor.model.reply import CallResult, FinishReason
 from conductor.model.usage import Usage
-from conductor.model.worker import CallResult, FinishReason
 from conductor.run.plan_record import PlanRecord
 from conductor.run.record import Account, Record, RunRecords
 from conductor.run.task import Task

@@ -3,9 +3,10 @@
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager
 
+from conductor.model.call import Call
 from conductor.model.messages import ToolCall
+from conductor.model.reply import Delta, FinishReason, Reply, open_reply
 from conductor.model.usage import Price, Usage
-from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
 
 CALLED = Usage(10, 5)
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from conductor.errors import BudgetExceeded, DeadlineExceeded, PodiumError, WorkerUnavailable
 from conductor.model.failure import Failure
 from conductor.model.messages import Message, PendingCall, ToolCall
+from conductor.model.reply import CallResult, FinishReason
 from conductor.model.usage import Usage
-from conductor.model.worker import CallResult, FinishReason
 from conductor.plan.plan import Step
 from conductor.run.event_log import EventLog
 from conductor.run.events import (

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from conductor import errors
+from conductor.model.call import Call
 from conductor.model.failure import Attempt
+from conductor.model.reply import Delta, Reply, open_reply
 from conductor.model.usage import Price
-from conductor.model.worker import Call, Delta, Reply, open_reply
 from serving.telemetry.logs import JsonLines
 from tests.serving.api.served import ASK, Json, Served, plan, scripted, served, step, team
 from tests.serving.api.test_errors import tree

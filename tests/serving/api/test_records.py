@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from conductor.model.messages import Message
+from conductor.model.reply import CallResult
 from conductor.model.usage import Usage
-from conductor.model.worker import CallResult
 from conductor.run.plan_record import PlanRecord, StepRecord
 from conductor.run.record import Record, RunRecords
 from conductor.run.task import Task

@@ -7,8 +7,9 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 
 import pytest
 
+from conductor.model.call import Call
+from conductor.model.reply import Delta, FinishReason, Reply, open_reply
 from conductor.model.usage import Price, Usage
-from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
 from serving.database.address import Address
 from tests.serving.api.served import Json, Served, plan, scripted, served, step, team
 from tests.serving.runs.stores import replicas

@@ -9,8 +9,8 @@ import pytest
 
 import serving
 from conductor.errors import WorkerRefused, WorkerUnavailable
+from conductor.model.call import Call
 from conductor.model.messages import Image, Message, Text
-from conductor.model.worker import Call
 from serving.egress.client import guard, open_client
 from serving.egress.reach import ANYWHERE, REQUESTS, SETTINGS, AddressForbidden, Reach
 from serving.egress.zones import Zone

@@ -3,8 +3,8 @@
 import asyncio
 
 from conductor.errors import WorkerBusy
+from conductor.model.call import Call
 from conductor.model.messages import Message
-from conductor.model.worker import Call
 from serving.layers.adaptive import Adaptive, Slots
 from serving.layers.limited import Limited
 from serving.workers.scripted import ScriptedReply, ScriptedWorker

@@ -10,11 +10,12 @@ import pytest
 
 from conductor.errors import AnswerInvalid, BudgetExceeded, WorkerUnavailable
 from conductor.model.answer_format import AnswerFormat
+from conductor.model.call import Call, Sampling
 from conductor.model.messages import Message, Native, Text, ToolCall, ToolResult
 from conductor.model.pool_member import PoolMember
+from conductor.model.reply import CallResult, Delta, FinishReason, open_reply
 from conductor.model.tools import Tool, Toolset
 from conductor.model.usage import Price, Usage
-from conductor.model.worker import Call, CallResult, Delta, FinishReason, Sampling, open_reply
 from conductor.run.call import open_call
 from conductor.run.ledger import Budget, BudgetLedger
 from serving.layers.conforming import FENCE_NOTE, STOP_NOTE, Conforming

@@ -5,9 +5,11 @@ from dataclasses import replace
 import pytest
 
 from conductor.errors import ContextOverflow, WorkerRefused, WorkerUnavailable
+from conductor.model.call import Call, CallSite
 from conductor.model.messages import Image, Message, Text
+from conductor.model.reply import Reply
 from conductor.model.tools import Tool, Toolset
-from conductor.model.worker import Call, CallSite, Reply, Worker
+from conductor.model.worker import Worker
 from serving.layers.failing_over import FailingOver
 from serving.layers.retrying import Retrying
 from serving.workers.scripted import ScriptedReply, ScriptedWorker

@@ -12,9 +12,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from conductor.errors import WorkerUnavailable
+from conductor.model.call import Call, CallSite, Sampling
 from conductor.model.messages import Message
+from conductor.model.reply import Delta, FinishReason
 from conductor.model.usage import Usage
-from conductor.model.worker import Call, CallSite, Delta, FinishReason, Sampling
 from conductor.plan.grammars import grammar
 from serving.layers import stop_sequences
 from serving.layers.fitting import Fitting, fit

@@ -9,10 +9,11 @@ from itertools import cycle, repeat
 import pytest
 
 from conductor.errors import WorkerError, WorkerUnavailable
+from conductor.model.call import Call
 from conductor.model.messages import Message
 from conductor.model.pool_member import PoolMember
+from conductor.model.reply import CallResult, Delta, FinishReason, Reply, open_reply
 from conductor.model.usage import FREE, Price, Usage
-from conductor.model.worker import Call, CallResult, Delta, FinishReason, Reply, open_reply
 from conductor.run.call import open_call
 from conductor.run.ledger import BudgetLedger
 from serving.health import WorkerHealth

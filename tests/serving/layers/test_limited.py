@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from conductor.errors import WorkerUnavailable
+from conductor.model.call import Call
 from conductor.model.messages import Message
-from conductor.model.worker import Call
 from serving.layers.limited import Limited
 from serving.workers.scripted import ScriptedReply, ScriptedWorker
 from tests.serving.states import until

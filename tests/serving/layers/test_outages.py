@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from conductor.errors import ContentFiltered, WorkerError, WorkerUnavailable
+from conductor.model.call import Call
 from conductor.model.messages import Message
-from conductor.model.worker import Call, Reply
+from conductor.model.reply import Reply
 from serving.health import PROBE_S, WINDOW, Health, WorkerHealth
 from serving.layers.first_token_limit import KNOWN_CALLS, LEAST_S, START_S, usual_limit_s
 from serving.layers.retry_budget import RESERVE, RetryBudget

@@ -2,8 +2,9 @@
 
 from collections.abc import AsyncGenerator
 
+from conductor.model.call import Call
 from conductor.model.messages import Message, Native, Text, ToolCall, ToolResult
-from conductor.model.worker import Call, Delta, FinishReason
+from conductor.model.reply import Delta, FinishReason
 from serving.health import WorkerHealth
 from serving.layers.balancing import Balancing, Deployment
 from serving.layers.limited import Limited

@@ -8,8 +8,10 @@ from dataclasses import replace
 import pytest
 
 from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
+from conductor.model.call import Call
 from conductor.model.messages import Message
-from conductor.model.worker import Call, Reply, Worker
+from conductor.model.reply import Reply
+from conductor.model.worker import Worker
 from serving.layers.failing_over import FailingOver
 from serving.layers.limited import Limited
 from serving.layers.retrying import Retrying

@@ -3,9 +3,9 @@
 import pytest
 
 from conductor.errors import WorkerRefused, WorkerUnavailable
+from conductor.model.call import Call, CallSite
 from conductor.model.messages import Message
 from conductor.model.refusals import Refusals
-from conductor.model.worker import Call, CallSite
 from serving.layers.skipping_refused import SkippingRefused
 from serving.workers.scripted import ScriptedReply, ScriptedWorker
 

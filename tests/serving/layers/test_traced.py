@@ -9,9 +9,9 @@ import pytest
 from opentelemetry.trace import SpanKind, StatusCode
 
 from conductor.errors import WorkerBusy, WorkerUnavailable
+from conductor.model.call import Call, CallSite, Sampling
 from conductor.model.messages import Message
 from conductor.model.usage import Price, Usage
-from conductor.model.worker import Call, CallSite, Sampling
 from serving.layers.traced import Traced
 from serving.telemetry import spans
 from serving.workers.scripted import ScriptedReply, ScriptedWorker

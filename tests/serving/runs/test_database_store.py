@@ -8,8 +8,8 @@ from pathlib import Path
 from sqlalchemy import text
 
 from conductor.model.messages import Message
+from conductor.model.reply import CallResult, FinishReason
 from conductor.model.usage import Usage
-from conductor.model.worker import CallResult, FinishReason
 from conductor.plan.plan import Step
 from conductor.run.events import AnswerDelta, PlanStarted, RunFinished, StepFinished, StepPlanned, StepStarted
 from conductor.run.fold import fold

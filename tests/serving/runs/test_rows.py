@@ -2,7 +2,7 @@
 
 import pytest
 
-from conductor.model.worker import FinishReason
+from conductor.model.reply import FinishReason
 from conductor.run.events import RunFinished
 from serving.runs.rows import Item, event_row, load_items
 

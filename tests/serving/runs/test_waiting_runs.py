@@ -8,7 +8,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from conductor.model.worker import Call, Delta
+from conductor.model.call import Call
+from conductor.model.reply import Delta
 from serving.database.address import Address
 from tests.serving.api.calling_team import ToolCaller, calling_team
 from tests.serving.api.keyed import keyed

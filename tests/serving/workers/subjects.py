@@ -14,8 +14,9 @@ from decimal import Decimal
 from typing import Literal
 
 from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
+from conductor.model.reply import FinishReason
 from conductor.model.usage import Price, Usage
-from conductor.model.worker import FinishReason, Worker
+from conductor.model.worker import Worker
 from serving.workers.account import Account
 from serving.workers.anthropic import AnthropicWorker
 from serving.workers.gemini import GeminiWorker

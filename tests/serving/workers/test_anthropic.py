@@ -7,9 +7,10 @@ import httpx2
 import pytest
 
 from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
+from conductor.model.call import Call, Grammar, Sampling
 from conductor.model.messages import File, Image, Message, Text
+from conductor.model.reply import Delta, FinishReason
 from conductor.model.usage import Usage
-from conductor.model.worker import Call, Delta, FinishReason, Grammar, Sampling
 from serving.workers.account import Account
 from serving.workers.anthropic import AnthropicWorker, fault, thinking_for
 from serving.workers.http_errors import ErrorMapper

@@ -9,9 +9,11 @@ from dataclasses import replace
 import pytest
 
 from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
+from conductor.model.call import Call
 from conductor.model.messages import Message, Native, Text, ToolCall, ToolResult
+from conductor.model.reply import Delta, FinishReason, Reply
 from conductor.model.tools import Tool, Toolset
-from conductor.model.worker import Call, Delta, FinishReason, Reply, Worker
+from conductor.model.worker import Worker
 from tests.serving.workers.subjects import (
     CALLING,
     MODEL,

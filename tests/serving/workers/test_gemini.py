@@ -8,9 +8,10 @@ import pytest
 from google.genai import errors, types
 
 from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
+from conductor.model.call import Call, Grammar, Sampling
 from conductor.model.messages import File, Image, Message, Text
+from conductor.model.reply import FinishReason
 from conductor.model.usage import Usage
-from conductor.model.worker import Call, FinishReason, Grammar, Sampling
 from serving.workers.account import Account
 from serving.workers.gemini import FINISH, GeminiWorker, fault, thinking_for
 from serving.workers.http_errors import GARBLED, ErrorMapper

@@ -14,9 +14,10 @@ import httpx2
 import pytest
 
 from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
+from conductor.model.call import Call, Sampling
 from conductor.model.failure import Failure
 from conductor.model.messages import Image, Message
-from conductor.model.worker import Call, FinishReason, Reply, Sampling
+from conductor.model.reply import FinishReason, Reply
 from conductor.model.worker import Worker as AnyWorker
 from serving.errors import headers
 from serving.layers.failing_over import FailingOver

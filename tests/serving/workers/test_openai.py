@@ -5,8 +5,9 @@ from decimal import Decimal
 import pytest
 
 from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
+from conductor.model.call import Call, CallSite, Grammar, Sampling
 from conductor.model.messages import File, Image, Message, Text
-from conductor.model.worker import Call, CallSite, Delta, FinishReason, Grammar, Sampling
+from conductor.model.reply import Delta, FinishReason
 from serving.settings.accepts import Accepts
 from serving.workers.account import Account
 from serving.workers.openai import OpenAIWorker

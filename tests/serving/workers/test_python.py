@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from conductor.model.call import Call, Sampling
 from conductor.model.messages import Message
+from conductor.model.reply import Delta, FinishReason, Reply, open_reply
 from conductor.model.usage import Price, Usage
-from conductor.model.worker import Call, Delta, FinishReason, Reply, Sampling, open_reply
 from conductor.run.call import open_call
 from conductor.run.ledger import BudgetLedger
 from serving.pool import build_pool

@@ -7,9 +7,10 @@ import sys
 import pytest
 
 from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
+from conductor.model.call import Call, Sampling
 from conductor.model.messages import Message
+from conductor.model.reply import FinishReason, Reply
 from conductor.model.usage import Usage
-from conductor.model.worker import Call, FinishReason, Reply, Sampling
 from serving.workers.scripted import KEPT_CALLS, ScriptedReply, ScriptedWorker
 
 CALL = Call(messages=(Message.of("system", "Be short."), Message.of("user", "What is two and two?")))

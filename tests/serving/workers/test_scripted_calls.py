@@ -5,9 +5,11 @@ from dataclasses import replace
 import pytest
 
 from conductor.errors import WorkerRefused
+from conductor.model.call import Call
 from conductor.model.messages import Message, PendingCall, Text, ToolResult
+from conductor.model.reply import CallResult, FinishReason
 from conductor.model.tools import Tool, Toolset
-from conductor.model.worker import Call, CallResult, FinishReason, Worker
+from conductor.model.worker import Worker
 from conductor.run.turns import GivenResult, StepTurn, conversation
 from serving.clients import build_client
 from serving.settings.settings import parse

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from conductor.model.call import Call, Sampling
 from conductor.model.messages import Message
 from conductor.model.pool_member import PoolMember
+from conductor.model.reply import FinishReason, Reply
 from conductor.model.usage import FREE, Price, Usage
-from conductor.model.worker import Call, FinishReason, Reply, Sampling
 from conductor.run.call import open_call
 from conductor.run.call_bound import input_bound
 from conductor.run.ledger import Budget, BudgetLedger

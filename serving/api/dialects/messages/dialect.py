@@ -4,8 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 from conductor.errors import PodiumError
+from conductor.model.call import Sampling
 from conductor.model.failure import Failure
-from conductor.model.worker import Sampling
 from conductor.plan.plan import Step
 from conductor.run.events import StepPlanned
 from conductor.run.record import Record, RunRecords

@@ -6,8 +6,8 @@ from typing import Any
 import orjson
 
 from conductor.model.messages import PendingCall, ToolCall
+from conductor.model.reply import FinishReason
 from conductor.model.usage import Usage
-from conductor.model.worker import FinishReason
 from conductor.run.record import Record, RunRecords
 from serving.api.dialect import CallId
 from serving.api.record_json import model_name, summary

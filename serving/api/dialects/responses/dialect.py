@@ -6,9 +6,9 @@ from typing import Any
 
 from conductor.errors import BadTask, PodiumError, quote
 from conductor.model.answer_format import AnswerFormat
+from conductor.model.call import Sampling
 from conductor.model.failure import Failure
 from conductor.model.messages import Message
-from conductor.model.worker import Sampling
 from conductor.run.record import Record, RunRecords
 from conductor.run.run import Run
 from serving.api.answer_format import ANY_OBJECT, read_schema

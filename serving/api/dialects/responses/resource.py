@@ -5,9 +5,9 @@ from typing import Any
 
 from conductor.errors import PodiumError
 from conductor.model.failure import Failure
+from conductor.model.reply import FinishReason
 from conductor.model.tools import Tool, Toolset
 from conductor.model.usage import Usage
-from conductor.model.worker import FinishReason
 from conductor.run.record import Record, RunRecords
 from conductor.run.turns import Segment
 from serving.api import record_json

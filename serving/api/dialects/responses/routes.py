@@ -8,8 +8,8 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from conductor.errors import BadTask, UnknownName, quote
+from conductor.model.call import Sampling
 from conductor.model.messages import Message
-from conductor.model.worker import Sampling
 from conductor.run.record import RunRecords
 from serving.accounts.caller import Scope
 from serving.api.authentication import caller_of
