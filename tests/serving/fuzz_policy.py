@@ -232,7 +232,8 @@ def look_at_record(record: Record, inner: Mapping[str, Record], case: Case, rule
     deepest = max((id.count(".") // 2 for id in inner), default=0)
     if most_depth is not None and deepest > most_depth:
         found["depth"] += 1
-    cost = sum((each.cost_usd or Decimal(0) for each in (record, *inner.values())), Decimal(0))
+    # what a run costs has in it what the runs inside it cost
+    cost = max(each.cost_usd or Decimal(0) for each in (record, *inner.values()))
     limit = min((Decimal(rule["max_cost_usd"]) for rule in rules if "max_cost_usd" in rule), default=None)
     if limit is not None and cost > limit:
         found["cost"] += 1
