@@ -129,6 +129,24 @@ def said_in(told: list[tuple[int | None, Json]]) -> str:
     return "".join(event["text"] for _, event in told if event["type"] == "answer")
 
 
+async def test_every_replica_tells_of_a_failed_attempt_while_the_next_is_under_way(
+    store_address: Address,
+) -> None:
+    stalls = {"text": "one two three", "stall_after_tokens": 2}
+    retry = {"attempts": 2, "first_wait_s": 0.01}
+    again = scripted("b", {"error": "unavailable"}, stalls, price=PRICE, retry=retry)
+    settings = team(workers=[scripted("a"), again, scripted("c")])
+    async with replicas(store_address, settings) as (one, other), asking(one.api, model="b") as (_, id):
+
+        async def attempts() -> list[str]:
+            steps = (await other.api.http.get(f"/v1/workflows/{id}")).json().get("steps", [])
+            return [each["error"] for step in steps for each in step["attempts"]]
+
+        while not await attempts():
+            await asyncio.sleep(0.02)
+        assert await attempts() == ["WorkerUnavailable"]
+
+
 async def test_an_event_id_that_is_none_is_refused() -> None:
     async with served(team()) as api:
         id = (await api.ok())["podium"]["workflow_id"]
