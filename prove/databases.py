@@ -7,8 +7,8 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Generator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import asyncpg
 from cluster.local.processes import free_port
 from serving.database.address import Address, parse_address, sqlite_address
 
+KINDS = ("postgresql", "sqlite")
 REMEDY = "PostgreSQL's own programs are needed (initdb, pg_ctl). Debian: `apt-get install postgresql`."
 SETTINGS = "-c listen_addresses=127.0.0.1 -c unix_socket_directories= -c max_connections=60"
 
@@ -38,9 +39,6 @@ def _find_programs() -> Path | None:
     folders = [Path(folder) for folder in os.environ.get("PATH", "").split(":")]
     folders += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
     return next((each for each in folders if (each / "initdb").exists() and (each / "pg_ctl").exists()), None)
-
-
-__all__ = ["Postgres", "running_postgres", "sqlite_address"]
 
 
 class Postgres:
@@ -121,3 +119,22 @@ def running_postgres(*, is_durable: bool = True) -> Generator[Postgres]:
     finally:
         postgres.stop()
         shutil.rmtree(folder)
+
+
+async def empty_database(kind: str, postgres: Postgres | None, folder: Path) -> Address:
+    """One of that kind, in `postgres` or in `folder`."""
+    if kind == "sqlite" or postgres is None:
+        return sqlite_address(folder / "podium.db")
+    return await asyncio.to_thread(postgres.make_database)
+
+
+async def empty_databases(kinds: Sequence[str], each: int = 1) -> AsyncGenerator[tuple[str, int, Address]]:
+    """So many of each kind, one after another; a proof is about each: its kind, its number from 1 on, its address."""
+    with ExitStack() as stack:
+        postgres: Postgres | None = None
+        if "postgresql" in kinds:
+            postgres = await asyncio.to_thread(stack.enter_context, running_postgres())
+        for kind in kinds:
+            for number in range(1, each + 1):
+                with tempfile.TemporaryDirectory() as folder:
+                    yield kind, number, await empty_database(kind, postgres, Path(folder))

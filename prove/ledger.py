@@ -8,13 +8,11 @@ out; and the ledger against the sum of the records. Exit 1 where anything but th
 import argparse
 import asyncio
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import aclosing
 from decimal import Decimal
-from pathlib import Path
 
 import aiohttp
 from rich.table import Table
@@ -22,15 +20,14 @@ from rich.table import Table
 from program.options import count
 from program.process import machine, wide_console
 from prove.audit import Audit, audit, wait_until_settled
-from prove.databases import Postgres, running_postgres
+from prove.databases import KINDS, empty_databases
 from prove.routers import Answer, Json, Router, ask, make_key, open_session, prepare_process, running_routers
 from serving.accounts.leases import LEASE_S, RENEW_S
 from serving.accounts.money import to_pico
 from serving.accounts.windows import team_subject
-from serving.database.address import Address, sqlite_address
+from serving.database.address import Address
 from serving.database.migrate import open_database
 
-KINDS = ("postgresql", "sqlite")
 COST_USD = Decimal("0.01")
 """Of one answer: 20 words at 500 dollars a million."""
 TEXT = " ".join(f"word{n}" for n in range(20))
@@ -175,26 +172,13 @@ def row(kind: str, number: int, clients: Clients, found: Audit, took_s: float) -
 async def prove_all(kinds: Sequence[str], runs: int, requests: int, routers: int, table: Table) -> bool:
     """All runs, a row each; gives whether all are right."""
     right = True
-    with ExitStack() as stack:
-        postgres: Postgres | None = None
-        if "postgresql" in kinds:
-            postgres = await asyncio.to_thread(stack.enter_context, running_postgres())
-        for kind in kinds:
-            for number in range(1, runs + 1):
-                with tempfile.TemporaryDirectory() as folder:
-                    address = await empty_database(kind, postgres, Path(folder))
-                    seen = await prove(address, requests, routers, f"ledger-{kind}")
-                right = right and is_right(seen[0], seen[1])
-                table.add_row(*row(kind, number, *seen))
-                sys.stderr.write(f"{kind} {number}: {dict(seen[0].others)} {seen[1]}\n")
+    async with aclosing(empty_databases(kinds, runs)) as databases:
+        async for kind, number, address in databases:
+            seen = await prove(address, requests, routers, f"ledger-{kind}")
+            right = right and is_right(seen[0], seen[1])
+            table.add_row(*row(kind, number, *seen))
+            sys.stderr.write(f"{kind} {number}: {dict(seen[0].others)} {seen[1]}\n")
     return right
-
-
-async def empty_database(kind: str, postgres: Postgres | None, folder: Path) -> Address:
-    """One of that kind, in `postgres` or in `folder`."""
-    if kind == "sqlite" or postgres is None:
-        return sqlite_address(folder / "podium.db")
-    return await asyncio.to_thread(postgres.make_database)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import aiohttp
 
 from prove.routers import Json, ProofError, Router
-from prove.tools import Client, begin
-from prove.tools import ask as ask_with_results
+from prove.tool_agents import Client, begin
+from prove.tool_agents import ask as ask_with_results
 
 CLIENTS = 12
 PAUSE_S = 0.05

@@ -21,9 +21,9 @@ from rich.table import Table
 from program.options import count, seconds
 from program.process import machine, wide_console
 from prove.audit import audit, lost_records, wait_until_settled
-from prove.databases import Postgres, running_postgres
+from prove.databases import KINDS, Postgres, empty_database, running_postgres
 from prove.faults import clock_moved, full, small_disk, stopped
-from prove.ledger import KINDS, PRICE, SETTLES_WITHIN_S, empty_database
+from prove.ledger import PRICE, SETTLES_WITHIN_S
 from prove.load import Seen, asking
 from prove.migration import kill_migrations
 from prove.routers import Json, Router, make_key, open_session, prepare_process, running_routers

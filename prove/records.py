@@ -9,10 +9,8 @@ import asyncio
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import aclosing
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import aiohttp
 import orjson
@@ -21,8 +19,8 @@ from rich.table import Table
 from program.options import count
 from program.process import machine, wide_console
 from prove.audit import one, rows, wait_until_settled
-from prove.databases import Postgres, running_postgres
-from prove.ledger import KINDS, PRICE, SETTLES_WITHIN_S, empty_database
+from prove.databases import KINDS, empty_databases
+from prove.ledger import PRICE, SETTLES_WITHIN_S
 from prove.routers import (
     Json,
     ProofError,
@@ -243,15 +241,9 @@ HEADINGS = (
 async def prove_all(kinds: Sequence[str], runs: int, kept: int, table: Table) -> bool:
     """A row for each database; gives whether all is right."""
     right = True
-    with ExitStack() as stack:
-        postgres: Postgres | None = None
-        if "postgresql" in kinds:
-            postgres = await asyncio.to_thread(stack.enter_context, running_postgres())
-        for kind in kinds:
-            with TemporaryDirectory() as folder:
-                found = await prove(
-                    await empty_database(kind, postgres, Path(folder)), runs, kept, f"records-{kind}"
-                )
+    async with aclosing(empty_databases(kinds)) as databases:
+        async for kind, _, address in databases:
+            found = await prove(address, runs, kept, f"records-{kind}")
             right = right and found.is_right
             table.add_row(
                 *(kind, str(found.runs), str(found.readable), str(found.kept), str(found.finished)),
