@@ -222,6 +222,8 @@ async def _status(session: aiohttp.ClientSession, router: Router, id: str) -> st
         if response.status != 200:
             return str(response.status)
         record = orjson.loads(await response.read())
+        if "answer" not in record:
+            raise ProofError(f"the record of {id!r}: {record}")
         return str(record["status"]) if record["answer"] else "without an answer"
 
 

@@ -34,6 +34,10 @@ from serving.settings.settings import parse
 
 WAITING = 4096
 """Connections that may wait to be accepted."""
+KEEP_ALIVE_S = 75
+"""As the cluster files have it: a server that closes idle connections sooner than its clients do breaks the request
+that is on its way.
+"""
 
 
 async def serve(address: str, settings: dict[str, Any], has_keys: bool, *, watch: bool = False) -> None:
@@ -54,7 +58,14 @@ async def serve(address: str, settings: dict[str, Any], has_keys: bool, *, watch
     if records is not None:
         records.start()
     api = build_api(service, directory=directory if has_keys else None)
-    config = uvicorn.Config(api, log_level="error", lifespan="off", ws="none", access_log=False)
+    config = uvicorn.Config(
+        api,
+        log_level="error",
+        lifespan="off",
+        ws="none",
+        access_log=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+    )
     config.load()
     server = uvicorn.Server(config)
     server.lifespan = config.lifespan_class(config)
