@@ -134,6 +134,11 @@ async def test_an_answer_that_was_cut_off_is_told_whole_to_the_same_request_and_
     async with replicas(store_address, two_steps(WORDS)) as (one, other):
         id = await read_and_leave(one.api, path)
         assert one.api.service.running == 1, "it goes on"
+        async with asyncio.timeout(
+            10
+        ):  # that it may be joined is written when its router sees that the client is gone
+            while not await one.rows("SELECT 1 FROM cached_answer WHERE run_id = :id", id=id):
+                await asyncio.sleep(0.01)
         again = await post(other.api, path)
         assert (again.status_code, again.headers["x-podium-workflow-id"]) == (200, id)
         assert WORDS in again.text
