@@ -17,9 +17,8 @@ from bench.client import CHAT, Client, chat, rate_per_s, times_ms
 from bench.figures import Figure, figure, reading
 from bench.server import Json
 from program.percentile import percentile
-from prove.databases import running_postgres
+from prove.databases import running_postgres, sqlite_address
 from prove.routers import make_key, open_session, running_router
-from serving.database.address import sqlite_address
 
 ROUNDS = 10
 REQUESTS = 60

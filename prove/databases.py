@@ -19,6 +19,7 @@ from serving.database.address import Address, parse_address, sqlite_address
 
 KINDS = ("postgresql", "sqlite")
 REMEDY = "PostgreSQL's own programs are needed (initdb, pg_ctl). Debian: `apt-get install postgresql`."
+__all__ = ["Postgres", "empty_databases", "running_postgres", "sqlite_address"]
 SETTINGS = "-c listen_addresses=127.0.0.1 -c unix_socket_directories= -c max_connections=60"
 
 

@@ -115,7 +115,7 @@ async def test_runs_are_listed_filtered_and_shown_as_a_tree(api: Served, capsys:
 
 
 async def test_a_run_under_way_is_followed_to_its_end(capsys: Any) -> None:
-    slow = scripted("b", "one two three four", tokens_per_s=8)
+    slow = scripted("b", "one two three four", tokens_per_s=1.5)
     async with served(team(workers=[scripted("a"), slow])) as api:
         asking = asyncio.create_task(api.ok())
         while not api.service._running:
