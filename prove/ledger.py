@@ -81,7 +81,8 @@ class Clients:
     Args:
         session: theirs.
         routers: that they ask in turn, and ask another one where one breaks.
-        kill_after: so many whole answers, and the first router is killed.
+        kill_after: so many whole answers, and of the routers that gave some the one with the fewest is killed: what the others
+            did stays to be compared.
     """
 
     def __init__(self, session: aiohttp.ClientSession, routers: Sequence[Router], kill_after: int) -> None:
@@ -89,6 +90,8 @@ class Clients:
         self.whole: list[Answer] = []
         self.others = Counter[str]()
         self._named = dict[str, set[str]]()
+        self._answered = Counter[int]()
+        """Whole answers by router."""
 
     @property
     def run_twice(self) -> int:
@@ -108,7 +111,7 @@ class Clients:
 
     async def _ask(self, number: int, model: str, stream: bool, name: str | None = None) -> None:
         headers = {"idempotency-key": name} if name else {}
-        answer = Answer()
+        answer, router = Answer(), self._routers[0]
         for attempt in range(len(self._routers)):
             router = self._routers[(number + attempt) % len(self._routers)]
             answer = await ask(self._session, router.url, model, stream=stream, headers=headers)
@@ -118,11 +121,12 @@ class Clients:
             self.others[answer.code or "broken"] += 1
             return
         self.whole.append(answer)
+        self._answered[self._routers.index(router)] += 1
         if name:
             self._named.setdefault(name, set()).add(answer.run_id)
         if self._kill_after and len(self.whole) >= self._kill_after:
             self._kill_after = 0
-            self._routers[0].kill()
+            self._routers[min(self._answered, key=self._answered.__getitem__)].kill()
 
 
 async def prove(address: Address, requests: int, routers: int, name: str) -> tuple[Clients, Audit, float]:
