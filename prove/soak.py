@@ -39,7 +39,7 @@ COUNTED = ("runs", "calls", "files", "sockets", "tasks", "spans")
 
 
 def _settings(url: str) -> Json:
-    def scripted(name: str, reply: str, **more: object) -> Json:
+    def worker(name: str, reply: str, **more: object) -> Json:
         return {"name": name, "kind": "scripted", "replies": [reply], "max_concurrency": 1000, **more}
 
     provider = {"name": "provider", "kind": "openai", "model": "shaky", "base_url": url, "hedge": True}
@@ -47,10 +47,10 @@ def _settings(url: str) -> Json:
     return {
         "conductor": {"worker": "conductor", "format": "steps", "fallback": "quick"},
         "workers": [
-            scripted("conductor", PLAN, in_pool=False),
-            scripted("first", "A reason."),
-            scripted("quick", "Because."),
-            scripted("long", " ".join(f"word{n}" for n in range(40)), tokens_per_s=200),
+            worker("conductor", PLAN, in_pool=False),
+            worker("first", "A reason."),
+            worker("quick", "Because."),
+            worker("long", " ".join(f"word{n}" for n in range(40)), tokens_per_s=200),
             {**provider, **limits, "retry": {"attempts": 2, "first_wait_s": 0.05}},
             *TOOLS["workers"],
         ],
@@ -76,13 +76,13 @@ class Found:
     upstream_faults: int = 0
 
     @property
-    def measured(self) -> list[Vitals]:
+    def after_warm_up(self) -> list[Vitals]:
         """From the end of the warm-up on."""
         return self.seen[max(1, len(self.seen) // WARM_UP) :]
 
     def series(self, name: str) -> list[float]:
         """What was seen of one of them after the warm-up."""
-        return [float(getattr(each, name)) for each in self.measured]
+        return [float(getattr(each, name)) for each in self.after_warm_up]
 
     def faults(self, most_growth: float = MOST_GROWTH) -> list[str]:
         """Whatever is not as it should be."""

@@ -131,16 +131,20 @@ class PlanStream:
             WorkerError: the conductor failed, or did not end in time, likewise.
             BudgetExceeded: it was not asked.
         """
-        async with open_call(self._conductor.member, self._call, self._ledger) as reply:
-            try:
-                async with aclosing(self._texts(reply)) as texts:
-                    async for text in texts:
-                        for step in self._parser.feed(text):
-                            yield step
-            finally:
-                reply.close_bill()
+        reply: Reply | None = None
+        try:
+            async with (
+                open_call(self._conductor.member, self._call, self._ledger) as reply,
+                aclosing(self._texts(reply)) as texts,
+            ):
+                async for text in texts:
+                    for step in self._parser.feed(text):
+                        yield step
+        finally:
+            if reply is not None:  # read once the call is closed: its bill is complete then
                 self.result = reply.result
-        self.plan = self._finish(cut_off=self.result.finish is FinishReason.LENGTH)
+        assert reply is not None, "it was opened, or an error was raised"
+        self.plan = self._finish(cut_off=reply.finish is FinishReason.LENGTH)
         if self.plan is None and not self._may_accept:
             raise InvalidPlan("The text accepts an answer where there is none yet.", reason=Reason.NO_PLAN)
 

@@ -99,9 +99,7 @@ class Continuing:
         task.add_done_callback(self._tasks.discard)
 
     async def _take_over(self, records: RunRecords) -> None:
-        if (
-            records.record.status == "waiting"
-        ):  # it was taken to be resumed, and its results are not on record
+        if records.record.status == "waiting":  # taken to be resumed, and its results are not on record
             return await self._wait_on(records)
         try:  # narrowed first: what is kept of one that fails is by the policies of now, too
             policies = await self._find_policies(records.record.account)

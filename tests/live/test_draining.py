@@ -55,7 +55,7 @@ async def read(http: httpx.AsyncClient, model: str, begun: asyncio.Event) -> tup
     return n, code, last
 
 
-async def finished(http: httpx.AsyncClient, id: str) -> dict[str, Any]:
+async def wait_until_finished(http: httpx.AsyncClient, id: str) -> dict[str, Any]:
     """The record of a run, once it has finished."""
     deadline = time.monotonic() + 90
     while True:
@@ -84,5 +84,5 @@ async def test_a_router_that_is_replaced_finishes_what_is_short_leaves_what_is_k
         assert short[:2] == (SHORT_WORDS, "")
         assert (long[0] < LONG_WORDS, long[1]) == (True, "interrupted"), "told, and not cut without a word"
         await deploying
-        record = await finished(http, kept)
+        record = await wait_until_finished(http, kept)
         assert len(record["answer"].split()) == LONG_WORDS
