@@ -61,7 +61,7 @@ async def test_a_flood_from_one_key_lets_another_key_wait_for_one_call(tmp_path:
 async def test_who_would_wait_too_long_is_told_when_to_come_back_and_another_key_is_let_in(
     tmp_path: Path,
 ) -> None:
-    brisk = scripted("a", "Done.", delay_s=0.4, max_concurrency=1, max_wait_s=1.0, price=PRICE)
+    brisk = scripted("a", "Done.", delay_s=0.7, max_concurrency=1, max_wait_s=2.0, price=PRICE)
     async with keyed(tmp_path, team(workers=[brisk, scripted("b"), scripted("c")])) as it:
         slots = it.api.service.pool.limiters["a"]
         await ask(_sdk(it, "mine"), "so that its pace is known")
