@@ -7,6 +7,7 @@ without the time between its end in one process and its continuation in another.
 """
 
 from dataclasses import dataclass
+from decimal import Decimal
 from enum import StrEnum
 from typing import Literal
 
@@ -219,10 +220,15 @@ class WorkDelta:
 
 @dataclass(frozen=True, slots=True)
 class RunResumed:
-    """Another process continues the run. Calls that were open are lost; what had ended stays as it is."""
+    """Another process continues the run. Calls that were open are lost; what had ended stays as it is.
+
+    Args:
+        lost_usd: what was paid, by all processes before, for calls whose ends they did not write down.
+    """
 
     at_s: float
     owner: str = ""
+    lost_usd: Decimal = Decimal(0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -221,6 +221,7 @@ def _resume(record: Record, event: RunResumed) -> Record:
         status="running",
         plans=_cut_plans(record.plans, event.at_s),
         owner=event.owner,
+        lost_usd=event.lost_usd,
         answer_began_s=None,
         wall_s=event.at_s,
     )

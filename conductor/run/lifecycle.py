@@ -6,7 +6,7 @@ import asyncio
 import random
 import time
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -109,13 +109,14 @@ async def resume_run(
     journal: Journal | None = None,
     given: Given | None = None,
     write_down: WriteDown | None = None,
+    paid_usd: Decimal = Decimal(0),
 ) -> AsyncGenerator[Run]:
     """Continue a run that another process has left, or one that waits for results of tools, for as long as the
     block lasts.
 
     No step that had ended is called again, and what was spent is counted once. Calls that were open are
     lost and made again. They count with what is on record of them; where nothing is, as after a kill, with
-    the most they could take.
+    the most they could take. Those that were paid all the same are in the record's cost from now on.
 
     Args:
         team: as `open_run`; it must have the workers that the record's plans name.
@@ -125,14 +126,15 @@ async def resume_run(
         journal: as for `open_run`.
         write_down: as for `open_run`.
         given: what a run that waits has waited for.
+        paid_usd: what is known to be paid for the run and the runs inside it, as far as whoever pays knows.
 
     Raises:
         BadTask: the team cannot do the record's task any more. Nothing was called.
     """
     record = records.record
     budget = BudgetLedger(record.task.budget, parent=ledger)
-    for each in records:
-        budget.spend(*_spent(each, team, records.inner))
+    lost_usd = records.lost_usd(paid_usd)
+    budget.spend(*_spent(records, team, lost_usd))
     family = Family(
         team,
         budget,
@@ -142,7 +144,8 @@ async def resume_run(
         earlier=records.inner,
         write_down=write_down,
     )
-    async with _running(family, EventLog(record, journal), is_continued=True, given=given) as run:
+    log = EventLog(record, journal)
+    async with _running(family, log, is_continued=True, given=given, lost_usd=lost_usd) as run:
         yield run
 
 
@@ -155,6 +158,7 @@ async def _running(
     outer: Run | None = None,
     deadline_at_s: float | None = None,
     given: Given | None = None,
+    lost_usd: Decimal = Decimal(0),
 ) -> AsyncGenerator[Run]:
     run = Run(log, None if outer else family.earlier, outer)
     was_given_up = log.record.status == "cancelled" and outer is not None  # it can be wanted again
@@ -169,7 +173,7 @@ async def _running(
     write_down = None if outer else _writer(family, run)
     loop = RoundLoop(family.team, members, log, family.ledger, family.refusals, deadline_at_s, write_down)
     if is_continued and given is None:
-        log.append(RunResumed(loop.now_s(), family.owner))
+        log.append(RunResumed(loop.now_s(), family.owner, lost_usd))
     driver = asyncio.create_task(loop.drive(), name=f"run {log.record.id}")
 
     def end(_: object = None) -> None:
@@ -319,20 +323,18 @@ def _new_id(family: Family, site: CallSite) -> str:
     return id
 
 
-def _spent(record: Record, team: Team, known: Collection[str]) -> tuple[Decimal, Usage]:
-    """What a run's calls took by now; a call that nobody knows of, the most that it could. Runs in `known`
-    count for themselves.
+def _spent(records: RunRecords, team: Team, lost_usd: Decimal) -> tuple[Decimal, Usage]:
+    """What the calls of a run and of the runs inside it took by now. Those of which nothing is on record count with
+    the most that they can have taken, and with no less than `lost_usd` together.
     """
-    cost_usd, usage = Decimal(0), Usage()
-    for call in (*record.calls, *record.calls_without_answer):
-        if call.usage is not None and getattr(call, "inner_run", None) not in known:
-            cost_usd += call.cost_usd or Decimal(0)
-            usage += call.usage
-    for call in record.unmetered_calls:
-        worst_usd, bound = _worst(call, record, team)
-        cost_usd += worst_usd if call.cost_usd is None else call.cost_usd
-        usage += bound
-    return cost_usd, usage
+    open_usd, usage = Decimal(0), Usage()
+    for record in records:
+        usage += sum((call.usage for call in records.calls_of(record) if call.usage is not None), Usage())
+        for call in record.unmetered_calls:
+            worst_usd, bound = _worst(call, record, team)
+            open_usd += worst_usd if call.cost_usd is None else Decimal(0)
+            usage += bound
+    return records.known_usd + max(open_usd, lost_usd), usage
 
 
 def _worst(call: UnmeteredCall, record: Record, team: Team) -> tuple[Decimal, Usage]:

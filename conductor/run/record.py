@@ -74,6 +74,8 @@ class Record:
     """The id of the run whose answer this one was given; empty where it was answered by itself."""
     segments: tuple[Segment, ...] = ()
     """One for each time that it was suspended."""
+    lost_usd: Decimal = Decimal(0)
+    """What was paid for calls whose ends processes before did not write down: `unmetered_calls` has these calls."""
 
     @property
     def shown(self) -> str:
@@ -198,7 +200,8 @@ class Record:
     @property
     def cost_usd(self) -> Decimal | None:
         """All of it; None where one call's cost is unknown."""
-        return total([call.cost_usd for call in (*self.calls, *self.calls_without_answer)])
+        known = [call.cost_usd for call in (*self.calls, *self.calls_without_answer)]
+        return total([*known, self.lost_usd])
 
     @property
     def cost_is_bound(self) -> bool:
@@ -283,3 +286,19 @@ class RunRecords:
     def __iter__(self) -> Iterator[Record]:
         yield self.record
         yield from self.inner.values()
+
+    def calls_of(self, record: Record) -> Iterator[CallResult | Failure | Attempt]:
+        """The calls of one of these runs that took something; those answered by a run inside it count there."""
+        for call in (*record.calls, *record.calls_without_answer):
+            if getattr(call, "inner_run", None) not in self.inner:
+                yield call
+
+    @property
+    def known_usd(self) -> Decimal:
+        """What the calls on record took, as far as it is known."""
+        costs = (call.cost_usd for record in self for call in self.calls_of(record))
+        return sum((cost for cost in costs if cost is not None), Decimal(0))
+
+    def lost_usd(self, paid_usd: Decimal) -> Decimal:
+        """What calls took whose ends are not on record, where `paid_usd` is known to be paid for all."""
+        return max(self.record.lost_usd, paid_usd - self.known_usd)

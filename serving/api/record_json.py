@@ -101,6 +101,7 @@ def workflow(
         "cost_usd": dollars(record.cost_usd),
         "cost_is_bound": record.cost_is_bound,
         "unmetered_calls": record.n_unmetered_calls,
+        **({"lost_usd": dollars(record.lost_usd)} if record.lost_usd else {}),
         "wall_s": seconds(record.wall_s),
         "critical_path_s": seconds(record.critical_path_s),
         "plans": [_plan(each, for_operator=for_operator) for each in record.plans],

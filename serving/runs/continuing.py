@@ -4,10 +4,13 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
 from conductor.errors import PodiumError, internal_error
 from conductor.model.failure import Failure
+from conductor.run.events import RunFailed, RunResumed
+from conductor.run.fold import after
 from conductor.run.ledger import Ledger
 from conductor.run.lifecycle import resume_run
 from conductor.run.record import Account, RunRecords
@@ -92,22 +95,25 @@ class Continuing:
             await self._wait_on(records)
             raise
 
-    def take_over(self, records: RunRecords) -> None:
-        """Continue a run of a replica that has ended."""
-        task = asyncio.create_task(self._take_over(records), name=f"run {records.record.id} continued")
+    def take_over(self, records: RunRecords, paid_usd: Decimal) -> None:
+        """Continue a run of a replica that has ended; its ledger has `paid_usd` for calls with a known bill."""
+        task = asyncio.create_task(
+            self._take_over(records, paid_usd), name=f"run {records.record.id} continued"
+        )
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _take_over(self, records: RunRecords) -> None:
+    async def _take_over(self, records: RunRecords, paid_usd: Decimal) -> None:
         if records.record.status == "waiting":  # taken to be resumed, and its results are not on record
             return await self._wait_on(records)
         try:  # narrowed first: what is kept of one that fails is by the policies of now, too
             policies = await self._find_policies(records.record.account)
             records = self._narrow(records, policies)
-            run = await self._begin(records, {}, None, policies)
+            run = await self._begin(records, {}, None, policies, paid_usd)
             run.answer.close()
         except Exception as exc:  # noqa: BLE001 (such as: a worker of it, or its key, is gone; nobody awaits this task)
-            await self._fail(records, exc if isinstance(exc, PodiumError) else internal_error(exc))
+            error = exc if isinstance(exc, PodiumError) else internal_error(exc)
+            await self._fail(records, error, records.lost_usd(paid_usd))
 
     async def _wait_on(self, records: RunRecords) -> None:
         """Put a run back that was taken and has not gone on; it is this replica's since."""
@@ -118,7 +124,12 @@ class Continuing:
         return narrow_records(records, policies, self._pool().settings)
 
     async def _begin(
-        self, records: RunRecords, headers: dict[str, str], given: Given | None, policies: Policies
+        self,
+        records: RunRecords,
+        headers: dict[str, str],
+        given: Given | None,
+        policies: Policies,
+        paid_usd: Decimal = Decimal(0),
     ) -> Run:
         pool = self._pool()
         if given is not None and not records.record.task.permit.stores:
@@ -137,6 +148,7 @@ class Continuing:
                 journal=journal.note,
                 given=given,
                 write_down=self.write_down,
+                paid_usd=paid_usd,
             )
 
         opened = self._recorder(record.id, record.model, headers, record.account, open_it)
@@ -145,8 +157,10 @@ class Continuing:
     async def _find_policies(self, account: Account) -> Policies:
         return await self._policies(account) if self._policies and account.key_id else UNLIMITED
 
-    async def _fail(self, records: RunRecords, error: PodiumError) -> None:
-        failed = replace(records.record, status="failed", failure=Failure.of(error), owner=self._store.owner)
+    async def _fail(self, records: RunRecords, error: PodiumError, lost_usd: Decimal) -> None:
+        at_s = records.record.wall_s
+        taken = after(records.record, RunResumed(at_s, self._store.owner, lost_usd))
+        failed = after(taken, RunFailed(at_s, Failure.of(error)))
         await self._store.put(kept_part(replace(records, record=failed)))
 
 

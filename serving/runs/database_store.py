@@ -11,6 +11,7 @@ from asyncio import to_thread
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any, cast
 
 from sqlalchemy import Row, func, select
@@ -21,11 +22,13 @@ from conductor.run.events import Event
 from conductor.run.record import Record, RunRecords, RunStatus
 from serving.accounts.caller import Caller
 from serving.accounts.leases import RENEW_S
+from serving.accounts.money import to_usd
 from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import StoreError
 from serving.database.schema import (
     api_key,
     cached_answer,
+    ledger,
     run,
     run_event,
     run_feedback,
@@ -89,7 +92,7 @@ class DatabaseStore:
         self.owner = store.owner
         self.on_cancel: Callable[[str], None] = ignore
         self.on_taken: Callable[[str], None] = ignore
-        self.on_orphan: Callable[[RunRecords], None] = ignore
+        self.on_orphan: Callable[[RunRecords, Decimal], None] = ignore
         self.on_stop_waiting: Callable[[RunRecords], None] = ignore
         self._store, self._sweep_s, self._settings = store, sweep_s, settings or StoreSettings()
         self.on_watched: Callable[[str], None] = ignore
@@ -291,6 +294,13 @@ class DatabaseStore:
         rows = await self._rows(select(func.max(run_event.c.last_seq)).where(run_event.c.run_id == id))
         return rows[0][0] or 0
 
+    async def _paid_usd(self, id: str) -> Decimal:
+        """What the ledger has for the calls of a run whose bill is known."""
+        table = ledger.c
+        is_known = (table.run_id == id) & (table.kind == "call") & (table.exact == 1)
+        rows = await self._rows(select(func.sum(table.amount)).where(is_known))
+        return to_usd(int(rows[0][0] or 0) if rows else 0)
+
     async def aclose(self) -> None:
         """See `RecordStore.aclose`."""
         for task in self._tasks:
@@ -327,11 +337,11 @@ class DatabaseStore:
             if records is None:  # after a few replicas it is given up
                 await writer.do(LEAVE_RUN, id)
                 continue
-            newest = await self._newest_seq(id)
+            newest, paid_usd = await self._newest_seq(id), await self._paid_usd(id)
             if not self._journal.has(id) and id not in self._resuming:
                 taken += 1
                 self.keep(id, newest)
-                self.on_orphan(records)
+                self.on_orphan(records, paid_usd)
         if taken:
             logger.warning("%d runs of routers that ended go on here", taken)
         return taken

@@ -6,6 +6,7 @@ import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from decimal import Decimal
 
 from conductor.model.messages import File, Image, Message, Text, ToolCall, ToolResult
 from conductor.run.events import AnswerDelta, Event
@@ -49,7 +50,7 @@ class MemoryStore:
         self.on_watched: Callable[[str], None] = ignore
         self.on_items: Callable[[str, Sequence[Item]], None] = ignore
         self.on_taken: Callable[[str], None] = ignore
-        self.on_orphan: Callable[[RunRecords], None] = ignore
+        self.on_orphan: Callable[[RunRecords, Decimal], None] = ignore
         self.on_stop_waiting: Callable[[RunRecords], None] = ignore
 
     def keep(self, id: str, seq: int = 0) -> None:

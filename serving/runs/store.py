@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Protocol
 
 from conductor.run.events import Event
@@ -58,8 +59,9 @@ class RecordStore(Protocol):
     """Told of a run of this replica whose end somebody asked another replica for."""
     on_taken: Callable[[str], None]
     """Told of a run of this replica that another one has taken over, believing this one dead."""
-    on_orphan: Callable[[RunRecords], None]
-    """Told of a run of a replica that ended, which this one is to continue."""
+    on_orphan: Callable[[RunRecords, Decimal], None]
+    """Told of a run of a replica that ended, which this one is to continue, and of the dollars that its ledger has for
+    calls with a known bill."""
     on_stop_waiting: Callable[[RunRecords], None]
     """Told of a run that waited for results of tools, and expired or was cancelled."""
 

@@ -125,6 +125,30 @@ async def test_what_was_spent_before_counts_against_the_budget_and_an_open_call_
     assert run.record.failure.is_a(BudgetExceeded), "the open call may have cost all of it"
 
 
+async def test_what_is_known_to_be_paid_for_lost_calls_is_in_the_cost_and_counts_once_against_the_budget() -> (
+    None
+):
+    plan, known_usd, paid_usd = a_plan(("a", ()), ("b", (0,))), DEAR.of(Usage(10, 10)), Decimal("0.01")
+    task = ask_for(plan=plan, sampling=Sampling(max_output_tokens=100))
+    first, stuck = (
+        Player("a", ["fine", Usage(10, 10)], price=DEAR),
+        Player("b", ["so far", NEVER], price=DEAR),
+    )
+    records = await stop_while(team(first, stuck), task, lambda: stuck.said == 1)
+    worst_usd = DEAR.most(Usage(input_bound(stuck.calls[0]), 100))
+    assert paid_usd < worst_usd
+    twice = Budget(max_cost_usd=known_usd + 2 * worst_usd)
+    records = replace(records, record=replace(records.record, task=replace(task, budget=twice)))
+    for _ in range(2):  # the second time it is on record
+        done = Player("b", ["more", Usage(5, 5)], price=DEAR)
+        async with resume_run(team(Player("a"), done), records, paid_usd=known_usd + paid_usd) as run:
+            records = load(RunRecords, dump(run.records))
+            [_ async for _ in run.events()]
+        assert done.calls[0].sampling.max_output_tokens == 100
+        assert run.record.cost_usd == known_usd + paid_usd + DEAR.of(Usage(5, 5))
+    assert records.record.lost_usd == paid_usd
+
+
 async def test_a_run_that_had_ended_is_shown_again_without_a_call() -> None:
     first = team(Player("a", ["the ", "answer"]))
     async with open_run(first, ask_for(plan=a_plan(("a", ())))) as run:

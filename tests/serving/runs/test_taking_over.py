@@ -37,6 +37,8 @@ async def main():
         await asyncio.Event().wait()
 asyncio.run(main())
 """
+PAID = """INSERT INTO ledger (run_id, hold_id, kind, exact, amount, key_id, day, month, above_hold, at_us)
+VALUES (:id, :hold, 'call', :exact, :pico, 'k', 1, 1, 0, 1)"""
 
 
 def settings(answer: object) -> dict[str, object]:
@@ -171,6 +173,30 @@ async def test_who_follows_a_run_is_told_that_its_answer_is_another_one_now(stor
             (again,) = [n for n, (_, event) in enumerate(told) if event["type"] == "answer_restarted"]
             said_again = [event["text"] for _, event in told[again:] if event["type"].startswith("answer")]
             assert "".join(said_again) == "Something else."
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+async def test_what_was_paid_for_a_call_whose_end_was_not_written_is_in_the_cost_of_who_takes_the_run_over(
+    goes_on: bool, store_address: Address
+) -> None:
+    others = settings("Done.") if goes_on else team(workers=[scripted("a"), scripted("c")], workflows={})
+    async with (
+        replicas(store_address, others, n=1) as (other,),
+        replicas(store_address, settings(HALTING), n=1) as (one,),
+    ):
+        id = (await one.api.post(background=True)).json()["id"]
+        await until_it_halts(one, id)
+        await one.change(PAID, id=id, hold="1", exact=1, pico=50_000_000_000)
+        await one.change(PAID, id=id, hold="2", exact=0, pico=70_000_000_000)
+        await let_it_die(other, one.store.owner)
+        assert await other.records.take_over() == 1
+        record = await until_ended(other.api, id)
+        await one.api.service.cancel(id)
+    assert record["status"] == ("finished" if goes_on else "failed")
+    again_usd = record["steps"][1]["cost_usd"] if goes_on else 0.0
+    assert record["cost_usd"] == pytest.approx(0.05 + again_usd)
+    assert record["unmetered_calls"] == 1
+    assert 0.04 < record["lost_usd"] < 0.05, "the plan and the first step are on record themselves"
 
 
 async def test_a_replica_that_was_only_frozen_writes_no_more_of_a_run_that_was_taken_over(
