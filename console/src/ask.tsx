@@ -20,6 +20,10 @@ export interface ModelInfo {
     in_pool?: boolean;
     model?: string;
     provenance?: string | null;
+    /** The LoRA adapter that it answers with. */
+    adapter?: string | null;
+    /** Whether it is called at all just now. */
+    circuit?: "closed" | "open" | "half_open";
     conductor?: { worker: string; model: string };
   };
 }

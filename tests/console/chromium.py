@@ -9,6 +9,7 @@ from typing import Any
 
 from playwright.async_api import Browser, BrowserContext, Locator, Page, async_playwright, expect
 
+from serving.api.console import FOLDER
 from tests.conftest import ROOT
 
 AXE = ROOT / "build/console-source/node_modules/axe-core/axe.min.js"
@@ -41,6 +42,8 @@ class Seen:
 async def browsing() -> AsyncGenerator[Browser]:
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     assert chromium, "there is no Chromium: apt install chromium"
+    assert (FOLDER / "index.html").exists(), "the console is not built: make browser-test"
+    assert AXE.exists(), "axe-core is not there: make browser-test"
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS)
         yield browser
