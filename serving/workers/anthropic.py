@@ -130,7 +130,9 @@ class AnthropicWorker:
         if last.finish is not None:
             if last.usage is not None and not is_counted:  # the start of the stream counts one token
                 check.reject("its end counts no output tokens")
-            yield check.delta(self._with_calls(last, turn, WireTools(call.tools)))
+            with self._map_errors():
+                last = self._with_calls(last, turn, WireTools(call.tools))
+            yield check.delta(last)
 
     def _with_calls(self, last: Delta, turn: TurnCollector, tools: WireTools) -> Delta:
         """The end of an answer with the calls in it.
@@ -145,10 +147,7 @@ class AnthropicWorker:
             raise self._faults.refusal(
                 "wants to call a tool, and was offered none.", "Look at its extra_body."
             )
-        try:
-            return replace(last, tool_calls=calls, native=self.origin.sign(turn.turn()))
-        except ValueError as exc:
-            raise self._faults.garble_error() from exc
+        return replace(last, tool_calls=calls, native=self.origin.sign(turn.turn()))
 
     async def _events(
         self, request: dict[str, Any], timer: StallTimer
@@ -214,13 +213,13 @@ class AnthropicWorker:
                 return Delta(usage=usage, model=model if isinstance(model, str) else None)
             case "content_block_start":
                 block = event.content_block
-                return Delta(text=block.text) if block.type == "text" else Delta()
+                return Delta(text=_words(block.text)) if block.type == "text" else Delta()
             case "content_block_delta":
                 if event.delta.type == "text_delta":
-                    return Delta(text=event.delta.text)
-                return (
-                    Delta(reasoning=event.delta.thinking) if event.delta.type == "thinking_delta" else Delta()
-                )
+                    return Delta(text=_words(event.delta.text))
+                if event.delta.type == "thinking_delta":
+                    return Delta(reasoning=_words(event.delta.thinking))
+                return Delta()
             case "message_delta":
                 usage = usage_of(getattr(event, "usage", None), before, check)
                 stop: object = getattr(event.delta, "stop_sequence", None)
@@ -293,7 +292,7 @@ def fault(faults: ErrorMapper, exc: anthropic.AnthropicError) -> WorkerError:
     """
     match exc:
         case anthropic.APIStatusError():
-            status = exc.status_code if exc.status_code >= 300 else STATUS_OF.get(exc.type or "", 500)
+            status = exc.status_code if exc.status_code >= 300 else STATUS_OF.get(str(exc.type), 500)
             code = f"{exc.error_code or ''} {exc.type or ''}"
             return faults.by_status(status, error_text(exc.body), exc.response.headers, code)
         case anthropic.APIResponseValidationError() | anthropic.APIWebhookValidationError():
@@ -320,6 +319,17 @@ def thinking_for(
     if effort in ("none", "minimal"):
         return {"type": "disabled"}, "low"
     return {"type": "adaptive", "display": "summarized"}, effort
+
+
+def _words(said: object) -> str:
+    """What the SDK's lenient decoder took for words.
+
+    Raises:
+        ValueError: they are none.
+    """
+    if not isinstance(said, str):
+        raise ValueError("The words of a piece are none.")
+    return said
 
 
 def _has_calls(turns: list[dict[str, object]]) -> bool:

@@ -160,7 +160,9 @@ class GeminiWorker:
             await chunks.aclose()
         if finish is not None:
             last = Delta(finish=finish, usage=usage, model=model)
-            yield check.delta(self._with_calls(last, turn, WireTools(call.tools)))
+            with self._map_errors():
+                last = self._with_calls(last, turn, WireTools(call.tools))
+            yield check.delta(last)
 
     def _with_calls(self, last: Delta, turn: PartCollector, tools: WireTools) -> Delta:
         """The end of an answer with the calls in it.
@@ -284,7 +286,9 @@ def fault(faults: ErrorMapper, exc: errors.APIError | errors.ContinuationInterru
     delay_s = _retry_delay_s(details)
     if delay_s is not None:
         headers.setdefault("retry-after", delay_s)
-    return faults.by_status(exc.code, exc.message or str(exc.status), headers, exc.status or "")
+    code = cast(object, exc.code)  # whatever the body says
+    status = code if isinstance(code, int) else 500
+    return faults.by_status(status, str(exc.message or exc.status), headers, str(exc.status or ""))
 
 
 def thinking_for(model: str, effort: str | None) -> types.ThinkingConfig | None:
