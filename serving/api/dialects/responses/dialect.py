@@ -71,7 +71,7 @@ class ResponsesDialect(Dialect):
             tools=tools,
             answer_format=_answer_format(sent.text.format),
             priority=priority_of(sent.service_tier),
-            left_out=(*left_out, *transcript.left_out, *_without_effect(sent)),
+            left_out=(*left_out, *transcript.left_out, *_without_effect(sent), *sent.extras),
             sent=sent,
         )
 
