@@ -164,6 +164,26 @@ async def test_the_files_of_a_team_take_no_more_room_than_the_settings_say_also_
         await api.sdk.files.create(file=("in.jsonl", b"x" * 900), purpose="batch")
 
 
+async def test_a_client_may_have_its_files_forgotten_sooner_and_unknown_fields_are_no_error(
+    api: Served,
+) -> None:
+    sdk, hour = api.sdk, {"anchor": "created_at", "seconds": 3_600}
+    lines = ("in.jsonl", jsonl(line("1")))
+    sent = await sdk.files.create(file=lines, purpose="batch", expires_after=hour)  # type: ignore[arg-type]
+    asked: Any = {
+        "input_file_id": sent.id,
+        "endpoint": CHAT,
+        "completion_window": "24h",
+        "output_expires_after": hour,
+    }
+    made = await sdk.batches.create(**asked, extra_body={"some_new_thing": 1})
+    output = await sdk.files.retrieve((await end(sdk, made.id)).output_file_id)
+    assert [each.expires_at - each.created_at for each in (sent, output)] == [3_600, 3_600]
+    for wrong in ({"anchor": "created_at", "seconds": 1}, {"seconds": 3_600}):
+        with pytest.raises(openai.BadRequestError, match="expires_after"):
+            await sdk.files.create(file=lines, purpose="batch", expires_after=wrong)  # type: ignore[arg-type]
+
+
 async def test_a_line_that_was_not_let_in_is_sent_again_and_its_answer_is_the_second_one(api: Served) -> None:
     served_by, refused = api.batches.send, Counter[str]()
 
