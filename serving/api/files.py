@@ -41,15 +41,23 @@ async def upload(request: Request) -> Response:
     most = request.app.state.service.pool.settings.limits.max_text_bytes
     keep = kept_lines if purpose == BATCH else partial(kept_content, most=most)
     kept = await asyncio.to_thread(keep, content, redactor_of(caller.policies))
-    used = await batches.store.used_bytes(caller.account)
-    if used + len(kept) > batches.settings.max_bytes_per_team:
-        raise TooLarge(
-            f"file: the files of this team may take {batches.settings.max_bytes_per_team} bytes. Delete some.", param="file"
-        )  # fmt: skip
     id, drop_us = f"file-{uuid.uuid4().hex}", batches.drop_us(caller.policies)
     file = File(id, caller.account, purpose, name, len(kept), batches.now_us(), drop_us)
-    await batches.store.add_file(file, kept)
+    async with batches.adding:
+        await _check_room(batches, file)
+        await batches.store.add_file(file, kept)
     return success(file_json(file))
+
+
+async def _check_room(batches: Batches, file: File) -> None:
+    """Whether a file fits beside the others of its team.
+
+    Raises:
+        TooLarge: it does not.
+    """
+    most = batches.settings.max_bytes_per_team
+    if await batches.store.used_bytes(file.account) + file.n_bytes > most:
+        raise TooLarge(f"file: the files of this team may take {most} bytes. Delete some.", param="file")
 
 
 @router.get("/v1/files")

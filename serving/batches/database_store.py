@@ -64,7 +64,9 @@ class DatabaseBatchStore:
 
     async def used_bytes(self, account: Account) -> int:
         """See `BatchStore`."""
-        query = select(func.coalesce(func.sum(stored_file.c.n_bytes), 0)).where(_of(stored_file, account))
+        query = select(func.coalesce(func.sum(stored_file.c.n_bytes), 0)).where(
+            _of(stored_file, account), stored_file.c.drop_us > now_us()
+        )
         rows = await self._store.read(query)
         return int(rows[0][0]) if rows else 0
 

@@ -82,6 +82,8 @@ class Batches:
     ) -> None:
         self.store, self.now_us = store, clock
         self.send: SendLine | None = None
+        self.adding = asyncio.Lock()
+        """Held from where the room for a file is looked at until it is kept."""
         self._service, self._policies = service, policies
         self._tasks = dict[str, asyncio.Task[None]]()
         self._sweeping: asyncio.Task[None] | None = None

@@ -262,7 +262,7 @@ class DatabaseStore:
             StoreUnavailable: the store is away.
         """
         writer = (await self._store.ledger()).writer
-        for id in await writer.do(EXPIRE, None):
+        for id in await writer.do(EXPIRE, self._settings.waiting_bytes_per_team):
             await self._tell_end(id)
         lost = await writer.do(LOSE_DEAD, now_us() - int(self._settings.keep_s * 1_000_000))
         if lost:

@@ -194,6 +194,9 @@ class StoreSettings(Frozen):
     """How long a run waits for the results of its client's tools. While it waits its texts are kept exactly as they are,
     because providers check that their own turns come back unchanged; so no longer than `content_days`, here or in a
     policy."""
+    waiting_bytes_per_team: int | None = Field(default=1_000_000_000, ge=0)
+    """How much room the runs of a team that wait for results of tools may take; the oldest are ended (`expired`). Keys
+    without a team are one each. null: any."""
     content_days: float | None = Field(default=30.0, gt=0)
     """How long the texts of a run are kept: prompts, outputs, events. Its numbers stay. null: as long as those."""
     numbers_days: float | None = Field(default=400.0, gt=0)

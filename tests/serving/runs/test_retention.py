@@ -2,6 +2,8 @@
 
 import asyncio
 
+import openai
+import pytest
 from sqlalchemy import text
 
 from conductor.run.record import Account
@@ -12,7 +14,8 @@ from serving.runs.database_store import DatabaseStore
 from serving.runs.retention import DAY_US, REMOVE, STEP, ContentDays, Retention
 from serving.runs.rows import now_us
 from serving.settings.sections import StoreSettings
-from tests.serving.runs.stores import opened
+from tests.serving.api.served import team
+from tests.serving.runs.stores import opened, replicas
 from tests.serving.runs.test_database_store import begun, tell
 
 HOUR_US = 3_600_000_000
@@ -123,3 +126,19 @@ async def test_what_many_requests_left_goes_step_by_step(store_address: Address)
         oldest = await ledger.read(text("SELECT min(drop_us) FROM idempotency"))
         assert oldest[0][0] == STEP
         assert await store.remove_old() == STEP + 200
+
+
+async def test_a_file_goes_on_its_day_and_is_not_there_from_then_on(store_address: Address) -> None:
+    settings = team(batches={"file_days": 3, "max_bytes_per_team": 1000}, store={"content_days": 2})
+    async with replicas(store_address, settings, n=1) as (router,):
+        sdk = router.api.sdk
+        old = await sdk.files.create(file=("in.jsonl", b"x" * 900), purpose="batch")
+        assert old.expires_at is not None
+        assert old.expires_at - old.created_at == 2 * 86_400, "texts are kept no longer than any others"
+        await router.change("UPDATE stored_file SET drop_us = 1")
+        with pytest.raises(openai.NotFoundError):
+            await sdk.files.content(old.id)
+        assert [each async for each in sdk.files.list()] == []
+        new = await sdk.files.create(file=("in.jsonl", b"x" * 900), purpose="batch")
+        assert await router.records.remove_old() == 1
+        assert await router.rows("SELECT id FROM stored_file") == [(new.id,)]
