@@ -21,6 +21,7 @@ from conductor.model.reply import Delta, FinishReason, Reply
 from conductor.model.retries import call_again
 from conductor.model.tools import ToolChoice
 from conductor.model.worker import Worker
+from serving.layers.layer import Layer
 from serving.schemas.translation import Translate
 from serving.schemas.validator import find_fault, without_fences
 
@@ -31,7 +32,7 @@ STOP_NOTE = "stop was left out: it would cut the answer, which has to hold to it
 LAX_NOTE = "The answer is not of the form that was asked for, which was not strict: {fault}"
 
 
-class Conforming:
+class Conforming(Layer):
     """`worker`, whose answers have the form that a call asks for.
 
     Args:
@@ -40,12 +41,8 @@ class Conforming:
     """
 
     def __init__(self, worker: Worker, translate: Translate) -> None:
-        self._worker, self._translate = worker, translate
-
-    @property
-    def name(self) -> str:
-        """See `Worker.name`."""
-        return self._worker.name
+        super().__init__(worker)
+        self._translate = translate
 
     @asynccontextmanager
     async def open(self, call: Call) -> AsyncGenerator[Reply]:

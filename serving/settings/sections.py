@@ -11,7 +11,8 @@ from pydantic import Field
 from conductor.plan.grammars import SUBTASK_CHARS
 from conductor.plan.plan import OnFailure
 from conductor.run.plan_writer import PLAN_TIMEOUT_S, PLAN_TOKENS
-from serving.settings.workers import Frozen, Scaling
+from serving.settings.access import Frozen
+from serving.settings.scale import Scaling
 
 
 class ConductorSettings(Frozen):

@@ -5,17 +5,13 @@ The wire: https://platform.claude.com/docs/en/api/messages-streaming. What diffe
 * The system prompt is a field of its own: every system message goes there, in order.
 * `max_tokens` must be sent: `DEFAULT_MAX_TOKENS` where a call names none.
 * `input_tokens` leaves out what the cache read and wrote; ours includes both.
-* `effort`: models up to the 4.5 generation get a thinking budget in tokens, later ones adaptive thinking
-  and their own `effort`; models before 3.7 cannot think and get nothing. `none` and `minimal` switch
-  thinking off. The budget never takes more than half of `max_tokens`, because it counts against it; where
-  less than the least allowed is left, the model does not think.
+* `effort` becomes a thinking budget or a level: `anthropic_thinking.py`.
 * `temperature`, `top_p` and `top_k` are no longer arguments of the SDK and travel as extra fields. There is no
   `seed`. What a model does not accept never comes here: `serving/layers/fitting.py`.
 * A JSON schema goes through the SDK's `transform_schema`: keywords that the API refuses (`maxItems`) become
   part of a description.
 """
 
-import re
 from collections.abc import AsyncGenerator, AsyncIterator, Generator
 from contextlib import AbstractAsyncContextManager, aclosing, contextmanager
 from dataclasses import replace
@@ -34,6 +30,7 @@ from conductor.model.usage import Usage
 from serving.egress.client import guard
 from serving.schemas.anthropic import output_format
 from serving.workers.account import NO_KEY, Account
+from serving.workers.anthropic_thinking import thinking_for
 from serving.workers.anthropic_tools import TurnCollector, tools_json, turns_json
 from serving.workers.anthropic_usage import usage_of
 from serving.workers.clouds import credential_errors, google_credentials
@@ -47,11 +44,6 @@ from serving.workers.usage import UsageCheck
 from serving.workers.wire_tools import WireTools
 
 DEFAULT_MAX_TOKENS = 4096
-LEAST_BUDGET_TOKENS = 1024
-"""The API takes no smaller thinking budget."""
-BUDGET_TOKENS = {"low": 1024, "medium": 4096, "high": 16_384, "xhigh": 32_768, "max": 32_768}
-CANNOT_THINK = re.compile(r"claude-(instant|2|3-(5|opus|sonnet|haiku))")
-THINKS_BY_BUDGET = re.compile(r"claude-(3-7|(opus|sonnet|haiku)-4(-[0-5])?(-\d{8}|-latest)?$)")
 FINISH = {
     "end_turn": FinishReason.STOP,
     "stop_sequence": FinishReason.STOP,
@@ -305,20 +297,6 @@ def fault(faults: ErrorMapper, exc: anthropic.AnthropicError) -> WorkerError:
             return faults.unavailable("failed. Try again.", f"Its SDK said: {exc.message}")
         case _:  # credentials that cannot be had, arguments the SDK does not take
             return faults.refusal("cannot be asked. Ask another worker.", f"Its SDK said: {exc}")
-
-
-def thinking_for(
-    model: str, effort: str | None, max_tokens: int
-) -> tuple[dict[str, object] | None, str | None]:
-    """The `thinking` field and the `effort` for what a call asks of `model`; None means: send nothing."""
-    if effort is None or CANNOT_THINK.search(model):
-        return None, None
-    if THINKS_BY_BUDGET.search(model):
-        budget = min(BUDGET_TOKENS.get(effort, 0), max_tokens // 2)
-        return ({"type": "enabled", "budget_tokens": budget} if budget >= LEAST_BUDGET_TOKENS else None), None
-    if effort in ("none", "minimal"):
-        return {"type": "disabled"}, "low"
-    return {"type": "adaptive", "display": "summarized"}, effort
 
 
 def _words(said: object) -> str:

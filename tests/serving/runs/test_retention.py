@@ -8,6 +8,7 @@ from sqlalchemy import text
 
 from conductor.run.record import Account
 from serving.accounts.caller import ANYBODY
+from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import Address
 from serving.runs.database_store import DatabaseStore
 from serving.runs.retention import DAY_US, REMOVE, STEP, ContentDays, Retention
@@ -63,10 +64,10 @@ async def test_nothing_goes_where_everything_is_kept(store_address: Address) -> 
 
 async def test_the_oldest_texts_of_a_team_make_room_for_its_newer_ones(store_address: Address) -> None:
     settings = StoreSettings(content_bytes_per_team=1, content_days=None)
-    async with opened(store_address) as (_, measured):
+    async with opened(store_address) as (replica, measured):
         await tell(measured, begun("measured", NOW_S - 100))
         await measured.aclose()
-        one = await body_bytes(measured)
+        one = await body_bytes(replica)
     settings = StoreSettings(content_bytes_per_team=int(2.5 * one), content_days=None)
     async with opened(store_address, settings=settings) as (_, store):
         for n in range(4):
@@ -86,8 +87,8 @@ async def test_the_oldest_texts_of_a_team_make_room_for_its_newer_ones(store_add
         assert len(left) == 11
 
 
-async def body_bytes(store: DatabaseStore) -> int:
-    rows = await store._rows(text("SELECT body_bytes FROM run"))
+async def body_bytes(store: ReplicaStore) -> int:
+    rows = await store.read(text("SELECT body_bytes FROM run"))
     return rows[0][0]
 
 
@@ -122,7 +123,7 @@ async def test_what_many_requests_left_goes_step_by_step(store_address: Address)
             await connection.exec_driver_sql(f"INSERT INTO idempotency ({columns}) VALUES {rows}")
         writer = (await ledger.ledger()).writer
         assert await writer.do(REMOVE, Retention.of(StoreSettings())) == STEP
-        oldest = await store._rows(text("SELECT min(drop_us) FROM idempotency"))
+        oldest = await ledger.read(text("SELECT min(drop_us) FROM idempotency"))
         assert oldest[0][0] == STEP
         assert await store.remove_old() == STEP + 200
 
