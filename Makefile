@@ -21,7 +21,7 @@ CHOSEN   := --settings $(SETTINGS) $(if $(MODEL),--model $(MODEL)) $(if $(CONDUC
 SERVER   := $(CHOSEN) --port $(PORT)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-base setup-dev setup-learning setup-browser setup-site console serve demo stop test browser-test check fix bench prove-ledger prove-records prove-outages prove-chaos prove-overload prove-hedging prove-tools prove-lists prove-schemas prove-seams soak fuzz-api clients load siege fuzz-policy capacity eval check-cluster train-tiny train-conductor docs site doctor access-table lock clean
+.PHONY: help setup setup-base setup-dev setup-learning setup-browser setup-site console serve demo stop test browser-test check fix bench prove-ledger prove-records prove-outages prove-chaos prove-overload prove-hedging prove-tools prove-lists prove-schemas prove-seams soak fuzz fuzz-api fuzz-streams clients load siege fuzz-policy capacity eval check-cluster train-tiny train-conductor docs site doctor access-table lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
@@ -109,6 +109,11 @@ prove-outages: setup-base ## nothing acknowledged is lost: database stopped, dis
 
 fuzz-api: setup-base ## requests made up from the OpenAPI description, against a scripted server: no server errors (FUZZ='-n 200')
 	@$(BIN)/python -m prove.fuzz_api $(FUZZ)
+
+fuzz-streams: setup-dev ## providers' answers, damaged: each ends soon, with an answer or an error of ours (FUZZ='--max-time 600')
+	@$(BIN)/python -m tests.serving.workers.fuzz_streams $(FUZZ)
+
+fuzz: fuzz-streams fuzz-api ## both of these, ten minutes each
 
 clients: setup-learning ## other people's clients, unchanged, against scripted workers: CLIENTS="codex opencode" (docs/clients)
 	@$(BIN)/python -m tests.clients $(CLIENTS)

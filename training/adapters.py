@@ -18,8 +18,9 @@ from rich.console import Console
 
 from serving.lora import adapters
 from serving.settings.settings import SettingsError
-from training.config import LORA_RANKS, Config, WarmStartConfig, load
+from training.config import LORA_RANKS, Config, load
 from training.report import stands_for, tables
+from training.supervised_config import WarmStartConfig
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 COPIES = (

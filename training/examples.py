@@ -21,13 +21,14 @@ from conductor.plan.formats import Format
 from evaluation.cards.families import kind_of
 from evaluation.graders import grade
 from serving.settings.settings import SettingsError
-from training.config import Choice, Config, WarmStartConfig
+from training.config import Config
 from training.curriculum.look_ups import look_ups
 from training.curriculum.questions import RequestQuestion, lesson
 from training.curriculum.requests import best_workers
 from training.data import assign_teams, training_questions
 from training.plan_runner import Chat, PlanRunner
 from training.policy_eval import score_plan
+from training.supervised_config import Choice, WarmStartConfig
 from training.team_question import TeamQuestion
 
 CONCURRENCY = 64

@@ -20,7 +20,7 @@ from serving.settings.settings import load as load_settings
 from training import grpo
 from training.caching_worker import CallCache
 from training.callbacks import CurveLog, ProgressBar, StopSignal, tensorboard
-from training.config import Config, LookUpConfig
+from training.config import Config
 from training.data import assign_teams, eval_questions, training_questions
 from training.examples import Example, examples, look_up_examples
 from training.models import model_for, tokenizer_for
@@ -29,6 +29,7 @@ from training.policy_eval import evaluate_policy, solo_accuracy, sources
 from training.reward import PlanReward
 from training.run_dir import RunDir
 from training.supervised import StageConfig, learn
+from training.supervised_config import LookUpConfig
 from training.team_question import TeamQuestion
 
 CHECKPOINT_EVERY = 50

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
-from training.config import ExpectedRewardConfig, LookUpConfig, WarmStartConfig
 from training.examples import Example
 from training.packing import Collator, plan_loss
+from training.supervised_config import ExpectedRewardConfig, LookUpConfig, WarmStartConfig
 
 StageConfig = LookUpConfig | WarmStartConfig | ExpectedRewardConfig
 """Of the supervised stages, in their order."""

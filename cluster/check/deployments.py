@@ -14,8 +14,9 @@ from cluster.check.findings import CheckError, items, mapping, section
 from cluster.check.machines import ACCELERATOR
 from serving.deployments.autoscaling import autoscaling
 from serving.deployments.build import gpus_of
+from serving.settings.scale import Scaling
 from serving.settings.settings import Settings
-from serving.settings.workers import Scaling, VllmSettings
+from serving.settings.workers import VllmSettings
 
 ROUTER = "router"
 PORT = 8000

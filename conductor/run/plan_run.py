@@ -6,27 +6,22 @@ reach are cancelled, or never begin.
 """
 
 import asyncio
-from collections.abc import AsyncIterable, Callable, Collection, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncIterable, Callable, Collection
 from dataclasses import replace
 from itertools import takewhile
 
 from conductor.errors import BudgetExceeded, PodiumError, WorkerError, internal_error
 from conductor.model.call import Call
 from conductor.model.failure import Attempt, Failure
-from conductor.model.messages import Message, PendingCall
-from conductor.model.pool_member import PoolMember
-from conductor.model.reply import CallResult, Delta, Reply
-from conductor.model.tools import AUTO, NO_TOOLS, Toolset
+from conductor.model.messages import PendingCall
+from conductor.model.reply import CallResult, Reply
 from conductor.plan.attachments import fit, left_out
 from conductor.plan.marks import EchoFilter
 from conductor.plan.plan import Plan, Step
-from conductor.plan.prompts import OUTPUT, WorkerPrompt, describe_failure, work
-from conductor.plan.tool_text import with_tools_as_text
+from conductor.plan.prompts import OUTPUT, WorkerPrompt, describe_failure
 from conductor.run.call import open_call
 from conductor.run.continuing import Shown, may_continue, may_restart
 from conductor.run.events import (
-    AnswerDelta,
     StepAborted,
     StepContinued,
     StepFinished,
@@ -37,11 +32,12 @@ from conductor.run.events import (
     StepReused,
     StepStarted,
     StepWaits,
-    WorkDelta,
 )
 from conductor.run.plan_record import PlanRecord, StepRecord, StepStatus
 from conductor.run.record import Record
 from conductor.run.run_context import RunContext
+from conductor.run.step_calls import StepCalls
+from conductor.run.step_words import StepWords
 from conductor.run.turns import conversation
 from conductor.run.waiting import wait_until_done
 
@@ -67,21 +63,17 @@ class PlanRun:
     """
 
     def __init__(self, context: RunContext, index: int, *, live: bool) -> None:
-        self._context, self._index, self._live = context, index, live
+        self._context, self._index = context, index
+        self._words = StepWords(context, index, live=live)
+        self._calls = StepCalls(context, index, self._words)
         self._interrupted = plans_before_restart(context.log.record, index)
         self._steps: list[Step] = []
         self._tasks: list[asyncio.Task[CallResult]] = []
         self._begun: set[int] = set()
-        self._last: int | None = None
-        self._ended = asyncio.Event()
         self._unneeded: frozenset[int] = frozenset()
-        self._waiting: dict[int, list[AnswerDelta]] = {}
         self._replies: dict[int, Reply] = {}
         self._restarted = set[int]()
         self._shown: dict[int, Shown] = {}
-        self._showing = asyncio.Lock()
-        self._told = set[int]()
-        """Steps whose words who looks on has had so far."""
 
     async def run(self, steps: AsyncIterable[Step], end_plan: Callable[[], Plan | None]) -> CallResult | None:
         """Run `steps` as they come. Those that the record knows as done or failed are not run again.
@@ -152,12 +144,7 @@ class PlanRun:
         for index in self._unneeded:
             self._tasks[index].cancel()
             self._abort(index, StepOutcome.NOT_NEEDED, None, of=("waiting",))
-        async with self._showing:
-            self._last = len(plan.steps) - 1
-            self._ended.set()
-            for delta in self._waiting.pop(self._last, []):
-                await self._context.log.append_delta(replace(delta, at_s=self._context.now_s()))
-            self._waiting.clear()
+        await self._words.decide(len(plan.steps) - 1)
 
     async def _stop(self) -> None:
         for task in self._tasks:
@@ -200,12 +187,13 @@ class PlanRun:
         if recorded.status == "waiting":
             raise StepsWait
         member = self._context.pool[step.worker]
-        prompt = self._prompt(member, step, outputs)
+        prompt = self._calls.prompt(member, step, self._steps, outputs)
         shown = recorded.prompt if recorded.turns else prompt.messages
         lost: WorkerError | None = None
         while True:
             so_far = self._shown.get(index, Shown())
-            call = await self._call(index, step, (*shown, *fit(conversation(recorded.turns), member)))
+            messages = (*shown, *fit(conversation(recorded.turns), member))
+            call = await self._calls.call(index, step, self._steps, messages)
             self._context.log.append(StepStarted(self._context.now_s(), self._index, index, shown))
             try:
                 call = replace(call, broken=(lost and lost.worker) or "")
@@ -227,9 +215,9 @@ class PlanRun:
         """Begin again a step whose answer broke off unseen, once, and continue one that the client has seen some
         of. False where neither helps, or its call never began to answer; `error` says what is missing then.
         """
-        async with self._showing:
+        async with self._words.stopped:
             before, reply = self._shown.get(index, Shown()), self._replies.get(index)
-            is_seen = bool(before.breaks) or self._is_seen(index)
+            is_seen = bool(before.breaks) or self._words.are_seen(index)
             shown = before.after(reply) if reply and is_seen else before
             member, task = self._context.pool[recorded.worker], self._context.task
             may = may_continue(member, task, before, error) if is_seen else may_restart(member, error)
@@ -240,7 +228,7 @@ class PlanRun:
                 shown.explain(error)
                 return False
             del self._replies[index]
-            self._waiting.pop(index, None)
+            self._words.drop(index)
             self._restarted.add(index)
             if is_seen:
                 self._shown[index] = shown
@@ -248,13 +236,6 @@ class PlanRun:
             at_s = self._context.now_s()
             self._context.log.append(event(at_s, self._index, index, Failure.of(error), reply.result))
         return True
-
-    def _is_seen(self, index: int) -> bool:
-        """Whether the client has seen some of what the step says."""
-        log = self._context.log
-        # A run around this one reads the words as they come, whether anybody streams or not.
-        is_read = self._context.task.stream or log.record.parent is not None
-        return index == self._last and is_read and log.has_answer_begun
 
     async def _answer(self, index: int, step: Step, prompt: WorkerPrompt, call: Call) -> CallResult:
         """Make the call, and show what is said as it comes."""
@@ -269,39 +250,11 @@ class PlanRun:
             self._shown.get(index, Shown()).begin(reply)
             self._context.log.append(StepFirstToken(self._context.now_s(), self._index, index, reply.worker))
             try:
-                await self._read(index, reply)
+                await self._words.read(index, reply)
             finally:
                 if echo and echo.removed:
                     reply.notes += (ECHO_NOTE,)
         return reply.result
-
-    def _prompt(self, member: PoolMember, step: Step, outputs: Mapping[int, str]) -> WorkerPrompt:
-        """What the worker is shown; what is no chat, as it stands."""
-        task = self._context.task
-        if task.operation != "chat":
-            return WorkerPrompt(task.conversation)
-        return work(member, self._conversation, step, self._steps, outputs)
-
-    async def _read(self, index: int, reply: Reply) -> None:
-        async with aclosing(aiter(reply)) as deltas:
-            async for delta in deltas:
-                if self._context.log.is_watched:
-                    self._tell(index, reply, delta)
-                if self._live and (delta.text or delta.reasoning):
-                    now_s = self._context.now_s()
-                    await self._show(index, AnswerDelta(now_s, delta.text, delta.reasoning, delta.logprobs))
-
-    def _tell(self, index: int, reply: Reply, delta: Delta) -> None:
-        """Tell who looks on what an inner step says: at first all of it. The last step's words are the answer's."""
-        if self._live and index == self._last:
-            return
-        is_first = index not in self._told
-        self._told.add(index)
-        text = "".join(reply.texts) if is_first else delta.text
-        reasoning = "".join(reply.thoughts) if is_first else delta.reasoning
-        if text or reasoning:
-            now_s = self._context.now_s()
-            self._context.log.note_work(WorkDelta(now_s, self._index, index, text, reasoning))
 
     def _end(self, index: int, result: CallResult) -> CallResult:
         """A worker has answered, or called tools.
@@ -317,15 +270,6 @@ class PlanRun:
         calls = tuple(PendingCall(first + n, call) for n, call in enumerate(result.tool_calls))
         log.append(StepWaits(at_s, self._index, index, result, calls))
         raise StepsWait
-
-    @property
-    def _conversation(self) -> Sequence[Message]:
-        """The user's, as workers are shown it: calls of tools in it are those of others, and words to them;
-        but where one worker answers alone under its own name.
-        """
-        conversation = self._context.task.conversation
-        is_plain = self._context.log.record.plans[self._index].source == "worker"
-        return conversation if is_plain else with_tools_as_text(conversation)
 
     async def _outputs(self, step: Step) -> dict[int, str]:
         """What `step` reads. Waiting for a task, unlike awaiting it, does not cancel it with us.
@@ -357,54 +301,6 @@ class PlanRun:
             if not self._may_skip(index):
                 raise
             return describe_failure(exc)
-
-    async def _call(self, index: int, step: Step, prompt: tuple[Message, ...]) -> Call:
-        """A step's call, with what the user asked of the answer.
-
-        Any step may turn out to be the last, so all take the user's sampling. Only `stop` would cut inner
-        work in half: it is for the answer alone, so a request that has it lets its steps begin once the
-        plan's text has ended.
-        """
-        sampling, wanted = self._context.task.sampling, self._context.task.answer_format
-        if sampling.stop or wanted:
-            await self._ended.wait()
-            if index != self._last:
-                sampling, wanted = replace(sampling, stop=()), None
-        is_streamed = self._context.task.stream and self._may_show(index)
-        site = self._context.site(self._index, index, step.access, self._context.task.operation)
-        tools = await self._toolset(index, step)
-        return self._context.call(
-            prompt, site, sampling, coalesce=not is_streamed, tools=tools, answer_format=wanted
-        )
-
-    async def _toolset(self, index: int, step: Step) -> Toolset:
-        """The tools of a step's call. That one must be called is for the answering step alone, and until it
-        has: a request that says so lets its steps begin once the plan's text has ended.
-        """
-        tools, record = self._context.task.tools, self._context.log.record
-        if not tools or not step.tools or self._context.pool[step.worker].calls_tools is False:
-            return NO_TOOLS
-        if tools.choice.mode != "required" or record.plans[self._index].source == "worker":
-            return tools
-        await self._ended.wait()
-        recorded = self._record_of(index)
-        is_due = index == self._last and not (recorded and recorded.turns)
-        return tools if is_due else replace(tools, choice=AUTO)
-
-    def _may_show(self, index: int) -> bool:
-        """Whether this step's words may go to the client: the last step's do, and a step before another is
-        not the last.
-        """
-        return self._live and index == len(self._steps) - 1
-
-    async def _show(self, index: int, delta: AnswerDelta) -> None:
-        if self._last not in (None, index):
-            return
-        async with self._showing:
-            if self._last is None:
-                self._waiting.setdefault(index, []).append(delta)
-            elif self._last == index:
-                await self._context.log.append_delta(delta)
 
     def _outcome(self, index: int) -> StepOutcome:
         return StepOutcome.NOT_NEEDED if index in self._unneeded else StepOutcome.CANCELLED

@@ -4,9 +4,10 @@ A run is suspended when nothing of it can go on without its client. What its cli
 segment; the results that the client sends begin the next one.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from typing import Any
 
 from conductor.model.messages import Message, Part, PendingCall, Text, ToolResult
 from conductor.model.reply import CallResult
@@ -30,11 +31,13 @@ class Given:
         results: of some of the calls, in any order; their ids do not matter.
         said: new messages of the user beside them.
         tools: from now on; None: as before.
+        echo: what answers repeat of the request that brought them, as far as it differs from `Task.echo`.
     """
 
     results: tuple[GivenResult, ...]
     said: tuple[Message, ...] = ()
     tools: Toolset | None = None
+    echo: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
 
 
 @dataclass(frozen=True, slots=True)

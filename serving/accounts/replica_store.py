@@ -1,6 +1,9 @@
 """What one router replica has open of the store: its database, its writer and its lease."""
 
 import asyncio
+from typing import Any
+
+from sqlalchemy import Executable, Row
 
 from serving.accounts.leases import RENEW_S
 from serving.accounts.ledger_store import LedgerStore, new_owner
@@ -54,6 +57,18 @@ class ReplicaStore:
                 if self._ledger is None:
                     self._ledger = await LedgerStore(self.address, self._renew_s, self.owner).__aenter__()
         return self._ledger
+
+    async def read(self, query: Executable) -> list[Row[Any]]:
+        """What the tables have for `query`. Where nothing can have been stored that is nothing, and the store stays
+        closed.
+
+        Raises:
+            StoreError, StoreUnavailable: see `database`.
+        """
+        if not self.address.may_hold_something:
+            return []
+        async with (await self.database()).reading() as connection:
+            return list(await connection.execute(query))
 
     async def aclose(self) -> None:
         """Write what is waiting, for a few seconds at most, give the lease back, and close everything."""

@@ -12,7 +12,7 @@ from conductor.errors import BadTask, UnknownName, quote
 from serving.accounts.caller import Caller, Scope
 from serving.api.authentication import caller_of
 from serving.api.dialect import Dialects
-from serving.api.files import BATCH, SECOND_US, batches_of, check_keeps, find_file, page
+from serving.api.files import BATCH, SECOND_US, ExpiresAfter, batches_of, check_keeps, find_file, page
 from serving.api.record_json import Json
 from serving.api.respond import success
 from serving.batches.model import Batch
@@ -32,13 +32,14 @@ MetaName = Annotated[str, Field(max_length=64)]
 MetaText = Annotated[str, Field(max_length=512)]
 
 
-class NewBatch(BaseModel, extra="forbid"):
+class NewBatch(BaseModel):
     """The body of `POST /v1/batches`."""
 
     input_file_id: Annotated[str, Field(max_length=100, pattern=r"^[^\x00]+$")]
     endpoint: str
     completion_window: Literal["24h"]
     metadata: Annotated[dict[MetaName, MetaText], Field(max_length=16)] | None = None
+    output_expires_after: ExpiresAfter | None = None
 
 
 @router.post("/v1/batches")
@@ -68,6 +69,7 @@ async def create(request: Request) -> Response:
         made_us=at_us,
         expires_us=at_us + WINDOW_US,
         drop_us=max(batches.drop_us(caller.policies), at_us + WINDOW_US),
+        output_s=asked.output_expires_after.seconds if asked.output_expires_after else None,
     )
     await batches.store.add(batch)
     batches.begin(batch.id)

@@ -6,7 +6,7 @@ from typing import Never
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from conductor.errors import BadTask
+from conductor.errors import BadTask, quote
 from conductor.model.call import Call
 from conductor.model.pool_member import PoolMember
 from conductor.model.usage import total
@@ -32,6 +32,8 @@ from serving.runs.service import Service
 
 IS_BATCH = "podium.is_batch"
 """In a scope: nobody waits for the answer."""
+BETA_HEADERS = ("anthropic-beta", "openai-beta")
+"""They ask for what is newest, which nobody here waits for."""
 MOST_RUNS = 128
 """Answers of one request."""
 
@@ -177,4 +179,5 @@ async def _parse(request: Request, service: Service, dialect: Dialect) -> ApiReq
     parsed = dialect.parse(body)
     if len(body) > limits.max_text_bytes and parsed.text_chars > limits.max_text_bytes:
         raise too_much_text(limits.max_text_bytes)
-    return parsed
+    betas = [f"{name} {quote(sent)} has no effect here." for name in BETA_HEADERS if (sent := request.headers.get(name))]  # fmt: skip
+    return replace(parsed, left_out=(*parsed.left_out, *betas)) if betas else parsed

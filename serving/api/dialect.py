@@ -121,6 +121,10 @@ class Dialect(Protocol):
             BadTask: naming the field that says otherwise.
         """
 
+    def new_echo(self, request: ApiRequest, record: Record) -> Mapping[str, Any]:
+        """What answers repeat of a request that brings results of tools, as far as that run's first was another."""
+        return {}
+
     async def complete(self, request: ApiRequest, earlier: EarlierRuns) -> ApiRequest:
         """`request` with what it only refers to, such as earlier turns that the server keeps.
 

@@ -8,8 +8,9 @@ from functools import partial
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request
+from pydantic import BaseModel, Field, ValidationError
 from python_multipart.exceptions import FormParserError
-from starlette.datastructures import UploadFile
+from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
@@ -28,6 +29,13 @@ BATCH, USER_DATA = "batch", "user_data"
 SECOND_US = 1_000_000
 
 
+class ExpiresAfter(BaseModel):
+    """OpenAI's: how long a file is kept, at most."""
+
+    anchor: Literal["created_at"]
+    seconds: Annotated[int, Field(ge=3_600, le=2_592_000)]
+
+
 @router.post("/v1/files")
 async def upload(request: Request) -> Response:
     """Keep a file of requests for a batch, or one that requests name: a form with `purpose` and `file`."""
@@ -35,21 +43,29 @@ async def upload(request: Request) -> Response:
     caller.require(Scope.RUN)
     check_keeps(caller)
     batches = batches_of(request)
-    purpose, name, content = await _form(request)
+    purpose, name, content, asked_s = await _form(request)
     if len(content) > batches.settings.max_file_bytes:
         raise TooLarge(f"file: it is longer than {batches.settings.max_file_bytes} bytes. Send several.", param="file")  # fmt: skip
     most = request.app.state.service.pool.settings.limits.max_text_bytes
     keep = kept_lines if purpose == BATCH else partial(kept_content, most=most)
     kept = await asyncio.to_thread(keep, content, redactor_of(caller.policies))
-    used = await batches.store.used_bytes(caller.account)
-    if used + len(kept) > batches.settings.max_bytes_per_team:
-        raise TooLarge(
-            f"file: the files of this team may take {batches.settings.max_bytes_per_team} bytes. Delete some.", param="file"
-        )  # fmt: skip
-    id, drop_us = f"file-{uuid.uuid4().hex}", batches.drop_us(caller.policies)
+    id, drop_us = f"file-{uuid.uuid4().hex}", batches.drop_us(caller.policies, asked_s)
     file = File(id, caller.account, purpose, name, len(kept), batches.now_us(), drop_us)
-    await batches.store.add_file(file, kept)
+    async with batches.adding:
+        await _check_room(batches, file)
+        await batches.store.add_file(file, kept)
     return success(file_json(file))
+
+
+async def _check_room(batches: Batches, file: File) -> None:
+    """Whether a file fits beside the others of its team.
+
+    Raises:
+        TooLarge: it does not.
+    """
+    most = batches.settings.max_bytes_per_team
+    if await batches.store.used_bytes(file.account) + file.n_bytes > most:
+        raise TooLarge(f"file: the files of this team may take {most} bytes. Delete some.", param="file")
 
 
 @router.get("/v1/files")
@@ -160,8 +176,8 @@ def file_json(file: File) -> Json:
     }
 
 
-async def _form(request: Request) -> tuple[str, str, bytes]:
-    """The purpose, the name and the content of the file in a form.
+async def _form(request: Request) -> tuple[str, str, bytes, int | None]:
+    """The purpose, the name and the content of the file in a form, and for how many seconds it is to be kept.
 
     Raises:
         BadTask: it is no such form.
@@ -175,7 +191,25 @@ async def _form(request: Request) -> tuple[str, str, bytes]:
         raise BadTask(f"purpose: only {BATCH!r} and {USER_DATA!r} are served.", param="purpose")
     if not isinstance(sent, UploadFile):
         raise BadTask("file: the form has no file.", param="file")
-    return purpose, (sent.filename or "file").replace("\0", "")[:255], await sent.read()
+    name = (sent.filename or "file").replace("\0", "")[:255]
+    return purpose, name, await sent.read(), _asked_s(form)
+
+
+def _asked_s(form: FormData) -> int | None:
+    """For how long a form asks that its file be kept; None: it does not say.
+
+    Raises:
+        BadTask: it asks for something else.
+    """
+    asked = {
+        key: form[f"expires_after[{key}]"] for key in ("anchor", "seconds") if f"expires_after[{key}]" in form
+    }
+    if not asked:
+        return None
+    try:
+        return ExpiresAfter.model_validate(asked).seconds
+    except ValidationError as exc:
+        raise BadTask(f"expires_after: {exc.errors()[0]['msg']}.", param="expires_after") from exc
 
 
 def _no_file(id: str, param: str = "file_id") -> UnknownName:

@@ -49,6 +49,8 @@ class FileForm(BaseModel):
 
     purpose: Literal["batch", "user_data"]
     file: Annotated[bytes, Field(json_schema_extra={"type": "string", "format": "binary"})]
+    anchor: Literal["created_at"] | None = Field(default=None, alias="expires_after[anchor]")
+    seconds: int | None = Field(default=None, alias="expires_after[seconds]", ge=3_600, le=2_592_000)
 
 
 STREAMED = ("application/json", "text/event-stream")

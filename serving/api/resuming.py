@@ -154,7 +154,7 @@ def _new_results(record: Record, answer: ToolAnswer) -> Given | None:
         return None
     offered = answer.request.tools
     tools = offered if offered != record.task.tools else None
-    return Given(new, answer.said, tools)
+    return Given(new, answer.said, tools, answer.dialect.new_echo(answer.request, record))
 
 
 def _segment_of(record: Record, answer: ToolAnswer) -> tuple[int, Given] | None:

@@ -7,8 +7,6 @@ when the client goes under ASGI 2.3.)
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from typing import Any
 
 from starlette.responses import Response
@@ -27,15 +25,16 @@ from conductor.run.events import (
 )
 from conductor.run.record import Record, RunRecords
 from conductor.run.run import Run
+from conductor.run.task import Task
 from serving.accounts.caller import Caller
 from serving.api.dialect import CallId, Dialect, Encoder, cancelled, interrupted
 from serving.api.keeping import Keeping
+from serving.api.opening import RunOpener
 from serving.api.request import ApiRequest
 from serving.api.resolve import ResolvedTask, resolve
 from serving.api.resuming import ToolAnswer, attach, find_tool_answer
 from serving.api.wire import Wire
-from serving.runs.claims import Claim
-from serving.runs.following import follow, follow_segment, retell, wait_until_begun
+from serving.runs.following import follow_segment, retell
 from serving.runs.service import Service
 from serving.runs.tool_ids import CallIds, CallName
 
@@ -60,17 +59,11 @@ class RunResponse(Response):
         keeping: Keeping | None = None,
     ) -> None:
         super().__init__()
-        self._keeping = keeping
         self._service, self._dialect, self._caller = service, dialect, caller
         self._request, self._incoming = request, headers
         self._id = f"wf_{uuid.uuid4().hex}"
         self._call_ids: CallIds | None = None
-        self._is_left = False
-        """Whether the client left before a run that outlives it had begun."""
-        self._is_joined = True
-        """Whether the same request, sent again, gets the failure of the run and no new run."""
-        self._joinable: Run | None = None
-        """The run, where the same request would join it."""
+        self._opener = RunOpener(service, request, headers, caller, self._id, keeping)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI. Returns once the answer is out, or the client has gone and everything is closed but what goes on for
@@ -95,7 +88,7 @@ class RunResponse(Response):
 
     def _going_on(self) -> Run | None:
         """The run, where it goes on for a while though its client is gone: a model was called."""
-        run = self._joinable
+        run = self._opener.joinable
         return run if run and self._service.second_askings.goes_on(run.record) else None
 
     async def _answer(self, wire: Wire) -> None:
@@ -107,17 +100,21 @@ class RunResponse(Response):
             # In one turn of the loop, so that no `user_config` replaces the pool between the two.
             pool, policies = self._service.pool, self._caller.policies
             resolved = resolve(self._request, pool, policies, plan_only=self.plan_only)
-            async with self._open(resolved) as run:
+            async with self._opener.open(resolved, may_join=self._may_join(resolved.task)) as run:
                 await self._show(run, resolved, wire)
         except PodiumError as exc:
             if wire.begun:
                 raise
-            wire.is_joined = self._is_joined
+            wire.is_joined = self._opener.is_joined
             await wire.error(exc)
         finally:
-            is_settled_later = self._is_left or self._service.is_running(self._id)
+            is_settled_later = self._opener.is_left or self._service.is_running(self._id)
             if not is_settled_later:
                 await self._service.rates.settle(self._id, None)
+
+    def _may_join(self, task: Task) -> bool:
+        """Whether the same request, sent again, joins the run of its first sending where that failed or was cut off."""
+        return task.operation == "chat" and not self.plan_only and (self._dialect.joins or bool(task.tools))
 
     async def _find_tool_answer(self) -> ToolAnswer | None:
         """What the request brings for a run that waits; None: it is a run of its own.
@@ -173,75 +170,6 @@ class RunResponse(Response):
         wire.extra = admission.headers
         if admission.refusal is not None:
             raise admission.refusal
-
-    @asynccontextmanager
-    async def _open(self, resolved: ResolvedTask) -> AsyncGenerator[Run]:
-        """The run that answers: one that ends with this response, one that outlives it, or an earlier one."""
-        service, keeping = self._service, self._keeping
-        if keeping is None:
-            async with self._open_earlier_or_own(resolved) as run:
-                yield run
-            return
-        beginning = asyncio.create_task(self._begin(keeping, resolved), name="run begins")
-        try:
-            found = await asyncio.shield(beginning)
-        except asyncio.CancelledError:  # the client left; what was claimed is run
-            beginning.add_done_callback(_close_answer)
-            self._is_left = True
-            raise
-        if isinstance(found, Claim):
-            async with follow(service.store, found) as run:
-                yield run
-            return
-        try:
-            yield found
-        finally:
-            found.answer.close()
-
-    @asynccontextmanager
-    async def _open_earlier_or_own(self, resolved: ResolvedTask) -> AsyncGenerator[Run]:
-        """The run of an earlier sending of the same request that failed or was cut off; else one that ends with this
-        response, unless its client is cut off.
-        """
-        service, task, askings = self._service, resolved.task, self._service.second_askings
-        may_join = (
-            task.operation == "chat" and not self.plan_only and (self._dialect.joins or bool(task.tools))
-        )
-        earlier = await askings.find(task, self._caller.account) if may_join else None
-        if earlier is not None:
-            async with follow(service.store, earlier) as run:
-                yield run
-            if run.record.status == "finished":
-                await askings.forget(run.record)
-            return
-        of_cache = self._request.podium.cache
-        async with service.run(
-            task, resolved.team, self._id, self._incoming, self._caller, of_cache=of_cache
-        ) as run:
-            self._joinable = run if may_join else None
-            try:
-                yield run
-            finally:
-                if may_join and run.record.status == "failed":
-                    self._is_joined = await askings.note(run.record)
-
-    async def _begin(self, keeping: Keeping, resolved: ResolvedTask) -> Run | Claim:
-        """A run that outlives this response, or the claim of the earlier one that is to answer."""
-        store = self._service.store
-        claim = await keeping.claim(store, self._id)
-        while claim and claim.run_id != self._id and not await wait_until_begun(store, claim):
-            claim = await keeping.claim(store, self._id)
-        self._is_joined = claim is not None
-        if claim is not None and claim.run_id != self._id:
-            return claim
-        try:
-            return await self._service.keep(
-                resolved.task, resolved.team, self._id, self._incoming, self._caller
-            )
-        except Exception:  # nothing was run
-            if claim is not None:
-                await store.release(claim)
-            raise
 
     async def _whole(self, run: Run, resolved: ResolvedTask | None, wire: Wire) -> None:
         async for event in run.events():
@@ -337,14 +265,6 @@ def _error_of(event: Event) -> PodiumError | None:
             return interrupted()
         case _:
             return None
-
-
-def _close_answer(beginning: "asyncio.Task[Run | Claim]") -> None:
-    """Nobody reads the answer of the run that has begun."""
-    if not beginning.cancelled() and beginning.exception() is None:
-        found = beginning.result()
-        if isinstance(found, Run):
-            found.answer.close()
 
 
 async def _first_events(run: Run, first_byte_s: float) -> list[Event]:

@@ -10,6 +10,7 @@ from conductor.run.run import Run
 from serving import errors
 from serving.api.dialect import Dialect
 from serving.api.encode import dumps
+from serving.runs.same_request import is_paid
 
 Json = dict[str, Any]
 CACHE_HEADER = "x-podium-cache"
@@ -56,13 +57,11 @@ class Wire:
         """A failure before the first byte; where models were paid for, or the dialect says that it is final, SDKs are
         told not to ask again.
         """
-        is_paid = self.run is not None and bool(
-            self.run.record.usage.total_tokens or self.run.record.cost_usd
-        )
-        status = self._dialect.status(error, is_paid=is_paid, is_joined=self.is_joined)
+        was_paid = self.run is not None and is_paid(self.run.record)
+        status = self._dialect.status(error, is_paid=was_paid, is_joined=self.is_joined)
         headers = errors.headers(error)
         is_final = status != errors.row(error).status and status == errors.FINAL
-        if is_final or is_paid:  # asked again, all of it would be paid again, or the same failure be told
+        if is_final or was_paid:  # asked again, all of it would be paid again, or the same failure be told
             headers["x-should-retry"] = "false"
         await self.json(status, self._dialect.error_body(error, self.workflow_id), headers)
 

@@ -43,13 +43,15 @@ class DatabaseBatchStore:
 
     async def file(self, id: str) -> File | None:
         """See `BatchStore`."""
-        rows = await self._rows(select(*FILE).where(stored_file.c.id == id, stored_file.c.drop_us > now_us()))
+        rows = await self._store.read(
+            select(*FILE).where(stored_file.c.id == id, stored_file.c.drop_us > now_us())
+        )
         return _file(rows[0]) if rows else None
 
     async def content(self, id: str) -> bytes | None:
         """See `BatchStore`."""
         query = select(stored_file.c.body).where(stored_file.c.id == id, stored_file.c.drop_us > now_us())
-        rows = await self._rows(query)
+        rows = await self._store.read(query)
         return rows[0].body if rows else None
 
     async def files(self, caller: Caller, purpose: str | None = None) -> list[File]:
@@ -58,12 +60,14 @@ class DatabaseBatchStore:
         if purpose is not None:
             query = query.where(stored_file.c.purpose == purpose)
         query = query.order_by(stored_file.c.made_us.desc(), stored_file.c.id.desc())
-        return [_file(row) for row in await self._rows(query)]
+        return [_file(row) for row in await self._store.read(query)]
 
     async def used_bytes(self, account: Account) -> int:
         """See `BatchStore`."""
-        query = select(func.coalesce(func.sum(stored_file.c.n_bytes), 0)).where(_of(stored_file, account))
-        rows = await self._rows(query)
+        query = select(func.coalesce(func.sum(stored_file.c.n_bytes), 0)).where(
+            _of(stored_file, account), stored_file.c.drop_us > now_us()
+        )
+        rows = await self._store.read(query)
         return int(rows[0][0]) if rows else 0
 
     async def delete_file(self, id: str) -> None:
@@ -79,14 +83,14 @@ class DatabaseBatchStore:
 
     async def get(self, id: str) -> Batch | None:
         """See `BatchStore`."""
-        rows = await self._rows(select(batch_table.c.body).where(batch_table.c.id == id))
+        rows = await self._store.read(select(batch_table.c.body).where(batch_table.c.id == id))
         return _batch(rows[0].body) if rows else None
 
     async def batches(self, caller: Caller) -> list[Batch]:
         """See `BatchStore`."""
         query = select(batch_table.c.body).where(_visible(batch_table, caller))
         query = query.order_by(batch_table.c.made_us.desc(), batch_table.c.id.desc())
-        return [_batch(row.body) for row in await self._rows(query)]
+        return [_batch(row.body) for row in await self._store.read(query)]
 
     async def change(self, id: str, change: Change) -> Batch:
         """See `BatchStore`."""
@@ -138,29 +142,25 @@ class DatabaseBatchStore:
         query = select(batch_line.c.is_error, func.count().label("n")).where(
             batch_line.c.batch_id == batch_id
         )
-        found = {row.is_error: int(row.n) for row in await self._rows(query.group_by(batch_line.c.is_error))}
+        found = {
+            row.is_error: int(row.n) for row in await self._store.read(query.group_by(batch_line.c.is_error))
+        }
         return found.get(0, 0), found.get(1, 0)
 
     async def numbers(self, batch_id: str) -> set[int]:
         """See `BatchStore`."""
-        rows = await self._rows(select(batch_line.c.number).where(batch_line.c.batch_id == batch_id))
+        rows = await self._store.read(select(batch_line.c.number).where(batch_line.c.batch_id == batch_id))
         return {row.number for row in rows}
 
     async def results(self, batch_id: str) -> list[LineResult]:
         """See `BatchStore`."""
         query = select(batch_line).where(batch_line.c.batch_id == batch_id).order_by(batch_line.c.number)
-        return [LineResult(row.number, bool(row.is_error), row.body) for row in await self._rows(query)]
+        return [LineResult(row.number, bool(row.is_error), row.body) for row in await self._store.read(query)]
 
     async def drop_results(self, batch_id: str) -> None:
         """See `BatchStore`."""
         async with (await self._store.database()).writing() as connection:
             await connection.execute(delete(batch_line).where(batch_line.c.batch_id == batch_id))
-
-    async def _rows(self, query: Any) -> list[Row[Any]]:
-        if not self._store.address.may_hold_something:
-            return []
-        async with (await self._store.database()).reading() as connection:
-            return list(await connection.execute(query))
 
 
 def _visible(table: Table, caller: Caller) -> ColumnElement[bool]:

@@ -45,6 +45,7 @@ class MemoryBatchStore:
 
     async def used_bytes(self, account: Account) -> int:
         """See `BatchStore`."""
+        self._drop_old()
         return sum(file.n_bytes for file, _ in self._files.values() if _same_room(file.account, account))
 
     async def delete_file(self, id: str) -> None:

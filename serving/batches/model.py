@@ -53,6 +53,7 @@ class Batch:
         total: lines; 0: not counted yet.
         completed, failed: lines, once all have ended.
         output_file_id, error_file_id: what it wrote.
+        output_s: how long that is kept at most, as the client asked; None: as long as any file.
     """
 
     id: str
@@ -72,6 +73,7 @@ class Batch:
     failed: int = 0
     output_file_id: str | None = None
     error_file_id: str | None = None
+    output_s: int | None = None
 
     @property
     def is_open(self) -> bool:

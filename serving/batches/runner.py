@@ -82,6 +82,8 @@ class Batches:
     ) -> None:
         self.store, self.now_us = store, clock
         self.send: SendLine | None = None
+        self.adding = asyncio.Lock()
+        """Held from where the room for a file is looked at until it is kept."""
         self._service, self._policies = service, policies
         self._tasks = dict[str, asyncio.Task[None]]()
         self._sweeping: asyncio.Task[None] | None = None
@@ -92,10 +94,11 @@ class Batches:
         """Of the moment."""
         return self._service.pool.settings.batches
 
-    def drop_us(self, policies: Policies) -> int:
-        """Until when a file that comes now is kept."""
+    def drop_us(self, policies: Policies, asked_s: int | None = None) -> int:
+        """Until when a file that comes now is kept; `asked_s`: no longer than that, by the client's wish."""
         limits = (self.settings.file_days, self._service.pool.settings.store.content_days, policies.both.content_days)  # fmt: skip
-        return self.now_us() + int(min(days for days in limits if days is not None) * DAY_US)
+        kept_us = int(min(days for days in limits if days is not None) * DAY_US)
+        return self.now_us() + (kept_us if asked_s is None else min(kept_us, asked_s * 1_000_000))
 
     def begin(self, id: str) -> None:
         """Work on a batch of this replica."""
@@ -235,7 +238,7 @@ class Batches:
     async def _drop_us(self, batch: Batch) -> int:
         """Until when its results are kept: by the policy of now, or of when it began where its key is gone."""
         try:
-            return self.drop_us((await self.find_caller(batch.account)).policies)
+            return self.drop_us((await self.find_caller(batch.account)).policies, batch.output_s)
         except StoreUnavailable:
             raise
         except PodiumError:

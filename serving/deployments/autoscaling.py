@@ -11,7 +11,7 @@ from typing import Any
 
 from ray.serve.config import AutoscalingConfig, AutoscalingContext, AutoscalingPolicy
 
-from serving.settings.workers import Scaling
+from serving.settings.scale import Scaling
 
 LOAD = "load"
 """The one figure that a replica reports."""

@@ -14,9 +14,10 @@ from ray.serve.config import RequestRouterConfig
 
 from serving import edge
 from serving.deployments.autoscaling import autoscaling
+from serving.settings.scale import Scale
 from serving.settings.settings import Settings
 from serving.settings.source import SettingsSource
-from serving.settings.workers import Scale, VllmSettings
+from serving.settings.workers import VllmSettings
 from serving.telemetry.spans import EXPORTER
 
 PREFIX_ROUTER = (

@@ -174,7 +174,7 @@ class Engine:
         adapter = await self._adapters.lora_request(call.adapter) if call.adapter else None
         sampling, tools = self._sampling(call, room), self._tool_reader(call)
         if tools:
-            tools.constrain(sampling)
+            await asyncio.to_thread(tools.constrain, sampling)
         outputs = self._engine.generate(
             prompt,
             sampling,

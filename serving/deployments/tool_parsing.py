@@ -4,6 +4,7 @@ A model that has to call is held to JSON by the schemas of the tools, and that i
 parsers; does not know the engine, nor whose tools they are.
 """
 
+import copy
 import json
 from typing import Any, cast
 
@@ -14,6 +15,7 @@ from vllm.tokenizers import TokenizerLike
 from vllm.tool_parsers import ToolParser, ToolParserManager
 from vllm.tool_parsers.utils import get_json_schema_from_tools  # pyright: ignore[reportUnknownVariableType]
 
+from serving.schemas.vllm import hold_calls_to
 from serving.workers.vllm import ChunkCall, EngineCall
 
 
@@ -46,7 +48,12 @@ class ToolReader:
         sampling.skip_special_tokens = self._request.skip_special_tokens
         if not self._call.must_call:
             return
-        schema = cast(dict[str, Any], get_json_schema_from_tools("required", cast(Any, self._request.tools)))
+        tools = copy.deepcopy(cast(list[Any], self._request.tools))
+        for tool, held in zip(
+            tools, hold_calls_to([each.function.parameters for each in tools]), strict=True
+        ):
+            tool.function.parameters = dict(held)  # vLLM takes the `$defs` out of it
+        schema = cast(dict[str, Any], get_json_schema_from_tools("required", tools))
         if not self._call.parallel_calls:
             schema = schema | {"maxItems": 1}
         sampling.skip_special_tokens = True

@@ -1,1 +1,1 @@
-"""One concern each, around a worker. Where they are stacked: `serving/pool.py`."""
+"""One concern each, around a worker. Where they are stacked: `serving/stack.py`."""

@@ -16,6 +16,7 @@ from conductor.errors import WorkerBusy
 from conductor.model.call import Call
 from conductor.model.reply import Reply
 from conductor.model.worker import Worker
+from serving.layers.layer import Layer
 from serving.layers.limited import Limited
 
 CUT = 0.8
@@ -99,16 +100,12 @@ class Adaptive(Limited):
         self.learned = Slots(slots)
 
 
-class Measured:
+class Measured(Layer):
     """`worker`, whose first tokens and refusals tell `limiter` how many it can take."""
 
     def __init__(self, worker: Worker, limiter: Adaptive) -> None:
-        self._worker, self._limiter = worker, limiter
-
-    @property
-    def name(self) -> str:
-        """See `Worker.name`."""
-        return self._worker.name
+        super().__init__(worker)
+        self._limiter = limiter
 
     @asynccontextmanager
     async def open(self, call: Call) -> AsyncGenerator[Reply]:

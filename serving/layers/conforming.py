@@ -2,7 +2,8 @@
 
 A strict answer is held until it is whole and holds to its schema, whatever the provider promises: nothing of it
 is shown before. One that does not is repaired once, by the same worker, which is shown the fault; the call is
-paid like any other, and is among the attempts. An answer that was cut, refused, or that calls tools goes on as it is:
+paid like any other, and is among the attempts. It can call no tools: a run that waits for their results knows nothing of
+a repair, and would begin another one. An answer that was cut, refused, or that calls tools goes on as it is:
 its finish reason says what it is.
 """
 
@@ -18,7 +19,9 @@ from conductor.model.failure import Attempt, Failure
 from conductor.model.messages import Message
 from conductor.model.reply import Delta, FinishReason, Reply
 from conductor.model.retries import call_again
+from conductor.model.tools import ToolChoice
 from conductor.model.worker import Worker
+from serving.layers.layer import Layer
 from serving.schemas.translation import Translate
 from serving.schemas.validator import find_fault, without_fences
 
@@ -29,7 +32,7 @@ STOP_NOTE = "stop was left out: it would cut the answer, which has to hold to it
 LAX_NOTE = "The answer is not of the form that was asked for, which was not strict: {fault}"
 
 
-class Conforming:
+class Conforming(Layer):
     """`worker`, whose answers have the form that a call asks for.
 
     Args:
@@ -38,12 +41,8 @@ class Conforming:
     """
 
     def __init__(self, worker: Worker, translate: Translate) -> None:
-        self._worker, self._translate = worker, translate
-
-    @property
-    def name(self) -> str:
-        """See `Worker.name`."""
-        return self._worker.name
+        super().__init__(worker)
+        self._translate = translate
 
     @asynccontextmanager
     async def open(self, call: Call) -> AsyncGenerator[Reply]:
@@ -83,9 +82,8 @@ class Conforming:
         asked = await call_again(call, error)
         failed = Attempt.of(first.worker, Failure.of(error), took_s=took_s)
         lost = (*first.attempts, replace(failed, deployment=first.deployment))
-        site = replace(call.site, attempt=call.site.attempt + 1)
         try:
-            second = await self._read(replace(asked, messages=_with_fault(call, first, fault), site=site))
+            second = await self._read(self._repair(asked, _with_fault(call, first, fault), wanted))
         except WorkerError as exc:
             exc.attempts = (*lost, *exc.attempts)
             raise
@@ -94,6 +92,13 @@ class Conforming:
         if fault is None:
             return _again(second, text)
         raise _invalid(second, fault)
+
+    def _repair(self, call: Call, messages: tuple[Message, ...], wanted: AnswerFormat) -> Call:
+        """The call that shows the fault. The tools stay, for providers that check what came before."""
+        tools = replace(call.tools, choice=ToolChoice("none"))
+        native = self._translate(wanted, tools).native
+        site = replace(call.site, attempt=call.site.attempt + 1)
+        return replace(call, messages=messages, tools=tools, answer_format=native, site=site)
 
     async def _read(self, call: Call) -> Reply:
         """The whole answer, its call closed."""

@@ -17,6 +17,7 @@ from conductor.model.messages import Message
 from conductor.model.reply import Delta, Reply
 from conductor.model.retries import call_again
 from conductor.model.worker import Worker
+from serving.layers.layer import Layer
 from serving.layers.seam import NotContinued, Seam, drop_blanks
 
 GO_ON = """\
@@ -28,7 +29,7 @@ sentence, in the same form, as if nothing had happened. Repeat nothing else, and
 SEAM_NOTE = "It was asked to go on, and repeated the last words that were there; they were removed."
 
 
-class Continuing:
+class Continuing(Layer):
     """`worker`, which goes on with what another call began.
 
     Args:
@@ -37,12 +38,8 @@ class Continuing:
     """
 
     def __init__(self, worker: Worker, prefills: Callable[[Call], bool]) -> None:
-        self._worker, self._prefills = worker, prefills
-
-    @property
-    def name(self) -> str:
-        """See `Worker.name`."""
-        return self._worker.name
+        super().__init__(worker)
+        self._prefills = prefills
 
     @asynccontextmanager
     async def open(self, call: Call) -> AsyncGenerator[Reply]:

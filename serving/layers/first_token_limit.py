@@ -12,6 +12,7 @@ from conductor.model.call import Call
 from conductor.model.reply import Reply
 from conductor.model.worker import Worker
 from serving.health import WorkerHealth
+from serving.layers.layer import Layer
 
 KNOWN_CALLS = 20
 """So many first tokens are enough to go by."""
@@ -22,18 +23,14 @@ TIMES_P99 = 4.0
 LEAST_S = 10.0
 
 
-class FirstTokenLimit:
+class FirstTokenLimit(Layer):
     """`worker`, given up where its first token takes far longer than usual and another one is free to
     answer in its place. Alone it is waited for.
     """
 
     def __init__(self, worker: Worker, health: WorkerHealth) -> None:
-        self._worker, self._health = worker, health
-
-    @property
-    def name(self) -> str:
-        """See `Worker.name`."""
-        return self._worker.name
+        super().__init__(worker)
+        self._health = health
 
     @asynccontextmanager
     async def open(self, call: Call) -> AsyncGenerator[Reply]:

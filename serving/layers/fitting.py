@@ -10,6 +10,7 @@ from typing import Any
 from conductor.model.call import Call, Sampling
 from conductor.model.reply import Reply
 from conductor.model.worker import Worker
+from serving.layers.layer import Layer
 from serving.layers.stop_sequences import cut_at
 from serving.settings.accepts import Accepts
 
@@ -17,7 +18,7 @@ NEUTRAL = {"top_k": 0, "min_p": 0, "repetition_penalty": 1}
 """What each of them is where it changes nothing."""
 
 
-class Fitting:
+class Fitting(Layer):
     """`worker`, sent no parameter that its model would answer with an error.
 
     Args:
@@ -27,12 +28,8 @@ class Fitting:
     """
 
     def __init__(self, worker: Worker, model: str, accepts: Accepts) -> None:
-        self._worker, self._model, self._accepts = worker, model, accepts
-
-    @property
-    def name(self) -> str:
-        """See `Worker.name`."""
-        return self._worker.name
+        super().__init__(worker)
+        self._model, self._accepts = model, accepts
 
     @asynccontextmanager
     async def open(self, call: Call) -> AsyncGenerator[Reply]:

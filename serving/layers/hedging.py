@@ -11,6 +11,7 @@ from conductor.model.call import Call
 from conductor.model.reply import Reply
 from conductor.model.worker import Worker
 from serving.health import WorkerHealth
+from serving.layers.layer import Layer
 from serving.layers.limited import Limited
 from serving.layers.race import Race
 from serving.layers.retry_budget import RetryBudget
@@ -25,7 +26,7 @@ IDLE = 0.5
 """Of the slots: where more are in use, hedges included, none is made."""
 
 
-class Hedging:
+class Hedging(Layer):
     """`worker`, asked once more where its first token is late and it has idle slots.
 
     What was shown is never at stake: it is decided before the first token. The loser is closed, and paid as all
@@ -33,13 +34,9 @@ class Hedging:
     """
 
     def __init__(self, worker: Worker, limiter: Limited, health: WorkerHealth) -> None:
-        self._worker, self._limiter, self._health = worker, limiter, health
+        super().__init__(worker)
+        self._limiter, self._health = limiter, health
         self._budget = RetryBudget(MOST, start=0.0)
-
-    @property
-    def name(self) -> str:
-        """See `Worker.name`."""
-        return self._worker.name
 
     @asynccontextmanager
     async def open(self, call: Call) -> AsyncGenerator[Reply]:

@@ -10,13 +10,14 @@ from conductor.model.call import Call
 from conductor.model.priority import Priority
 from conductor.model.reply import Reply
 from conductor.model.worker import Worker
+from serving.layers.layer import Layer
 from serving.layers.turns import Turns
 
 NEWEST = 0.1
 """The weight of the newest call in what calls take on average."""
 
 
-class Limited:
+class Limited(Layer):
     """`worker` with `slots` places. A call waits for one before it is opened, and holds it until it is
     closed; who is next is told by `turns.py`.
 
@@ -32,7 +33,8 @@ class Limited:
             slots: calls at once, at most.
             max_wait_s: for how long it is worth waiting for a place.
         """
-        self._worker, self._turns = worker, Turns(slots)
+        super().__init__(worker)
+        self._turns = Turns(slots)
         self.n_slots, self.max_wait_s = slots, max_wait_s
         self.queued = 0
         """Calls that wait for a place now."""
@@ -44,11 +46,6 @@ class Limited:
         """How long a place is held, on average."""
         self._moved_s = 0.0
         """When a place last came free, or the first was taken, by `time.monotonic`."""
-
-    @property
-    def name(self) -> str:
-        """See `Worker.name`."""
-        return self._worker.name
 
     @property
     def is_full(self) -> bool:

@@ -9,9 +9,10 @@ from conductor.model.call import Call
 from conductor.model.permit import EFFORTS
 from conductor.model.reply import Reply
 from conductor.model.worker import Worker
+from serving.layers.layer import Layer
 
 
-class Permitted:
+class Permitted(Layer):
     """`worker`, for runs that may call it.
 
     Args:
@@ -20,12 +21,8 @@ class Permitted:
     """
 
     def __init__(self, worker: Worker, default_effort: str = "none") -> None:
-        self._worker, self._default_effort = worker, default_effort
-
-    @property
-    def name(self) -> str:
-        """See `Worker.name`."""
-        return self._worker.name
+        super().__init__(worker)
+        self._default_effort = default_effort
 
     @asynccontextmanager
     async def open(self, call: Call) -> AsyncGenerator[Reply]:

@@ -15,13 +15,14 @@ from conductor.model.reply import Reply
 from conductor.model.retries import call_again
 from conductor.model.worker import Worker
 from serving.health import WorkerHealth
+from serving.layers.layer import Layer
 from serving.layers.retry_budget import RetryBudget
 
 QUICK_S = 1.0
 """Longer than this nobody waits, for a failure and for the next try, where another worker is free to answer."""
 
 
-class Retrying:
+class Retrying(Layer):
     """`worker`, asked up to `attempts` times with growing, jittered waits.
 
     A server's `Retry-After` is honoured: never sooner, and where it is longer than `max_wait_s`, or than
@@ -51,13 +52,9 @@ class Retrying:
             budget: of all its calls' retries; None: any number.
             health: of its newest calls.
         """
-        self._worker, self._attempts, self._max_wait_s = worker, attempts, max_wait_s
+        super().__init__(worker)
+        self._attempts, self._max_wait_s = attempts, max_wait_s
         self._first_wait_s, self._budget, self._health = first_wait_s, budget, health or WorkerHealth()
-
-    @property
-    def name(self) -> str:
-        """See `Worker.name`."""
-        return self._worker.name
 
     @asynccontextmanager
     async def open(self, call: Call) -> AsyncGenerator[Reply]:

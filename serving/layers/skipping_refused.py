@@ -6,21 +6,13 @@ from contextlib import asynccontextmanager
 from conductor.errors import WorkerRefused
 from conductor.model.call import Call
 from conductor.model.reply import Reply
-from conductor.model.worker import Worker
+from serving.layers.layer import Layer
 
 
-class SkippingRefused:
+class SkippingRefused(Layer):
     """`worker`, which is asked no more in a run once it has refused a call of it. Calls that are open by
     then go on.
     """
-
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
-
-    @property
-    def name(self) -> str:
-        """See `Worker.name`."""
-        return self._worker.name
 
     @asynccontextmanager
     async def open(self, call: Call) -> AsyncGenerator[Reply]:

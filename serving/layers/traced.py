@@ -12,12 +12,13 @@ from conductor.model.call import Call
 from conductor.model.failure import Failure
 from conductor.model.reply import Reply
 from conductor.model.worker import Worker
+from serving.layers.layer import Layer
 from serving.redaction.personal import redact_personal_data
 from serving.redaction.secrets import redact_secrets
 from serving.telemetry import spans
 
 
-class Traced:
+class Traced(Layer):
     """`worker` with a span for each call, open exactly as long as the call is.
 
     Args:
@@ -31,13 +32,9 @@ class Traced:
     def __init__(
         self, worker: Worker, provider: str, model: str, *, content: bool = False, deployment: str = ""
     ) -> None:
-        self._worker, self._provider, self._model, self._content = worker, provider, model, content
+        super().__init__(worker)
+        self._provider, self._model, self._content = provider, model, content
         self._deployment = deployment
-
-    @property
-    def name(self) -> str:
-        """See `Worker.name`."""
-        return self._worker.name
 
     @asynccontextmanager
     async def open(self, call: Call) -> AsyncGenerator[Reply]:

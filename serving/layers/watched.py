@@ -9,6 +9,7 @@ from conductor.model.call import Call
 from conductor.model.reply import Reply
 from conductor.model.worker import Worker
 from serving.health import WorkerHealth
+from serving.layers.layer import Layer
 
 BUSY_REST_S = 1.0
 """Where it does not say for how long it is busy."""
@@ -16,16 +17,12 @@ REFUSED_REST_S = 60.0
 """After a refusal of every call, such as of a key that was revoked."""
 
 
-class Watched:
+class Watched(Layer):
     """`worker`, whose successes, failures and times to the first token are counted in `health`."""
 
     def __init__(self, worker: Worker, health: WorkerHealth) -> None:
-        self._worker, self._health = worker, health
-
-    @property
-    def name(self) -> str:
-        """See `Worker.name`."""
-        return self._worker.name
+        super().__init__(worker)
+        self._health = health
 
     @asynccontextmanager
     async def open(self, call: Call) -> AsyncGenerator[Reply]:

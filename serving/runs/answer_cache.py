@@ -6,7 +6,6 @@ makes the same task, asked of the same settings; whether the answer is streamed 
 
 import asyncio
 import hashlib
-import json
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable
@@ -22,7 +21,7 @@ from serving.database.address import StoreError
 from serving.runs.cached_answers import CachedAnswer
 from serving.runs.content import kept_part
 from serving.runs.rows import now_us
-from serving.runs.second_asking import request_content
+from serving.runs.same_request import hash_task
 from serving.runs.store import RecordStore
 from serving.settings.settings import Settings
 
@@ -99,8 +98,7 @@ class AnswerCache:
             return None
         if cache.teams is not None and account.team_id not in cache.teams:
             return None
-        words = json.dumps([self._of(settings), request_content(task)], sort_keys=True, separators=(",", ":"))
-        return _owner(account), hashlib.sha256(words.encode("utf-8", "surrogatepass")).hexdigest()
+        return _owner(account), hash_task(task, self._of(settings))
 
     def _of(self, settings: Settings) -> str:
         """What stands for `settings`: with others, the same task may be answered in another way."""

@@ -46,7 +46,7 @@ class DatabaseConversations:
         """See `ConversationStore`."""
         is_of_it = ITEM.conversation_id == HELD.id
         n_items = select(func.count()).where(is_of_it).scalar_subquery().label("n_items")
-        rows = await self._rows(select(conversation_table, n_items).where(HELD.id == id))
+        rows = await self._store.read(select(conversation_table, n_items).where(HELD.id == id))
         return _conversation(rows[0]) if rows else None
 
     async def usage(self, account: Account) -> tuple[int, int]:
@@ -57,7 +57,7 @@ class DatabaseConversations:
         query = select(
             func.count().label("n"), func.coalesce(func.sum(HELD.n_bytes), 0).label("n_bytes")
         ).where(mine)
-        rows = await self._rows(query)
+        rows = await self._store.read(query)
         return (int(rows[0].n), int(rows[0].n_bytes)) if rows else (0, 0)
 
     async def set_metadata(self, id: str, metadata: Mapping[str, str]) -> None:
@@ -101,18 +101,20 @@ class DatabaseConversations:
         """See `ConversationStore`."""
         query = select(ITEM.body).where(ITEM.conversation_id == id, ITEM.body.is_not(None))
         if after is not None:
-            found = await self._rows(select(ITEM.number).where(ITEM.conversation_id == id, ITEM.id == after))
+            found = await self._store.read(
+                select(ITEM.number).where(ITEM.conversation_id == id, ITEM.id == after)
+            )
             if not found:
                 raise KeyError(after)
             number = found[0].number
             query = query.where(ITEM.number < number if newest_first else ITEM.number > number)
         query = query.order_by(ITEM.number.desc() if newest_first else ITEM.number).limit(limit)
-        return [orjson.loads(row.body) for row in await self._rows(query)]
+        return [orjson.loads(row.body) for row in await self._store.read(query)]
 
     async def item(self, id: str, item_id: str) -> Json | None:
         """See `ConversationStore`."""
         query = select(ITEM.body).where(ITEM.conversation_id == id, ITEM.id == item_id)
-        rows = await self._rows(query)
+        rows = await self._store.read(query)
         return orjson.loads(rows[0].body) if rows and rows[0].body is not None else None
 
     async def remove_item(self, id: str, item_id: str) -> None:
@@ -129,12 +131,6 @@ class DatabaseConversations:
         async with (await self._store.database()).writing() as connection:
             for statement in statements:
                 await connection.execute(statement)
-
-    async def _rows(self, query: Any) -> list[Row[Any]]:
-        if not self._store.address.may_hold_something:
-            return []
-        async with (await self._store.database()).reading() as connection:
-            return list(await connection.execute(query))
 
 
 async def _has_turn(connection: AsyncConnection, id: str, turn: str) -> bool:

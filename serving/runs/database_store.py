@@ -1,52 +1,39 @@
 """Records of runs in the store that all replicas share: readable on every one of them, also after the
 replica that ran them has ended.
+
+Knows what this replica has not written yet, and looks after the runs of replicas that ended; what the tables have of a
+run is read in `stored_runs.py`.
 """
 
 import asyncio
-import json
 import logging
 import random
 import time
 from asyncio import to_thread
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from decimal import Decimal
-from typing import Any, cast
-
-from sqlalchemy import Row, func, select
 
 from conductor.errors import StoreUnavailable
 from conductor.run.codec import UnreadableRecord
 from conductor.run.events import Event
-from conductor.run.record import Record, RunRecords, RunStatus
+from conductor.run.record import Record, RunRecords
 from serving.accounts.caller import Caller
 from serving.accounts.leases import RENEW_S
-from serving.accounts.money import to_usd
 from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import StoreError
-from serving.database.schema import (
-    api_key,
-    cached_answer,
-    ledger,
-    run,
-    run_event,
-    run_feedback,
-    suspended_run,
-    team,
-)
 from serving.runs.cached_answers import KEEP_ANSWER, CachedAnswer
 from serving.runs.claims import CLAIM, FREE_CLAIM, RELEASE_CLAIM, Claim
-from serving.runs.feedback import GIVE_FEEDBACK, OF_RUN, Feedback, load_feedback
+from serving.runs.feedback import GIVE_FEEDBACK, Feedback
 from serving.runs.finding import ANY, Wanted
 from serving.runs.journal import BATCH_S, RunJournal
-from serving.runs.listing import list_rows
 from serving.runs.memory_store import page_of, place
 from serving.runs.numbers import without_content
-from serving.runs.retention import REMOVE, REMOVE_TEXTS, ContentDays, Retention
-from serving.runs.rows import Item, fold_items, load_items, load_records, mark_lost, now_us, pack_records
+from serving.runs.retention import REMOVE, REMOVE_TEXTS, Retention
+from serving.runs.rows import Item, load_records, now_us, pack_records
 from serving.runs.statements import CANCEL_RUN, LEAVE_RUN, LOSE_DEAD, TAKE_OVER, WATCH_RUN, TakeOver, Written
 from serving.runs.store import EventPage, Place, RunPage, ignore
+from serving.runs.stored_runs import StoredRuns
 from serving.runs.suspended import (
     DROP_SUSPENDED,
     EXPIRE,
@@ -66,10 +53,6 @@ REMOVE_S = 300.0
 """How often what is not kept any more is removed."""
 MOST_AT_ONCE = 50
 """Runs of replicas that ended which are taken over in one go."""
-PAGE_ITEMS = 200
-"""Rows of events in one page."""
-MOST_FOLLOWING = 2
-"""Look-ups of events at once: however many follow runs, connections are left for everything else."""
 
 
 class DatabaseStore:
@@ -95,6 +78,7 @@ class DatabaseStore:
         self.on_orphan: Callable[[RunRecords, Decimal], None] = ignore
         self.on_stop_waiting: Callable[[RunRecords], None] = ignore
         self._store, self._sweep_s, self._settings = store, sweep_s, settings or StoreSettings()
+        self._stored = StoredRuns(store)
         self.on_watched: Callable[[str], None] = ignore
         self.on_items: Callable[[str, Sequence[Item]], None] = ignore
         self._journal = RunJournal(
@@ -106,7 +90,6 @@ class DatabaseStore:
         self._secrets_until_s = 0.0
         self._resuming = set[str]()
         """Runs that are being taken, and are no orphans of this replica's."""
-        self._following = asyncio.Semaphore(MOST_FOLLOWING)
 
     def note(self, record: Record, seq: int, event: Event) -> None:
         """See `RecordStore.note`."""
@@ -150,10 +133,7 @@ class DatabaseStore:
 
     async def find_answer(self, owner: str, asked: str) -> str | None:
         """See `RecordStore.find_answer`."""
-        table = cached_answer.c
-        kept = (table.owner == owner) & (table.asked == asked) & (table.drop_us > now_us())
-        row = next(iter(await self._rows(select(table.run_id).where(kept))), None)
-        return row.run_id if row else None
+        return await self._stored.find_answer(owner, asked)
 
     async def keep_answer(self, answer: CachedAnswer) -> None:
         """See `RecordStore.keep_answer`."""
@@ -175,19 +155,7 @@ class DatabaseStore:
         """See `RecordStore.get`."""
         if (waiting := self._journal.find(id)) is not None:
             return waiting
-        query = select(run.c.status, run.c.numbers, run.c.body).where(run.c.id == id)
-        row = next(iter(await self._rows(query)), None)
-        if row is None:
-            return None
-        if row.body is not None:
-            return load_records(row.body, has_content=True)
-        bodies = await self._rows(
-            select(run_event.c.body).where(run_event.c.run_id == id).order_by(run_event.c.first_seq)
-        )
-        records = fold_items(id, load_items(id, [each.body for each in bodies]))
-        if records is not None and not records.record.task.permit.stores:
-            records = replace(records, has_content=False)
-        return _with_status(row.status, records or load_records(row.numbers, has_content=False))
+        return await self._stored.get(id)
 
     async def _get_readable(self, id: str) -> RunRecords | None:
         """As `get`; None too where the record is a newer version's, or damaged: the rest must go on all the same."""
@@ -201,25 +169,17 @@ class DatabaseStore:
         self, limit: int, caller: Caller, before: Place | None = None, wanted: Wanted = ANY
     ) -> RunPage:
         """See `RecordStore.newest`."""
-        rows, end = await list_rows(self._rows, limit, caller, before, wanted)
-        kept = [_with_status(row.status, load_records(row.numbers, has_content=False)) for row in rows]
-        page = RunPage(kept, end)
-        found = {records.record.id: records for records in kept}
+        page = await self._stored.newest(limit, caller, before, wanted)
+        found = {records.record.id: records for records in page.runs}
         for records in self._journal.waiting():
             record = records.record
             if caller.sees(record.account) and wanted.matches(records) and page.covers(place(record), before):
                 found[record.id] = without_content(records)
-        return page_of(found.values(), limit, end)
+        return page_of(found.values(), limit, page.end)
 
     async def events(self, id: str, after: int) -> EventPage:
         """See `RecordStore.events`."""
-        query = select(run_event.c.body).where(run_event.c.run_id == id, run_event.c.last_seq > after)
-        async with self._following:
-            rows = await self._rows(select(run.c.ended_us).where(run.c.id == id))
-            bodies = await self._rows(query.order_by(run_event.c.first_seq).limit(PAGE_ITEMS))
-        items = [item for item in load_items(id, [each.body for each in bodies]) if item.seq > after]
-        is_over = bool(rows) and rows[0].ended_us is not None and len(bodies) < PAGE_ITEMS
-        return EventPage(items, is_over)
+        return await self._stored.events(id, after)
 
     async def watch(self, id: str) -> None:
         """See `RecordStore.watch`."""
@@ -234,7 +194,7 @@ class DatabaseStore:
 
     async def feedback(self, id: str) -> list[Feedback]:
         """See `RecordStore.feedback`."""
-        return [load_feedback(row) for row in await self._rows(OF_RUN.where(run_feedback.c.run_id == id))]
+        return await self._stored.feedback(id)
 
     async def cancel(self, id: str) -> bool:
         """See `RecordStore.cancel`."""
@@ -258,10 +218,7 @@ class DatabaseStore:
 
     async def find_waiting(self, id: str) -> RunRecords | None:
         """See `RecordStore.find_waiting`."""
-        table = suspended_run.c
-        query = select(table.body).where(table.run_id == id, table.drop_us >= now_us())
-        row = next(iter(await self._rows(query)), None)
-        return load_records(row.body, has_content=True) if row else None
+        return await self._stored.find_waiting(id)
 
     async def resume(self, id: str) -> RunRecords | None:
         """See `RecordStore.resume`."""
@@ -290,17 +247,6 @@ class DatabaseStore:
         self._secrets_until_s = at_s + SECRETS_S
         return self._call_ids
 
-    async def _newest_seq(self, id: str) -> int:
-        rows = await self._rows(select(func.max(run_event.c.last_seq)).where(run_event.c.run_id == id))
-        return rows[0][0] or 0
-
-    async def _paid_usd(self, id: str) -> Decimal:
-        """What the ledger has for the calls of a run whose bill is known."""
-        table = ledger.c
-        is_known = (table.run_id == id) & (table.kind == "call") & (table.exact == 1)
-        rows = await self._rows(select(func.sum(table.amount)).where(is_known))
-        return to_usd(int(rows[0][0] or 0) if rows else 0)
-
     async def aclose(self) -> None:
         """See `RecordStore.aclose`."""
         for task in self._tasks:
@@ -316,7 +262,7 @@ class DatabaseStore:
             StoreUnavailable: the store is away.
         """
         writer = (await self._store.ledger()).writer
-        for id in await writer.do(EXPIRE, None):
+        for id in await writer.do(EXPIRE, self._settings.waiting_bytes_per_team):
             await self._tell_end(id)
         lost = await writer.do(LOSE_DEAD, now_us() - int(self._settings.keep_s * 1_000_000))
         if lost:
@@ -337,7 +283,7 @@ class DatabaseStore:
             if records is None:  # after a few replicas it is given up
                 await writer.do(LEAVE_RUN, id)
                 continue
-            newest, paid_usd = await self._newest_seq(id), await self._paid_usd(id)
+            newest, paid_usd = await self._stored.newest_seq(id), await self._stored.paid_usd(id)
             if not self._journal.has(id) and id not in self._resuming:
                 taken += 1
                 self.keep(id, newest)
@@ -353,19 +299,10 @@ class DatabaseStore:
             StoreUnavailable: the store is away.
         """
         writer, removed = (await self._store.ledger()).writer, 0
-        retention = Retention.of(self._settings, at_us, await self._content_days())
+        retention = Retention.of(self._settings, at_us, await self._stored.content_days())
         while step := await writer.do(REMOVE, retention):
             removed += step
         return removed
-
-    async def _content_days(self) -> list[ContentDays]:
-        """What policies say of it."""
-        found: list[ContentDays] = []
-        for column, table in (("team_id", team), ("key_id", api_key)):
-            query = select(table.c.id, table.c.policy).where(table.c.policy.contains("content_days"))
-            said = [(row.id, json.loads(row.policy).get("content_days")) for row in await self._rows(query)]
-            found += [ContentDays(column, id, float(days)) for id, days in said if days is not None]
-        return found
 
     async def _remove_on(self) -> None:
         while True:
@@ -381,18 +318,14 @@ class DatabaseStore:
             await asyncio.sleep(self._sweep_s)
 
     async def _watch(self) -> None:
-        told = run.c.cancel_us.is_not(None) | run.c.watch_us.is_not(None)
-        query = select(run.c.id, run.c.cancel_us).where(
-            run.c.owner == self.owner, run.c.ended_us.is_(None), told
-        )
         while True:
             await asyncio.sleep(WATCH_S)
             if self._journal.under_way:
                 with suppress(StoreUnavailable, StoreError):
-                    for row in await self._rows(query):
-                        self._journal.watch(row.id)
-                        if row.cancel_us is not None:
-                            self.on_cancel(row.id)
+                    for id, is_cancelled in await self._stored.asked_of(self.owner):
+                        self._journal.watch(id)
+                        if is_cancelled:
+                            self.on_cancel(id)
 
     def _on_written(self, id: str, written: Written) -> None:
         if written.is_watched:
@@ -401,18 +334,3 @@ class DatabaseStore:
             self.on_cancel(id)
         if not written.is_owner:
             self.on_taken(id)
-
-    async def _rows(self, query: Any) -> list[Row[Any]]:
-        if not self._store.address.may_hold_something:
-            return []
-        async with (await self._store.database()).reading() as connection:
-            return list(await connection.execute(query))
-
-
-def _with_status(status: str, records: RunRecords) -> RunRecords:
-    """A run that was lost, or ended while it waited, says so; no event of it does."""
-    if status == "lost":
-        return mark_lost(records)
-    if records.record.status == "waiting" and status in ("expired", "cancelled"):
-        return replace(records, record=replace(records.record, status=cast(RunStatus, status)))
-    return records

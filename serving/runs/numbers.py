@@ -120,6 +120,7 @@ def record_numbers(record: Record) -> Record:
             tools=NO_TOOLS,
             answer_format=None,
             echo={},
+            left_out=(),  # names of fields are the client's words
         ),
         plans=tuple(_plan(plan) for plan in record.plans),
         answer=_length(record.answer),

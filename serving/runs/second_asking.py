@@ -2,19 +2,14 @@
 and what was paid is not paid again. The second asking joins the first one's run.
 
 Which run that is stands beside the kept answers in the store, so that every replica finds it. What makes two requests
-the same is `request_content`; which requests the rule holds for is their dialect's business.
+the same is in `same_request.py`; which requests the rule holds for is their dialect's business.
 """
 
 import asyncio
-import hashlib
-import json
 import logging
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
 
 from conductor.errors import PodiumError
-from conductor.run import codec
 from conductor.run.record import Account, Record
 from conductor.run.run import Run
 from conductor.run.task import Task
@@ -22,15 +17,11 @@ from serving.database.address import StoreError
 from serving.runs.cached_answers import CachedAnswer
 from serving.runs.claims import Claim
 from serving.runs.rows import now_us
+from serving.runs.same_request import has_called, hash_task
 from serving.runs.store import RecordStore
 from serving.settings.settings import Settings
 
 logger = logging.getLogger("podium")
-
-
-def request_content(task: Task) -> Any:
-    """What makes `task` the same as another: whether the answer is streamed does not, nor what it repeats."""
-    return codec.dump(replace(task, stream=True, echo={}, left_out=()))
 
 
 class SecondAskings:
@@ -101,7 +92,7 @@ class SecondAskings:
         return self._settings().store.asked_again_s
 
     def _may_join(self, record: Record) -> bool:
-        return bool(self._joins_s) and record.task.permit.stores and _has_called(record)
+        return bool(self._joins_s) and record.task.permit.stores and has_called(record)
 
     async def _wait(self, answering: asyncio.Task[None], run: Run) -> None:
         try:
@@ -125,13 +116,6 @@ class SecondAskings:
         return True
 
 
-def _has_called(record: Record) -> bool:
-    """Whether a model was at work for it: what it took may not be known yet."""
-    return bool(record.usage.total_tokens or record.cost_usd) or any(True for _ in record.unmetered_calls)
-
-
 def _key(task: Task, account: Account) -> tuple[str, str]:
     """Whose request it is, apart from the owners of kept answers, and what it asks."""
-    words = json.dumps(request_content(task), sort_keys=True, separators=(",", ":"))
-    asked = hashlib.sha256(words.encode("utf-8", "surrogatepass")).hexdigest()
-    return f"again:{account.key_id}", asked
+    return f"again:{account.key_id}", hash_task(task)

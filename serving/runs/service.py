@@ -18,7 +18,6 @@ from serving.accounts.account_policy import Policies
 from serving.accounts.caller import Caller
 from serving.accounts.permission import not_kept
 from serving.accounts.rates import Rates
-from serving.health import WorkerHealth
 from serving.pool import Pool
 from serving.runs.admission import check_room, enter_lines
 from serving.runs.answer_cache import AnswerCache, answered_by, replay
@@ -30,19 +29,18 @@ from serving.runs.finding import ANY, Wanted
 from serving.runs.kept import KeptRuns
 from serving.runs.memory_store import MemoryStore, page_of, place
 from serving.runs.numbers import without_content
+from serving.runs.pools import Pools
 from serving.runs.readiness import Readiness
 from serving.runs.run_log import describe, log
 from serving.runs.second_asking import SecondAskings
 from serving.runs.store import RecordStore, RunPage, ignore
 from serving.telemetry import metrics, spans
-from serving.telemetry.measurement import Measurement, Meter, of_health, of_run, report
+from serving.telemetry.measurement import Measurement, Meter, of_run, report
 
 logger = logging.getLogger("podium")
 
 ReplicaCount = Callable[[], Awaitable[dict[str, dict[str, int]]]]
 """Asks for the replicas of each deployment by their state; whoever runs the service on a cluster knows."""
-
-
 TurnKeeper = Callable[[RunRecords], Awaitable[None]]
 """Keeps what a run has come to, once it has ended or waits, where its client goes on from; once, however often told."""
 
@@ -68,8 +66,7 @@ class Service:
         policies: PolicyFinder | None = None,
         rates: Rates | None = None,
     ) -> None:
-        self.pool, self.rates = pool, rates or Rates()
-        self.meter = meter
+        self._pools, self.meter, self.rates = Pools(pool), meter, rates or Rates()
         self.replicas: ReplicaCount = replicas or _no_replicas
         self.store: RecordStore = store or MemoryStore(lambda: self.pool.settings.limits)
         self.store.on_cancel, self.store.on_taken = self._cancel_here, self._leave
@@ -84,24 +81,23 @@ class Service:
         )
         self.store.on_orphan = self.continuing.take_over
         self.store.on_stop_waiting = self._report  # else no log and no metric would know of it
-        self._ledgers = ledgers
+        self._ledgers, self._running = ledgers, dict[str, Run]()
         self.conductor_health, self.readiness = ConductorHealth(), Readiness()
         self.refused: str | None = None
         """Why the latest settings were rejected; None if they are in use."""
-        self._running: dict[str, Run] = {}
-        self._in_use: list[Pool] = []
-        self._retired: list[Pool] = []
-        self._levelled: set[str] = set()
-        """Workers whose levels were ever reported: the gauges of one that is gone must fall to 0."""
+
+    @property
+    def pool(self) -> Pool:
+        """The one that serves now."""
+        return self._pools.current
 
     async def swap(self, pool: Pool) -> None:
         """Serve from `pool` from now on; the old one's clients are closed when its last run has ended."""
-        self._retired.append(self.pool)
-        self.pool, self.refused = pool, None
+        self.refused = None
         # Unlike the health of workers, which outlives the pool: this one judges a conductor together with its
         # prompts, its key and its team, and new settings are how an operator sets them right.
         self.conductor_health = ConductorHealth()
-        await self._close_unused()
+        await self._pools.swap(pool)
 
     def is_running(self, id: str) -> bool:
         """Whether the run of that id is under way here."""
@@ -120,27 +116,14 @@ class Service:
     @property
     def calls(self) -> int:
         """Calls to models of all runs together, under way or waiting for a slot."""
-        return sum(
-            slots.queued + slots.open_calls for pool in self._pools for slots in pool.limiters.values()
-        )
-
-    @property
-    def _pools(self) -> list[Pool]:
-        """The one that serves, and those before it that still have runs."""
-        return [self.pool, *self._retired]
+        return self._pools.calls
 
     def levels(self) -> Iterator[Measurement]:
         """What is under way at this moment."""
         yield Measurement(metrics.RUNNING, self.running)
         yield Measurement(metrics.ROOM, self.pool.settings.limits.max_running)
         yield Measurement(metrics.CONDUCTOR_FAILURES, self.conductor_health.failures)
-        self._levelled.update(self.pool.limiters)
-        for name in sorted(self._levelled):
-            slots = [pool.limiters[name] for pool in self._pools if name in pool.limiters]
-            yield Measurement(metrics.QUEUED, sum(each.queued for each in slots), (name,))
-            yield Measurement(metrics.OPEN, sum(each.open_calls for each in slots), (name,))
-            yield Measurement(metrics.SLOTS, sum(each.n_slots for each in slots[:1]), (name,))
-            yield from of_health(name, self.pool.health.get(name) or WorkerHealth())
+        yield from self._pools.levels()
 
     @asynccontextmanager
     async def run(
@@ -213,27 +196,24 @@ class Service:
         self, id: str, model: str, headers: dict[str, str], account: Account, open_it: Opener
     ) -> AsyncGenerator[Run]:
         """A run inside its span, its record kept at the end."""
-        pool = self.pool
-        self._in_use.append(pool)
-        run: Run | None = None
-        try:
-            with spans.workflow(model, id, headers) as span:
-                try:
-                    ledger = await self._ledgers.of(account, id) if self._ledgers else None
-                    async with open_it(ledger, spans.trace_id(span)) as run:
-                        self._running[id] = run
-                        yield run
-                finally:
-                    if run is not None:
-                        describe(span, run.record)
-        finally:
-            self._running.pop(id, None)
-            self._in_use.remove(pool)
-            if run is not None:
-                await self.rates.settle(id, run.records)
-                if run.record.status != "waiting":  # else it is written down already, and not at its end
-                    await self._close(run, pool)
-            await self._close_unused()
+        async with self._pools.using() as pool:
+            run: Run | None = None
+            try:
+                with spans.workflow(model, id, headers) as span:
+                    try:
+                        ledger = await self._ledgers.of(account, id) if self._ledgers else None
+                        async with open_it(ledger, spans.trace_id(span)) as run:
+                            self._running[id] = run
+                            yield run
+                    finally:
+                        if run is not None:
+                            describe(span, run.record)
+            finally:
+                self._running.pop(id, None)
+                if run is not None:
+                    await self.rates.settle(id, run.records)
+                    if run.record.status != "waiting":  # else it is written down already, and not at its end
+                        await self._close(run, pool)
 
     async def _close(self, run: Run, pool: Pool) -> None:
         """Keep the record of a run that has ended, and report it."""
@@ -367,9 +347,3 @@ class Service:
     def _cancel_here(self, id: str) -> None:
         if (run := self._running.get(id)) is not None:
             run.cancel()
-
-    async def _close_unused(self) -> None:
-        unused = [pool for pool in self._retired if pool not in self._in_use]
-        self._retired = [pool for pool in self._retired if pool in self._in_use]
-        for pool in unused:
-            await pool.aclose()

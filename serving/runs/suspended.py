@@ -74,6 +74,10 @@ OWN = {
 }
 END = "UPDATE run SET status = '{status}', ended_us = {now} WHERE status = 'waiting' AND id IN ({ids})"
 LATE = "DELETE FROM suspended_run WHERE drop_us < {now} RETURNING run_id"
+CROWDED = """DELETE FROM suspended_run WHERE run_id IN (SELECT run_id FROM (SELECT s.run_id, sum(length(s.body))
+    OVER (PARTITION BY coalesce(r.team_id, r.key_id) ORDER BY s.drop_us DESC, s.run_id) AS used
+    FROM suspended_run s JOIN run r ON r.id = s.run_id) AS waiting WHERE used > {most}) RETURNING run_id"""
+"""The oldest of a team that has more bytes of them than it may."""
 DROP = {
     "postgresql": "DELETE FROM suspended_run WHERE run_id = ANY ($1::text[]) RETURNING run_id",
     "sqlite": "DELETE FROM suspended_run WHERE run_id = ? RETURNING run_id",
@@ -123,19 +127,26 @@ def _take_sqlite(connection: sqlite3.Connection, items: Sequence[Take]) -> list[
     return taken
 
 
-async def _expire(connection: PostgresConnection, items: Sequence[None]) -> list[list[str]]:
+async def _expire(connection: PostgresConnection, items: Sequence[int | None]) -> list[list[str]]:
     async with connection.transaction():
-        ids = [row["run_id"] for row in await connection.fetch(LATE.format(now=CLOCK))]
+        found = [row for query in _ended(items[-1], CLOCK) for row in await connection.fetch(query)]
+        ids = [row["run_id"] for row in found]
         await connection.execute(
             END.format(status="expired", now=CLOCK, ids="SELECT unnest($1::text[])"), ids
         )
     return [ids, *([] for _ in items[1:])]
 
 
-def _expire_sqlite(connection: sqlite3.Connection, items: Sequence[None]) -> list[list[str]]:
-    ids = [id for (id,) in connection.execute(LATE.format(now=now_us())).fetchall()]
+def _expire_sqlite(connection: sqlite3.Connection, items: Sequence[int | None]) -> list[list[str]]:
+    ids = [id for query in _ended(items[-1], now_us()) for (id,) in connection.execute(query).fetchall()]
     connection.executemany(END.format(status="expired", now=now_us(), ids="?"), [(id,) for id in ids])
     return [ids, *([] for _ in items[1:])]
+
+
+def _ended(most_bytes: int | None, now: object) -> list[str]:
+    """Who waits no longer."""
+    crowded = [CROWDED.format(most=most_bytes)] if most_bytes is not None else []
+    return [LATE.format(now=now), *crowded]
 
 
 async def _drop(connection: PostgresConnection, items: Sequence[str]) -> list[bool]:
@@ -177,8 +188,10 @@ SUSPEND: Operation[SuspendWrite, Written] = Operation("run that waits", _suspend
 """Write a run down that is to wait for results of tools."""
 TAKE_SUSPENDED: Operation[Take, Taken | None] = Operation("resuming of a run", _take, _take_sqlite)
 """Take a run that waits, and become its owner; None where none of that id waits. One of several wins."""
-EXPIRE: Operation[None, list[str]] = Operation("end of waiting", _expire, _expire_sqlite)
-"""End the runs that have waited too long; gives their ids, each to one caller."""
+EXPIRE: Operation[int | None, list[str]] = Operation("end of waiting", _expire, _expire_sqlite)
+"""End the runs that have waited too long, and the oldest of each team whose runs that wait take more bytes than given
+(None: any); gives their ids, each to one caller.
+"""
 DROP_SUSPENDED: Operation[str, bool] = Operation("end of a run that waits", _drop, _drop_sqlite)
 """Cancel a run that waits; False where none of that id does."""
 READ_SECRETS: Operation[None, list[bytes]] = Operation("secret of ids", _secrets, _secrets_sqlite)

@@ -17,7 +17,7 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from serving.settings import prices, sections, settings, webhooks, workers
+from serving.settings import prices, scale, sections, settings, webhooks, workers
 from serving.settings.accepts import Accepts
 
 HEAD = """\
@@ -45,7 +45,7 @@ SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("workers[].price.long_prompts[]", prices.LongPromptSettings),
     ("workers[].retry", workers.RetrySettings),
     ("workers[].accepts", Accepts),
-    ("workers[].scale", workers.Scale),
+    ("workers[].scale", scale.Scale),
     ("workers[].stand_in", workers.StandInSettings),
     ("workers[].replies[]", workers.ScriptedReplySettings),
     ("workers[].replies[].calls[]", workers.ScriptedCallSettings),

@@ -11,7 +11,8 @@ from pydantic import Field
 from conductor.plan.grammars import SUBTASK_CHARS
 from conductor.plan.plan import OnFailure
 from conductor.run.plan_writer import PLAN_TIMEOUT_S, PLAN_TOKENS
-from serving.settings.workers import Frozen, Scaling
+from serving.settings.access import Frozen
+from serving.settings.scale import Scaling
 
 
 class ConductorSettings(Frozen):
@@ -193,6 +194,9 @@ class StoreSettings(Frozen):
     """How long a run waits for the results of its client's tools. While it waits its texts are kept exactly as they are,
     because providers check that their own turns come back unchanged; so no longer than `content_days`, here or in a
     policy."""
+    waiting_bytes_per_team: int | None = Field(default=1_000_000_000, ge=0)
+    """How much room the runs of a team that wait for results of tools may take; the oldest are ended (`expired`). Keys
+    without a team are one each. null: any."""
     content_days: float | None = Field(default=30.0, gt=0)
     """How long the texts of a run are kept: prompts, outputs, events. Its numbers stay. null: as long as those."""
     numbers_days: float | None = Field(default=400.0, gt=0)

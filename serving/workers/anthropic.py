@@ -5,17 +5,13 @@ The wire: https://platform.claude.com/docs/en/api/messages-streaming. What diffe
 * The system prompt is a field of its own: every system message goes there, in order.
 * `max_tokens` must be sent: `DEFAULT_MAX_TOKENS` where a call names none.
 * `input_tokens` leaves out what the cache read and wrote; ours includes both.
-* `effort`: models up to the 4.5 generation get a thinking budget in tokens, later ones adaptive thinking
-  and their own `effort`; models before 3.7 cannot think and get nothing. `none` and `minimal` switch
-  thinking off. The budget never takes more than half of `max_tokens`, because it counts against it; where
-  less than the least allowed is left, the model does not think.
+* `effort` becomes a thinking budget or a level: `anthropic_thinking.py`.
 * `temperature`, `top_p` and `top_k` are no longer arguments of the SDK and travel as extra fields. There is no
   `seed`. What a model does not accept never comes here: `serving/layers/fitting.py`.
 * A JSON schema goes through the SDK's `transform_schema`: keywords that the API refuses (`maxItems`) become
   part of a description.
 """
 
-import re
 from collections.abc import AsyncGenerator, AsyncIterator, Generator
 from contextlib import AbstractAsyncContextManager, aclosing, contextmanager
 from dataclasses import replace
@@ -34,6 +30,7 @@ from conductor.model.usage import Usage
 from serving.egress.client import guard
 from serving.schemas.anthropic import output_format
 from serving.workers.account import NO_KEY, Account
+from serving.workers.anthropic_thinking import thinking_for
 from serving.workers.anthropic_tools import TurnCollector, tools_json, turns_json
 from serving.workers.anthropic_usage import usage_of
 from serving.workers.clouds import credential_errors, google_credentials
@@ -47,11 +44,6 @@ from serving.workers.usage import UsageCheck
 from serving.workers.wire_tools import WireTools
 
 DEFAULT_MAX_TOKENS = 4096
-LEAST_BUDGET_TOKENS = 1024
-"""The API takes no smaller thinking budget."""
-BUDGET_TOKENS = {"low": 1024, "medium": 4096, "high": 16_384, "xhigh": 32_768, "max": 32_768}
-CANNOT_THINK = re.compile(r"claude-(instant|2|3-(5|opus|sonnet|haiku))")
-THINKS_BY_BUDGET = re.compile(r"claude-(3-7|(opus|sonnet|haiku)-4(-[0-5])?(-\d{8}|-latest)?$)")
 FINISH = {
     "end_turn": FinishReason.STOP,
     "stop_sequence": FinishReason.STOP,
@@ -130,7 +122,9 @@ class AnthropicWorker:
         if last.finish is not None:
             if last.usage is not None and not is_counted:  # the start of the stream counts one token
                 check.reject("its end counts no output tokens")
-            yield check.delta(self._with_calls(last, turn, WireTools(call.tools)))
+            with self._map_errors():
+                last = self._with_calls(last, turn, WireTools(call.tools))
+            yield check.delta(last)
 
     def _with_calls(self, last: Delta, turn: TurnCollector, tools: WireTools) -> Delta:
         """The end of an answer with the calls in it.
@@ -145,10 +139,7 @@ class AnthropicWorker:
             raise self._faults.refusal(
                 "wants to call a tool, and was offered none.", "Look at its extra_body."
             )
-        try:
-            return replace(last, tool_calls=calls, native=self.origin.sign(turn.turn()))
-        except ValueError as exc:
-            raise self._faults.garble_error() from exc
+        return replace(last, tool_calls=calls, native=self.origin.sign(turn.turn()))
 
     async def _events(
         self, request: dict[str, Any], timer: StallTimer
@@ -214,13 +205,13 @@ class AnthropicWorker:
                 return Delta(usage=usage, model=model if isinstance(model, str) else None)
             case "content_block_start":
                 block = event.content_block
-                return Delta(text=block.text) if block.type == "text" else Delta()
+                return Delta(text=_words(block.text)) if block.type == "text" else Delta()
             case "content_block_delta":
                 if event.delta.type == "text_delta":
-                    return Delta(text=event.delta.text)
-                return (
-                    Delta(reasoning=event.delta.thinking) if event.delta.type == "thinking_delta" else Delta()
-                )
+                    return Delta(text=_words(event.delta.text))
+                if event.delta.type == "thinking_delta":
+                    return Delta(reasoning=_words(event.delta.thinking))
+                return Delta()
             case "message_delta":
                 usage = usage_of(getattr(event, "usage", None), before, check)
                 stop: object = getattr(event.delta, "stop_sequence", None)
@@ -293,7 +284,7 @@ def fault(faults: ErrorMapper, exc: anthropic.AnthropicError) -> WorkerError:
     """
     match exc:
         case anthropic.APIStatusError():
-            status = exc.status_code if exc.status_code >= 300 else STATUS_OF.get(exc.type or "", 500)
+            status = exc.status_code if exc.status_code >= 300 else STATUS_OF.get(str(exc.type), 500)
             code = f"{exc.error_code or ''} {exc.type or ''}"
             return faults.by_status(status, error_text(exc.body), exc.response.headers, code)
         case anthropic.APIResponseValidationError() | anthropic.APIWebhookValidationError():
@@ -308,18 +299,15 @@ def fault(faults: ErrorMapper, exc: anthropic.AnthropicError) -> WorkerError:
             return faults.refusal("cannot be asked. Ask another worker.", f"Its SDK said: {exc}")
 
 
-def thinking_for(
-    model: str, effort: str | None, max_tokens: int
-) -> tuple[dict[str, object] | None, str | None]:
-    """The `thinking` field and the `effort` for what a call asks of `model`; None means: send nothing."""
-    if effort is None or CANNOT_THINK.search(model):
-        return None, None
-    if THINKS_BY_BUDGET.search(model):
-        budget = min(BUDGET_TOKENS.get(effort, 0), max_tokens // 2)
-        return ({"type": "enabled", "budget_tokens": budget} if budget >= LEAST_BUDGET_TOKENS else None), None
-    if effort in ("none", "minimal"):
-        return {"type": "disabled"}, "low"
-    return {"type": "adaptive", "display": "summarized"}, effort
+def _words(said: object) -> str:
+    """What the SDK's lenient decoder took for words.
+
+    Raises:
+        ValueError: they are none.
+    """
+    if not isinstance(said, str):
+        raise ValueError("The words of a piece are none.")
+    return said
 
 
 def _has_calls(turns: list[dict[str, object]]) -> bool:

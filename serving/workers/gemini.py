@@ -5,8 +5,6 @@ OpenAI's:
 
 * The system prompt is `system_instruction`; the assistant is called `model`.
 * Thoughts come as parts marked `thought`, and are counted beside the answer: `output_tokens` is the sum.
-* `effort`: 2.5 models get a thinking budget in tokens, 3 and later a level, older ones nothing. Where a
-  model cannot stop thinking (the Pro ones), `none` and `minimal` mean its least.
 * A prompt that is blocked gets no candidate but a reason: an empty answer, finished by the filter.
 
 The SDK is built around: it retries broken connections by itself with aiohttp, resumes broken streams by
@@ -36,6 +34,7 @@ from serving.schemas.gemini import answer_schema
 from serving.workers.account import Account
 from serving.workers.clouds import credential_errors, google_credentials, vertex_address
 from serving.workers.gemini_stream import check_usage_counts
+from serving.workers.gemini_thinking import thinking_for
 from serving.workers.gemini_tools import PartCollector, contents_json, tools_config
 from serving.workers.gemini_usage import usage_of
 from serving.workers.http_errors import ErrorMapper
@@ -50,11 +49,6 @@ from serving.workers.wire_tools import WireTools
 DEFAULT_BASE_URL = "https://generativelanguage.googleapis.com"
 MAX_CONNECTIONS = 1000
 """As many as the other SDKs open."""
-BUDGET_TOKENS = {"low": 1024, "medium": 8192, "high": 24_576, "xhigh": 24_576, "max": 24_576}
-PRO_BUDGET_TOKENS = {"none": 128, "minimal": 128, "xhigh": 32_768, "max": 32_768}
-"""Where a Pro model's range differs: it cannot stop thinking, and may think longer."""
-LEVELS = {"none": "MINIMAL", "minimal": "MINIMAL", "low": "LOW", "medium": "MEDIUM", "high": "HIGH"}
-PRO_LEVELS = {"none": "LOW", "minimal": "LOW"}
 FINISH = {
     "STOP": FinishReason.STOP,
     "MAX_TOKENS": FinishReason.LENGTH,
@@ -160,7 +154,9 @@ class GeminiWorker:
             await chunks.aclose()
         if finish is not None:
             last = Delta(finish=finish, usage=usage, model=model)
-            yield check.delta(self._with_calls(last, turn, WireTools(call.tools)))
+            with self._map_errors():
+                last = self._with_calls(last, turn, WireTools(call.tools))
+            yield check.delta(last)
 
     def _with_calls(self, last: Delta, turn: PartCollector, tools: WireTools) -> Delta:
         """The end of an answer with the calls in it.
@@ -284,22 +280,9 @@ def fault(faults: ErrorMapper, exc: errors.APIError | errors.ContinuationInterru
     delay_s = _retry_delay_s(details)
     if delay_s is not None:
         headers.setdefault("retry-after", delay_s)
-    return faults.by_status(exc.code, exc.message or str(exc.status), headers, exc.status or "")
-
-
-def thinking_for(model: str, effort: str | None) -> types.ThinkingConfig | None:
-    """The thinking configuration for what a call asks of `model`; None means: send nothing."""
-    family = model.removeprefix("models/")
-    if effort is None or not family.startswith("gemini-") or family.startswith(("gemini-1", "gemini-2.0")):
-        return None
-    is_pro, least = "pro" in family, effort in ("none", "minimal")
-    if family.startswith("gemini-2"):
-        budget = (PRO_BUDGET_TOKENS if is_pro else {}).get(effort, BUDGET_TOKENS.get(effort, 0))
-        return types.ThinkingConfig(thinking_budget=budget, include_thoughts=None if least else True)
-    level = (PRO_LEVELS if is_pro else {}).get(effort, LEVELS.get(effort, "HIGH"))
-    return types.ThinkingConfig(
-        thinking_level=types.ThinkingLevel(level), include_thoughts=None if least else True
-    )
+    code = cast(object, exc.code)  # whatever the body says
+    status = code if isinstance(code, int) else 500
+    return faults.by_status(status, str(exc.message or exc.status), headers, str(exc.status or ""))
 
 
 async def _remember(response: httpx2.Response) -> None:

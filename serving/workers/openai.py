@@ -154,7 +154,9 @@ class OpenAIWorker:
             if last.finish is None:  # else the answer is whole, and only the accounts were cut off
                 raise
         if last.finish is not None:
-            yield check.delta(self._with_calls(last, collector, tools, "".join(texts)))
+            with self._map_errors():
+                last = self._with_calls(last, collector, tools, "".join(texts))
+            yield check.delta(last)
 
     def _with_calls(self, last: Delta, collector: CallCollector, tools: WireTools, text: str) -> Delta:
         """The end of an answer with the calls in it. One that was cut has none: its last call is not whole.

@@ -74,7 +74,9 @@ class OpenAIResponsesWorker(OpenAIWorker):
         if last.finish is not None:
             if is_refused:
                 last = replace(last, finish=FinishReason.CONTENT_FILTER)
-            yield check.delta(self._with_items(last, items, WireTools(call.tools)))
+            with self._map_errors():
+                last = self._with_items(last, items, WireTools(call.tools))
+            yield check.delta(last)
 
     async def _events(
         self, endpoint: httpx2.URL, body: dict[str, Any], timer: StallTimer

@@ -58,7 +58,13 @@ class WireTools:
             name: on the wire.
             arguments: as the model wrote them.
             is_text: the arguments are the input of a custom tool as it stands.
+
+        Raises:
+            ValueError: it names no tool, or what a lenient decoder took for one of these is no text.
         """
+        given = cast(tuple[object, ...], (id, name, arguments))
+        if not name or not all(isinstance(each, str) for each in given):
+            raise ValueError("A call names no tool, or with what is no text.")
         tool = self._by_name.get(name)
         id = id or f"call_{uuid.uuid4().hex[:24]}"
         if tool is None:

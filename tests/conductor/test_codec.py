@@ -20,6 +20,7 @@ from conductor.run.events import Event
 from conductor.run.plan_record import PlanRecord, StepRecord
 from conductor.run.record import VERSION, Record, RunRecords
 from conductor.run.task import Task
+from conductor.run.turns import Given
 
 TEXT = st.text(st.characters(), max_size=12)
 """Halves of characters too: a model may write them."""
@@ -50,7 +51,9 @@ OBJECTS = st.none() | st.dictionaries(TEXT, JSON, max_size=2)
 st.register_type_strategy(Native, st.builds(Native, payload=JSON))
 st.register_type_strategy(Tool, st.builds(Tool, parameters=OBJECTS, format=OBJECTS))
 st.register_type_strategy(AnswerFormat, st.builds(AnswerFormat, schema=OBJECTS))
-st.register_type_strategy(Task, st.builds(Task, echo=st.dictionaries(TEXT, JSON, max_size=2)))
+ECHO = st.dictionaries(TEXT, JSON, max_size=2)
+st.register_type_strategy(Task, st.builds(Task, echo=ECHO))
+st.register_type_strategy(Given, st.builds(Given, echo=ECHO))
 STEPS = st.lists(st.builds(StepRecord), max_size=2).map(tuple)
 PLANS = st.lists(st.builds(PlanRecord, steps=STEPS), max_size=2).map(tuple)
 RECORDS = st.builds(Record, plans=PLANS, version=st.just(VERSION))

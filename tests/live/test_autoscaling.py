@@ -103,7 +103,7 @@ async def test_replicas_come_with_the_load_and_go_with_it_and_no_stream_is_cut(s
 
 def test_loads_are_told_several_times_within_what_they_are_averaged_over() -> None:
     from serving.deployments.autoscaling import autoscaling
-    from serving.settings.workers import Scaling
+    from serving.settings.scale import Scaling
 
     assert autoscaling(Scaling(look_back_period_s=2)).metrics_interval_s == 0.5
     assert autoscaling(Scaling(look_back_period_s=300)).metrics_interval_s == 10

@@ -293,7 +293,7 @@ async def try_continuing(case: Case, left: RunRecords, found: Violations, seen: 
     store = MemoryStore(lambda: pool.settings.limits)
     service = Service(pool, store, policies=find)
     record = codec.load(Record, codec.dump(left.record))
-    service.continuing.take_over(RunRecords(record, left.inner))
+    service.continuing.take_over(RunRecords(record, left.inner), Decimal(0))
     while (ended := await store.get("wf_1")) is None or ended.record.status in ("running", "detached"):
         await asyncio.sleep(0)
     await service.aclose()

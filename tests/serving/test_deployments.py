@@ -95,7 +95,7 @@ def test_rays_prefix_router_finds_the_prompt_in_what_crosses_to_an_engine() -> N
     )
 
     from serving.deployments.build import by_prefix_and_load
-    from serving.settings.workers import Scale
+    from serving.settings.scale import Scale
     from serving.workers.vllm import VllmWorker
 
     config = by_prefix_and_load(Scale(target_ongoing_requests=16))
@@ -112,7 +112,7 @@ def test_rays_prefix_router_finds_the_prompt_in_what_crosses_to_an_engine() -> N
 
 def test_the_configuration_of_the_prefix_router_imports_no_model_library() -> None:
     program = (
-        "import sys; from serving.deployments.build import by_prefix_and_load; from serving.settings.workers import Scale;"
+        "import sys; from serving.deployments.build import by_prefix_and_load; from serving.settings.scale import Scale;"
         "by_prefix_and_load(Scale()); print(sorted({'torch', 'transformers', 'vllm'} & sys.modules.keys()))"
     )
     told = subprocess.run(

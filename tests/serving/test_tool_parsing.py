@@ -44,9 +44,10 @@ async def answer(engine: Any, call: Call, *, calls_tools: bool = True) -> Any:
     return reply.result
 
 
-def reader(**options: Any) -> ToolReader:
+def reader(*, given: Any = None, **options: Any) -> ToolReader:
     tool = {"name": "weather", "description": "", "parameters": dict(WEATHER.parameters or {})}
-    call = EngineCall([], tools=({"type": "function", "function": tool},), reads_calls=True, **options)
+    tools = given or ({"type": "function", "function": tool},)
+    call = EngineCall([], tools=tools, reads_calls=True, **options)
     return ToolReader("hermes", AutoTokenizer.from_pretrained(MODEL), call)
 
 
@@ -83,6 +84,25 @@ def test_a_model_that_must_call_is_held_to_the_schemas_of_the_tools():
     assert (held.json["minItems"], held.json["maxItems"]) == (1, 1)
     text = json.dumps([{"name": "weather", "parameters": {"city": "Rome"}}])
     assert read(forced, text) == ("", (ChunkCall("weather", '{"city": "Rome"}'),))
+
+
+def test_schemas_of_tools_that_an_engine_would_compile_for_minutes_hold_their_calls_to_any_object():
+    long = {f"p{n}": {"type": "string", "maxLength": 1000 + n} for n in range(300)}
+    wide = {f"p{n}": {"type": "string"} for n in range(2000)}
+    node = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}}
+    root = {"type": "object", "properties": {"next": {"$ref": "#"}}}
+    list_of = {"type": "object", "properties": {"first": {"$ref": "#/$defs/node"}}, "$defs": {"node": node}}
+    other = {**list_of, "$defs": {"node": {"type": "integer"}}}
+    given = [{"type": "object", "properties": long}, {"type": "object", "properties": wide}, list_of, other, root, {"type": 5}]  # fmt: skip
+    tools = tuple({"type": "function", "function": {"name": f"t{n}", "parameters": each}} for n, each in enumerate(given))  # fmt: skip
+    forced, sampling = reader(must_call=True, given=tools), SamplingParams()
+    forced.constrain(sampling)
+    held: Any = sampling.structured_outputs
+    lengths, *others = [each["properties"]["parameters"] for each in held.json["items"]["anyOf"]]
+    assert lengths["properties"]["p1"] == {"type": "string"}
+    assert others == [{"type": "object"}, {k: v for k, v in list_of.items() if k != "$defs"}, *[{"type": "object"}] * 3]  # fmt: skip
+    assert held.json["$defs"] == {"node": node}
+    assert [each.function.parameters for each in forced._request.tools or ()] == given
 
 
 def test_the_parsers_marks_are_not_skipped_as_special_tokens():

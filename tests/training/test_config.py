@@ -16,10 +16,11 @@ from conductor.model.pool_member import PoolMember
 from evaluation.synthetic.skills import Skill
 from serving.settings.settings import SettingsError
 from tests.training.tiny_models import config
-from training.config import Schedule, WarmStartConfig, load, parse
+from training.config import Schedule, load, parse
 from training.examples import check as check_shares
 from training.examples import random_plan
 from training.grpo import arguments, check
+from training.supervised_config import WarmStartConfig
 
 CONFIGS = sorted(Path("training/configs").glob("*.yaml"))
 OTHER_SCHEDULES = {

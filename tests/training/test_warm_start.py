@@ -12,11 +12,11 @@ from conductor.model.pool_member import PoolMember
 from conductor.plan.formats import Format, parser
 from evaluation.synthetic.skills import Skill
 from tests.training.tiny_models import POOL, config
-from training.config import WarmStartConfig
 from training.exact_plan import is_exact_plan
 from training.examples import DrawnPlan, Example, best, random_plan, subtask, success_rates
 from training.run import TrainingRun
 from training.run_dir import RunDir
+from training.supervised_config import WarmStartConfig
 
 TEAM = [
     PoolMember(name, Skill(name, None), card)

@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 
 from conductor.model.operation import TokenBias, WireOptions
 from conductor.model.priority import Priority
+from serving.api.dialects.read_body import NEUTRAL, ExtraFields
 from serving.api.service_tier import priority_of
 
 MOST_CHOICES = 8
@@ -88,10 +89,8 @@ class TierFields(BaseModel):
         return priority_of(self.service_tier)
 
 
-class NotedFields(BaseModel):
+class NotedFields(ExtraFields):
     """Fields that change no answer."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
 
     metadata: Any = None
     prediction: Any = None
@@ -104,6 +103,6 @@ class NotedFields(BaseModel):
 
     @property
     def noted(self) -> tuple[str, ...]:
-        """A line for each that was sent. Never its value: that may be about a person."""
-        sent = (name for name in NotedFields.model_fields if getattr(self, name) not in (None, {}, False))
-        return tuple(f"{name} has no effect here." for name in sent)
+        """A line for each that was sent, unknown ones too. Never its value: that may be about a person."""
+        sent = (name for name in NotedFields.model_fields if getattr(self, name) not in NEUTRAL)
+        return (*(f"{name} has no effect here." for name in sent), *self.extras)

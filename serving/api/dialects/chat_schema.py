@@ -162,7 +162,7 @@ StopSequences = (
 )
 
 
-class ChatRequest(ToolFields, ChatOptionFields, TierFields, NotedFields, UnservedFields):
+class ChatRequest(ToolFields, ChatOptionFields, TierFields, UnservedFields, NotedFields):
     """The body of `POST /v1/chat/completions` and `POST /v1/plans`."""
 
     model: str

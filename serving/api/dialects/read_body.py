@@ -3,18 +3,40 @@
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails, from_json
 
-from conductor.errors import BadTask
+from conductor.errors import BadTask, quote
 
 Body = TypeVar("Body", bound=BaseModel)
 MOST_STRINGS, MOST_BRACKETS = 200_000, 500_000
 """In one body, names of fields and braces inside text included. What says a million tokens has a tenth of them; ten times
 as many would keep everybody else waiting while they are read.
 """
+MOST_NOTED = 16
+"""Of the fields of one body that are noted by name."""
+NEUTRAL: tuple[object, ...] = (None, {}, [], False)
+"""Values that ask for nothing."""
 Remedy = Callable[[str, object], str]
 """A sentence more for a place and what was given there, with a space before it; empty: none."""
+
+
+class ExtraFields(BaseModel):
+    """A body with fields that nobody here knows, or that are known to change no answer: they are taken, for the
+    record to name them.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="allow", protected_namespaces=())
+
+    @property
+    def extras(self) -> tuple[str, ...]:
+        """A line for each that was sent. Never its value: that may be about a person."""
+        sent = [name for name, value in (self.model_extra or {}).items() if value not in NEUTRAL]
+        rest = len(sent) - MOST_NOTED
+        return (
+            *(f"{quote(name)} has no effect here." for name in sent[:MOST_NOTED]),
+            *([f"{rest} more fields have no effect here."] if rest > 0 else ()),
+        )
 
 
 def give_no_remedy(param: str, given: object) -> str:

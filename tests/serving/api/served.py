@@ -142,7 +142,7 @@ def left_tasks() -> list[str]:
     for task in asyncio.all_tasks():
         where = getattr(task.get_coro(), "__qualname__", "")
         if task.get_name().startswith(("run ", "step ")) or where.startswith(
-            ("RunResponse", "_gone", "PlanRun", "_Conducting")
+            ("RunResponse", "RunOpener", "_gone", "PlanRun", "_Conducting")
         ):
             names.append(f"{task.get_name()} {where}")
     return names

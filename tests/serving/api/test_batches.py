@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import openai
 import pytest
 
+from serving.accounts.caller import Caller
+from serving.batches.runner import LineAnswer
 from serving.runs.rows import now_us
 from tests.serving.api.keyed import Keyed, keyed
 from tests.serving.api.served import PRICE, Json, Served, scripted, served, team
@@ -146,6 +149,57 @@ async def test_a_file_may_be_longer_than_a_request_but_not_than_the_settings_say
             with pytest.raises(openai.APIStatusError) as caught:
                 await api.sdk.files.create(file=("in.jsonl", b"x" * n), purpose="batch")
             assert caught.value.status_code == 413
+
+
+async def test_the_files_of_a_team_take_no_more_room_than_the_settings_say_also_where_many_come_at_once() -> (
+    None
+):
+    async with served(team(batches={"max_bytes_per_team": 1000})) as api:
+        sent = [api.sdk.files.create(file=("in.jsonl", b"x" * 600), purpose="batch") for _ in range(5)]
+        answers = await asyncio.gather(*sent, return_exceptions=True)
+        refused = [each for each in answers if isinstance(each, openai.APIStatusError)]
+        assert [(each.status_code, each.param) for each in refused] == [(413, "file")] * 4
+        (kept,) = [each async for each in api.sdk.files.list()]
+        await api.sdk.files.delete(kept.id)
+        await api.sdk.files.create(file=("in.jsonl", b"x" * 900), purpose="batch")
+
+
+async def test_a_client_may_have_its_files_forgotten_sooner_and_unknown_fields_are_no_error(
+    api: Served,
+) -> None:
+    sdk, hour = api.sdk, {"anchor": "created_at", "seconds": 3_600}
+    lines = ("in.jsonl", jsonl(line("1")))
+    sent = await sdk.files.create(file=lines, purpose="batch", expires_after=hour)  # type: ignore[arg-type]
+    asked: Any = {
+        "input_file_id": sent.id,
+        "endpoint": CHAT,
+        "completion_window": "24h",
+        "output_expires_after": hour,
+    }
+    made = await sdk.batches.create(**asked, extra_body={"some_new_thing": 1})
+    output = await sdk.files.retrieve((await end(sdk, made.id)).output_file_id)
+    assert [each.expires_at - each.created_at for each in (sent, output)] == [3_600, 3_600]
+    for wrong in ({"anchor": "created_at", "seconds": 1}, {"seconds": 3_600}):
+        with pytest.raises(openai.BadRequestError, match="expires_after"):
+            await sdk.files.create(file=lines, purpose="batch", expires_after=wrong)  # type: ignore[arg-type]
+
+
+async def test_a_line_that_was_not_let_in_is_sent_again_and_its_answer_is_the_second_one(api: Served) -> None:
+    served_by, refused = api.batches.send, Counter[str]()
+
+    async def send(path: str, body: bytes, caller: Caller, key: str) -> LineAnswer:
+        refused[key] += 1
+        if refused[key] == 1:
+            return LineAnswer(429, "", {"error": {"code": "overloaded"}}, later_s=0.1)
+        assert served_by is not None
+        return await served_by(path, body, caller, key)
+
+    api.batches.send = send
+    batch = await end(api.sdk, await begin(api.sdk, line("one"), line("two"), line("nobody", model="absent")))
+    assert (batch.request_counts.completed, batch.request_counts.failed) == (2, 1)
+    assert set(await rows(api.sdk, batch.output_file_id)) == {"one", "two"}
+    assert list(refused.values()) == [2, 2, 2]
+    assert len(api.worker("a").calls) == 2
 
 
 async def test_a_line_of_responses_cannot_be_in_the_background(api: Served) -> None:

@@ -78,7 +78,7 @@ async def test_usage_is_null_in_every_other_chunk_where_it_was_asked_for_and_abs
     assert all("usage" not in event for event in without[:-1])
 
 
-async def test_fields_that_nobody_knows_are_ignored():
+async def test_fields_that_nobody_knows_change_nothing_and_are_noted_by_name():
     more = {
         "user": "u1", "store": True, "metadata": {"a": "b"}, "parallel_tool_calls": True, "service_tier": "auto",
         "some_new_thing": [1],
@@ -86,6 +86,10 @@ async def test_fields_that_nobody_knows_are_ignored():
     async with served(team()) as api:
         assert (await api.ok(more))["choices"][0]["message"]["content"] == ANSWER
         assert said(await api.events(more)) == ANSWER
+        assert "'some_new_thing' has no effect here." in (await api.newest())["left_out"]
+        await api.ok({f"new_{n}": n for n in range(1, 20)} | {"none": None})
+        *names, rest = (await api.newest())["left_out"]
+        assert (len(names), rest) == (16, "3 more fields have no effect here.")
         assert (
             await api.post({"messages": [{"role": "user", "content": "hi", "name": "ann"}]})
         ).status_code == 200

@@ -220,6 +220,10 @@ async def test_what_agents_always_send_is_taken_and_noted() -> None:
     assert record["left_out"] == [
         "tools[0] is not served: a tool of type 'web_search_20260318'.",
         "mcp_servers[0] is not served: a tool of type 'mcp'.",
+        "'context_management' has no effect here.",
+        "'service_tier' has no effect here.",
+        "'something_new' has no effect here.",
+        "anthropic-beta 'a-2026,b-2026' has no effect here.",
     ]
 
 

@@ -166,9 +166,13 @@ async def test_what_agents_always_send_is_taken() -> None:
         assert answer.status_code == 200, answer.text
         record = await api.newest()
         assert (await ask(api, **nothing)).status_code == 200
-        (noted,) = (await api.newest())["left_out"]
-    assert noted.startswith("text.verbosity")
-    assert record["left_out"] == ["tools[3] is not served: a tool of type 'web_search'."]
+        verbosity, options = (await api.newest())["left_out"]
+    assert verbosity.startswith("text.verbosity")
+    assert options == "'stream_options' has no effect here."
+    assert record["left_out"] == [
+        "tools[3] is not served: a tool of type 'web_search'.",
+        "'client_metadata' has no effect here.",
+    ]
     assert [tool["type"] for tool in answer.json()["tools"]] == ["function", "namespace", "custom"]
 
 

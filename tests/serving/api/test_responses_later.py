@@ -147,6 +147,27 @@ def _seen(api: Served) -> list[Any]:
     return worker.seen
 
 
+async def test_a_response_after_tools_is_shown_again_as_it_was_asked_for() -> None:
+    async with (
+        served(team(workers=[tool_caller("a", [["look"], ["look"]])], workflows={})) as api,
+        api.sdk as sdk,
+    ):
+        asked: Any = {"model": "a", "tools": TOOLS}
+        one = await sdk.responses.create(**asked, input="Go.", metadata={"turn": "1"})
+        link: Any = {"previous_response_id": one.id, "input": results(one, "seen")}
+        two = await sdk.responses.create(
+            **asked, **link, metadata={"turn": "2"}, reasoning={"summary": "auto"}
+        )
+        for given in (one, two):
+            kept = await sdk.responses.retrieve(given.id)
+            assert kept.to_dict() | {"podium": None} == given.to_dict() | {"podium": None}
+        hidden: Any = {"previous_response_id": two.id, "input": results(two, "seen"), "store": False}
+        three = await sdk.responses.create(**asked, **hidden)
+        with pytest.raises(openai.NotFoundError):
+            await sdk.responses.retrieve(three.id)
+        assert (await sdk.responses.retrieve(two.id)).metadata == {"turn": "2"}
+
+
 async def test_a_response_in_the_background_is_awaited_cancelled_and_told_again() -> None:
     slow = scripted("slow", {"text": "x y", "stall_after_tokens": 1})
     async with (

@@ -8,8 +8,9 @@ import openai
 import pytest
 
 from tests.serving.api.calling_team import calling_team
-from tests.serving.api.served import ASK, Json, Served, served
+from tests.serving.api.served import ASK, Json, Served, served, team
 from tests.serving.api.test_messages import PATH, PICTURE, QUESTION, sdk
+from tests.serving.api.tool_caller import tool_caller
 from tests.serving.states import until
 
 NAMES = ("weather", "clock")
@@ -213,6 +214,18 @@ async def test_results_with_the_schema_that_the_run_began_with_go_on() -> None:
             assert (
                 answer.json()["error"]["code"] == "answer_invalid"
             )  # the worker writes prose: it was held to it
+
+
+async def test_a_wrong_answer_after_tools_is_repaired_once_and_the_repair_calls_none() -> None:
+    """A run that waits knows nothing of a repair: each of its answers would be repaired once more."""
+    path, wanted = FORMATS["response_format"]
+    async with served(team(workers=[tool_caller("a", [["clock"]])], workflows={})) as api:
+        whole = await api.ok({"model": "a", "tools": CHAT_TOOLS[1:]} | wanted)
+        (call,) = whole["choices"][0]["message"]["tool_calls"]
+        answer = await api.http.post(path, json=in_dialect(path, call["id"]))
+        (step,) = (await api.newest())["steps"]
+    assert answer.json()["error"]["code"] == "answer_invalid", answer.text
+    assert [each["error"] for each in step["error"]["podium"]["attempts"]] == ["AnswerInvalid"]
 
 
 @pytest.mark.parametrize(("path", "field"), [(PATH, "messages"), ("/v1/responses", "input")])

@@ -9,9 +9,10 @@ from serving.accounts.caller import ANYBODY
 from serving.database.address import Address
 from serving.runs.secret_rotation import rotate_secret
 from serving.runs.suspended import ROTATE_S
+from serving.settings.sections import StoreSettings
 from tests.serving.api.calling_team import calling_team
 from tests.serving.api.served import served
-from tests.serving.runs.stores import replicas
+from tests.serving.runs.stores import opened, replicas
 from tests.serving.runs.test_waiting_runs import PATH, suspend, suspended_rows, text_of
 
 PAST = "UPDATE signing_secret SET made_us = made_us - :us"
@@ -49,6 +50,27 @@ async def test_a_run_in_memory_that_is_cancelled_while_it_waits_is_logged(
         id = next(iter((await api.service.store.newest(1, ANYBODY)).runs)).record.id
         await api.http.post(f"/v1/workflows/{id}/cancel", json={})
     assert log_lines(caplog) == ["workflow cancelled"]
+
+
+async def test_the_oldest_runs_that_wait_make_room_for_the_newer_ones_of_their_team(
+    store_address: Address,
+) -> None:
+    async with replicas(store_address, calling_team(), n=1) as (one,):
+        for _ in range(4):
+            await suspend(one.api)
+        ids = [id for (id,) in await one.rows("SELECT id FROM run ORDER BY made_us")]
+        owners = zip(ids, ("mine", "mine", "mine", "other"), strict=True)
+        for id, team_id in owners:
+            await one.change("UPDATE run SET team_id = :team_id WHERE id = :id", id=id, team_id=team_id)
+        ((size,),) = await one.rows("SELECT max(length(body)) FROM suspended_run")
+        async with opened(store_address, settings=StoreSettings(waiting_bytes_per_team=size * 5 // 2)) as (
+            _,
+            store,
+        ):
+            await store.sweep()
+        statuses = [status for (status,) in await one.rows("SELECT status FROM run ORDER BY made_us")]
+        assert statuses == ["expired", "waiting", "waiting", "waiting"]
+        assert [id for id, *_ in await suspended_rows(one)] == ids[1:]
 
 
 async def test_a_run_waits_no_longer_than_its_texts_may_be_kept(store_address: Address) -> None:

@@ -2,16 +2,20 @@
 
 import asyncio
 
+import openai
+import pytest
 from sqlalchemy import text
 
 from conductor.run.record import Account
 from serving.accounts.caller import ANYBODY
+from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import Address
 from serving.runs.database_store import DatabaseStore
 from serving.runs.retention import DAY_US, REMOVE, STEP, ContentDays, Retention
 from serving.runs.rows import now_us
 from serving.settings.sections import StoreSettings
-from tests.serving.runs.stores import opened
+from tests.serving.api.served import team
+from tests.serving.runs.stores import opened, replicas
 from tests.serving.runs.test_database_store import begun, tell
 
 HOUR_US = 3_600_000_000
@@ -60,10 +64,10 @@ async def test_nothing_goes_where_everything_is_kept(store_address: Address) -> 
 
 async def test_the_oldest_texts_of_a_team_make_room_for_its_newer_ones(store_address: Address) -> None:
     settings = StoreSettings(content_bytes_per_team=1, content_days=None)
-    async with opened(store_address) as (_, measured):
+    async with opened(store_address) as (replica, measured):
         await tell(measured, begun("measured", NOW_S - 100))
         await measured.aclose()
-        one = await body_bytes(measured)
+        one = await body_bytes(replica)
     settings = StoreSettings(content_bytes_per_team=int(2.5 * one), content_days=None)
     async with opened(store_address, settings=settings) as (_, store):
         for n in range(4):
@@ -83,8 +87,8 @@ async def test_the_oldest_texts_of_a_team_make_room_for_its_newer_ones(store_add
         assert len(left) == 11
 
 
-async def body_bytes(store: DatabaseStore) -> int:
-    rows = await store._rows(text("SELECT body_bytes FROM run"))
+async def body_bytes(store: ReplicaStore) -> int:
+    rows = await store.read(text("SELECT body_bytes FROM run"))
     return rows[0][0]
 
 
@@ -119,6 +123,22 @@ async def test_what_many_requests_left_goes_step_by_step(store_address: Address)
             await connection.exec_driver_sql(f"INSERT INTO idempotency ({columns}) VALUES {rows}")
         writer = (await ledger.ledger()).writer
         assert await writer.do(REMOVE, Retention.of(StoreSettings())) == STEP
-        oldest = await store._rows(text("SELECT min(drop_us) FROM idempotency"))
+        oldest = await ledger.read(text("SELECT min(drop_us) FROM idempotency"))
         assert oldest[0][0] == STEP
         assert await store.remove_old() == STEP + 200
+
+
+async def test_a_file_goes_on_its_day_and_is_not_there_from_then_on(store_address: Address) -> None:
+    settings = team(batches={"file_days": 3, "max_bytes_per_team": 1000}, store={"content_days": 2})
+    async with replicas(store_address, settings, n=1) as (router,):
+        sdk = router.api.sdk
+        old = await sdk.files.create(file=("in.jsonl", b"x" * 900), purpose="batch")
+        assert old.expires_at is not None
+        assert old.expires_at - old.created_at == 2 * 86_400, "texts are kept no longer than any others"
+        await router.change("UPDATE stored_file SET drop_us = 1")
+        with pytest.raises(openai.NotFoundError):
+            await sdk.files.content(old.id)
+        assert [each async for each in sdk.files.list()] == []
+        new = await sdk.files.create(file=("in.jsonl", b"x" * 900), purpose="batch")
+        assert await router.records.remove_old() == 1
+        assert await router.rows("SELECT id FROM stored_file") == [(new.id,)]

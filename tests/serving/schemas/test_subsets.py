@@ -123,3 +123,14 @@ def test_beside_tools_only_those_providers_are_sent_a_format_that_take_both():
         if each(wanted, tools).native
     ]  # fmt: skip
     assert both == ["openai.translate", "anthropic.translate"]
+
+
+def test_what_an_engine_would_compile_for_long_is_left_to_the_check_afterwards():
+    few = closed(**{f"p{n}": {"type": "string", "maxLength": 100 + n} for n in range(3)})
+    assert native(vllm.translate, few) == few
+    for lengths in (range(100, 110), range(1000, 1001)):
+        many = closed(**{f"p{n}": {"type": "string", "maxLength": n} for n in lengths})
+        assert native(vllm.translate, many) == closed(**{f"p{n}": {"type": "string"} for n in lengths})
+    assert native(vllm.translate, closed(**{f"p{n}": {"type": "null"} for n in range(301)})) is None
+    objects = {f"o{m}": closed(**{f"p{n}": {"type": "null"} for n in range(200)}) for m in range(11)}
+    assert native(vllm.translate, closed(**objects)) is None

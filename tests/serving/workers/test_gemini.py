@@ -13,7 +13,8 @@ from conductor.model.messages import File, Image, Message, Text
 from conductor.model.reply import FinishReason
 from conductor.model.usage import Usage
 from serving.workers.account import Account
-from serving.workers.gemini import FINISH, GeminiWorker, fault, thinking_for
+from serving.workers.gemini import FINISH, GeminiWorker, fault
+from serving.workers.gemini_thinking import thinking_for
 from serving.workers.http_errors import GARBLED, ErrorMapper
 from tests.wires.gemini import GeminiWire
 from tests.wires.server import Answer, WireServer, serving

@@ -41,7 +41,13 @@ class MessagesDialect(Dialect):
             stop=tuple(request.stop_sequences or ()),
         )
         asked = _to_request(request)
-        return replace(asked, sampling=sampling, podium=request.shown, stream=bool(request.stream))
+        return replace(
+            asked,
+            sampling=sampling,
+            podium=request.shown,
+            stream=bool(request.stream),
+            left_out=(*asked.left_out, *request.extras),
+        )
 
     def parse_prompt(self, body: bytes) -> ApiRequest:
         """A request whose tokens are to be counted; raises as `parse` does."""

@@ -13,7 +13,7 @@ from serving.api.answer_format import read_schema
 from serving.api.dialects.chat_schema import MOST_PARTS, MOST_STOP_CHARS
 from serving.api.dialects.messages.blocks import MOST_BLOCKS, Block, Ignoring, Json, TextBlock
 from serving.api.dialects.messages.tools import ToolFields
-from serving.api.dialects.read_body import read_body
+from serving.api.dialects.read_body import ExtraFields, read_body
 from serving.api.request import MOST, Effort, Podium
 
 WITHOUT_EFFECT = frozenset(
@@ -30,7 +30,7 @@ WITHOUT_EFFECT = frozenset(
         "workspace_id",
     }
 )
-"""Known, and ignored: they are about storage, price, speed or accounting, or about what only hosted tools do."""
+"""Known, and noted like unknown ones: they are about storage, price, speed or accounting, or about what only hosted tools do."""
 Words = str | Annotated[list[TextBlock], Field(max_length=MOST_BLOCKS, fail_fast=True)]
 
 
@@ -96,7 +96,7 @@ class Prompt(ToolFields):
         return self.output_format.read("output_format") if self.output_format else None
 
 
-class MessagesRequest(Prompt):
+class MessagesRequest(Prompt, ExtraFields):
     """The body of `POST /v1/messages`."""
 
     max_tokens: int = Field(ge=1, le=MOST)

@@ -24,6 +24,7 @@ from serving.api.dialects.responses.schema import (
     check_served,
     remedy,
 )
+from serving.api.dialects.responses.segments import changed_echo
 from serving.api.dialects.responses.stream import ResponsesEncoder, show
 from serving.api.dialects.responses.tools import read_tools
 from serving.api.request import ApiRequest, Podium
@@ -71,7 +72,7 @@ class ResponsesDialect(Dialect):
             tools=tools,
             answer_format=_answer_format(sent.text.format),
             priority=priority_of(sent.service_tier),
-            left_out=(*left_out, *transcript.left_out, *_without_effect(sent)),
+            left_out=(*left_out, *transcript.left_out, *_without_effect(sent), *sent.extras),
             sent=sent,
         )
 
@@ -98,6 +99,10 @@ class ResponsesDialect(Dialect):
             f"conversation: the run that called these tools began {began}. Send that, or leave the field out."
         )
         raise BadTask(message, param="conversation")
+
+    def new_echo(self, request: ApiRequest, record: Record) -> Mapping[str, Any]:
+        """See `Dialect.new_echo`."""
+        return changed_echo(record.task.echo, request.echo) if record.task.echo else {}
 
     def body(self, records: RunRecords, request: ApiRequest, call_id: CallId) -> dict[str, Any]:
         """See `Dialect.body`."""

@@ -13,6 +13,7 @@ from serving.api.dialects.responses.items import Transcript, items_of
 from serving.api.dialects.responses.schema import Referred
 from serving.api.dialects.responses.segments import (
     as_of,
+    echo_of_newest,
     given_messages,
     own_conversation,
     part_of,
@@ -45,9 +46,9 @@ async def find_response(response: str, earlier: EarlierRuns, *, is_over: bool = 
     found: RunRecords | None = None
     for _ in range(LOOKS):
         records = await earlier.find(named[0])
-        if records is not None and not _is_stored(records):
-            return None
         found = as_of(records, named[1]) if records else None
+        if records is not None and not _is_stored(found or records):
+            return None
         if found is not None and not (is_over and found.record.status in UNDER_WAY):
             break
         await asyncio.sleep(POLL_S)
@@ -55,8 +56,8 @@ async def find_response(response: str, earlier: EarlierRuns, *, is_over: bool = 
 
 
 def _is_stored(records: RunRecords) -> bool:
-    echo = records.record.task.echo
-    return records.has_content and bool(echo) and echo["response"]["store"]
+    record = records.record
+    return records.has_content and bool(record.task.echo) and echo_of_newest(record)["response"]["store"]
 
 
 async def conversation_of(sent: Referred, earlier: EarlierRuns) -> tuple[tuple[Message, ...], int]:
@@ -138,8 +139,8 @@ def show_again(records: RunRecords, call_id: CallId) -> Json:
 def request_of(records: RunRecords, after: int = -1) -> ApiRequest:
     """The request that a run answered, as far as its answers repeat it. `after`: see `ResponseWriter`."""
     task = records.record.task
-    podium = Podium(progress=task.echo["progress"])
-    echo = {**task.echo, "after": after}
+    told = echo_of_newest(records.record)
+    podium, echo = Podium(progress=told["progress"]), {**told, "after": after}
     return ApiRequest(
         task.model, task.conversation, task.sampling, None, podium, True, True, task.tools, echo=echo
     )

@@ -121,11 +121,6 @@ def error_of(failure: Failure | PodiumError, *, is_paid: bool) -> Json:
     return {"code": code, "message": held.message}
 
 
-def is_paid(record: Record) -> bool:
-    """Whether a model was called for it."""
-    return bool(record.usage.total_tokens or record.cost_usd)
-
-
 def usage(record: Record) -> Json:
     """The answering step's tokens; those of the whole run are in `total_tokens`, the difference beside them. Of a
     response that ends with calls of tools, all its tokens: none of its steps is the answer yet.

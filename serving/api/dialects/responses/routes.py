@@ -25,7 +25,7 @@ from serving.api.dialects.responses.earlier import (
 )
 from serving.api.dialects.responses.ids import item_id
 from serving.api.dialects.responses.schema import Referred, remedy
-from serving.api.dialects.responses.segments import part_of
+from serving.api.dialects.responses.segments import echo_of_newest, part_of
 from serving.api.dialects.responses.tools import read_tools
 from serving.api.earlier_runs import CallersRuns
 from serving.api.request import ApiRequest, Podium
@@ -107,7 +107,7 @@ async def response(
     records, call_id = await _find(request, response_id, Scope.READ)
     if not stream:
         return success(show_again(records, call_id))
-    is_same = bool(records.record.task.echo["response"]["background"])
+    is_same = bool(echo_of_newest(records.record)["response"]["background"])
     if starting_after is not None and not is_same:
         message = "starting_after: only the events of a response in the background are numbered for good. Leave it out."
         raise BadTask(message, param="starting_after")

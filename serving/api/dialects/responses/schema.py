@@ -11,7 +11,7 @@ from conductor.errors import BadTask
 from conductor.model.operation import WireOptions
 from serving.api.dialects.chat_options import Penalty, SamplerFields
 from serving.api.dialects.chat_schema import MOST_PARTS
-from serving.api.dialects.read_body import innermost
+from serving.api.dialects.read_body import ExtraFields, innermost
 from serving.api.request import MOST, Effort, Podium
 
 Json = dict[str, Any]
@@ -25,7 +25,7 @@ WITHOUT_EFFECT = {
     "prompt_cache_retention",
     "stream_options",
 }
-"""Known, and ignored: they are about price, speed or form."""
+"""Known, and noted like unknown ones: they are about price, speed or form."""
 LOGPROBS = "message.output_text.logprobs"
 
 
@@ -88,7 +88,7 @@ class Referred(Ignoring):
     ] = None
 
 
-class ResponsesRequest(Referred, SamplerFields):
+class ResponsesRequest(Referred, SamplerFields, ExtraFields):
     """The body of `POST /v1/responses`."""
 
     model: str

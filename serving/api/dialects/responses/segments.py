@@ -2,7 +2,9 @@
 results. Each is a segment of the run (`conductor/run/turns.py`).
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from conductor.model.messages import Message, Part, Text, ToolCall, ToolResult
 from conductor.run.record import Record, RunRecords
@@ -13,6 +15,21 @@ from serving.api.dialect import CallId
 def part_of(record: Record) -> int:
     """The number of the newest response of a run, from 0."""
     return sum(segment.given is not None for segment in record.segments)
+
+
+def changed_echo(first: Mapping[str, Any], echo: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What `echo`, of a later request of a run (`resource.echo_of`), has otherwise than that of its first."""
+    fields = {name: value for name, value in echo["response"].items() if value != first["response"].get(name)}
+    return {name: echo[name] for name in ("progress", "shows_encrypted")} | {"response": fields}
+
+
+def echo_of_newest(record: Record) -> Mapping[str, Any]:
+    """What the newest response of a run repeats of its own request."""
+    first, part = record.task.echo, part_of(record)
+    given = record.segments[part - 1].given if part else None
+    if given is None or not given.echo:
+        return first
+    return {**first, **given.echo, "response": first["response"] | given.echo["response"]}
 
 
 def as_of(records: RunRecords, part: int) -> RunRecords | None:

@@ -24,10 +24,11 @@ from serving.api.dialect import CallId, cancelled, interrupted
 from serving.api.dialects.chat_stream import in_words
 from serving.api.dialects.responses.ids import response_id
 from serving.api.dialects.responses.items import call_item
-from serving.api.dialects.responses.resource import INCOMPLETE, error_of, is_paid, resource, status_of
+from serving.api.dialects.responses.resource import INCOMPLETE, error_of, resource, status_of
 from serving.api.dialects.responses.segments import part_of
 from serving.api.dialects.responses.writer import ResponseWriter
 from serving.api.request import Podium
+from serving.runs.same_request import is_paid
 
 Json = dict[str, Any]
 

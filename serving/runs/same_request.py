@@ -1,0 +1,31 @@
+"""When two requests ask the same, and when the first one cost something. Knows neither who asks nor what is kept."""
+
+import hashlib
+import json
+from dataclasses import replace
+
+from conductor.run import codec
+from conductor.run.record import Record
+from conductor.run.task import Task
+
+
+def hash_task(task: Task, settings: str = "") -> str:
+    """The same for tasks that ask the same: whether the answer is streamed makes no difference, nor what it repeats.
+
+    Args:
+        task: what is asked.
+        settings: what stands for those by which it is answered; empty: they make no difference.
+    """
+    content = codec.dump(replace(task, stream=True, echo={}, left_out=()))
+    words = json.dumps([settings, content] if settings else content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(words.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def is_paid(record: Record) -> bool:
+    """Whether it is known that a model was paid for a run: asked again, that would be paid again."""
+    return bool(record.usage.total_tokens or record.cost_usd)
+
+
+def has_called(record: Record) -> bool:
+    """Whether a model was at work for it: what it took may not be known yet."""
+    return is_paid(record) or any(True for _ in record.unmetered_calls)

@@ -1,0 +1,28 @@
+"""How long a Gemini model is told to think, for each `effort` of a call.
+
+2.5 models get a budget in tokens, 3 and later a level, older ones nothing. Where a model cannot stop thinking (the Pro
+ones), `none` and `minimal` mean its least. See https://ai.google.dev/gemini-api/docs/thinking.
+"""
+
+from google.genai import types
+
+BUDGET_TOKENS = {"low": 1024, "medium": 8192, "high": 24_576, "xhigh": 24_576, "max": 24_576}
+PRO_BUDGET_TOKENS = {"none": 128, "minimal": 128, "xhigh": 32_768, "max": 32_768}
+"""Where a Pro model's range differs: it cannot stop thinking, and may think longer."""
+LEVELS = {"none": "MINIMAL", "minimal": "MINIMAL", "low": "LOW", "medium": "MEDIUM", "high": "HIGH"}
+PRO_LEVELS = {"none": "LOW", "minimal": "LOW"}
+
+
+def thinking_for(model: str, effort: str | None) -> types.ThinkingConfig | None:
+    """The thinking configuration for what a call asks of `model`; None means: send nothing."""
+    family = model.removeprefix("models/")
+    if effort is None or not family.startswith("gemini-") or family.startswith(("gemini-1", "gemini-2.0")):
+        return None
+    is_pro, least = "pro" in family, effort in ("none", "minimal")
+    if family.startswith("gemini-2"):
+        budget = (PRO_BUDGET_TOKENS if is_pro else {}).get(effort, BUDGET_TOKENS.get(effort, 0))
+        return types.ThinkingConfig(thinking_budget=budget, include_thoughts=None if least else True)
+    level = (PRO_LEVELS if is_pro else {}).get(effort, LEVELS.get(effort, "HIGH"))
+    return types.ThinkingConfig(
+        thinking_level=types.ThinkingLevel(level), include_thoughts=None if least else True
+    )

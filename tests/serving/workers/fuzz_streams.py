@@ -1,0 +1,312 @@
+"""`make fuzz-streams`: providers' answers that hypothesis has damaged, read by the workers that call these providers.
+
+Each begins as one that a provider could send (words, thoughts, tool calls, an error) and is then changed: events left
+out, doubled, swapped, values replaced by others of any type, bytes cut, added and sent in other pieces, HTTP ended
+early. A call must end soon, with an answer that makes sense or with an error of ours; nothing may stay open.
+"""
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+
+from conductor.errors import WorkerError
+from conductor.model.call import Call
+from conductor.model.failure import Failure
+from conductor.model.messages import Message, Native
+from conductor.model.reply import Reply
+from conductor.model.tools import Tool, Toolset
+from conductor.model.worker import Worker
+from conductor.run.codec import dump, load
+from serving.workers.account import Account
+from serving.workers.anthropic import AnthropicWorker
+from serving.workers.gemini import GeminiWorker
+from serving.workers.openai import OpenAIWorker
+from serving.workers.openai_responses import OpenAIResponsesWorker
+from tests.serving.workers.subjects import ANY_REQUEST, MODEL, PRICE, SECRET, until
+from tests.wires.anthropic import AnthropicWire
+from tests.wires.gemini import GeminiWire
+from tests.wires.openai import OpenAIWire
+from tests.wires.responses import ResponsesWire
+from tests.wires.server import Answer, Wire, WireServer, serving
+from tests.wires.signing import (
+    Signing,
+    SigningAnthropic,
+    SigningChat,
+    SigningGemini,
+    SigningResponses,
+)
+
+Json = Any
+Make = Callable[[Account], Any]
+WITHIN_S = 5.0
+STALL_S = 0.2
+TOOLS = Toolset((Tool("look", parameters={"type": "object"}), Tool("add", parameters={"type": "object"})))
+CALL = Call(messages=(Message.of("user", "What is two and two?"),), tools=TOOLS)
+TOLD = Answer(text="It is four, I think.", reasoning="Hm. Two.", reasoning_tokens=2, cached_tokens=3)
+CALLS = (("look", {"where": "here"}), ("add", {"a": "1"}))
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """One provider's language, and who reads it."""
+
+    wire: Wire
+    signing: Signing
+    worker: Make
+    path: str = ""
+
+    def answers(self) -> list[list[bytes]]:
+        """Answers in its own words: with text and thoughts, with calls of tools, and one that ends in an error."""
+        told = self.wire.events(TOLD)
+        called = self.signing.events(ANY_REQUEST, 0, CALLS)
+        return [told, called, [*told[:3], self.wire.error_event(TOLD)]]
+
+
+DIALECTS = {
+    "openai": Dialect(OpenAIWire(), SigningChat(), OpenAIWorker, "/v1"),
+    "responses": Dialect(ResponsesWire(), SigningResponses(), OpenAIResponsesWorker, "/v1"),
+    "anthropic": Dialect(AnthropicWire(), SigningAnthropic(), AnthropicWorker),
+    "gemini": Dialect(GeminiWire(), SigningGemini(), GeminiWorker),
+}
+LEAVES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.floats(),
+    st.text(max_size=12),
+    st.sampled_from(
+        ["", "stop", "tool_use", "response.completed", "error", '{"a":', "\ud800", "\x00", "0", -1, 1e400]
+    ),
+    st.just([]),
+    st.just({}),
+)
+VALUES = st.recursive(
+    LEAVES,
+    lambda each: st.lists(each, max_size=3) | st.dictionaries(st.text(max_size=5), each, max_size=3),
+    max_leaves=5,
+)
+HEADERS = st.dictionaries(
+    st.sampled_from(
+        ["retry-after", "retry-after-ms", "x-should-retry", "anthropic-ratelimit-requests-reset"]
+    ),
+    st.sampled_from(["", "-1", "1e9", "nan", "inf", "soon", "Mon, 99 Foo 2026 00:00:00 GMT", "٣", "0x10"]),
+    max_size=2,
+)
+
+
+def places(value: Json, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
+    """Every place in a JSON value but its root."""
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    found: list[tuple[str | int, ...]] = []
+    for key, each in inside:
+        found += [(*path, key), *places(each, (*path, key))]
+    return found
+
+
+@st.composite
+def damaged_json(draw: st.DrawFn, value: Json) -> Json:
+    """A JSON value with one place of it left out, or replaced by any other."""
+    if not (known := places(value)):
+        return draw(VALUES)
+    *before, last = draw(st.sampled_from(known))
+    copy = json.loads(json.dumps(value))
+    inside = copy
+    for key in before:
+        inside = inside[key]
+    if draw(st.booleans()):
+        inside[last] = draw(VALUES)
+    else:
+        del inside[last]
+    return copy
+
+
+@st.composite
+def damaged_event(draw: st.DrawFn, event: bytes) -> bytes:
+    """An event with other JSON, or with other bytes."""
+    head, mark, data = event.partition(b"data: ")
+    match draw(st.sampled_from(["json", "json", "json", "cut", "noise", "crlf", "comment", "lines"])):
+        case "json" if (known := _json_of(data)) is not None:
+            return head + mark + json.dumps(draw(damaged_json(known))).encode() + b"\n\n"
+        case "cut":
+            return event[: draw(st.integers(0, len(event)))]
+        case "crlf":
+            return event.replace(b"\n", b"\r\n")
+        case "comment":
+            return (
+                b": ping\n\n"
+                + draw(st.sampled_from([b"", b"retry: x\n", b"id: \x00\n", b"event: ping\n"]))
+                + event
+            )
+        case "lines":
+            return event.replace(b", ", b",\ndata: ")
+        case _:
+            at = draw(st.integers(0, len(event)))
+            return event[:at] + draw(st.binary(max_size=8)) + event[at:]
+
+
+def _json_of(data: bytes) -> Json:
+    """What an event says, where it is JSON still."""
+    try:
+        return json.loads(data)
+    except ValueError:
+        return None
+
+
+@st.composite
+def streams(draw: st.DrawFn, dialect: Dialect) -> Answer:
+    """One answer of a provider, damaged."""
+    events = list(draw(st.sampled_from(dialect.answers())))
+    for _ in range(draw(st.integers(1, 4))):
+        at, other = draw(st.integers(0, len(events) - 1)), draw(st.integers(0, len(events) - 1))
+        match draw(st.sampled_from(["damage", "damage", "damage", "drop", "double", "swap"])):
+            case "drop" if len(events) > 1:
+                del events[at]
+            case "double":
+                events.insert(other, events[at])
+            case "swap":
+                events[at], events[other] = events[other], events[at]
+            case _:
+                events[at] = draw(damaged_event(events[at]))
+    if draw(st.booleans()):
+        events = draw(rechunked(b"".join(events)))
+    ends = {name: draw(st.none() | st.integers(0, len(events))) for name in draw(ENDS)}
+    return Answer(instead=tuple(each for each in events if each), **ends)
+
+
+ENDS = st.sampled_from([(), (), (), ("cut_after",), ("end_after",), ("garble_after",)])
+
+
+@st.composite
+def rechunked(draw: st.DrawFn, whole: bytes) -> list[bytes]:
+    """The same bytes in other pieces, split in the middle of letters, too."""
+    at = sorted(draw(st.lists(st.integers(0, len(whole)), max_size=6)))
+    return [whole[i:j] for i, j in zip([0, *at], [*at, len(whole)], strict=True)]
+
+
+@st.composite
+def refusals(draw: st.DrawFn, dialect: Dialect) -> Answer:
+    """One refusal of a provider, damaged."""
+    status = draw(st.sampled_from([400, 401, 403, 404, 408, 413, 418, 422, 429, 500, 502, 503, 529, 599]))
+    answer = Answer(status=status, error=f"Your key {SECRET} is not one of ours.", headers=draw(HEADERS))
+    body = dialect.wire.error_body(answer)
+    if draw(st.booleans()):
+        return replace(answer, body=json.dumps(draw(damaged_json(json.loads(body)))).encode())
+    at = draw(st.integers(0, len(body)))
+    return replace(answer, body=body[:at] + draw(st.binary(max_size=8)))
+
+
+async def ask(worker: Worker, server: WireServer, answer: Answer) -> str:
+    """One call; what became of it.
+
+    Raises:
+        AssertionError: it ended as it must not.
+    """
+    server.answers.append(answer)
+    try:
+        async with asyncio.timeout(WITHIN_S), worker.open(CALL) as reply:
+            said = "".join([delta.text async for delta in reply])
+    except WorkerError as exc:
+        check_error(exc)
+        return type(exc).__name__
+    except TimeoutError:
+        raise AssertionError(f"no end within {WITHIN_S} s") from None
+    finally:
+        server.answers.clear()
+    check(reply, said)
+    return "answered"
+
+
+def check_error(error: WorkerError) -> None:
+    """Whether an error may be shown.
+
+    Raises:
+        AssertionError: it may not.
+    """
+    assert SECRET not in f"{error}{error.detail}", "the key is in the error"
+    failure = Failure.of(error)
+    assert failure.cost_usd is None or failure.cost_usd >= 0
+    load(Failure, json.loads(json.dumps(dump(failure), allow_nan=False)))
+
+
+def check(reply: Reply, said: str) -> None:
+    """Whether an answer makes sense.
+
+    Raises:
+        AssertionError: it does not.
+    """
+    result = reply.result
+    assert result.output == said
+    assert result.finish is not None
+    assert result.usage is None or result.usage.is_possible
+    assert result.cost_usd is None or (result.cost_usd.is_finite() and result.cost_usd >= 0)
+    assert result.usage is not None or result.cost_is_bound or result.cost_usd is None
+    json.dumps([result.output, result.reasoning, result.model], allow_nan=False).encode()
+    (result.output + result.reasoning + result.model).encode()
+    for call in result.tool_calls:
+        assert call.name
+        (call.id + call.name + call.arguments).encode()
+    if result.native is not None:
+        load(Native, json.loads(json.dumps(dump(result.native), allow_nan=False)))
+
+
+def fuzz(name: str, examples: int, from_seed: int) -> Counter[str]:
+    """Damaged answers of one dialect; what became of them.
+
+    Raises:
+        AssertionError: one ended as it must not. hypothesis has said which.
+    """
+    dialect, seen = DIALECTS[name], Counter[str]()
+    with asyncio.Runner() as runner:
+        opened = serving(dialect.wire)
+        server = runner.run(opened.__aenter__())
+        account = Account("w", MODEL, SECRET, server.url + dialect.path, PRICE, stall_timeout_s=STALL_S)
+        worker = runner.run(_made(dialect.worker, account))
+
+        @seed(from_seed)
+        @settings(max_examples=examples, deadline=None, database=None, phases=[Phase.generate, Phase.shrink], suppress_health_check=list(HealthCheck))  # fmt: skip
+        @given(st.one_of(streams(dialect), streams(dialect), streams(dialect), refusals(dialect)))
+        def try_one(answer: Answer) -> None:
+            seen[runner.run(ask(worker, server, answer))] += 1
+
+        try:
+            try_one()
+            runner.run(until(lambda: not server.open_requests))
+        finally:
+            runner.run(worker.aclose())
+            runner.run(opened.__aexit__(None, None, None))
+    return seen
+
+
+async def _made(make: Make, account: Account) -> Any:
+    return make(account)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Fuzz every dialect in turn until the time is over; 1 at the first fault."""
+    parser = argparse.ArgumentParser(prog="make fuzz-streams", description=__doc__)
+    parser.add_argument("--max-time", type=float, default=600, help="seconds of all of it (default 600)")
+    parser.add_argument("-n", type=int, default=500, help="answers in one go (default 500)")
+    options = parser.parse_args(arguments)
+    began_s, rounds, seen = time.monotonic(), 0, Counter[str]()
+    while time.monotonic() - began_s < options.max_time:
+        for name in DIALECTS:
+            found = fuzz(name, options.n, rounds)
+            seen.update({f"{name} {what}": n for what, n in found.items()})
+        rounds += 1
+        sys.stdout.write(f"\r{seen.total()} damaged answers in {time.monotonic() - began_s:.0f} s, faults 0")
+        sys.stdout.flush()
+    sys.stdout.write("\n" + "\n".join(f"  {what}: {n}" for what, n in sorted(seen.items())) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
