@@ -212,6 +212,10 @@ async def test_an_administrator_makes_a_team_a_budget_and_a_key_and_revokes_it(t
         answer = await it.api.http.get("/v1/models", headers={"authorization": f"Bearer {secret}"})
         assert answer.status_code == 200
         page.on("dialog", lambda dialog: asyncio.ensure_future(dialog.accept()))
+        await page.get_by_role("button", name="New secret for app").click()
+        await expect(page.get_by_role("status").locator("code")).not_to_have_text(secret)
+        answer = await it.api.http.get("/v1/models", headers={"authorization": f"Bearer {secret}"})
+        assert answer.status_code == 401
         await page.get_by_role("button", name="Revoke app").click()
         await expect(page.get_by_role("row").filter(has_text="Revoke app")).to_contain_text("revoked")
         assert seen.faults == [fault for fault in seen.faults if "401" in fault]

@@ -97,6 +97,25 @@ async def test_a_run_inside_a_run_is_in_the_panel_of_its_step() -> None:
         assert (await violations(seen.page), seen.faults) == ([], [])
 
 
+async def test_a_plan_is_written_and_priced_before_anything_is_run() -> None:
+    price = {"input_usd_per_mtok": 1, "output_usd_per_mtok": 2}
+    workers = [scripted("a", "A.", price=price), scripted("b", "B.", price=price)]
+    settings = team(plan(step("a", "Look."), step("b", "Conclude.", [0])), workers=workers, workflows={})
+    async with served(settings) as api, browsing() as browser, open_page(browser, api.url) as seen:
+        page = seen.page
+        await page.get_by_label("Your question", exact=True).fill("What would it cost?")
+        await page.get_by_role("button", name="Write the plan, run nothing").click()
+        await expect(page.get_by_role("status")).to_contain_text("at most: ")
+        await expect(page.get_by_role("status")).to_contain_text("¢")
+        await expect(page.locator(".plan-editor li")).to_have_count(2)
+        assert not api.worker("a").calls
+        found = await violations(page)
+        await ask(page, "What would it cost?")
+        await until_finished(page)
+        assert (await api.newest())["plans"][0]["source"] == "client"
+        assert (found, seen.faults) == ([], [])
+
+
 async def test_the_pool_names_the_adapter_that_a_worker_answers_with() -> None:
     engines = {"local": ScriptedEngine(Behaviour(text="It is so."))}
     over = {"name": "tuned", "kind": "vllm", "deployment": "local", "adapter": "adapters/sums@1a2b3c4d"}
