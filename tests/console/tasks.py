@@ -1,0 +1,177 @@
+"""Twelve everyday tasks done in the console by a script that counts: `python -m tests.console.tasks`. A field that is
+filled or chosen from, and a button or link that is pressed, are an act each; reading is none.
+"""
+
+import asyncio
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from playwright.async_api import Locator, Page, expect
+
+from tests.console.browser_faults import LETTERS
+from tests.console.chromium import browsing, enter_key, open_page, until_finished
+from tests.serving.api.keyed import Keyed, keyed
+from tests.serving.api.served import PRICE, Json, plan, scripted, step, team
+
+
+def settings() -> Json:
+    """Three workers, and one that always fails."""
+    workers = [
+        scripted("a", "A.", price=PRICE),
+        scripted("b", "B.", price=PRICE, delay_s=0.5),
+        scripted("c", LETTERS, price=PRICE, tokens_per_s=30),
+        scripted("broken", {"error": "unavailable"}, in_pool=False),
+        scripted("slow", LETTERS, tokens_per_s=2, in_pool=False),
+    ]
+    written = plan(step("a", "For."), step("b", "Against."), step("c", "Conclude.", [0, 1]))
+    return team(written, workers=workers, workflows={})
+
+
+class Hand:
+    """A person's hand, counted."""
+
+    def __init__(self, page: Page) -> None:
+        self.page, self.acts = page, 0
+
+    async def press(self, name: str, kind: str = "button") -> None:
+        self.acts += 1
+        await self.page.get_by_role(kind, name=name).first.click()  # pyright: ignore[reportArgumentType]
+
+    async def fill(self, field: Locator, text: str) -> None:
+        self.acts += 1
+        await field.fill(text)
+
+    async def choose(self, label: str, option: str) -> None:
+        self.acts += 1
+        await self.page.get_by_role("combobox", name=label).select_option(option)
+
+    async def go(self, name: str) -> None:
+        self.acts += 1
+        await self.page.locator("nav").get_by_role("link", name=name).click()
+
+    async def open_run(self) -> None:
+        self.acts += 1
+        await self.page.locator("tbody tr").first.get_by_role("link").first.click()
+
+
+async def dearest(hand: Hand) -> None:
+    await hand.go("Runs")
+    await hand.open_run()
+    await expect(hand.page.locator(".node-foot").nth(2)).to_contain_text("¢")
+
+
+async def why_so_long(hand: Hand) -> None:
+    await hand.go("Runs")
+    await hand.open_run()
+    await expect(hand.page.locator(".row.critical")).to_have_count(2)
+
+
+async def who_failed(hand: Hand) -> None:
+    await hand.go("Runs")
+    await hand.choose("Status", "failed")
+    await expect(hand.page.locator("tbody tr")).to_have_count(1)
+    await hand.open_run()
+    await expect(hand.page.locator(".fault").first).to_contain_text("broken")
+
+
+async def price(hand: Hand) -> None:
+    await hand.fill(hand.page.get_by_label("Your question", exact=True), "Worth it?")
+    await hand.press("Write the plan, run nothing")
+    await expect(hand.page.get_by_role("status")).to_contain_text("at most")
+
+
+async def no_more_than(hand: Hand) -> None:
+    await hand.fill(hand.page.get_by_label("Your question", exact=True), "Worth it?")
+    await hand.fill(hand.page.get_by_label("Dollars at most"), "0.05")
+    await hand.press("Ask Ctrl Enter")
+    await until_finished(hand.page)
+
+
+async def watch(hand: Hand) -> None:
+    await hand.go("Runs")
+    await hand.choose("Status", "running")
+    await expect(hand.page.locator("tbody tr")).to_have_count(1)
+    await hand.open_run()
+    await expect(hand.page.locator(".answer .said")).to_contain_text("alpha")
+
+
+async def without_a_worker(hand: Hand) -> None:
+    await hand.fill(hand.page.get_by_label("Your question", exact=True), "Worth it?")
+    hand.acts += 1
+    await hand.page.get_by_role("group", name="The pool").get_by_label("b", exact=True).uncheck()
+    await hand.press("Ask Ctrl Enter")
+    await expect(hand.page.locator(".run-head")).to_be_visible()
+
+
+async def own_plan(hand: Hand) -> None:
+    await hand.go("Runs")
+    await hand.open_run()
+    await hand.press("Ask again on another plan", "link")
+    await hand.press("Remove step 2")
+    await hand.press("Ask Ctrl Enter")
+    await expect(hand.page.locator(".compare > section")).to_have_count(2)
+
+
+async def key_for_a_team(hand: Hand) -> None:
+    await hand.go("Keys")
+    await hand.fill(hand.page.get_by_label("Name of a new team"), "A")
+    await hand.press("Make the team")
+    row = hand.page.get_by_role("row").filter(has=hand.page.get_by_role("button", name="Set for A"))
+    await hand.fill(row.get_by_label("a day"), "5")
+    await hand.press("Set for A")
+    await hand.fill(hand.page.get_by_label("What a new key is for"), "app")
+    await hand.choose("Team of the key", "A")
+    await hand.press("Make the key")
+    await expect(hand.page.get_by_role("status").locator("code")).to_contain_text("pk_")
+    await expect(row).to_contain_text("of $5")
+
+
+async def who_runs_out(hand: Hand) -> None:
+    await hand.go("Keys")
+    await expect(hand.page.get_by_label("Teams")).to_contain_text("of $5")
+
+
+async def new_secret(hand: Hand) -> None:
+    await hand.go("Keys")
+    hand.acts += 1  # the browser asks whether it is meant
+    await hand.press("New secret for app")
+    await expect(hand.page.get_by_role("status").locator("code")).to_contain_text("pk_")
+
+
+async def of_a_worker_over_a_cent(hand: Hand) -> None:
+    await hand.go("Runs")
+    await hand.fill(hand.page.get_by_role("textbox", name="Worker"), "c")
+    await hand.fill(hand.page.get_by_label("Dollars at least"), "0.00001")
+    await expect(hand.page.locator("tbody tr").first).to_be_visible()
+
+
+TASKS = (dearest, why_so_long, who_failed, price, no_more_than, own_plan, without_a_worker, key_for_a_team, who_runs_out, new_secret, of_a_worker_over_a_cent, watch)  # fmt: skip
+
+
+async def prepare(it: Keyed) -> None:
+    """A run that failed, and one that went well."""
+    for model in ("broken", "mini"):
+        asked = {"model": model, "messages": [{"role": "user", "content": "Why?"}]}
+        await it.ask("mine", "POST", "/v1/chat/completions", asked)
+
+
+async def main() -> None:
+    """Do them all, and print the acts of each."""
+    with TemporaryDirectory() as folder:
+        async with keyed(Path(folder), settings()) as it, browsing() as browser:
+            await prepare(it)
+            async with open_page(browser, it.api.url) as seen:
+                seen.page.on("dialog", lambda dialog: asyncio.ensure_future(dialog.accept()))
+                await enter_key(seen.page, it.secrets["admin"])
+                for task in TASKS:
+                    asked = {"model": "slow", "messages": [{"role": "user", "content": "Slowly?"}]}
+                    under_way = [asyncio.create_task(it.ask("mine", "POST", "/v1/chat/completions", asked))] if task is watch else []  # fmt: skip
+                    await seen.page.goto(f"{it.api.url}/console/#/ask")
+                    hand = Hand(seen.page)
+                    await task(hand)
+                    print(f"{task.__name__}: {hand.acts}", flush=True)
+                    await asyncio.gather(*under_way)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
