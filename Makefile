@@ -70,7 +70,7 @@ test: check ## check, then every test, real Ray Serve and real vLLM included
 
 browser-test: setup-browser ## the web console in a real Chromium (apt install chromium), and the tests of its own code
 	@$(BIN)/python -m cluster.local.console --test
-	@$(BIN)/python -m pytest tests/console/browser.py
+	@$(BIN)/python -m pytest tests/console/browser.py tests/console/browser_faults.py
 
 fix: setup-dev ## let ruff repair what it can
 	@$(BIN)/ruff check --fix .

@@ -1,5 +1,5 @@
 """`podium keys` and `podium teams`: they change the store itself, so they work before the first key is made
-and while no server runs. A server sees what they change within 10 s.
+and while no server runs; with `--url` they ask a server elsewhere. A server sees what they change within 10 s.
 
 What reads settings and databases is imported after the options are read.
 """
@@ -16,21 +16,27 @@ from collections.abc import Awaitable, Callable, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+from podium.client import Client, ClientError
 from podium.policy_cli import key_policy, team_policy
 from podium.store_cli import add_settings, address_of
-from program.options import option, usd
+from program.options import option, url, usd
 from serving.accounts.caller import DEFAULT_SCOPES, join, parse_scopes
 from serving.accounts.key_info import US, KeyInfo, TeamInfo, iso
 from serving.accounts.keys import ApiKey
 from serving.accounts.windows import Period, key_subject, team_subject
 
 if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    from podium.remote_directory import RemoteDirectory
     from serving.accounts.budgets import Spending
     from serving.accounts.directory import Directory
 
+    Accounts: TypeAlias = Directory | RemoteDirectory
+
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 MOST_S = 100 * 365 * UNITS_S["d"]
-Command = Callable[["Directory", argparse.Namespace], Awaitable[None]]
+Command = Callable[["Accounts", argparse.Namespace], Awaitable[None]]
 
 
 @option
@@ -110,14 +116,14 @@ def teams(arguments: Sequence[str] | None = None) -> int:
     return _run(parser.parse_args(arguments))
 
 
-async def create_key(directory: Directory, options: argparse.Namespace) -> None:
+async def create_key(directory: Accounts, options: argparse.Namespace) -> None:
     """Make a key."""
     expires_us = None if options.expires is None else int((time.time() + options.expires) * US)
     key, made = await directory.create_key(options.name, options.team, options.scopes, expires_us)
     _show_secret(key, f"Made the key {_describe(made)}.")
 
 
-async def list_keys(directory: Directory, options: argparse.Namespace) -> None:
+async def list_keys(directory: Accounts, options: argparse.Namespace) -> None:
     """Show keys."""
     now_us = int(time.time() * US)
     found = await directory.keys(options.team)
@@ -126,13 +132,13 @@ async def list_keys(directory: Directory, options: argparse.Namespace) -> None:
     _show(rows, "There is no key." if not found else "No key is in force; `--all` shows the others.", options)
 
 
-async def revoke_key(directory: Directory, options: argparse.Namespace) -> None:
+async def revoke_key(directory: Accounts, options: argparse.Namespace) -> None:
     """Revoke a key."""
     revoked = await directory.revoke(options.key)
     print(f"Revoked the key {_describe(revoked)}. Servers refuse it within 10 s.")
 
 
-async def rotate_key(directory: Directory, options: argparse.Namespace) -> None:
+async def rotate_key(directory: Accounts, options: argparse.Namespace) -> None:
     """Rotate a key."""
     key, rotated = await directory.rotate(options.key, options.overlap)
     until = (
@@ -143,35 +149,35 @@ async def rotate_key(directory: Directory, options: argparse.Namespace) -> None:
     _show_secret(key, f"A new secret for the key {_describe(rotated)}; the one before {until}.")
 
 
-async def create_team(directory: Directory, options: argparse.Namespace) -> None:
+async def create_team(directory: Accounts, options: argparse.Namespace) -> None:
     """Make a team."""
     made = await directory.create_team(options.name)
     print(f"Made the team {made.name!r} ({made.id}). Next: podium keys create NAME --team {made.name!r}")
 
 
-async def list_teams(directory: Directory, options: argparse.Namespace) -> None:
+async def list_teams(directory: Accounts, options: argparse.Namespace) -> None:
     """Show teams."""
     rows = [_team_row(team) for team in await directory.teams()]
     _show(rows, "There is no team; `podium teams create NAME` makes one.", options)
 
 
-async def switch_team(directory: Directory, options: argparse.Namespace) -> None:
+async def switch_team(directory: Accounts, options: argparse.Namespace) -> None:
     """Let a team's keys in, or no longer."""
     team = await directory.switch_team(options.team, on=options.on)
     print(f"The team {team.name!r} is {'enabled' if options.on else 'disabled'}. Servers follow within 10 s.")
 
 
-async def key_budget(directory: Directory, options: argparse.Namespace) -> None:
+async def key_budget(directory: Accounts, options: argparse.Namespace) -> None:
     """Set or show the budget of a key."""
     await _budget(directory, options, key_subject((await directory.key(options.key)).id))
 
 
-async def team_budget(directory: Directory, options: argparse.Namespace) -> None:
+async def team_budget(directory: Accounts, options: argparse.Namespace) -> None:
     """Set or show the budget of a team."""
     await _budget(directory, options, team_subject((await directory.team(options.team)).id))
 
 
-async def _budget(directory: Directory, options: argparse.Namespace, subject: str) -> None:
+async def _budget(directory: Accounts, options: argparse.Namespace, subject: str) -> None:
     given: dict[Period, Decimal | None] = {"day": options.per_day, "month": options.per_month}
     limits: dict[Period, Decimal | None] = {}
     for period, limit in given.items():
@@ -207,6 +213,7 @@ def _policy_command(commands: Any, whose: str, run: Command) -> None:
 def _command(commands: Any, name: str, run: Command, help: str) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(name, help=help, description=f"{help[0].upper()}{help[1:]}.")  # fmt: skip
     add_settings(parser)
+    parser.add_argument("--url", type=url, help="ask this server instead of the store; the key of an administrator is in PODIUM_API_KEY")  # fmt: skip
     parser.set_defaults(run=run)
     return parser
 
@@ -219,17 +226,28 @@ def _run(options: argparse.Namespace) -> int:
     except PodiumError as error:
         print(f"{error.message} {error.detail}".rstrip(), file=sys.stderr)
         return 1
+    except ClientError as error:
+        print(f"podium: {error}", file=sys.stderr)
+        return error.exit_code
     return 0
 
 
 async def _with_directory(options: argparse.Namespace) -> None:
-    from serving.accounts.directory import Directory
-
-    directory = Directory(address_of(options.settings))
+    directory = _open(options)
     try:
         await options.run(directory, options)
     finally:
         await directory.aclose()
+
+
+def _open(options: argparse.Namespace) -> Accounts:
+    if options.url is not None:
+        from podium.remote_directory import RemoteDirectory
+
+        return RemoteDirectory(Client.of(options))
+    from serving.accounts.directory import Directory
+
+    return Directory(address_of(options.settings))
 
 
 def _show_secret(key: ApiKey, about: str) -> None:

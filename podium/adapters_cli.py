@@ -56,19 +56,17 @@ def list_adapters(options: argparse.Namespace) -> int:
 
 
 def in_use(client: Client) -> list[Json]:
-    """Workers whose model is an adapter: its name has the hash of its content behind an @.
+    """Workers that answer with an adapter, and the model that it is put over.
 
     Raises:
         ClientError: the server refuses, or there is none.
     """
-    listed = client.get("/v1/models")["data"]
-    found: dict[str, str] = {}
-    for each in listed:
-        about: Json = each["podium"]
-        asked: Json = about.get("conductor") or {"worker": each["id"], "model": about.get("model")}
-        if "@" in (asked["model"] or ""):
-            found[asked["worker"]] = asked["model"]
-    return [{"worker": worker, "adapter": adapter} for worker, adapter in found.items()]
+    listed: list[Json] = client.get("/v1/models")["data"]
+    about = {each["id"]: each["podium"] for each in listed if each["podium"].get("adapter")}
+    return [
+        {"worker": worker, "adapter": each["adapter"], "over": each["model"].rpartition("+")[0]}
+        for worker, each in about.items()
+    ]
 
 
 def in_folder(folder: Path) -> list[Json]:

@@ -50,13 +50,18 @@ def parser_of(verb: str, description: str, example: str) -> argparse.ArgumentPar
     parser = argparse.ArgumentParser(
         prog=f"podium {verb}", description=description, epilog=f"{EXIT_CODES} Example: {example}"
     )
+    add_url(parser)
+    return parser
+
+
+def add_url(parser: argparse.ArgumentParser) -> None:
+    """The option that names the server."""
     parser.add_argument(
         "--url",
         type=url,
         default=os.environ.get(URL_VARIABLE, DEFAULT_URL),
         help=f"of the server; the variable {URL_VARIABLE} says it too (%(default)s). The key is in {KEY_VARIABLE}",
     )
-    return parser
 
 
 def run(command: Callable[[], int]) -> int:
@@ -108,6 +113,15 @@ class Client:
         """
         with self._explaining():
             return self._check(self._http.post(path, json=body)).json()
+
+    def delete(self, path: str) -> Json:
+        """The JSON that the server answers, once what is at `path` is no more.
+
+        Raises:
+            ClientError: it refuses, or there is no server.
+        """
+        with self._explaining():
+            return self._check(self._http.delete(path)).json()
 
     @contextmanager
     def stream(self, method: str, path: str, body: Json | None = None) -> Generator[Stream]:

@@ -7,8 +7,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from podium.accounts_cli import Accounts
     from serving.accounts.account_policy import AccountPolicy
-    from serving.accounts.directory import Directory
 
 NONE = "none"
 """What lifts a limit."""
@@ -17,7 +17,7 @@ OFF = ("max_effort", "tools")
 LISTS = ("models", "workers", "exclude_workers", "providers", "regions", "tools")
 
 
-async def team_policy(directory: Directory, options: argparse.Namespace) -> None:
+async def team_policy(directory: Accounts, options: argparse.Namespace) -> None:
     """Change and show what the keys of a team may do."""
     team = await directory.team(options.team)
     if options.fields:
@@ -25,7 +25,7 @@ async def team_policy(directory: Directory, options: argparse.Namespace) -> None
     _show(team.policy, options)
 
 
-async def key_policy(directory: Directory, options: argparse.Namespace) -> None:
+async def key_policy(directory: Accounts, options: argparse.Namespace) -> None:
     """Change and show what a key may do."""
     key = await directory.key(options.key)
     if options.fields:

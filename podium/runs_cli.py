@@ -25,6 +25,7 @@ def runs(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--status", choices=STATUSES, help="of this status")
     parser.add_argument("--model", help="this was asked for")
     parser.add_argument("--worker", help="this was called in it")
+    parser.add_argument("--team", help="of this team, by its id; for the key of an administrator")
     parser.add_argument("--words", help="they are in the question or the answer, at least 3 characters")
     parser.add_argument("--min-cost", type=usd, metavar="DOLLARS", help="it cost at least that")
     parser.add_argument("--max-cost", type=usd, metavar="DOLLARS", help="it cost at most that")
@@ -41,7 +42,8 @@ def list_runs(client: Client, options: argparse.Namespace) -> int:
         ClientError: the server refuses, or there is none.
     """
     filters = {
-        name: getattr(options, name) for name in ("limit", "status", "model", "worker", "words", "after")
+        name: getattr(options, name)
+        for name in ("limit", "status", "model", "worker", "team", "words", "after")
     }
     costs = {"min_cost_usd": options.min_cost, "max_cost_usd": options.max_cost}
     amounts = {name: None if value is None else str(value) for name, value in costs.items()}

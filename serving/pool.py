@@ -17,6 +17,7 @@ from conductor.run.team import Team
 from serving.clients import Engines, build_client, model_name, price_of, provenance_of
 from serving.health import Health, WorkerHealth
 from serving.layers.limited import Limited
+from serving.lora.adapters import name_of
 from serving.settings.known_models import accepts_of
 from serving.settings.pdf_reading import reads_pdfs
 from serving.settings.sections import ConductorSettings
@@ -157,6 +158,12 @@ class Pool:
     def models(self) -> dict[str, str]:
         """What each worker's server is asked for: the model, and the adapter over it."""
         return {worker.name: model_name(worker, self.settings) for worker in self.settings.workers}
+
+    @property
+    def adapters(self) -> dict[str, str]:
+        """The names of the LoRA adapters of workers that answer with one."""
+        local = [worker for worker in self.settings.workers if isinstance(worker, VllmSettings)]
+        return {worker.name: name_of(worker.adapter) for worker in local if worker.adapter}
 
     @property
     def provenance(self) -> dict[str, str]:

@@ -91,6 +91,8 @@ class CallResult:
     """`cost_usd` is the most that the call can have cost; `notes` say why it is not known."""
     deployment: str = ""
     """Which of the places where the worker is reached answered; empty where it has one."""
+    span: str = ""
+    """The id of the call's span, in hexadecimal; empty where nothing is traced."""
     tool_calls: tuple[ToolCall, ...] = ()
     """Calls of tools, with the provider's ids; the finish reason is `tool_calls` then."""
     native: Native | None = None
@@ -136,6 +138,8 @@ class Reply:
     """`cost_usd` is the most that it can have cost, as the server says."""
     deployment: str = ""
     """See `CallResult.deployment`."""
+    span: str = ""
+    """See `CallResult.span`."""
     texts: list[str] = field(default_factory=list[str])
     thoughts: list[str] = field(default_factory=list[str])
     tool_calls: list[ToolCall] = field(default_factory=list[ToolCall])
@@ -237,6 +241,7 @@ class Reply:
             notes=self.notes,
             cost_is_bound=is_bound,
             deployment=self.deployment,
+            span=self.span,
             tool_calls=tuple(self.tool_calls),
             native=self.native,
             logprobs=tuple(self.logprobs),

@@ -1,7 +1,8 @@
 /** A question, with everything that a request may set; the same question on another plan, side by side. */
 import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
-import { get, send, words } from "./api";
+import { get, post, send, words } from "./api";
+import { dollars as dollarsOf } from "./format";
 import { type PlannedStep, PlanEditor } from "./planEditor";
 import { go } from "./route";
 import type { ApiRun } from "./record";
@@ -20,6 +21,10 @@ export interface ModelInfo {
     in_pool?: boolean;
     model?: string;
     provenance?: string | null;
+    /** The LoRA adapter that it answers with. */
+    adapter?: string | null;
+    /** Whether it is called at all just now. */
+    circuit?: "closed" | "open" | "half_open";
     conductor?: { worker: string; model: string };
   };
 }
@@ -61,6 +66,7 @@ export function Ask(props: { from: string | null }) {
   const steps = useSignal<PlannedStep[]>([]);
   const fault = useSignal("");
   const busy = useSignal(false);
+  const price = useSignal("");
   const loading = useRef<Promise<unknown>>(Promise.resolve());
   useEffect(() => {
     loading.current = get<{ data: ModelInfo[] }>("/v1/models")
@@ -83,26 +89,42 @@ export function Ask(props: { from: string | null }) {
   }, [props.from]);
   const workers = models.value.filter((each) => each.podium.kind === "worker" && each.podium.in_pool).map((each) => each.id);
 
+  /** The request, as the form says it. */
+  const request = (text: string) => ({
+    model: model.value,
+    messages: [{ role: "user", content: text }],
+    ...(effort.value ? { reasoning_effort: effort.value } : {}),
+    podium: {
+      ...(left.value.size ? { exclude_workers: [...left.value] } : {}),
+      ...(dollars.value ? { max_cost_usd: Number(dollars.value) } : {}),
+      ...(deadline.value ? { deadline_s: Number(deadline.value) } : {}),
+      ...(steps.value.length ? { plan: steps.value } : {}),
+    },
+  });
+
+  /** Have the plan written and nothing run: it can be changed then, and what it costs at most is known. */
+  const foresee = async () => {
+    busy.value = true;
+    price.value = fault.value = "";
+    try {
+      const told = await post<{ plan: PlannedStep[]; worst_case_cost_usd: number | null }>("/v1/plans", request(question.value));
+      steps.value = told.plan.map(({ worker, subtask, access }) => ({ worker, subtask, access }));
+      price.value = `This plan costs at most: ${dollarsOf(told.worst_case_cost_usd)}.`;
+    } catch (error) {
+      fault.value = words(error);
+    } finally {
+      busy.value = false;
+    }
+  };
+
   const submit = async (text: string) => {
     if (!text.trim() || busy.value) return;
     busy.value = true;
     fault.value = "";
     await loading.current; // who is quick has not seen the models, and is asked of the first all the same
-    const podium = {
-      keep: true,
-      ...(left.value.size ? { exclude_workers: [...left.value] } : {}),
-      ...(dollars.value ? { max_cost_usd: Number(dollars.value) } : {}),
-      ...(deadline.value ? { deadline_s: Number(deadline.value) } : {}),
-      ...(steps.value.length ? { plan: steps.value } : {}),
-    };
+    const asked = request(text);
     try {
-      const id = await ask({
-        model: model.value,
-        stream: true,
-        messages: [{ role: "user", content: text }],
-        ...(effort.value ? { reasoning_effort: effort.value } : {}),
-        podium,
-      });
+      const id = await ask({ ...asked, stream: true, podium: { ...asked.podium, keep: true } });
       go(props.from ? `compare/${props.from}/${id}` : `runs/${id}`);
     } catch (error) {
       fault.value = words(error);
@@ -204,6 +226,10 @@ export function Ask(props: { from: string | null }) {
       <p class="fault" role="alert">
         {fault.value}
       </p>
+      <p role="status">{price.value}</p>
+      <button type="button" disabled={busy.value || !question.value.trim()} onClick={() => void foresee()}>
+        Write the plan, run nothing
+      </button>{" "}
       <button type="submit" class="go" disabled={busy.value || !question.value.trim()}>
         {busy.value ? "Asking…" : "Ask"} <kbd>Ctrl Enter</kbd>
       </button>

@@ -1,6 +1,6 @@
 /** What one step was shown, and what it said. */
 import { count, dollars, seconds } from "./format";
-import type { Attempt, ToolCall, Turn } from "./record";
+import type { ApiRun, Attempt, ToolCall, Turn } from "./record";
 import type { Step } from "./run";
 import { statusWord } from "./status";
 
@@ -27,10 +27,12 @@ export function Details(props: { step: Step; trace: string | null; onClose: () =
         <Fact name="Cost" value={step.ended_s === null || step.status === "waiting" ? "" : dollars(step.cost_usd)} />
         <Fact name="First word" value={step.first_token_s !== null && step.started_s !== null ? seconds(step.first_token_s - step.started_s) : ""} />
         <Fact name="Trace" value={props.trace ?? ""} />
+        <Fact name="Span" value={step.span_id ?? ""} />
       </dl>
       {step.error ? <p class="fault">{step.error.message}</p> : null}
       {step.attempts.length ? <Attempts attempts={step.attempts} /> : null}
       {step.turns.length ? <Turns turns={step.turns} /> : null}
+      {step.inner ? <Inner run={step.inner} /> : null}
       <h3>What it said</h3>
       <Said step={step} />
       {step.reasoning ? (
@@ -57,6 +59,29 @@ export function Details(props: { step: Step; trace: string | null; onClose: () =
         </ul>
       ) : null}
     </aside>
+  );
+}
+
+/** The run of the team that answered for the step, with its own steps and theirs. */
+function Inner(props: { run: ApiRun }) {
+  const { run } = props;
+  return (
+    <>
+      <h3>The run inside it</h3>
+      <p class="small">
+        {run.model}, {statusWord(run.status)}: {seconds(run.wall_s)}, {dollars(run.cost_usd)}. <code>{run.id}</code>
+      </p>
+      <ol class="inner">
+        {run.steps.map((step) => (
+          <li key={`${step.plan}.${step.step}`}>
+            <strong>{step.worker}</strong> <span class="chip">{statusWord(step.status)}</span> {step.subtask || "the question itself"}
+            {step.ended_s !== null && step.started_s !== null ? ` (${seconds(step.ended_s - step.started_s)}, ${dollars(step.cost_usd)})` : ""}
+            {step.output ? <pre>{step.output}</pre> : null}
+            {step.inner ? <Inner run={step.inner} /> : null}
+          </li>
+        ))}
+      </ol>
+    </>
   );
 }
 
@@ -110,7 +135,8 @@ function Attempts(props: { attempts: Attempt[] }) {
       <ol>
         {props.attempts.map((attempt, index) => (
           <li key={index}>
-            {attempt.worker}: {attempt.message} {attempt.waited_s ? `Waited ${seconds(attempt.waited_s)} after it.` : ""}
+            {attempt.worker}
+            {attempt.hedge ? ", asked beside a slow call" : ""}: {attempt.message} {attempt.waited_s ? `Waited ${seconds(attempt.waited_s)} after it.` : ""}
           </li>
         ))}
       </ol>

@@ -102,6 +102,12 @@ export function Keys() {
                 <td>{each.state}</td>
                 <td>
                   <button type="button" disabled={each.state !== "active"} onClick={() => {
+                    if (confirm(`Give ${each.name} a new secret? The one before is refused from now on.`))
+                      run(async () => (secret.value = (await post<{ secret: string }>(`/v1/admin/keys/${each.id}/rotate`, {})).secret));
+                  }}>
+                    New secret for {each.name}
+                  </button>{" "}
+                  <button type="button" disabled={each.state !== "active"} onClick={() => {
                     if (confirm(`Revoke ${each.name}? Programs that use it are refused from now on.`))
                       run(() => post(`/v1/admin/keys/${each.id}`, undefined, "DELETE"));
                   }}>

@@ -33,8 +33,14 @@ function priceOf(worker: ModelInfo): string {
   return `$${price.input_usd_per_mtok} in, $${price.output_usd_per_mtok} out a million tokens`;
 }
 
+/** In words; `open`: too many of its calls failed, and it is called no more for a while. */
+function stateOf(worker: WorkerState, circuit: ModelInfo["podium"]["circuit"]): string {
+  if (worker.rests_s) return `rests for ${seconds(worker.rests_s)}`;
+  return { open: "not called: its calls failed", half_open: "on trial", closed: "well" }[circuit ?? "closed"];
+}
+
 /** How workers are doing on this router. */
-function State(props: { workers: WorkerState[] }) {
+function State(props: { workers: WorkerState[]; circuits: Map<string, ModelInfo["podium"]["circuit"]> }) {
   return (
     <>
       <h2>How they are doing on this router</h2>
@@ -50,7 +56,7 @@ function State(props: { workers: WorkerState[] }) {
                 <td>{each.succeeded + each.failed ? `${each.succeeded} done, ${each.failed} failed` : "none yet"}</td>
                 <td>{seconds(each.first_token_p50_s)}</td>
                 <td>{seconds(each.first_token_p95_s)}</td>
-                <td>{each.rests_s ? `rests for ${seconds(each.rests_s)}` : "well"}</td>
+                <td>{stateOf(each, props.circuits.get(each.id))}</td>
               </tr>
             ))}
           </tbody>
@@ -106,6 +112,7 @@ export function Pool() {
           <li key={worker.id} style={{ "--hue": `${hue(worker.id)}` }}>
             <h3>{worker.id}</h3>
             <p>{worker.podium.card || "No card."}</p>
+            {worker.podium.adapter ? <p class="small">Answers with the adapter {worker.podium.adapter}.</p> : null}
             <p class="small">
               {[worker.podium.model, priceOf(worker), worker.podium.provenance, worker.podium.sees_images ? "sees images" : "", worker.podium.in_pool ? "" : "asked by name only"]
                 .filter(Boolean)
@@ -114,7 +121,7 @@ export function Pool() {
           </li>
         ))}
       </ul>
-      {state.value.length ? <State workers={state.value} /> : null}
+      {state.value.length ? <State workers={state.value} circuits={new Map(of("worker").map((each) => [each.id, each.podium.circuit]))} /> : null}
       <h2>Models</h2>
       <ul>
         {[...of("conductor"), ...of("workflow")].map((each) => (

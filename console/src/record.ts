@@ -13,7 +13,10 @@ export interface Attempt {
   error: string;
   message: string;
   waited_s: number;
+  /** `failed`, `cut`, or `lost_race`: another call of the same question answered before it. */
   outcome?: string;
+  /** Whether it was a second call beside a slow one. */
+  hedge?: boolean;
   took_s?: number | null;
 }
 
@@ -59,6 +62,8 @@ export interface ApiStep {
   usage: Usage | null;
   cost_usd: number | null;
   finish_reason: string | null;
+  /** Of its call, in the trace; none where nothing is traced. */
+  span_id?: string;
   attempts: Attempt[];
   notes: string[];
   reused_from: number | null;

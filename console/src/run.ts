@@ -283,6 +283,7 @@ function stepFacts(event: RunEvent, at: number, step: Step | undefined): Partial
         finish_reason: (event.finish_reason as string | null) ?? null,
         reasoning: (event.reasoning as string | null) ?? null,
         notes: (event.notes as string[] | undefined) ?? [],
+        span_id: event.span_id as string | undefined,
       };
     case "call_failed":
       return { attempts: [...(step?.attempts ?? []), event as unknown as Attempt] };

@@ -226,6 +226,21 @@ function ReplayBar(props: { replay: Replay; whole: number }) {
           {replay.speed.value === speed ? "Pause" : `Replay ${speed}×`}
         </button>
       ))}
+      <label class="speed">
+        at{" "}
+        <input
+          type="number"
+          min="0"
+          step="any"
+          aria-label="Speed of the replay"
+          value={replay.speed.value || ""}
+          onChange={(event) => {
+            replay.speed.value = Math.max(0, event.currentTarget.valueAsNumber || 0);
+            if (replay.speed.value) replay.now_s.value ??= 0;
+          }}
+        />
+        ×
+      </label>
       <input
         key={props.whole} // a value that is set before a greater maximum would be cut down to the smaller one
         type="range"

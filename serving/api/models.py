@@ -63,6 +63,7 @@ def _model(service: Service, name: str, kind: str) -> dict[str, object]:
             "serves": sorted(pool.members[name].serves),
             "takes": sorted(FIELDS[option] for option in pool.members[name].takes),
             "model": pool.models[name],
+            "adapter": pool.adapters.get(name),
             "provenance": pool.provenance.get(name),
             "price": _price(pool.members[name].price),
             "circuit": pool.health[name].circuit,

@@ -15,6 +15,7 @@ from conductor.plan.plan import Step
 from conductor.run.plan_record import PlanRecord, StepRecord
 from conductor.run.record import Account, Record
 from conductor.run.turns import Segment
+from serving.api.console import console_url
 from serving.api.error_json import attempt_json, error_json, operator_attempt_json, operator_json
 from serving.api.message_json import messages_json, turns_json
 
@@ -69,6 +70,7 @@ def summary(record: Record, inner: Inner = NONE, *, trace: bool) -> Json:
         "critical_path_s": seconds(record.critical_path_s),
         "fallback": record.fallback,
         "trace_id": record.trace_id,
+        "console_url": console_url(record.id),
     } | _origin(record)
 
 
@@ -235,6 +237,7 @@ def call_json(
         "finish_reason": result.finish.value if result.finish else None,
         "attempts": attempts,
         "notes": list(result.notes),
+        **({"span_id": result.span} if result.span else {}),
     } | ({"deployment": result.deployment} if for_operator and result.deployment else {})
 
 

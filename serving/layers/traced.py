@@ -57,6 +57,7 @@ class Traced(Layer):
             try:
                 async with self._worker.open(call) as reply:
                     span.set_attribute(spans.FIRST_CHUNK_S, time.monotonic() - began)
+                    reply.span = spans.span_id(span)
                     try:
                         yield reply
                     finally:
@@ -76,6 +77,8 @@ class Traced(Layer):
             spans.ATTEMPT: call.site.attempt,
             spans.PRIORITY: call.priority,
         }
+        if call.site.operation == "plan":
+            attributes[spans.VIEWER_KIND] = "LLM"
         if call.sampling.max_output_tokens is not None:
             attributes[spans.REQUEST_MAX_TOKENS] = call.sampling.max_output_tokens
         if call.site.step is not None:

@@ -40,6 +40,8 @@ INPUT_MESSAGES = "gen_ai.input.messages"
 WORKFLOW = "gen_ai.workflow.name"
 TOKEN_TYPE = "gen_ai.token.type"  # noqa: S105 (no password)
 ERROR_TYPE = "error.type"
+VIEWER_KIND = "openinference.span.kind"
+"""What viewers that follow OpenInference, such as Phoenix, take a span for whose GenAI operation they do not know."""
 
 WORKFLOW_ID = "podium.workflow_id"
 PLAN = "podium.plan"
@@ -117,6 +119,7 @@ def workflow(model: str, workflow_id: str, headers: Mapping[str, str] | None = N
         WORKFLOW: model,
         REQUEST_MODEL: model,
         WORKFLOW_ID: workflow_id,
+        VIEWER_KIND: "CHAIN",
     }
     token = RUN_SPANS.set(Spans())
     try:
@@ -132,6 +135,12 @@ def trace_id(span: Span) -> str | None:
     """The trace that `span` belongs to, in hexadecimal; None where nothing is traced."""
     context = span.get_span_context()
     return trace.format_trace_id(context.trace_id) if context.is_valid else None
+
+
+def span_id(span: Span) -> str:
+    """The id of `span` in its trace, in hexadecimal; empty where nothing is traced."""
+    context = span.get_span_context()
+    return trace.format_span_id(context.span_id) if context.is_valid else ""
 
 
 def mark_failed(span: Span, error_type: str, message: str) -> None:

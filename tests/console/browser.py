@@ -21,7 +21,6 @@ from evaluation.outcome import RunOutcome
 from evaluation.results import Result
 from serving.api.console import FOLDER
 from tests.console.chromium import (
-    AXE,
     ask,
     browsing,
     enter_key,
@@ -58,12 +57,6 @@ def pool(**settings: Any) -> Json:
         scripted("c", f"{LETTERS} {EVIL}", price=PRICE, tokens_per_s=20),
     ]
     return team(WIDE, workers=workers, **settings)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def built() -> None:
-    assert (FOLDER / "index.html").exists(), "the console is not built: make browser-test"
-    assert AXE.exists(), "axe-core is not there: make browser-test"
 
 
 async def test_a_newcomer_asks_an_example_and_sees_steps_side_by_side_words_cost_and_a_replay() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from playwright.async_api import Browser, BrowserContext, Locator, Page, async_playwright, expect
 
+from serving.api.console import FOLDER
 from tests.conftest import ROOT
 
 AXE = ROOT / "build/console-source/node_modules/axe-core/axe.min.js"
@@ -22,14 +23,17 @@ class Seen:
     Args:
         page: it.
         faults: what its console said in error, its exceptions and what its policy forbade.
-        hosts: the servers that it asked.
         urls: the addresses that it asked.
     """
 
     page: Page
     faults: list[str] = field(default_factory=list[str])
-    hosts: set[str] = field(default_factory=set[str])
     urls: list[str] = field(default_factory=list[str])
+
+    @property
+    def hosts(self) -> set[str]:
+        """The servers that it asked."""
+        return {url.split("/")[2] for url in self.urls}
 
     @property
     def clean(self) -> list[str]:
@@ -41,6 +45,8 @@ class Seen:
 async def browsing() -> AsyncGenerator[Browser]:
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     assert chromium, "there is no Chromium: apt install chromium"
+    assert (FOLDER / "index.html").exists(), "the console is not built: make browser-test"
+    assert AXE.exists(), "axe-core is not there: make browser-test"
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS)
         yield browser
@@ -59,9 +65,7 @@ async def open_page(browser: Browser, url: str, **options: Any) -> AsyncGenerato
     seen = Seen(page)
     page.on("console", lambda m: seen.faults.append(m.text) if m.type in ("error", "warning") else None)
     page.on("pageerror", lambda error: seen.faults.append(str(error)))
-    page.on(
-        "request", lambda request: (seen.hosts.add(request.url.split("/")[2]), seen.urls.append(request.url))
-    )
+    page.on("request", lambda request: seen.urls.append(request.url))
     await page.goto(f"{url}/console/")
     yield seen
     await context.close()

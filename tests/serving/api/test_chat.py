@@ -193,8 +193,10 @@ async def test_the_answer_has_the_fields_of_the_contract():
         "wall_s",
         "critical_path_s",
         "fallback",
+        "console_url",
     }
     assert (podium["rounds"], podium["fallback"]) == (1, None)
+    assert podium["console_url"] == f"{api.url}/console/#/runs/{podium['workflow_id']}"
     assert [(s["worker"], s["access"], s["status"]) for s in podium["steps"]] == [
         ("a", [], "done"),
         ("b", [0], "done"),

@@ -35,6 +35,7 @@ async def ask(worker: ScriptedWorker, call: Call = CALL, *, content: bool = Fals
     async with Traced(worker, "podium.scripted", "model-1", content=content).open(call) as reply:
         async for _ in reply:
             pass
+    assert reply.result.span == spans.span_id(SPANS.ended[-1])
     return SPANS.ended[-1]
 
 
@@ -61,7 +62,7 @@ async def test_a_plans_span_is_called_after_the_conductor():
         ScriptedWorker("conductor", ["x"]),
         Call(CALL.messages, site=CallSite(operation="plan", plan=2, attempt=3)),
     )
-    assert span.name == "plan conductor"
+    assert (span.name, span.attributes[spans.VIEWER_KIND]) == ("plan conductor", "LLM")
     assert (
         span.attributes[spans.OPERATION],
         span.attributes[spans.PLAN],

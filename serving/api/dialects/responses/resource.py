@@ -90,7 +90,7 @@ def resource(
         "usage": usage(record) if is_over else None,
         "podium": record_json.summary(record, records.inner, trace=trace)
         if is_over
-        else {"workflow_id": record.id},
+        else {"workflow_id": record.id, "console_url": record_json.console_url(record.id)},
     }
 
 

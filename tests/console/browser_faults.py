@@ -1,0 +1,113 @@
+"""Runs that go wrong on the way, runs inside runs, and runs of another router, in a real Chromium: part of
+`make browser-test`.
+"""
+
+from pathlib import Path
+
+from playwright.async_api import Page, expect
+
+from serving.database.address import sqlite_address
+from tests.console.chromium import ask, browsing, node, open_page, until_finished, violations
+from tests.serving.api.served import Json, plan, scripted, served, step, team
+from tests.serving.runs.stores import replicas
+from tests.serving.workers.subjects import Behaviour, ScriptedEngine
+
+LETTERS = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda my"
+BREAKS: Json = {"text": LETTERS, "fail_after_tokens": 4}
+
+
+def fault_team() -> Json:
+    """A first step that no server answers at first, a second that breaks off unseen, and an answer that breaks off seen."""
+    workers = [
+        scripted("flaky", {"error": "unavailable"}, LETTERS, tokens_per_s=20),
+        scripted("breaks", BREAKS, LETTERS, tokens_per_s=20),
+        scripted("last", BREAKS, LETTERS, tokens_per_s=15, on_broken_stream="continue"),
+    ]
+    text = plan(step("flaky", "Say it."), step("breaks", "Say it too."), step("last", "Conclude.", [0, 1]))
+    return team(text, workers=workers, workflows={}, models={"mini": {}})
+
+
+async def keep_what_is_said(page: Page) -> None:
+    """Keep the type of each event that the page is told, in `window.told`."""
+    await page.add_init_script(
+        """window.told = []; const parse = JSON.parse;
+        JSON.parse = (text, ...rest) => { const value = parse(text, ...rest); if (value?.type) window.told.push(value.type); return value; };"""
+    )
+    await page.reload()
+
+
+async def test_what_goes_wrong_on_the_way_is_shown_while_it_happens_and_no_word_twice() -> None:
+    async with served(fault_team()) as api, browsing() as browser, open_page(browser, api.url) as seen:
+        page = seen.page
+        await keep_what_is_said(page)
+        await ask(page, "Does it go on?")
+        await node(page, 1).click()
+        await expect(page.locator(".details")).to_contain_text("Earlier tries")
+        await expect(node(page, 1)).to_contain_text("running")
+        await node(page, 2).click()
+        await expect(page.locator(".details")).to_contain_text("It begins again.")
+        await node(page, 3).click()
+        await expect(page.locator(".details")).to_contain_text("It goes on.")
+        await until_finished(page)
+        await expect(page.locator(".answer .said")).to_have_text(LETTERS)
+        told = await page.evaluate("window.told")
+        assert {"call_failed", "step_restarted", "step_continued"} <= {*told}
+        for number in (1, 2, 3):
+            await expect(node(page, number)).to_contain_text("2 tries")
+            await node(page, number).click()
+            await expect(page.locator(".details .said")).to_have_text(LETTERS)
+        found = await violations(page)
+        assert (found, seen.faults) == ([], [])
+
+
+async def test_a_run_is_watched_from_a_second_router_and_its_address_is_in_the_answer(tmp_path: Path) -> None:
+    settings = team(workers=[scripted("slow", LETTERS, tokens_per_s=5)], workflows={})
+    address = sqlite_address(tmp_path / "podium.db")
+    async with (
+        replicas(address, settings) as (one, other),
+        browsing() as browser,
+        open_page(browser, one.api.url) as seen,
+        open_page(browser, other.api.url) as there,
+    ):
+        await seen.page.get_by_role("combobox", name="Model", exact=True).select_option("slow")
+        await ask(seen.page, "Who is watching?")
+        await expect(seen.page.locator(".answer .said")).to_contain_text("alpha")
+        await there.page.goto(seen.page.url.replace(one.api.url, other.api.url))
+        await expect(there.page.locator(".answer .said")).to_contain_text("beta")
+        await expect(there.page.locator(".run-head .chip").first).to_have_text("running")
+        for page in (seen.page, there.page):
+            await until_finished(page)
+            await expect(page.locator(".answer .said")).to_have_text(LETTERS)
+        told = (await other.api.ok({"model": "slow"}))["podium"]
+        await there.page.goto(told["console_url"])
+        await expect(there.page.locator(".run-head code")).to_have_text(told["workflow_id"])
+        assert (seen.faults, there.faults) == ([], [])
+
+
+async def test_a_run_inside_a_run_is_in_the_panel_of_its_step() -> None:
+    outer, inner = plan(step("team")), plan(step("a", "Look into it."), step("b", "Conclude.", [0]))
+    workers = [scripted("a", "Looked into."), scripted("b", "Concluded.")]
+    settings = team(outer, inner, workers=workers, workflows={}, models={"mini": {"depth": 2}})
+    async with served(settings) as api, browsing() as browser, open_page(browser, api.url) as seen:
+        await ask(seen.page, "Why?")
+        await until_finished(seen.page)
+        await node(seen.page, 1).click()
+        await expect(seen.page.locator(".details .inner > li")).to_have_count(2)
+        await expect(seen.page.locator(".details .inner")).to_contain_text("Looked into.")
+        assert (await violations(seen.page), seen.faults) == ([], [])
+
+
+async def test_the_pool_names_the_adapter_that_a_worker_answers_with() -> None:
+    engines = {"local": ScriptedEngine(Behaviour(text="It is so."))}
+    over = {"name": "tuned", "kind": "vllm", "deployment": "local", "adapter": "adapters/sums@1a2b3c4d"}
+    local = {"name": "local", "kind": "vllm", "model": "m", "engine": {"enable_lora": True}}
+    settings = {"workers": [local, over], "models": {}}
+    async with (
+        served(settings, engines=engines) as api,
+        browsing() as browser,
+        open_page(browser, api.url) as seen,
+    ):
+        await seen.page.locator("nav").get_by_role("link", name="Pool").click()
+        await expect(seen.page.locator(".cards li").nth(1)).to_contain_text("the adapter sums@1a2b3c4d")
+        await expect(seen.page.locator(".cards li").nth(0)).not_to_contain_text("adapter")
+        assert (await violations(seen.page), seen.faults) == ([], [])
