@@ -129,7 +129,8 @@ class FailingOver:
 
     def _line(self, call: Call) -> Sequence[Worker]:
         """Who is asked, in order: only those whom the call's permit allows; only those who see, where the
-        first one does and the call shows a picture; likewise for tools and PDFs.
+        first one does and the call shows a picture; likewise for tools and PDFs. Who wrote the newest turn that calls
+        tools is first: it alone is given that turn as it was, with what its provider keeps in it.
         """
         if call.site.operation == "embeddings" or call.sampling.options.token_prompt:
             return self._workers[:1]  # another model's vectors and tokens mean something else
@@ -140,6 +141,8 @@ class FailingOver:
             line = [worker for worker in line if worker.name not in self._blind]
         if self.name not in self._pdfless and any(message.has_pdf for message in call.messages):
             line = [worker for worker in line if worker.name not in self._pdfless]
+        writer = next((message.native.worker for message in reversed(call.messages) if message.native), "")
+        line.sort(key=lambda worker: worker.name != writer)
         return line or self._workers[:1]  # who says that it may not be asked
 
 

@@ -15,7 +15,6 @@ from tests.serving.api.keyed import keyed
 from tests.serving.api.served import Json, Served, scripted, served, team
 from tests.serving.api.tool_caller import tool_caller
 from tests.serving.runs.stores import replicas
-from tests.serving.states import until
 
 ANSWER = "Blue light scatters most."
 PATH = "/v1/responses"
@@ -193,10 +192,8 @@ async def test_a_response_in_the_background_is_awaited_cancelled_and_told_again(
             await sdk.responses.delete(stalled.id)
         with pytest.raises(openai.BadRequestError, match="still in progress"):
             await sdk.responses.create(model="a", input="x", previous_response_id=stalled.id)
-        await sdk.responses.cancel(stalled.id)
-        await until(lambda: api.service.running == 0, "it has ended")
-        ended = await sdk.responses.cancel(stalled.id)
-        assert ended.status == "cancelled"
+        for _ in range(2):
+            assert (await sdk.responses.cancel(stalled.id)).status == "cancelled"
 
 
 async def test_a_stream_in_the_background_is_taken_up_again_after_any_event() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from conductor.errors import ContextOverflow, WorkerRefused, WorkerUnavailable
 from conductor.model.call import Call, CallSite
-from conductor.model.messages import Image, Message, Text
+from conductor.model.messages import Image, Message, Native, Text
 from conductor.model.reply import Reply
 from conductor.model.tools import Tool, Toolset
 from conductor.model.worker import Worker
@@ -117,3 +117,11 @@ async def test_tools_are_offered_to_those_that_call_some():
     line = FailingOver([down("a"), mute, calling], toolless=["b"])
     await ask(line, replace(CALL, tools=Toolset((Tool("read"),))))
     assert [len(w.calls) for w in (mute, calling)] == [0, 1]
+
+
+async def test_who_wrote_the_newest_turn_goes_on_with_it():
+    names = ("a", "b", "c")
+    line = FailingOver([ScriptedWorker(name, [f"{name.upper()}."]) for name in names])
+    turns = [Message("assistant", (Text("I look."),), Native(name, "", {})) for name in ("c", "b", "team")]
+    said = [(await ask(line, Call((*CALL.messages, *turns[:n]))))[0] for n in range(4)]
+    assert said == ["A.", "C.", "B.", "A."]

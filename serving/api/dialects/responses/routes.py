@@ -144,7 +144,7 @@ async def cancel(request: Request, response_id: str) -> Response:
     service: Service = request.app.state.service
     records, _ = await _find(request, response_id, Scope.RUN)
     await service.cancel(records.record.id)
-    records, call_id = await _find(request, response_id, Scope.RUN)
+    records, call_id = await _find(request, response_id, Scope.RUN, is_over=True)
     return success(show_again(records, call_id))
 
 
@@ -171,8 +171,10 @@ async def items(
     return success({"object": "list", "data": page, "has_more": len(found) > limit} | ends)
 
 
-async def _find(request: Request, id: str, scope: Scope) -> tuple[RunRecords, CallId]:
-    """The response of that id, and the ids of its calls.
+async def _find(
+    request: Request, id: str, scope: Scope, *, is_over: bool = False
+) -> tuple[RunRecords, CallId]:
+    """The response of that id, and the ids of its calls; `is_over`: its end is waited for, half a second at most.
 
     Raises:
         NotAllowed: the caller's key is not for that.
@@ -183,7 +185,7 @@ async def _find(request: Request, id: str, scope: Scope) -> tuple[RunRecords, Ca
     caller = caller_of(request)
     caller.require(scope)
     earlier = CallersRuns(service, caller)
-    records = await find_response(id, earlier)
+    records = await find_response(id, earlier, is_over=is_over)
     if records is None:
         raise UnknownName(f"No response {quote(id)} is kept here.", param="response_id")
     return records, await earlier.call_id(records.record.id)
