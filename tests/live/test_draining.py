@@ -15,7 +15,8 @@ import yaml
 from tests.conftest import ROOT, Local
 
 pytestmark = [pytest.mark.ray, pytest.mark.vllm, pytest.mark.timeout(300)]
-DRAIN_S, LONG_WORDS, SHORT_WORDS = 4, 80, 10
+DRAIN_S, LONG_WORDS, SHORT_WORDS = 4, 200, 10
+"""The long ones last longer than it takes to start a router on a busy machine."""
 WORKERS = [
     {"name": name, "kind": "scripted", "replies": [" ".join(["word"] * n)], "tokens_per_s": 10}
     for name, n in (("short", SHORT_WORDS), ("long", LONG_WORDS))
