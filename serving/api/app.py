@@ -27,7 +27,7 @@ from serving.api import (
 )
 from serving.api.authentication import CONSOLE, Authentication
 from serving.api.batch_line import line_sender
-from serving.api.console import Addressed, Console
+from serving.api.console import Console
 from serving.api.dialect import Dialects
 from serving.api.dialects.responses import conversations
 from serving.api.dialects.responses import routes as responses
@@ -98,7 +98,6 @@ def build_api(
     app.add_exception_handler(Exception, _render_internal_error)
     policy = Policy.of(service.pool.settings)
     room = WaitingRoom(policy.max_waiting, policy.max_unfinished_bytes)
-    app.add_middleware(Addressed)
     app.add_middleware(Authentication, authenticator=authenticator)
     app.add_middleware(Edge, policy=policy, room=room, error_body=dialects.error_body)
     return app

@@ -4,14 +4,11 @@ Its files hold nothing of anybody, so they are told to everybody; what the page 
 the key that its user gives it.
 """
 
-import re
-from contextvars import ContextVar
 from pathlib import Path
 
-from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse, Response
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Scope
 
 from serving.api.authentication import CONSOLE
 from serving.paths import ROOT
@@ -31,35 +28,11 @@ HEADERS = {
 """No script, style or address but the page's own; model output could not load anything even as HTML."""
 
 
-ASKED: ContextVar[Scope | None] = ContextVar("asked", default=None)
-"""The request that is being answered."""
-HOST = re.compile(r"[\w.-]+(:\d+)?|\[[\da-fA-F:.]+\](:\d+)?", re.ASCII)
-
-
-class Addressed:
-    """`app`, whose answers know at which address they were asked for."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI."""
-        ASKED.set(scope)
-        await self._app(scope, receive, send)
-
-
 def console_url(run_id: str) -> str:
-    """Where the page shows a run: at the address that was asked, as its client knows it. Without the address's
-    beginning where no request asked, or it named no host.
+    """Where the page shows a run, from the address of whatever server is asked: the same on each replica, however it is
+    reached.
     """
-    page = f"{CONSOLE}/#/runs/{run_id}"
-    scope = ASKED.get()
-    headers = Headers(scope=scope) if scope else Headers()
-    host = headers.get("host", "")
-    if scope is None or not HOST.fullmatch(host):
-        return page
-    is_https = headers.get("x-forwarded-proto", scope["scheme"]) == "https"
-    return f"{'https' if is_https else 'http'}://{host}{scope.get('root_path', '')}{page}"
+    return f"{CONSOLE}/#/runs/{run_id}"
 
 
 class Console(StaticFiles):

@@ -79,7 +79,7 @@ async def test_a_run_is_watched_from_a_second_router_and_its_address_is_in_the_a
             await until_finished(page)
             await expect(page.locator(".answer .said")).to_have_text(LETTERS)
         told = (await other.api.ok({"model": "slow"}))["podium"]
-        await there.page.goto(told["console_url"])
+        await there.page.goto(other.api.url + told["console_url"])
         await expect(there.page.locator(".run-head code")).to_have_text(told["workflow_id"])
         assert (seen.faults, there.faults) == ([], [])
 

@@ -26,7 +26,10 @@ def test_names_are_the_conventions_or_ours():
         if name.isupper() and isinstance(value, str) and name != "EXPORTER"
     }
     assert len(names) > 20
-    assert all(re.fullmatch(r"(gen_ai|podium)(\.[a-z_]+)+|error\.type", name) for name in names)
+    assert all(
+        re.fullmatch(r"(gen_ai|podium)(\.[a-z_]+)+|error\.type|openinference\.span\.kind", name)
+        for name in names
+    )
 
 
 def test_a_run_joins_the_callers_trace_and_hands_it_on():
@@ -41,7 +44,7 @@ def test_a_run_joins_the_callers_trace_and_hands_it_on():
     assert root.name == "invoke_workflow mini"
     assert dict(root.attributes or {}) == {
         "gen_ai.operation.name": "invoke_workflow", "gen_ai.workflow.name": "mini", "gen_ai.request.model": "mini",
-        "podium.workflow_id": "wf_1",
+        "podium.workflow_id": "wf_1", "openinference.span.kind": "CHAIN",
     }  # fmt: skip
     assert root.parent is not None
     assert f"{root.parent.span_id:016x}" == "b7ad6b7169203331"

@@ -116,6 +116,7 @@ async def test_models_lists_every_name_and_its_sort():
         "reads_pdfs": False,
         "price": {"input_usd_per_mtok": 0.0, "output_usd_per_mtok": 0.0},
         "circuit": "closed",
+        "adapter": None,
         "in_pool": True,
         "model": "a",
         "provenance": "scripted",
