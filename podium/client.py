@@ -60,7 +60,7 @@ def add_url(parser: argparse.ArgumentParser) -> None:
         "--url",
         type=url,
         default=os.environ.get(URL_VARIABLE, DEFAULT_URL),
-        help=f"of the server; the variable {URL_VARIABLE} says it too (%(default)s). The key is in {KEY_VARIABLE}",
+        help=f"of the server; the variable {URL_VARIABLE} says it too ({DEFAULT_URL}). The key is in {KEY_VARIABLE}",
     )
 
 
@@ -71,11 +71,18 @@ def run(command: Callable[[], int]) -> int:
         sys.stdout.flush()
         return code
     except ClientError as error:
-        print(f"podium: {error}", file=sys.stderr)
+        tell(error)
         return error.exit_code
     except BrokenPipeError:  # the reader has seen enough: `podium runs | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def tell(error: ClientError) -> None:
+    """Say on stderr what went wrong. A server's words may repeat a model's: no control character of them is told."""
+    from podium.run_text import inert
+
+    print(f"podium: {inert(str(error))}", file=sys.stderr)
 
 
 class Client:

@@ -31,8 +31,10 @@ HEADERS = {
 """No script, style or address but the page's own; model output could not load anything even as HTML."""
 
 
-ASKED: ContextVar[Scope | None] = ContextVar("asked", default=None)
-"""The request that is being answered."""
+ASKED = ContextVar("asked", default="")
+"""The address at which the request that is being answered was asked. No more of the request: what is begun while it
+is answered, such as a batch, keeps this for as long as it runs, and is not to keep the caller's key with it.
+"""
 HOST = re.compile(r"[\w.-]+(:\d+)?|\[[\da-fA-F:.]+\](:\d+)?", re.ASCII)
 
 
@@ -44,7 +46,7 @@ class Addressed:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
-        ASKED.set(scope)
+        ASKED.set(_address(scope))
         await self._app(scope, receive, send)
 
 
@@ -52,14 +54,18 @@ def console_url(run_id: str) -> str:
     """Where the page shows a run: at the address that was asked, as its client knows it. Without the address's
     beginning where no request asked, or it named no host.
     """
-    page = f"{CONSOLE}/#/runs/{run_id}"
-    scope = ASKED.get()
-    headers = Headers(scope=scope) if scope else Headers()
+    return f"{ASKED.get()}{CONSOLE}/#/runs/{run_id}"
+
+
+def _address(scope: Scope) -> str:
+    if scope["type"] != "http":
+        return ""
+    headers = Headers(scope=scope)
     host = headers.get("host", "")
-    if scope is None or not HOST.fullmatch(host):
-        return page
+    if not HOST.fullmatch(host):
+        return ""
     is_https = headers.get("x-forwarded-proto", scope["scheme"]) == "https"
-    return f"{'https' if is_https else 'http'}://{host}{scope.get('root_path', '')}{page}"
+    return f"{'https' if is_https else 'http'}://{host}{scope.get('root_path', '')}"
 
 
 class Console(StaticFiles):

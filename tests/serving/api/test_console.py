@@ -2,13 +2,15 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from contextvars import Context, copy_context
 from pathlib import Path
 
 import httpx2
 import pytest
 from starlette.applications import Starlette
+from starlette.types import Message, Receive, Scope, Send
 
-from serving.api.console import HEADERS, NOT_BUILT, Console
+from serving.api.console import HEADERS, NOT_BUILT, Addressed, Console, console_url
 from tests.serving.api.keyed import keyed
 from tests.serving.api.served import listening
 
@@ -104,3 +106,32 @@ async def test_it_is_shown_without_a_key_and_shows_nothing_of_anybody(tmp_path: 
             assert (await it.api.http.get(path)).status_code in (401, 404, 503)
         foreign = await it.api.http.get("/console/", headers={"host": "evil.example"})
         assert foreign.status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("headers", "address"),
+    [
+        ({"host": "podium.example:8000"}, "http://podium.example:8000"),
+        ({"host": "[::1]:8000", "x-forwarded-proto": "https"}, "https://[::1]:8000"),
+        ({"host": "podium.example", "x-forwarded-proto": "javascript"}, "http://podium.example"),
+        ({"host": "podium.example", "x-forwarded-host": "evil.example"}, "http://podium.example"),
+        ({"host": "evil.example/#"}, ""),
+        ({"host": "me:secret@evil.example"}, ""),
+        ({}, ""),
+    ],
+)
+async def test_what_a_request_begins_keeps_the_address_that_was_asked_and_not_the_key(
+    headers: dict[str, str], address: str
+) -> None:
+    begun: list[Context] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        begun.append(copy_context())
+
+    async def nothing(*_: object) -> Message:
+        return {}
+
+    sent = [(b"authorization", b"Bearer pk_secret"), *((k.encode(), v.encode()) for k, v in headers.items())]
+    await Addressed(app)({"type": "http", "scheme": "http", "headers": sent}, nothing, nothing)
+    assert begun[0].run(console_url, "wf_1") == f"{address}/console/#/runs/wf_1"
+    assert not any("pk_secret" in str(value) for value in begun[0].values())
