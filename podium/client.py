@@ -78,6 +78,18 @@ def run(command: Callable[[], int]) -> int:
         return 0
 
 
+def find_key() -> str:
+    """The key in the environment; empty: there is none.
+
+    Raises:
+        ClientError: what is there is no key. What would send it would repeat it in an error.
+    """
+    key = os.environ.get(KEY_VARIABLE, "").strip()
+    if not (key.isascii() and key.isprintable()):
+        raise ClientError(f"{KEY_VARIABLE} holds no key: there are other characters in it.", NOT_ALLOWED)
+    return key
+
+
 def tell(error: ClientError) -> None:
     """Say on stderr what went wrong. A server's words may repeat a model's: no control character of them is told."""
     from podium.run_text import inert
@@ -99,8 +111,12 @@ class Client:
 
     @classmethod
     def of(cls, options: argparse.Namespace) -> Client:
-        """The one that the options and the environment name."""
-        return cls(options.url, os.environ.get(KEY_VARIABLE, "").strip())
+        """The one that the options and the environment name.
+
+        Raises:
+            ClientError: what the environment holds is no key.
+        """
+        return cls(options.url, find_key())
 
     def get(self, path: str, params: Mapping[str, Any] | None = None) -> Json:
         """The JSON at `path`.

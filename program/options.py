@@ -73,8 +73,13 @@ def url(text: str) -> str:
     """An http address, without a slash at its end and without a secret: addresses are printed."""
     if not text.startswith(("http://", "https://")):
         raise ValueError(f"{text!r} has no scheme; write http://{text}")
-    if "@" in urlsplit(text).netloc:
+    if not (text.isascii() and text.isprintable() and " " not in text):
+        raise ValueError(f"{text!r} has characters that are in no address")
+    parts = urlsplit(text)
+    if "@" in parts.netloc:
         raise ValueError(
             "an address with a name or a password in it would be printed; a key goes into PODIUM_API_KEY"
         )
+    if not parts.hostname or parts.port == 0:  # `port` raises where it is none
+        raise ValueError(f"{text!r} names no server; write http://127.0.0.1:8000")
     return text.rstrip("/")

@@ -138,6 +138,17 @@ def test_an_error_s_words_do_not_command_the_terminal(capsys: Any) -> None:
     assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(told)
 
 
+@pytest.mark.parametrize("key", ["pk_sec\nret", "pk_secré"])
+async def test_a_key_that_cannot_be_sent_is_not_repeated(
+    key: str, api: Served, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PODIUM_API_KEY", key)
+    refused = await podium(capsys, "models", "--url", api.url)
+    assert (refused.code, "PODIUM_API_KEY" in refused.err, "sec" in refused.err) == (4, True, False)
+    seen = await podium(capsys, "doctor", "--url", api.url)
+    assert (seen.code, "PODIUM_API_KEY" in seen.out, "sec" in seen.out + seen.err) == (1, True, False)
+
+
 async def test_models_are_listed(api: Served, capsys: Any) -> None:
     listed = await podium(capsys, "models", "--url", api.url)
     names = [line.split()[:2] for line in listed.out.splitlines()[1:]]

@@ -97,6 +97,9 @@ def test_options_are_read() -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="PODIUM_API_KEY") as refused:
         url("https://me:secret@podium.example")
     assert "secret" not in str(refused.value)
+    for address in ("http://", "http://h:x", "http://h:99999", "http://[::1", "http://h\n", "http://a b"):
+        with pytest.raises(argparse.ArgumentTypeError):
+            url(address)
 
 
 def test_percentiles_are_by_nearest_rank() -> None:
