@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from podium.client import Client, ClientError
+from podium.client import Client, ClientError, tell
 from podium.policy_cli import key_policy, team_policy
 from podium.store_cli import add_settings, address_of
 from program.options import option, url, usd
@@ -227,7 +227,7 @@ def _run(options: argparse.Namespace) -> int:
         print(f"{error.message} {error.detail}".rstrip(), file=sys.stderr)
         return 1
     except ClientError as error:
-        print(f"podium: {error}", file=sys.stderr)
+        tell(error)
         return error.exit_code
     return 0
 

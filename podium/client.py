@@ -60,7 +60,7 @@ def add_url(parser: argparse.ArgumentParser) -> None:
         "--url",
         type=url,
         default=os.environ.get(URL_VARIABLE, DEFAULT_URL),
-        help=f"of the server; the variable {URL_VARIABLE} says it too (%(default)s). The key is in {KEY_VARIABLE}",
+        help=f"of the server; the variable {URL_VARIABLE} says it too ({DEFAULT_URL}). The key is in {KEY_VARIABLE}",
     )
 
 
@@ -71,11 +71,30 @@ def run(command: Callable[[], int]) -> int:
         sys.stdout.flush()
         return code
     except ClientError as error:
-        print(f"podium: {error}", file=sys.stderr)
+        tell(error)
         return error.exit_code
     except BrokenPipeError:  # the reader has seen enough: `podium runs | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def find_key() -> str:
+    """The key in the environment; empty: there is none.
+
+    Raises:
+        ClientError: what is there is no key. What would send it would repeat it in an error.
+    """
+    key = os.environ.get(KEY_VARIABLE, "").strip()
+    if not (key.isascii() and key.isprintable()):
+        raise ClientError(f"{KEY_VARIABLE} holds no key: there are other characters in it.", NOT_ALLOWED)
+    return key
+
+
+def tell(error: ClientError) -> None:
+    """Say on stderr what went wrong. A server's words may repeat a model's: no control character of them is told."""
+    from podium.run_text import inert
+
+    print(f"podium: {inert(str(error))}", file=sys.stderr)
 
 
 class Client:
@@ -92,8 +111,12 @@ class Client:
 
     @classmethod
     def of(cls, options: argparse.Namespace) -> Client:
-        """The one that the options and the environment name."""
-        return cls(options.url, os.environ.get(KEY_VARIABLE, "").strip())
+        """The one that the options and the environment name.
+
+        Raises:
+            ClientError: what the environment holds is no key.
+        """
+        return cls(options.url, find_key())
 
     def get(self, path: str, params: Mapping[str, Any] | None = None) -> Json:
         """The JSON at `path`.

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from ipaddress import ip_address
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 Value = TypeVar("Value")
 Number = TypeVar("Number", int, float, Decimal)
@@ -69,7 +70,16 @@ def address(text: str) -> str:
 
 @option
 def url(text: str) -> str:
-    """An http address, without a slash at its end."""
+    """An http address, without a slash at its end and without a secret: addresses are printed."""
     if not text.startswith(("http://", "https://")):
         raise ValueError(f"{text!r} has no scheme; write http://{text}")
+    if not (text.isascii() and text.isprintable() and " " not in text):
+        raise ValueError(f"{text!r} has characters that are in no address")
+    parts = urlsplit(text)
+    if "@" in parts.netloc:
+        raise ValueError(
+            "an address with a name or a password in it would be printed; a key goes into PODIUM_API_KEY"
+        )
+    if not parts.hostname or parts.port == 0:  # `port` raises where it is none
+        raise ValueError(f"{text!r} names no server; write http://127.0.0.1:8000")
     return text.rstrip("/")

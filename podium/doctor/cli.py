@@ -76,9 +76,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def examine_server(url: str) -> dict[str, Finding]:
     """What is found about a running server."""
+    from podium.client import ClientError, find_key
     from podium.doctor.server import check_server
 
-    return check_server(url, os.environ.get("PODIUM_API_KEY", "").strip())
+    try:
+        key = find_key()
+    except ClientError as error:
+        return {"key": wrong(str(error), "Copy it again, as `podium keys create` printed it.")}
+    return check_server(url, key)
 
 
 def examine_machine(settings: Path, port: int, skip: Sequence[str] = ()) -> dict[str, Finding]:

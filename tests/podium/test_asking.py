@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from podium.cli import main
+from podium.client import ClientError, run
 from serving.accounts.windows import team_subject
 from tests.conftest import PODIUM, ROOT
 from tests.serving.api.keyed import keyed
@@ -125,6 +126,27 @@ async def test_a_run_under_way_is_followed_to_its_end(capsys: Any) -> None:
     assert ended.code == 0
     assert "step 2 done" in ended.err
     assert "finished" in ended.out
+
+
+def test_an_error_s_words_do_not_command_the_terminal(capsys: Any) -> None:
+    def fail() -> int:
+        raise ClientError("It said \x1b]0;title\x07\x9b2J\u202eand failed.")
+
+    assert run(fail) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("podium: It said \N{REPLACEMENT CHARACTER}]0;title")
+    assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(told)
+
+
+@pytest.mark.parametrize("key", ["pk_sec\nret", "pk_secré"])
+async def test_a_key_that_cannot_be_sent_is_not_repeated(
+    key: str, api: Served, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PODIUM_API_KEY", key)
+    refused = await podium(capsys, "models", "--url", api.url)
+    assert (refused.code, "PODIUM_API_KEY" in refused.err, "sec" in refused.err) == (4, True, False)
+    seen = await podium(capsys, "doctor", "--url", api.url)
+    assert (seen.code, "PODIUM_API_KEY" in seen.out, "sec" in seen.out + seen.err) == (1, True, False)
 
 
 async def test_models_are_listed(api: Served, capsys: Any) -> None:

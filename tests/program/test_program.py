@@ -94,6 +94,12 @@ def test_options_are_read() -> None:
     )
     assert (exact_rate("0.1"), usd("0.05")) == (Decimal("0.1"), Decimal("0.05"))
     assert url("http://podium.example/") == "http://podium.example"
+    with pytest.raises(argparse.ArgumentTypeError, match="PODIUM_API_KEY") as refused:
+        url("https://me:secret@podium.example")
+    assert "secret" not in str(refused.value)
+    for address in ("http://", "http://h:x", "http://h:99999", "http://[::1", "http://h\n", "http://a b"):
+        with pytest.raises(argparse.ArgumentTypeError):
+            url(address)
 
 
 def test_percentiles_are_by_nearest_rank() -> None:
