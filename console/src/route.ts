@@ -1,7 +1,13 @@
 /** Which page is shown: what stands after `#/` in the address. */
 import { signal } from "@preact/signals";
 
-const now = () => decodeURI(location.hash.replace(/^#\/?/, "")) || "ask";
+function now(): string {
+  try {
+    return decodeURI(location.hash.replace(/^#\/?/, "")) || "ask";
+  } catch { // no address of ours, such as #/%
+    return "ask";
+  }
+}
 
 export const route = signal(now());
 addEventListener("hashchange", () => (route.value = now()));
