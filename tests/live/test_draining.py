@@ -15,8 +15,7 @@ import yaml
 from tests.conftest import ROOT, Local
 
 pytestmark = [pytest.mark.ray, pytest.mark.vllm, pytest.mark.timeout(300)]
-DRAIN_S, LONG_WORDS, SHORT_WORDS = 4, 200, 10
-"""The long ones last longer than it takes to start a router on a busy machine."""
+DRAIN_S, LONG_WORDS, SHORT_WORDS = 4, 80, 10
 WORKERS = [
     {"name": name, "kind": "scripted", "replies": [" ".join(["word"] * n)], "tokens_per_s": 10}
     for name, n in (("short", SHORT_WORDS), ("long", LONG_WORDS))
@@ -30,7 +29,10 @@ def deploy(path: Path) -> None:
     from ray.serve.schema import ServeDeploySchema
 
     settings = {"workers": WORKERS, "router": {"num_cpus": 0.1, "drain_s": DRAIN_S}}
-    path.write_text(yaml.safe_dump(settings | {"limits": {"first_byte_s": 0}}))
+    store = {
+        "path": str(path.parent / "draining.db")
+    }  # of its own: routers with one store take runs over from each other
+    path.write_text(yaml.safe_dump(settings | {"limits": {"first_byte_s": 0}, "store": store}))
     app = {
         "name": "draining", "route_prefix": "/draining", "import_path": "serving.app:build_app",
         "args": {"settings": str(path)}, "runtime_env": {"env_vars": {"PYTHONPATH": str(ROOT)}},
