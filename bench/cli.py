@@ -37,6 +37,7 @@ from bench import (
     two_engines,
     upstream,
     vs_litellm,
+    watching,
 )
 from bench.client import Client
 from bench.figures import Figure, to_json
@@ -85,6 +86,7 @@ ISOLATED = [
     Part("replicas", replicas.ROUNDS * len(replicas.REPLICAS), replicas.measure),
     Part("metering", metering.ROUNDS + metering.RATE_ROUNDS, metering.measure),
     Part("tool_turns", tool_turns.ROUNDS, tool_turns.measure),
+    Part("watching", watching.ROUNDS * len(watching.WATCHERS), watching.measure),
     Part("autoscaling", 150, autoscaling.measure),
     Part("vllm", engine.ROUNDS * len(engine.LINES), engine.measure),
     Part("two_engines", 150, two_engines.measure),
