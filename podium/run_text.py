@@ -176,7 +176,7 @@ def runs_table(runs: list[Json]) -> Table:
             time.strftime("%m-%d %H:%M:%S", time.localtime(run["created"])),
             cell(run["id"]),
             cell(run["model"]),
-            cell(run["status"], STYLES.get(run["status"], "")),
+            cell("plan only" if run.get("plan_only") else run["status"], STYLES.get(run["status"], "")),
             cell(", ".join(workers)),
             seconds(run["wall_s"]),
             str(run["usage"]["total_tokens"]),

@@ -12,6 +12,8 @@ from podium.client import FAILED, Client, ClientError, parser_of, path_part, run
 from program.options import count, usd
 
 Json = dict[str, Any]
+NEWEST = 20
+"""Among so many the newest run is looked for that is not a plan alone."""
 OVER = {"finished", "failed", "cancelled", "lost", "expired"}
 STATUSES = ("running", "waiting", "detached", *sorted(OVER))
 
@@ -106,15 +108,16 @@ def show_run(client: Client, options: argparse.Namespace) -> int:
 
 
 def newest(client: Client) -> str:
-    """The id of the newest run.
+    """The id of the newest run; a plan of which nothing was run is none.
 
     Raises:
         ClientError: there is none.
     """
-    found = client.get("/v1/workflows", {"limit": 1})["data"]
-    if not found:
+    found = client.get("/v1/workflows", {"limit": NEWEST})["data"]
+    ran = [each["id"] for each in found if not each.get("plan_only")]
+    if not ran:
         raise ClientError("There is no run yet: `podium ask` makes one.", FAILED)
-    return str(found[0]["id"])
+    return str(ran[0])
 
 
 def follow(client: Client, id: str) -> None:

@@ -262,5 +262,7 @@ function TeamRow(props: { team: Team; budget: Budget | undefined; run: Run }) {
 function spending(window: Window): string {
   const spent = Number(window.spent_usd).toFixed(4);
   const held = Number(window.held_usd) ? `, $${Number(window.held_usd).toFixed(4)} held` : "";
-  return `$${spent}${window.limit_usd === null ? "" : ` of $${window.limit_usd}`}${held}`;
+  if (window.limit_usd === null) return `$${spent}${held}`;
+  const left = Number(window.limit_usd) - Number(window.spent_usd) - Number(window.held_usd);
+  return `$${spent} of $${window.limit_usd}${held}, $${Math.max(0, left).toFixed(4)} left`;
 }

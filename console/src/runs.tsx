@@ -65,7 +65,7 @@ export function Runs() {
           <input value={filter.value.worker} onInput={change("worker")} />
         </label>
         <label>
-          Team (its id)
+          Team
           <input value={filter.value.team} onInput={change("team")} />
         </label>
         <label>

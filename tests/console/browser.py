@@ -229,6 +229,25 @@ async def test_an_administrator_makes_a_team_a_budget_and_a_key_and_revokes_it(t
         assert seen.faults == [fault for fault in seen.faults if "401" in fault]
 
 
+async def test_a_written_plan_is_dropped_with_its_question_and_by_an_example() -> None:
+    async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as seen:
+        page = seen.page
+        question = page.get_by_label("Your question", exact=True)
+        for change in ("type", "press"):
+            await question.fill("Iron or wool?")
+            await page.get_by_role("button", name="Write the plan, run nothing").click()
+            await expect(page.get_by_role("status")).to_contain_text("at most")
+            await expect(page.locator(".plan-editor li")).to_have_count(3)
+            if change == "type":
+                await question.fill("Tea or coffee?")
+                await expect(page.locator(".plan-editor")).to_have_count(0)
+                await expect(page.get_by_role("status")).to_be_empty()
+        await page.get_by_role("group", name="Examples").get_by_role("button").first.click()
+        await until_finished(page)
+        assert [each["source"] for each in (await api.newest())["plans"]] == ["conductor"]
+        assert seen.clean == []
+
+
 async def test_an_address_that_is_none_of_ours_shows_the_first_page() -> None:
     async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as seen:
         await seen.page.goto(f"{api.url}/console/#/runs/%E0%A4%A")
