@@ -38,6 +38,7 @@ from bench import (
     upstream,
     vs_litellm,
     vs_smg,
+    watching,
 )
 from bench.client import Client
 from bench.figures import Figure, to_json
@@ -87,6 +88,7 @@ ISOLATED = [
     Part("smg", vs_smg.ROUNDS, vs_smg.measure),
     Part("metering", metering.ROUNDS + metering.RATE_ROUNDS, metering.measure),
     Part("tool_turns", tool_turns.ROUNDS, tool_turns.measure),
+    Part("watching", watching.ROUNDS * len(watching.WATCHERS), watching.measure),
     Part("autoscaling", 150, autoscaling.measure),
     Part("vllm", engine.ROUNDS * len(engine.LINES), engine.measure),
     Part("two_engines", 150, two_engines.measure),

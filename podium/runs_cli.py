@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from podium.client import FAILED, Client, ClientError, parser_of, run
+from podium.client import FAILED, Client, ClientError, parser_of, path_part, run
 from program.options import count, usd
 
 Json = dict[str, Any]
@@ -85,10 +85,10 @@ def show_run(client: Client, options: argparse.Namespace) -> int:
         ClientError: there is no such run, the server refuses, or there is none.
     """
     id = options.id or newest(client)
-    record = client.get(f"/v1/workflows/{id}")
+    record = client.get(f"/v1/workflows/{path_part(id)}")
     if options.follow and record["status"] not in OVER:
         follow(client, id)
-        record = client.get(f"/v1/workflows/{id}")
+        record = client.get(f"/v1/workflows/{path_part(id)}")
     if options.json:
         print(json.dumps(record, ensure_ascii=False, indent=2))
         return 0
@@ -126,7 +126,7 @@ def follow(client: Client, id: str) -> None:
     from podium.run_text import event_line, terminal
 
     out = terminal(errors=True)
-    with client.stream("GET", f"/v1/workflows/{id}/events") as stream:
+    with client.stream("GET", f"/v1/workflows/{path_part(id)}/events") as stream:
         for event in stream:
             line = event_line(event)
             if line is not None:
@@ -153,9 +153,8 @@ def list_models(client: Client, *, as_json: bool) -> int:
             print(json.dumps(each, ensure_ascii=False))
         return 0
     from rich.table import Table
-    from rich.text import Text
 
-    from podium.run_text import terminal
+    from podium.run_text import cell, terminal
 
     table = Table("name", "kind", "what it is", box=None, pad_edge=False, header_style="bold")
     for each in found:
@@ -166,6 +165,6 @@ def list_models(client: Client, *, as_json: bool) -> int:
             "workflow": "a fixed plan",
             "conductor": f"plans by {conductor.get('worker')}",
         }[about["kind"]]
-        table.add_row(Text(each["id"]), about["kind"], Text(what))
+        table.add_row(cell(each["id"]), about["kind"], cell(what))
     terminal().print(table)
     return 0

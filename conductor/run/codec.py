@@ -14,6 +14,7 @@ from functools import cache
 from math import isfinite
 from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
+from conductor.model.field_values import names_and_reader
 from conductor.run.record import VERSION, Record
 
 Json = Any
@@ -73,11 +74,11 @@ def _dumper(kind: type[Any]) -> Dumper:
 
 def _dataclass_dumper(kind: type[Any]) -> Dumper:
     defaults = [(each.name, *_default_of(each)) for each in fields(kind)]
+    _, read = names_and_reader(kind)
 
     def dump_it(value: Any) -> Json:
         shape: dict[str, Json] = {TYPE: kind.__name__}
-        for name, kind_left_out, default in defaults:
-            held = getattr(value, name)
+        for (name, kind_left_out, default), held in zip(defaults, read(value), strict=True):
             if held is default:  # mostly, and what equals it is dear to compare
                 continue
             kind_held = _kind_of(held)

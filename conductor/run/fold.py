@@ -1,10 +1,10 @@
 """Events into the record: the record of a run is the fold of its events, and of nothing else."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from conductor.errors import Interrupted
 from conductor.model.failure import Attempt, Failure
+from conductor.model.field_values import copy_with
 from conductor.run.events import (
     AnswerDelta,
     CallFailed,
@@ -47,43 +47,47 @@ def after(record: Record, event: Event) -> Record:
         return _show(record, event)
     if isinstance(event, WorkDelta):
         return record
-    return replace(_fold(record, event), seq=record.seq + 1)
+    return _fold(record, event)
 
 
 def _show(record: Record, piece: AnswerDelta) -> Record:
     """A piece of the answer moves the time; its text is kept once, at the end: see `RunFinished`."""
     if record.answer_began_s is None:
-        return replace(record, answer_began_s=piece.at_s, wall_s=max(record.wall_s, piece.at_s))
+        return copy_with(record, answer_began_s=piece.at_s, wall_s=max(record.wall_s, piece.at_s))
     if piece.at_s < record.wall_s + STREAM_TICK_S:
         return record
-    return replace(record, wall_s=piece.at_s)
+    return copy_with(record, wall_s=piece.at_s)
 
 
 def _fold(record: Record, event: KeptEvent) -> Record:
+    """One copy of the record, its number with it: a copy is most of what an event costs."""
+    seq = record.seq + 1
     match event:
         case CallQueued():
-            return replace(record, wall_s=event.at_s)
+            return copy_with(record, seq=seq, wall_s=event.at_s)
         case PlanStarted():
             plan = PlanRecord(event.plan, event.round, event.source, event.at_s, event.worker, event.prompt)
-            return replace(record, plans=(*record.plans, plan), wall_s=event.at_s)
+            return copy_with(record, seq=seq, plans=(*record.plans, plan), wall_s=event.at_s)
         case RunFinished(at_s=at_s):
-            return replace(record, status="finished", answer=event.answer, finish=event.finish, wall_s=at_s)
+            answer, finish = event.answer, event.finish
+            return copy_with(record, seq=seq, status="finished", answer=answer, finish=finish, wall_s=at_s)
         case RunSuspended():
-            return _suspend(record, event)
+            return copy_with(_suspend(record, event), seq=seq)
         case ResultsGiven():
-            return _give(record, event)
+            return copy_with(_give(record, event), seq=seq)
         case RunFailed(at_s=at_s, failure=failure):
-            return replace(record, status="failed", failure=failure, wall_s=at_s)
+            return copy_with(record, seq=seq, status="failed", failure=failure, wall_s=at_s)
         case RunCancelled(at_s=at_s):
-            return replace(record, status="cancelled", wall_s=at_s)
+            return copy_with(record, seq=seq, status="cancelled", wall_s=at_s)
         case RunDetached(at_s=at_s):
-            return replace(record, status="detached", plans=_cut_plans(record.plans, at_s), wall_s=at_s)
+            plans = _cut_plans(record.plans, at_s)
+            return copy_with(record, seq=seq, status="detached", plans=plans, wall_s=at_s)
         case RunResumed():
-            return _resume(record, event)
+            return copy_with(_resume(record, event), seq=seq)
         case _:
-            plans = list(record.plans)
-            plans[event.plan] = _plan_after(record, plans[event.plan], event)
-            return replace(record, plans=tuple(plans), wall_s=event.at_s)
+            changed = list(record.plans)
+            changed[event.plan] = _plan_after(record, changed[event.plan], event)
+            return copy_with(record, seq=seq, plans=tuple(changed), wall_s=event.at_s)
 
 
 StepBreak = StepRestarted | StepContinued
@@ -103,7 +107,7 @@ PlanEvent = StepPlanned | PlanEnded | StepEvent
 def _plan_after(record: Record, plan: PlanRecord, event: PlanEvent) -> PlanRecord:
     match event:
         case PlanEnded():
-            return replace(
+            return copy_with(
                 plan,
                 result=event.result,
                 ended_s=event.at_s,
@@ -115,7 +119,7 @@ def _plan_after(record: Record, plan: PlanRecord, event: PlanEvent) -> PlanRecor
                 failed=() if event.result or event.failure else plan.failed,
             )
         case CallFailed(step=None):
-            return replace(plan, failed=(*plan.failed, event.attempt))
+            return copy_with(plan, failed=(*plan.failed, event.attempt))
         case StepPlanned(planned=step):
             written = StepRecord(
                 event.step,
@@ -127,18 +131,18 @@ def _plan_after(record: Record, plan: PlanRecord, event: PlanEvent) -> PlanRecor
                 tools=step.tools,
                 on_failure=step.on_failure,
             )
-            return replace(plan, steps=(*plan.steps, written))
+            return copy_with(plan, steps=(*plan.steps, written))
         case _:
             steps = list(plan.steps)
             assert event.step is not None
             steps[event.step] = _step_after(record, steps[event.step], event)
-            return replace(plan, steps=tuple(steps))
+            return copy_with(plan, steps=tuple(steps))
 
 
 def _step_after(record: Record, step: StepRecord, event: StepEvent) -> StepRecord:
     match event:
         case StepStarted():
-            return replace(
+            return copy_with(
                 step,
                 status="running",
                 prompt=event.prompt,
@@ -151,24 +155,24 @@ def _step_after(record: Record, step: StepRecord, event: StepEvent) -> StepRecor
                 failed=(),
             )
         case CallFailed():
-            return replace(step, failed=(*step.failed, event.attempt))
+            return copy_with(step, failed=(*step.failed, event.attempt))
         case StepFirstToken():
             first_s = event.at_s if step.first_token_s is None else step.first_token_s
-            return replace(step, first_token_s=first_s, served_by=event.served_by)
+            return copy_with(step, first_token_s=first_s, served_by=event.served_by)
         case StepRestarted() | StepContinued():
-            return _cut_step(replace(step, result=event.result), "planned", event.at_s, event.failure)
+            return _cut_step(copy_with(step, result=event.result), "planned", event.at_s, event.failure)
         case StepFinished():
-            return replace(step, status="done", result=event.result, ended_s=event.at_s, failed=())
+            return copy_with(step, status="done", result=event.result, ended_s=event.at_s, failed=())
         case StepWaits():
             turn = StepTurn(event.result, event.calls, called_s=event.at_s)
-            return replace(step, status="waiting", turns=(*step.turns, turn), ended_s=event.at_s, failed=())
+            return copy_with(step, status="waiting", turns=(*step.turns, turn), ended_s=event.at_s, failed=())
         case StepReused():
             earlier = record.plans[event.from_plan].steps[event.step]
-            return replace(earlier, planned_s=step.planned_s, reused_from=event.from_plan)
+            return copy_with(earlier, planned_s=step.planned_s, reused_from=event.from_plan)
         case StepAborted():
             if step.is_between_turns:  # its last call is in its turns
-                step, event = replace(step, started_s=None), replace(event, result=None)
-            return replace(
+                step, event = copy_with(step, started_s=None), copy_with(event, result=None)
+            return copy_with(
                 step,
                 status=event.outcome.value,
                 result=event.result,
@@ -183,7 +187,7 @@ def _suspend(record: Record, event: RunSuspended) -> Record:
     segment = Segment(
         numbers, event.text, record.usage, record.cost_usd, at_s=event.at_s, suspended=event.clock
     )
-    return replace(record, status="waiting", segments=(*record.segments, segment), wall_s=event.at_s)
+    return copy_with(record, status="waiting", segments=(*record.segments, segment), wall_s=event.at_s)
 
 
 def _give(record: Record, event: ResultsGiven) -> Record:
@@ -191,15 +195,15 @@ def _give(record: Record, event: ResultsGiven) -> Record:
     *earlier, last = record.segments
     given = event.given
     plans = tuple(
-        replace(plan, steps=tuple(_give_step(step, given, event.at_s) for step in plan.steps))
+        copy_with(plan, steps=tuple(_give_step(step, given, event.at_s) for step in plan.steps))
         for plan in record.plans
     )
     tools = record.task.tools if given.tools is None else given.tools
-    return replace(
+    return copy_with(
         record,
         status="running",
-        task=replace(record.task, tools=tools),
-        segments=(*earlier, replace(last, given=given, waited_s=event.waited_s)),
+        task=copy_with(record.task, tools=tools),
+        segments=(*earlier, copy_with(last, given=given, waited_s=event.waited_s)),
         plans=plans,
         owner=event.owner,
         answer_began_s=None,
@@ -211,12 +215,12 @@ def _give_step(step: StepRecord, given: Given, at_s: float) -> StepRecord:
         return step
     turn = step.turns[-1].after(given, at_s)
     status: StepStatus = "planned" if turn.is_answered else "waiting"
-    return replace(step, turns=(*step.turns[:-1], turn), status=status)
+    return copy_with(step, turns=(*step.turns[:-1], turn), status=status)
 
 
 def _resume(record: Record, event: RunResumed) -> Record:
     """Close what the process before had open: its plan's text, its calls, its answer's reader."""
-    return replace(
+    return copy_with(
         record,
         status="running",
         plans=_cut_plans(record.plans, event.at_s),
@@ -237,18 +241,18 @@ def _cut_plan(plan: PlanRecord, at_s: float) -> PlanRecord:
     again.
     """
     if not plan.cut and (plan.ended_s is None or plan.stopped):
-        plan = replace(plan, ended_s=at_s, failure=CUT, why=CUT.message, cut=True)
+        plan = copy_with(plan, ended_s=at_s, failure=CUT, why=CUT.message, cut=True)
     if plan.rejection is not None:
         return plan
     restarts: StepStatus = "planned" if plan.failure is None else "cancelled"
-    return replace(plan, steps=tuple(_cut_step(step, restarts, at_s) for step in plan.steps))
+    return copy_with(plan, steps=tuple(_cut_step(step, restarts, at_s) for step in plan.steps))
 
 
 def _cut_step(step: StepRecord, status: StepStatus, at_s: float, why: Failure = CUT) -> StepRecord:
     if step.status not in ("planned", "running", "cancelled"):
         return step
     is_between_turns = step.is_between_turns
-    step = replace(step, status=status)
+    step = copy_with(step, status=status)
     if step.started_s is None or is_between_turns:
         return step
     result = step.result
@@ -264,7 +268,7 @@ def _cut_step(step: StepRecord, status: StepStatus, at_s: float, why: Failure = 
         cost_usd=known.cost_usd if known else None,
         cost_is_bound=known.cost_is_bound if known else False,
     )
-    return replace(
+    return copy_with(
         step,
         cut=(*step.cut, *(result.attempts if result else step.failed), lost),
         failed=(),

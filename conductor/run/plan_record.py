@@ -58,7 +58,8 @@ class StepRecord:
     @property
     def results(self) -> tuple[CallResult, ...]:
         """Of every call that its worker answered."""
-        return (*(turn.result for turn in self.turns), *((self.result,) if self.result else ()))
+        newest = (self.result,) if self.result else ()
+        return (*(turn.result for turn in self.turns), *newest) if self.turns else newest
 
     @property
     def is_between_turns(self) -> bool:

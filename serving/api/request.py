@@ -141,6 +141,8 @@ class ApiRequest:
     @property
     def choices(self) -> "list[ApiRequest]":
         """A request for each answer that is wanted, in their order."""
+        if self.n == 1 and not self.more:
+            return [self]
         asked = (self.conversation, *self.more)
         return [replace(self, conversation=each, more=(), n=1) for each in asked for _ in range(self.n)]
 

@@ -115,7 +115,8 @@ def unknown_model(name: str, pool: Pool) -> UnknownName:
 
 
 def _check_name(name: str, pool: Pool) -> None:
-    if name not in names(pool):
+    settings = pool.settings
+    if not any(name in known for known in (settings.models, settings.workflows, pool.members)):
         raise unknown_model(name, pool)
 
 

@@ -11,7 +11,7 @@ from conductor.errors import BadTask, UnknownName, quote
 from conductor.run.record import RunRecords, RunStatus
 from serving.accounts.caller import Caller, Scope
 from serving.api import record_json
-from serving.api.authentication import caller_of
+from serving.api.authentication import caller_of, is_still_let_in
 from serving.api.encode import dumps
 from serving.api.feed import Feeds
 from serving.api.feedback import feedback_json
@@ -103,7 +103,8 @@ async def events(
 ) -> Response:
     """What happens in a run, as server-sent events, from its beginning or from the event after
     `Last-Event-ID`; until it ends. Any replica can be asked. Pieces of the answer are among them from when somebody
-    asks, the first with all that was said by then; of runs that outlive their client, all of them.
+    asks, the first with all that was said by then; of runs that outlive their client, all of them. It breaks off where
+    the key is let in no longer: who asks again is told why.
     """
     service: Service = request.app.state.service
     caller = caller_of(request)
@@ -115,16 +116,20 @@ async def events(
     await _find(request, id, caller)
     await service.store.watch(id)
     headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
-    return StreamingResponse(_follow(request.app.state.feeds, service, id, caller, after), 200, headers, "text/event-stream")  # fmt: skip
+    return StreamingResponse(_follow(request, service, id, caller, after), 200, headers, "text/event-stream")  # fmt: skip
 
 
 async def _follow(
-    feeds: Feeds, service: Service, id: str, caller: Caller, after: int
+    request: Request, service: Service, id: str, caller: Caller, after: int
 ) -> AsyncGenerator[bytes]:
+    feeds: Feeds = request.app.state.feeds
     heartbeat_s, n_sent = service.pool.settings.limits.heartbeat_s, 0
     async with feeds.of(id) as feed:
         while True:
-            if not await feed.wait(n_sent, heartbeat_s):
+            has_news = await feed.wait(n_sent, heartbeat_s)
+            if not await is_still_let_in(request):
+                return
+            if not has_news:
                 yield HEARTBEAT
                 continue
             new, n_sent = feed.frames[n_sent:], len(feed.frames)

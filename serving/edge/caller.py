@@ -6,6 +6,7 @@ A web page cannot choose these headers freely, so they tell a browser that was s
 
 import ipaddress
 from collections.abc import Iterable
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 from conductor.errors import NotAllowed, WrongContentType, quote
@@ -99,6 +100,7 @@ def _host_name(host: str) -> str:
     return (name if name and port.isdigit() else host).rstrip(".").lower()
 
 
+@lru_cache(maxsize=256)
 def is_loopback(name: str) -> bool:
     """Whether a host's name or address is this machine's loopback."""
     if name == "localhost" or name.endswith(".localhost"):

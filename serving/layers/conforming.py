@@ -9,7 +9,7 @@ its finish reason says what it is.
 
 import time
 from collections.abc import AsyncGenerator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import replace
 
 from conductor.errors import AnswerInvalid, WorkerError
@@ -44,18 +44,17 @@ class Conforming(Layer):
         super().__init__(worker)
         self._translate = translate
 
-    @asynccontextmanager
-    async def open(self, call: Call) -> AsyncGenerator[Reply]:
+    def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
         """See `Worker.open`.
 
         Raises:
             AnswerInvalid: two answers are not of the form. Both are paid.
         """
         wanted = call.answer_format
-        if wanted is None:
-            async with self._worker.open(call) as reply:
-                yield reply
-            return
+        return self._worker.open(call) if wanted is None else self._open(call, wanted)
+
+    @asynccontextmanager
+    async def _open(self, call: Call, wanted: AnswerFormat) -> AsyncGenerator[Reply]:
         told = self._translate(wanted, call.tools)
         call = replace(call, answer_format=told.native)
         if told.instructions:

@@ -7,7 +7,7 @@ fit is a failure before the first token: nothing of it is shown, it is paid, and
 
 import time
 from collections.abc import AsyncGenerator, Callable
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import replace
 
 from conductor.errors import ContentFiltered, WorkerError, WorkerRefused, WorkerUnavailable
@@ -41,18 +41,22 @@ class Continuing(Layer):
         super().__init__(worker)
         self._prefills = prefills
 
-    @asynccontextmanager
-    async def open(self, call: Call) -> AsyncGenerator[Reply]:
+    def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
         """See `Worker.open`.
 
         Raises:
             WorkerUnavailable: also where what comes does not go on with the prefix.
         """
+        if not call.prefix:
+            return self._worker.open(call)
+        if not call.prefix.strip():  # there is nothing to go on with
+            return self._worker.open(replace(call, prefix=""))
+        return self._open(call)
+
+    @asynccontextmanager
+    async def _open(self, call: Call) -> AsyncGenerator[Reply]:
         async with AsyncExitStack() as opened:
-            if not call.prefix.strip():  # there is nothing to go on with
-                yield await opened.enter_async_context(self._worker.open(replace(call, prefix="")))
-            else:
-                yield await self._continue(opened, call)
+            yield await self._continue(opened, call)
 
     async def _continue(self, opened: AsyncExitStack, call: Call) -> Reply:
         failed: tuple[Attempt, ...] = ()

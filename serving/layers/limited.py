@@ -85,11 +85,21 @@ class Limited(Layer):
     @asynccontextmanager
     async def open(self, call: Call) -> AsyncGenerator[Reply]:
         """See `Worker.open`."""
-        async with self._place(call), self._worker.open(call) as reply:
-            yield reply
+        await self._take_place(call)
+        began_s = time.monotonic()
+        if not self.open_calls:
+            self._moved_s = began_s
+        self.open_calls += 1
+        try:
+            async with self._worker.open(call) as reply:
+                yield reply
+        finally:
+            self.open_calls -= 1
+            self._moved_s = time.monotonic()
+            self._average(self._moved_s - began_s)
+            self._turns.give_back()
 
-    @asynccontextmanager
-    async def _place(self, call: Call) -> AsyncGenerator[None]:
+    async def _take_place(self, call: Call) -> None:
         self.queued += 1
         self._coming.pop(call.site.run, None)
         try:
@@ -97,17 +107,6 @@ class Limited(Layer):
                 await self._turns.take(call.priority, call.payer)
         finally:
             self.queued -= 1
-        began_s = time.monotonic()
-        if not self.open_calls:
-            self._moved_s = began_s
-        self.open_calls += 1
-        try:
-            yield
-        finally:
-            self.open_calls -= 1
-            self._moved_s = time.monotonic()
-            self._average(self._moved_s - began_s)
-            self._turns.give_back()
 
     def _average(self, held_s: float) -> None:
         self._held_s += (held_s - self._held_s) * (NEWEST if self._held_s else 1.0)

@@ -1,7 +1,6 @@
 """Nobody whom the run's permit leaves out, and no longer thought than it allows."""
 
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 
 from conductor.errors import WorkerRefused
@@ -24,8 +23,7 @@ class Permitted(Layer):
         super().__init__(worker)
         self._default_effort = default_effort
 
-    @asynccontextmanager
-    async def open(self, call: Call) -> AsyncGenerator[Reply]:
+    def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
         """See `Worker.open`.
 
         Raises:
@@ -37,8 +35,7 @@ class Permitted(Layer):
         effort = limit_effort(call.sampling.effort, call.permit.max_effort, self._default_effort)
         if effort != call.sampling.effort:
             call = replace(call, sampling=replace(call.sampling, effort=effort))
-        async with self._worker.open(call) as reply:
-            yield reply
+        return self._worker.open(call)
 
 
 def limit_effort(effort: str | None, most: str | None, default: str) -> str | None:

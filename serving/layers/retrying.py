@@ -72,8 +72,8 @@ class Retrying(Layer):
         for number in count(1):
             began_s = time.monotonic()
             try:
-                site = replace(call.site, attempt=call.site.attempt + len(failed))
-                reply = await opened.enter_async_context(self._worker.open(replace(call, site=site)))
+                again = _count_attempts(call, len(failed)) if failed else call
+                reply = await opened.enter_async_context(self._worker.open(again))
             except WorkerError as exc:
                 wait_s, took_s = self._wait_s(number, exc), time.monotonic() - began_s
                 is_worth_it = self._may_help(exc) and wait_s < _patience_s(call)
@@ -102,6 +102,11 @@ class Retrying(Layer):
         """
         bound_s = min(self._max_wait_s, self._first_wait_s * 2 ** (number - 1))
         return max(_retry_after_s(error), random.uniform(0, bound_s))
+
+
+def _count_attempts(call: Call, before: int) -> Call:
+    """`call` as one that so many others have come before."""
+    return replace(call, site=replace(call.site, attempt=call.site.attempt + before))
 
 
 def _patience_s(call: Call) -> float:

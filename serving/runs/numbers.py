@@ -2,9 +2,8 @@
 are removed.
 """
 
-from dataclasses import replace
-
 from conductor.model.failure import Attempt, Failure
+from conductor.model.field_values import copy_with
 from conductor.model.messages import PendingCall, ToolCall
 from conductor.model.reply import CallResult
 from conductor.model.tools import NO_TOOLS
@@ -47,9 +46,9 @@ def event_numbers(event: Event) -> Event:
         case PlanStarted() | StepPlanned() | PlanEnded():
             return _plan_event(event)
         case StepStarted():
-            return replace(event, prompt=())
+            return copy_with(event, prompt=())
         case StepFinished(result=result):
-            return replace(event, result=_result(result) or result)
+            return copy_with(event, result=_result(result) or result)
         case StepWaits() | RunSuspended() | ResultsGiven():
             return _tool_event(event)
         case StepAborted() | StepRestarted() | StepContinued():
@@ -57,48 +56,48 @@ def event_numbers(event: Event) -> Event:
         case CallQueued() | CallFailed():
             return _call_event(event)
         case RunFinished(answer=answer):
-            return replace(event, answer=_length(answer))
+            return copy_with(event, answer=_length(answer))
         case RunFailed(failure=failure):
-            return replace(event, failure=_failure(failure) or failure)
+            return copy_with(event, failure=_failure(failure) or failure)
         case AnswerDelta() | WorkDelta():
-            return replace(event, text="", reasoning="")
+            return copy_with(event, text="", reasoning="")
         case _:
             return event
 
 
 def _call_event(event: CallQueued | CallFailed) -> Event:
     if isinstance(event, CallQueued):
-        return replace(event, why=_length(event.why))
-    return replace(event, attempt=_attempt(event.attempt))
+        return copy_with(event, why=_length(event.why))
+    return copy_with(event, attempt=_attempt(event.attempt))
 
 
 def _break_event(event: StepAborted | StepRestarted | StepContinued) -> Event:
     failure, result = _failure(event.failure), _result(event.result)
     if isinstance(event, StepAborted):
-        return replace(event, failure=failure, result=result)
-    return replace(event, failure=failure or event.failure, result=result or event.result)
+        return copy_with(event, failure=failure, result=result)
+    return copy_with(event, failure=failure or event.failure, result=result or event.result)
 
 
 def _tool_event(event: StepWaits | RunSuspended | ResultsGiven) -> Event:
     match event:
         case StepWaits(result=result, calls=calls):
             numbers = _result(result) or result
-            return replace(event, result=numbers, calls=tuple(_pending(each) for each in calls))
+            return copy_with(event, result=numbers, calls=tuple(_pending(each) for each in calls))
         case RunSuspended(calls=calls, text=text):
-            return replace(event, calls=tuple(_pending(each) for each in calls), text=_length(text))
+            return copy_with(event, calls=tuple(_pending(each) for each in calls), text=_length(text))
         case ResultsGiven():
-            return replace(event, given=Given(()))
+            return copy_with(event, given=Given(()))
 
 
 def _plan_event(event: PlanStarted | StepPlanned | PlanEnded) -> Event:
     match event:
         case PlanStarted():
-            return replace(event, prompt=())
+            return copy_with(event, prompt=())
         case StepPlanned(planned=step):
-            written = replace(step, subtask=_length(step.subtask), needs=_length(step.needs))
-            return replace(event, planned=written)
+            written = copy_with(step, subtask=_length(step.subtask), needs=_length(step.needs))
+            return copy_with(event, planned=written)
         case PlanEnded():
-            return replace(
+            return copy_with(
                 event,
                 result=_result(event.result),
                 rejection=_failure(event.rejection),
@@ -110,13 +109,13 @@ def _plan_event(event: PlanStarted | StepPlanned | PlanEnded) -> Event:
 def record_numbers(record: Record) -> Record:
     """Likewise one record."""
     task = record.task
-    return replace(
+    return copy_with(
         record,
-        task=replace(
+        task=copy_with(
             task,
             conversation=(),
             plan=None,
-            sampling=replace(task.sampling, stop=()),
+            sampling=copy_with(task.sampling, stop=()),
             tools=NO_TOOLS,
             answer_format=None,
             echo={},
@@ -131,24 +130,24 @@ def record_numbers(record: Record) -> Record:
 
 def _segment(segment: Segment) -> Segment:
     given = None if segment.given is None else Given(())
-    return replace(segment, text=_length(segment.text), given=given)
+    return copy_with(segment, text=_length(segment.text), given=given)
 
 
 def _turn(turn: StepTurn) -> StepTurn:
     calls = tuple(_pending(each) for each in turn.calls)
-    return replace(turn, result=_result(turn.result) or turn.result, calls=calls, results=(), said=())
+    return copy_with(turn, result=_result(turn.result) or turn.result, calls=calls, results=(), said=())
 
 
 def _pending(each: PendingCall) -> PendingCall:
-    return replace(each, call=_tool_call(each.call))
+    return copy_with(each, call=_tool_call(each.call))
 
 
 def _tool_call(call: ToolCall) -> ToolCall:
-    return replace(call, arguments=_length(call.arguments))
+    return copy_with(call, arguments=_length(call.arguments))
 
 
 def _plan(plan: PlanRecord) -> PlanRecord:
-    return replace(
+    return copy_with(
         plan,
         prompt=(),
         steps=tuple(_step(step) for step in plan.steps),
@@ -161,7 +160,7 @@ def _plan(plan: PlanRecord) -> PlanRecord:
 
 
 def _step(step: StepRecord) -> StepRecord:
-    return replace(
+    return copy_with(
         step,
         subtask=_length(step.subtask),
         needs=_length(step.needs),
@@ -177,7 +176,7 @@ def _step(step: StepRecord) -> StepRecord:
 def _result(result: CallResult | None) -> CallResult | None:
     if result is None:
         return None
-    return replace(
+    return copy_with(
         result,
         output=_length(result.output),
         reasoning=_length(result.reasoning),
@@ -194,7 +193,7 @@ def _failure(failure: Failure | None) -> Failure | None:
         return None
     facts = {name: fact for name, fact in failure.facts.items() if not isinstance(fact, str) or name in NAMES}
     message, attempts = _length(failure.message), _attempts(failure.attempts)
-    return replace(failure, message=message, detail="", facts=facts, attempts=attempts)
+    return copy_with(failure, message=message, detail="", facts=facts, attempts=attempts)
 
 
 NAMES = ("reason", "worker", "param")
@@ -206,7 +205,7 @@ def _attempts(attempts: tuple[Attempt, ...]) -> tuple[Attempt, ...]:
 
 
 def _attempt(attempt: Attempt) -> Attempt:
-    return replace(attempt, message=_length(attempt.message), detail="")
+    return copy_with(attempt, message=_length(attempt.message), detail="")
 
 
 def _length(text: str) -> str:

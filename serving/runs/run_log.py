@@ -33,8 +33,8 @@ def describe(span: spans.Span, record: Record) -> None:
     span.set_attributes({spans.ROUNDS: record.rounds, spans.STATUS: record.status})
     if record.fallback:
         span.set_attribute(spans.FALLBACK, record.fallback)
-    if record.cost_usd is not None:
-        span.set_attribute(spans.COST_USD, float(record.cost_usd))
+    if (cost_usd := record.cost_usd) is not None:
+        span.set_attribute(spans.COST_USD, float(cost_usd))
     if record.failure:
         spans.mark_failed(span, record.failure.code, record.failure.explanation)
 
@@ -42,18 +42,19 @@ def describe(span: spans.Span, record: Record) -> None:
 def log(records: RunRecords) -> None:
     """One line a run: numbers and names, no prompt and no answer; and what went wrong, in full."""
     record = records.record
-    used, began_s = record.usage, record.answer_began_s
+    used, cost_usd, began_s = record.usage, record.cost_usd, record.answer_began_s
+    calls = record.calls
     fields = {
         "id": record.id,
         "model": record.model,
         "status": record.status,
         "plans": len(record.plans),
         "steps": len(record.steps),
-        "workers": sorted({call.worker for call in record.calls}),
+        "workers": sorted({call.worker for call in calls}),
         "input_tokens": used.input_tokens,
         "output_tokens": used.output_tokens,
         "cached_input_tokens": used.cached_input_tokens,
-        "cost_usd": None if record.cost_usd is None else float(record.cost_usd),
+        "cost_usd": None if cost_usd is None else float(cost_usd),
         "cost_is_bound": record.cost_is_bound,
         "wall_s": round(record.wall_s, 4),
         "critical_path_s": round(record.critical_path_s, 4),
@@ -65,9 +66,7 @@ def log(records: RunRecords) -> None:
         "trace_id": record.trace_id,
         "training": record.task.permit.trains,
         "cached_from": record.cached_from or None,
-        "deployments": sorted(
-            {f"{call.worker}@{call.deployment}" for call in record.calls if call.deployment}
-        ),
+        "deployments": sorted({f"{call.worker}@{call.deployment}" for call in calls if call.deployment}),
         "key_id": record.account.key_id or None,
         "team_id": record.account.team_id or None,
     }

@@ -29,6 +29,7 @@ from bench import (
     upstream,
     vs_litellm,
     vs_smg,
+    watching,
 )
 from bench.cli import ISOLATED, PARTS, list_shared_parts, table
 from bench.client import Client
@@ -115,6 +116,7 @@ def everything() -> list[Figure]:
                 for name in ("plain", "sqlite", "postgresql")
             }
         ),
+        *watching.figures({n: [watching.WatchedRun(20.0 + n, 900.0 + n)] for n in watching.WATCHERS}),
         *autoscaling.figures(a_scaled_run()),
         *two_engines.figures([True], 30.0, {1: 6.0, 2: 4.0}),
         *adapters.figures(A_SWITCHED_RUN, [A_TO_B]),

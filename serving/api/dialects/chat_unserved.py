@@ -59,17 +59,23 @@ def refuse_unserved(request: UnservedFields, messages: Sequence[UnservedMessageF
     Raises:
         BadTask: one of them would change the answer.
     """
-    for name, field in UnservedFields.model_fields.items():
+    for name, neutral in _NEUTRAL.items():
         if name == "functions" and request.function_call == "none":
             continue  # offered, and none may be called
-        _refuse(name, getattr(request, name), field.metadata)
+        _refuse(name, getattr(request, name), neutral)
     for index, message in enumerate(messages):
-        for name, field in UnservedMessageFields.model_fields.items():
-            _refuse(f"messages[{index}].{name}", getattr(message, name), field.metadata)
+        for name in UnservedMessageFields.model_fields:
+            if value := getattr(message, name):
+                _refuse(f"messages[{index}].{name}", value)
 
 
-def _refuse(place: str, value: object, metadata: Sequence[object]) -> None:
-    neutral = [each for mark in metadata if isinstance(mark, Neutral) for each in mark.values]
+_NEUTRAL = {
+    name: [each for mark in field.metadata if isinstance(mark, Neutral) for each in mark.values]
+    for name, field in UnservedFields.model_fields.items()
+}
+
+
+def _refuse(place: str, value: object, neutral: Sequence[object] = ()) -> None:
     switched_on = place == "web_search_options" and value == {}  # there, any object asks for the search
     if (not value or value in neutral) and not switched_on:
         return

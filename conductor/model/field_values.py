@@ -1,0 +1,44 @@
+"""The values of a dataclass's fields, all at once.
+
+The standard library reads them one by one, by name. That is most of what an event costs: it copies the run's record, and
+each of its values is looked at for secrets and written as JSON.
+"""
+
+from collections.abc import Callable
+from dataclasses import fields
+from functools import cache
+from operator import attrgetter
+from typing import Any, TypeVar, cast
+
+T = TypeVar("T")
+Reader = Callable[[Any], tuple[Any, ...]]
+
+
+@cache
+def names_and_reader(kind: type[Any]) -> tuple[tuple[str, ...], Reader]:
+    """The names of a dataclass's fields, and what reads their values in that order."""
+    names = tuple(each.name for each in fields(kind))
+    if len(names) < 2:  # `attrgetter` gives the value itself for one name, and takes no fewer
+        return names, lambda value: tuple(getattr(value, name) for name in names)
+    return names, attrgetter(*names)
+
+
+def copy_with(value: T, **changes: object) -> T:
+    """`value` with other values in some fields: `dataclasses.replace` in two thirds of its time. For classes whose
+    fields are all arguments by position.
+
+    Raises:
+        KeyError: it has no such field.
+    """
+    kind = cast(type[Any], type(value))
+    _, read = names_and_reader(kind)
+    values, places = list(read(value)), _places(kind)
+    for name, changed in changes.items():
+        values[places[name]] = changed
+    return cast(T, kind(*values))
+
+
+@cache
+def _places(kind: type[Any]) -> dict[str, int]:
+    names, _ = names_and_reader(kind)
+    return {name: place for place, name in enumerate(names)}
