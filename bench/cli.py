@@ -37,6 +37,7 @@ from bench import (
     two_engines,
     upstream,
     vs_litellm,
+    vs_smg,
     watching,
 )
 from bench.client import Client
@@ -84,6 +85,7 @@ SHARED = (
 )
 ISOLATED = [
     Part("replicas", replicas.ROUNDS * len(replicas.REPLICAS), replicas.measure),
+    Part("smg", vs_smg.ROUNDS, vs_smg.measure),
     Part("metering", metering.ROUNDS + metering.RATE_ROUNDS, metering.measure),
     Part("tool_turns", tool_turns.ROUNDS, tool_turns.measure),
     Part("watching", watching.ROUNDS * len(watching.WATCHERS), watching.measure),
