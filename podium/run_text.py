@@ -104,12 +104,13 @@ def _step_event(event: Json) -> tuple[str, str] | None:
             return None
 
 
-def run_tree(record: Json, *, words: bool) -> Tree:
+def run_tree(record: Json, *, words: bool, prompts: bool = False) -> Tree:
     """A run with its plans and their steps.
 
     Args:
         record: as `GET /v1/workflows/{id}` gives it.
         words: with what each step said.
+        prompts: with what each step was shown.
     """
     head = cell(f"{record['model']}  ", style="bold").append(
         inert(record["status"]), STYLES.get(record["status"], "")
@@ -118,6 +119,7 @@ def run_tree(record: Json, *, words: bool) -> Tree:
         f"  {seconds(record['wall_s'])}  {dollars(record['cost_usd'])}  {inert(record['id'])}", "not bold"
     )
     tree = Tree(head, guide_style="dim")
+    tree.add(_about(record))
     for plan in record["plans"]:
         writer = f"{plan['source']}" + (f" by {plan['worker']}" if plan["worker"] else "")
         took = _took(plan)
@@ -128,11 +130,24 @@ def run_tree(record: Json, *, words: bool) -> Tree:
         branch = tree.add(line)
         for step in record["steps"]:
             if step["plan"] == plan["plan"]:
-                _add_step(branch, step, words=words)
+                _add_step(branch, step, words=words, prompts=prompts)
     return tree
 
 
-def _add_step(branch: Tree, step: Json, *, words: bool) -> None:
+def _about(record: Json) -> Text:
+    """When it began, for whom, along which path its time went, and what it was asked."""
+    began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record["created"]))
+    account: Json = record.get("account") or {}
+    team = f", for the team {account['team_id']}" if account.get("team_id") else ""
+    path_s = record.get("critical_path_s")
+    path = f", critical path {seconds(path_s)}" if path_s else ""
+    messages: list[Json] = record.get("messages") or []
+    content: object = next((each["content"] for each in reversed(messages) if each["role"] == "user"), None)
+    question = f": {brief(content)}" if isinstance(content, str) else ""
+    return cell(f"began {began}{team}{path}{question}", "dim")
+
+
+def _add_step(branch: Tree, step: Json, *, words: bool, prompts: bool) -> None:
     reads = ", ".join(str(read + 1) for read in step["access"])
     name = (
         step["worker"]
@@ -144,17 +159,20 @@ def _add_step(branch: Tree, step: Json, *, words: bool) -> None:
         inert(step["status"]).replace("_", " "), STYLES.get(step["status"], "")
     )
     cost = dollars(step["cost_usd"]) if step["ended_s"] is not None and step["started_s"] is not None else ""
-    line.append(f"  {_took(step)}  {cost}")
+    at = f" from {seconds(step['started_s']) or '0 s'}" if step["started_s"] is not None else ""
+    line.append(f"  {_took(step)}{at}  {cost}")
     leaf = branch.add(line)
     leaf.add(cell(brief(step["subtask"]) or "the question itself", "italic"))
     for attempt in step["attempts"]:
         leaf.add(cell(f"tried {attempt['worker']}: {brief(attempt['message'])}", "red"))
     if step["error"]:
         leaf.add(cell(brief(step["error"]["message"], 300), "red"))
+    for message in step["prompt"] if prompts else ():
+        leaf.add(cell(f"{message['role']}: {message['content']}".rstrip(), "dim"))
     if words and step["output"]:
         leaf.add(cell(step["output"].rstrip()))
     if step["inner"]:
-        leaf.add(run_tree(step["inner"], words=words))
+        leaf.add(run_tree(step["inner"], words=words, prompts=prompts))
 
 
 def _took(part: Json) -> str:

@@ -74,6 +74,7 @@ def show(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("id", nargs="?", help="of the run; without it, the newest")
     parser.add_argument("--follow", action="store_true", help="tell what happens until it ends, then show it")
+    parser.add_argument("--prompts", action="store_true", help="with what each step was shown")
     parser.add_argument("--words", action="store_true", help="with what each step said, and the answer")
     parser.add_argument("--json", action="store_true", help="the whole record as JSON")
     options = parser.parse_args(arguments)
@@ -97,7 +98,7 @@ def show_run(client: Client, options: argparse.Namespace) -> int:
     from podium.run_text import inert, run_tree, terminal
 
     out = terminal()
-    out.print(run_tree(record, words=options.words))
+    out.print(run_tree(record, words=options.words, prompts=options.prompts))
     if not record["content"]:
         out.print("Texts of this run are not kept, only how long they were.", style="dim")
     if options.words:
@@ -159,7 +160,9 @@ def list_models(client: Client, *, as_json: bool) -> int:
 
     from podium.run_text import cell, terminal
 
-    table = Table("name", "kind", "what it is", box=None, pad_edge=False, header_style="bold")
+    table = Table(
+        "name", "kind", "what it is", "$ per million in, out", box=None, pad_edge=False, header_style="bold"
+    )
     for each in found:
         about: Json = each["podium"]
         conductor: Json = about.get("conductor") or {}
@@ -168,6 +171,8 @@ def list_models(client: Client, *, as_json: bool) -> int:
             "workflow": "a fixed plan",
             "conductor": f"plans by {conductor.get('worker')}",
         }[about["kind"]]
-        table.add_row(cell(each["id"]), about["kind"], cell(what))
+        price: Json = about.get("price") or {}
+        rates = ", ".join(f"{price[name]:g}" for name in ("input_usd_per_mtok", "output_usd_per_mtok") if name in price)  # fmt: skip
+        table.add_row(cell(each["id"]), about["kind"], cell(what), rates)
     terminal().print(table)
     return 0

@@ -111,6 +111,9 @@ async def test_runs_are_listed_filtered_and_shown_as_a_tree(api: Served, capsys:
         assert said in shown.out, said
     assert "\x1b" not in shown.out, "what a model says does not command the terminal"
     assert "\x07" not in shown.out
+    prompts = await podium(capsys, "show", run["id"], "--prompts", "--url", api.url)
+    for said in ("began 20", "critical path", ": Why is", "user: ", "Find a reason.", " from "):
+        assert said in prompts.out, said
     assert json.loads((await podium(capsys, "show", "--json", "--url", api.url)).out)["model"] == "duo"
     absent = await podium(capsys, "show", "wf_absent", "--url", api.url)
     assert (absent.code, "No run" in absent.err) == (1, True)
