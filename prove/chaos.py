@@ -128,7 +128,7 @@ async def prove(
 
 HEADINGS = (
     *("killed", "workflows", "finished", "clear error", "broken transfers", "not let in", "looked whole"),
-    *("records of broken", "kept", "recovered", "service back, s", "replaced, s"),
+    *("records of broken", "kept", "recovered", "service back, s", "engine back, s", "replaced, s"),
 )
 
 

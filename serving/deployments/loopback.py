@@ -7,6 +7,7 @@ has an address of loopback, there is no such network. That is 127.0.0.1, or anot
 run on one machine; callers are told the node's, so it must be that one.
 """
 
+from functools import partial
 from ipaddress import ip_address
 from typing import Any, cast
 
@@ -25,6 +26,8 @@ def listen_on_loopback() -> None:
     address = ip_address(cast(Any, ray.util).get_node_ip_address())
     if address.is_loopback:
         own = f"[{address}]:0" if address.version == 6 else f"{address}:0"
-        _replica.add_port_to_grpc_server = lambda server, asked: _add_port(
-            server, own if asked == EVERYWHERE else asked
-        )
+        _replica.add_port_to_grpc_server = partial(_add_port_at, own)
+
+
+def _add_port_at(own: str, server: Any, address: str) -> int:
+    return _add_port(server, own if address == EVERYWHERE else address)
