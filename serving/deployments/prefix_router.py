@@ -61,12 +61,12 @@ class PrefixRouter(RaysRouter):
 
     def on_replica_actor_died(self, replica_id: Any) -> None:
         """It gets no call from now on."""
-        cast(Any, super(RaysRouter, self)).on_replica_actor_died(replica_id)  # over the one that asks the actor
+        super(RaysRouter, self).on_replica_actor_died(replica_id)  # over the one that asks the actor
         self._memory.set_replicas({each.to_full_id_str() for each in self._replica_id_set})
 
     def update_replicas(self, replicas: list[Any]) -> None:
         """These there are."""
-        cast(Any, super(RaysRouter, self)).update_replicas(replicas)
+        super(RaysRouter, self).update_replicas(replicas)
         self._memory.set_replicas({each.to_full_id_str() for each in self._replica_id_set})
 
     def on_request_routed(self, pending_request: Any, replica_id: Any, result: Any) -> None:
