@@ -49,7 +49,7 @@ SETTINGS: Json = {
     "router": TWO | {"drain_s": 5},
     "limits": {"first_byte_s": 0},
 }  # fmt: skip
-SPREAD = ("router", "vllm-engine")
+ROUTER, ENGINE = "router", "vllm-engine"
 OF_LOCAL_SETTINGS = "writer"
 """The worker of cluster/local.yaml whose engine is the real one."""
 KILLED_AFTER_S = 4.0
@@ -63,6 +63,12 @@ STATUS = "SELECT status FROM run WHERE id = :id"
 def settings_with(worker: Json) -> Json:
     """What is served, with this worker as the engine."""
     return SETTINGS | {"workers": [*SETTINGS["workers"], worker]}
+
+
+def replicas_of(settings: Json) -> dict[str, int]:
+    """Of each deployment."""
+    (engine,) = [each for each in settings["workers"] if each["kind"] == "vllm"]
+    return {ROUTER: settings["router"]["min_replicas"], ENGINE: engine["scale"].get("min_replicas", 1)}
 
 
 def real_engine() -> Json:
@@ -89,6 +95,7 @@ async def _settle(database: Database) -> None:
 
 async def play_round(cluster: Cluster, database: Database, kind: str, workflows: int) -> Found:
     """Kill one process of `kind` among so many workflows."""
+    await cluster.wait_until_whole()
     before, alive = dict(await rows(database, KEPT)), len(processes(cluster, kind))
     async with open_session() as session:
         load = Load(session, cluster.url)
@@ -116,7 +123,7 @@ async def prove(
     """So many rounds of each kind, on one cluster."""
     told: list[tuple[str, Found]] = []
     async with (
-        Cluster(settings, SPREAD, uses_haproxy=uses_haproxy) as cluster,
+        Cluster(settings, replicas_of(settings), uses_haproxy=uses_haproxy) as cluster,
         await open_database(sqlite_address(cluster.store)) as database,
     ):
         for kind in (kind for _ in range(rounds) for kind in kinds):

@@ -41,8 +41,6 @@ ADDRESS = "127.0.0.2"
 WORKERS = (1, 2)
 STARTS_WITHIN_S = 300.0
 ENDS_WITHIN_S = 10.0
-READY_IN_A_ROW = 4
-"""Requests that go to one router or the other."""
 OF_ONE_MACHINE = (
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER",  # that a node is all of its cluster
     "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S",
@@ -55,7 +53,7 @@ class Cluster:
 
     Args:
         settings: what is served.
-        spread: the deployments of which no worker node has two replicas.
+        replicas: of each deployment; no worker node has two of one.
         uses_haproxy: as clusters do; else Serve's own proxy.
         log: gets the output of all.
 
@@ -66,12 +64,13 @@ class Cluster:
     def __init__(
         self,
         settings: Json,
-        spread: Sequence[str],
+        replicas: Mapping[str, int],
         *,
         uses_haproxy: bool = True,
         log: Path = LOGS / "chaos.log",
     ) -> None:
-        self._settings, self._spread, self.uses_haproxy, self.log = settings, spread, uses_haproxy, log
+        self._settings, self._replicas, self.uses_haproxy, self.log = settings, replicas, uses_haproxy, log
+        self._expected = {name: {"running": n} for name, n in replicas.items()}
         self._gcs, self._port = free_port(), free_port()
         self.url = f"http://{HOST}:{self._port}"
         self.tag = f"{ROOT}:{self._port}:{uuid.uuid4().hex}"
@@ -119,7 +118,7 @@ class Cluster:
             self._start_worker(node)
         run = ["-m", "ray.serve.scripts", "run", "--app-dir", str(ROOT), str(self._write_config())]
         self._run("application", run, {NODE: "0", "RAY_ADDRESS": f"{ADDRESS}:{self._gcs}"})
-        await self._wait_until_ready()
+        await self.wait_until_whole()
 
     def _write_config(self) -> Path:
         assert self._folder is not None
@@ -127,7 +126,7 @@ class Cluster:
         settings.write_text(yaml.safe_dump(self._settings))
         application = {
             "name": "podium", "route_prefix": "/", "import_path": "serving.app:build_app", "args": {"settings": str(settings)},
-            "deployments": [{"name": name, "max_replicas_per_node": 1} for name in self._spread],
+            "deployments": [{"name": name, "max_replicas_per_node": 1} for name in self._replicas],
         }  # fmt: skip
         http = {"host": HOST, "port": self._port}
         config.write_text(
@@ -180,13 +179,17 @@ class Cluster:
             "PODIUM_STORE_URL": f"sqlite:///{self.store}",
         }
 
-    async def _wait_until_ready(self) -> None:
-        """Until the routers of both workers find every engine up."""
-        ready = 0
+    async def wait_until_whole(self) -> None:
+        """Until each node has its replicas again, and nothing is missing.
+
+        Raises:
+            ProofError: it took too long.
+        """
         until = asyncio.get_running_loop().time() + STARTS_WITHIN_S
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session:
-            while ready < READY_IN_A_ROW:
-                ready = ready + 1 if await _is_ready(session, self.url) else 0
+            while not (
+                await _is_ready(session, self.url) and await _replicas(session, self.url) == self._expected
+            ):
                 self._check(asyncio.get_running_loop().time() < until, "the application")
                 await asyncio.sleep(0.5)
 
@@ -218,6 +221,14 @@ async def _is_ready(session: aiohttp.ClientSession, url: str) -> bool:
         async with session.get(f"{url}/readyz") as answer:
             return (await answer.json())["status"] == "ready"
     return False
+
+
+async def _replicas(session: aiohttp.ClientSession, url: str) -> Json:
+    """By deployment and state."""
+    with contextlib.suppress(aiohttp.ClientError, TimeoutError, OSError, ValueError):
+        async with session.get(f"{url}/v1/replicas") as answer:
+            return (await answer.json()).get("replicas", {})
+    return {}
 
 
 def _node_of(process: psutil.Process) -> int | None:

@@ -55,18 +55,22 @@ class PrefixRouter(RaysRouter):
         """Called by Ray Serve, once."""
         self._memory = PrefixMemory()
         # An actor given keeps Ray's from being made; all that would call it is below.
-        cast(Any, super()).initialize_state(
-            imbalanced_threshold=imbalanced_threshold, tree_actor=cast(Any, self._memory)
-        )
+        rays: Any = super()
+        rays.initialize_state(imbalanced_threshold=imbalanced_threshold, tree_actor=self._memory)
+
+    @property
+    def _above(self) -> Any:
+        """What Ray's router is made of, over the methods in which it asks its actor."""
+        return super(RaysRouter, self)
 
     def on_replica_actor_died(self, replica_id: Any) -> None:
         """It gets no call from now on."""
-        super(RaysRouter, self).on_replica_actor_died(replica_id)  # over the one that asks the actor
+        self._above.on_replica_actor_died(replica_id)
         self._memory.set_replicas({each.to_full_id_str() for each in self._replica_id_set})
 
     def update_replicas(self, replicas: list[Any]) -> None:
         """These there are."""
-        super(RaysRouter, self).update_replicas(replicas)
+        self._above.update_replicas(replicas)
         self._memory.set_replicas({each.to_full_id_str() for each in self._replica_id_set})
 
     def on_request_routed(self, pending_request: Any, replica_id: Any, result: Any) -> None:

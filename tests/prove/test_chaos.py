@@ -2,7 +2,7 @@
 
 import pytest
 
-from prove.chaos import SPREAD, STAND_IN, Json, real_engine, settings_with
+from prove.chaos import ENGINE, STAND_IN, Json, real_engine, replicas_of, settings_with
 from prove.chaos_load import Found
 from prove.chaos_victims import kinds_of
 from serving.settings.settings import Settings
@@ -11,7 +11,8 @@ from serving.settings.settings import Settings
 @pytest.mark.parametrize("worker", [STAND_IN, real_engine()], ids=["stand-in", "real"])
 def test_what_is_served_among_the_kills_are_valid_settings_with_an_engine(worker: Json) -> None:
     settings = Settings.model_validate(settings_with(worker))
-    assert f"vllm-{settings.worker('engine').name}" in SPREAD
+    assert f"vllm-{settings.worker('engine').name}" == ENGINE
+    assert replicas_of(settings_with(worker))[ENGINE] == (2 if worker is STAND_IN else 1)
 
 
 def test_a_real_engine_and_haproxy_can_be_killed_only_where_they_are() -> None:
