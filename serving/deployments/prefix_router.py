@@ -61,7 +61,7 @@ class PrefixRouter(RaysRouter):
     @property
     def _above(self) -> Any:
         """What Ray's router is made of, over the methods in which it asks its actor."""
-        return super(RaysRouter, self)
+        return cast(Any, super(RaysRouter, self))
 
     def on_replica_actor_died(self, replica_id: Any) -> None:
         """It gets no call from now on."""
