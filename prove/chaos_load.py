@@ -13,8 +13,8 @@ ARRIVE_IN_S = 3.0
 """That all workflows begin in."""
 PROBED_EVERY_S, PROBED_AFTER_S = 0.1, 5.0
 """Short requests are sent so often; for so long after the last workflow."""
-ASKED_AGAIN = 30
-"""How often a kept stream is sent again, a second apart."""
+ASKED_AGAIN = 60
+"""How often a kept stream is sent again, a second apart: Ray Serve takes half a minute to replace a proxy."""
 
 
 @dataclass
