@@ -86,7 +86,7 @@ prove-ledger: setup-base ## no budget is overspent: 1,000 requests at once, 4 ro
 prove-records: setup-base ## runs outlive their router: 500 runs, one of two routers killed
 	@$(BIN)/python -m prove.records $(PROVE)
 
-prove-chaos: setup-base ## processes of a real Ray Serve killed among 200 workflows: router, engine's replica, proxy, controller; PROVE="--rounds 1 --kinds router"
+prove-chaos: setup-base ## a Ray cluster of three nodes here, killed among 200 workflows: a router, a replica, the proxy, the controller, a node; PROVE="--rounds 3 --kinds node --real-engine"
 	@$(BIN)/python -m prove.chaos $(PROVE)
 
 prove-overload: setup-base ## up to ten times what workers' slots can serve: goodput, p99, memory, 429; PROVE="--worst-s 120"

@@ -1,5 +1,6 @@
-"""`make prove-chaos`: processes of a real local Ray Serve are killed (SIGKILL) while workflows run: a router replica, an engine's
-replica, the proxy, the controller.
+"""`make prove-chaos`: processes of a real Ray cluster of three nodes on this machine are killed (SIGKILL) while workflows run: a
+router, an engine's replica, a real engine's process, the proxy, the controller, and all of a worker node, in whose place a new one
+is started.
 
 A row for each kind. Exit 1 where an answer that broke off looked whole, or a run that is to outlive its client did not
 finish.
@@ -9,51 +10,80 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import yaml
 from rich.table import Table
 
-from cluster.local.server import Server
+from cluster.local.server import SETTINGS as LOCAL_SETTINGS
 from program.options import count
 from program.process import machine, wide_console
 from prove.audit import one, rows
+from prove.chaos_cluster import Cluster
 from prove.chaos_load import Found, Load
-from prove.chaos_victims import VICTIMS, kill_one, processes, wait_until_replaced
-from prove.routers import Json, open_session, prepare_process
+from prove.chaos_victims import kill_one, kinds_of, processes, wait_until_replaced
+from prove.routers import ROOT, Json, open_session, prepare_process
 from serving.database.address import sqlite_address
 from serving.database.database import Database
 from serving.database.migrate import open_database
 
 ENGINE_WORDS = 30
-WORDS = " ".join(f"word{n}" for n in range(30))
+WORDS = " ".join(f"word{n}" for n in range(ENGINE_WORDS))
+TWO: Json = {"min_replicas": 2, "max_replicas": 2, "num_cpus": 0.1}
+STAND_IN: Json = {
+    "name": "engine",
+    "kind": "vllm",
+    "model": "none",  # never read
+    "max_concurrency": 1000,
+    "stand_in": {"first_token_s": 0.05, "tokens_per_s": 10, "slots": 1000, "answer_tokens": ENGINE_WORDS},
+    "scale": TWO | {"max_ongoing_requests": 1000},
+}
 SETTINGS: Json = {
     "workers": [
         {"name": "first", "kind": "scripted", "replies": ["A reason."], "delay_s": 0.05, "max_concurrency": 1000},
         {"name": "slow", "kind": "scripted", "replies": [WORDS], "tokens_per_s": 10, "max_concurrency": 1000},
-        {
-            "name": "engine",
-            "kind": "vllm",
-            "model": "none",  # never read: a stand-in
-            "max_concurrency": 1000,
-            "stand_in": {"first_token_s": 0.05, "tokens_per_s": 10, "slots": 1000, "answer_tokens": ENGINE_WORDS},
-            "scale": {"min_replicas": 2, "max_replicas": 2, "num_cpus": 0.1, "max_ongoing_requests": 1000},
-        },
     ],
     "workflows": {
         "scripted": [{"worker": "first"}, {"worker": "slow", "subtask": "Say it.", "access": [0]}],
         "with-engine": [{"worker": "first"}, {"worker": "engine", "subtask": "Say it.", "access": [0]}],
     },
-    "router": {"min_replicas": 2, "max_replicas": 2, "num_cpus": 0.1, "drain_s": 5},
+    "router": TWO | {"drain_s": 5},
     "limits": {"first_byte_s": 0},
 }  # fmt: skip
+ROUTER, ENGINE = "router", "vllm-engine"
+OF_LOCAL_SETTINGS = "writer"
+"""The worker of cluster/local.yaml whose engine is the real one."""
 KILLED_AFTER_S = 4.0
 """From the first request on: most answers have begun by then."""
 SETTLES_WITHIN_S = 60.0
 UNDER_WAY = "SELECT count(*) FROM run WHERE ended_us IS NULL"
 KEPT = "SELECT status, count(*) FROM run WHERE kept = 1 GROUP BY status"
 STATUS = "SELECT status FROM run WHERE id = :id"
+
+
+def settings_with(worker: Json) -> Json:
+    """What is served, with this worker as the engine."""
+    return SETTINGS | {"workers": [*SETTINGS["workers"], worker]}
+
+
+def replicas_of(settings: Json) -> dict[str, int]:
+    """Of each deployment."""
+    (engine,) = [each for each in settings["workers"] if each["kind"] == "vllm"]
+    return {ROUTER: settings["router"]["min_replicas"], ENGINE: engine["scale"].get("min_replicas", 1)}
+
+
+def real_engine() -> Json:
+    """vLLM with the model that comes with Podium, as `make serve` starts it; one replica, and a fallback while that is
+    away.
+    """
+    local: list[Json] = yaml.safe_load((ROOT / LOCAL_SETTINGS).read_text())["workers"]
+    (worker,) = [each for each in local if each["name"] == OF_LOCAL_SETTINGS]
+    more = {
+        "name": "engine",
+        "max_output_tokens": ENGINE_WORDS,
+        "max_concurrency": 1000,
+        "fallbacks": ["slow"],
+    }
+    return worker | more
 
 
 async def _settle(database: Database) -> None:
@@ -63,15 +93,16 @@ async def _settle(database: Database) -> None:
             await asyncio.sleep(0.5)
 
 
-async def play_round(server: Server, database: Database, kind: str, workflows: int) -> Found:
+async def play_round(cluster: Cluster, database: Database, kind: str, workflows: int) -> Found:
     """Kill one process of `kind` among so many workflows."""
-    before, alive = dict(await rows(database, KEPT)), len(processes(server.tag, kind))
+    await cluster.wait_until_whole()
+    before, alive = dict(await rows(database, KEPT)), len(processes(cluster, kind))
     async with open_session() as session:
-        load = Load(session, server.url)
+        load = Load(session, cluster.url)
         work = asyncio.create_task(load.run(workflows))
         await asyncio.sleep(KILLED_AFTER_S)
-        load.note_kill(kill_one(server.tag, kind))
-        load.found.replaced_s = await wait_until_replaced(server.tag, kind, alive)
+        load.note_kill(kill_one(cluster, kind))
+        load.found.replaced_s = await wait_until_replaced(cluster, kind, alive)
         await work
     found = load.found
     try:
@@ -86,39 +117,45 @@ async def play_round(server: Server, database: Database, kind: str, workflows: i
     return found
 
 
-async def prove(kinds: Sequence[str], rounds: int, workflows: int) -> list[tuple[str, Found]]:
-    """So many rounds of each kind, on one server."""
+async def prove(
+    kinds: Sequence[str], rounds: int, workflows: int, settings: Json, uses_haproxy: bool
+) -> list[tuple[str, Found]]:
+    """So many rounds of each kind, on one cluster."""
     told: list[tuple[str, Found]] = []
-    with TemporaryDirectory() as folder:
-        settings = Path(folder) / "settings.yaml"
-        settings.write_text(yaml.safe_dump(SETTINGS))
-        with Server(settings=settings, port=0) as server:
-            assert server.folder is not None, "it runs"
-            async with await open_database(sqlite_address(server.folder.path / "podium.db")) as database:
-                for kind in kinds:
-                    found = [await play_round(server, database, kind, workflows) for _ in range(rounds)]
-                    told += [(kind, each) for each in found]
+    async with (
+        Cluster(settings, replicas_of(settings), uses_haproxy=uses_haproxy) as cluster,
+        await open_database(sqlite_address(cluster.store)) as database,
+    ):
+        for kind in (kind for _ in range(rounds) for kind in kinds):
+            found = await play_round(cluster, database, kind, workflows)
+            print(kind, *found.cells, sep=" | ", flush=True)
+            told.append((kind, found))
     return told
 
 
 HEADINGS = (
     *("killed", "workflows", "finished", "clear error", "broken transfers", "not let in", "looked whole"),
-    *("records of broken", "kept", "recovered", "service back, s", "replaced, s"),
+    *("records of broken", "kept", "recovered", "service back, s", "engine back, s", "replaced, s"),
 )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line."""
     parser = argparse.ArgumentParser(prog="make prove-chaos", description=__doc__)
-    parser.add_argument("--rounds", type=count, default=3, help="of each kind (%(default)s)")
+    parser.add_argument("--rounds", type=count, default=1, help="of each kind (%(default)s)")
     parser.add_argument("--workflows", type=count, default=200, help="of each round (%(default)s)")
-    parser.add_argument("--kinds", default=",".join(VICTIMS), help="whom to kill (%(default)s)")
+    parser.add_argument("--kinds", help="whom to kill (all that there are)")
+    parser.add_argument("--real-engine", action="store_true", help="vLLM in the place of the stand-in")
+    parser.add_argument("--proxy", choices=("haproxy", "serve"), default="haproxy", help="(%(default)s)")
     options = parser.parse_args(argv)
-    kinds: list[str] = options.kinds.split(",")
-    if unknown := set(kinds) - set(VICTIMS):
-        parser.error(f"--kinds: {', '.join(sorted(unknown))}: must be among {', '.join(VICTIMS)}")
+    has_haproxy = options.proxy == "haproxy"
+    allowed = kinds_of(has_haproxy=has_haproxy, has_engine=options.real_engine)
+    kinds: list[str] = options.kinds.split(",") if options.kinds else allowed
+    if unknown := set(kinds) - set(allowed):
+        parser.error(f"--kinds: {', '.join(sorted(unknown))}: must be among {', '.join(allowed)}")
     prepare_process()
-    told = asyncio.run(prove(kinds, options.rounds, options.workflows))
+    settings = settings_with(real_engine() if options.real_engine else STAND_IN)
+    told = asyncio.run(prove(kinds, options.rounds, options.workflows, settings, has_haproxy))
     table = Table(title=f"Killed among {options.workflows} workflows; {machine()}")
     for heading in HEADINGS:
         table.add_column(heading, justify="right")

@@ -13,8 +13,8 @@ ARRIVE_IN_S = 3.0
 """That all workflows begin in."""
 PROBED_EVERY_S, PROBED_AFTER_S = 0.1, 5.0
 """Short requests are sent so often; for so long after the last workflow."""
-ASKED_AGAIN = 30
-"""How often a kept stream is sent again, a second apart."""
+ASKED_AGAIN = 60
+"""How often a kept stream is sent again, a second apart: Ray Serve takes half a minute to replace a proxy."""
 
 
 @dataclass
@@ -31,7 +31,8 @@ class Found:
         given_up: kept streams that were never whole.
         kept: runs that outlive their clients, by how they ended.
         records: of the broken ones, what their records say.
-        back_s: from the kill to the end of the last short request that failed; 0: none did.
+        back_s: from the kill to the end of the last short request to a scripted worker that failed; 0: none did.
+        engine_back_s: the same of requests to the engine.
         replaced_s: from the kill until as many processes of the kind live as before.
         still_running: runs that did not end.
     """
@@ -48,6 +49,7 @@ class Found:
     records: Counter[str] = field(default_factory=Counter[str])
     broken_ids: list[str] = field(default_factory=list[str])
     back_s: float = 0.0
+    engine_back_s: float = 0.0
     replaced_s: float = 0.0
     still_running: int = 0
 
@@ -66,7 +68,7 @@ class Found:
         return [
             *(str(self.workflows), str(self.finished), _said(self.failed), str(self.broken)),
             *(str(self.not_let_in), str(self.looked_whole), _said(self.records), _said(kept), again),
-            *(f"{self.back_s:.1f}", f"{self.replaced_s:.1f}"),
+            *(f"{each:.1f}" for each in (self.back_s, self.engine_back_s, self.replaced_s)),
         ]
 
 
@@ -139,11 +141,15 @@ class Load:
 
     async def _probe(self) -> None:
         while True:
-            await asyncio.sleep(PROBED_EVERY_S)
-            try:
-                async with asyncio.timeout(PROBED_AFTER_S):
-                    is_whole = (await ask(self._session, self._url, "first")).is_whole
-            except TimeoutError:
-                is_whole = False
-            if not is_whole and (after_s := time.monotonic() - self._killed_s) > 0:
-                self.found.back_s = after_s
+            self.found.back_s = await self._probe_with("first") or self.found.back_s
+            self.found.engine_back_s = await self._probe_with("engine") or self.found.engine_back_s
+
+    async def _probe_with(self, model: str) -> float:
+        """Seconds since the kill if it failed, else 0."""
+        await asyncio.sleep(PROBED_EVERY_S)
+        try:
+            async with asyncio.timeout(PROBED_AFTER_S):
+                is_whole = (await ask(self._session, self._url, model, max_tokens=1)).is_whole
+        except TimeoutError:
+            is_whole = False
+        return 0.0 if is_whole else max(0.0, time.monotonic() - self._killed_s)

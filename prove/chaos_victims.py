@@ -1,52 +1,89 @@
-"""Which processes of a local server are which, and killing one of them. Knows Ray Serve's names of them, nothing else."""
+"""Which processes of a cluster are which, and killing one of them, or a whole node. Knows the names that Ray, Ray Serve and vLLM give
+them, nothing of workflows.
+"""
 
 import asyncio
+import contextlib
 import random
 import time
 from collections.abc import Mapping
 
 import psutil
 
-from cluster.local.processes import command_of, processes_of
+from cluster.local.processes import command_of
+from prove.chaos_cluster import WORKERS, Cluster
 from prove.routers import ProofError
 
+NODE = "node"
 VICTIMS: Mapping[str, str] = {
-    "router": "ray::ServeReplica:default:router",
-    "replica": "ray::ServeReplica:default:vllm-engine",
-    "proxy": "ray::ProxyActor",
+    "router": "ray::ServeReplica:podium:router",
+    "replica": "ray::ServeReplica:podium:vllm-engine",
+    "engine": "VLLM::EngineCore",  # of a real engine; its replica lives on
+    "proxy": "haproxy",  # or Serve's own
+    "manager": "ray::HAProxyManager",
     "controller": "ray::ServeController",
+    NODE: "",  # everything on one worker
 }
 """How the command line of each begins."""
-REPLACED_WITHIN_S = 60.0
+SERVES_PROXY = "ray::ProxyActor"
+REPLACED_WITHIN_S = 180.0
+"""A real engine on a busy machine takes a minute."""
 
 
-def processes(tag: str, kind: str) -> list[psutil.Process]:
-    """Those of a kind that live."""
-    return [each for each in processes_of(tag) if command_of(each).startswith(VICTIMS[kind])]
+def kinds_of(*, has_haproxy: bool, has_engine: bool) -> list[str]:
+    """Those that such a cluster has."""
+    absent = {"manager": not has_haproxy, "engine": not has_engine}
+    return [kind for kind in VICTIMS if not absent.get(kind)]
 
 
-def kill_one(tag: str, kind: str) -> float:
-    """Kill one, drawn at random, as a crash would; gives the monotonic time.
+def processes(cluster: Cluster, kind: str) -> list[psutil.Process]:
+    """Those of a kind that live; of a node, the replicas of all workers."""
+    found = cluster.processes()
+    if kind == NODE:
+        return [each for each in found if command_of(each).startswith("ray::ServeReplica")]
+    if kind == "proxy" and cluster.uses_haproxy:  # its command line begins with its path
+        return [each for each in found if _name_of(each) == VICTIMS[kind]]
+    start = SERVES_PROXY if kind == "proxy" else VICTIMS[kind]
+    return [each for each in found if command_of(each).startswith(start)]
+
+
+def kill_one(cluster: Cluster, kind: str) -> float:
+    """Kill one, drawn at random, as a crash would, and put a new machine in a node's place; gives the
+    monotonic time.
 
     Raises:
         ProofError: there is none.
     """
-    found = processes(tag, kind)
+    node = random.choice(WORKERS)
+    found = cluster.processes(node) if kind == NODE else processes(cluster, kind)
     if not found:
-        raise ProofError(f"no {kind} runs: {sorted(map(command_of, processes_of(tag)))}")
-    random.choice(found).kill()
-    return time.monotonic()
+        raise ProofError(f"no {kind} runs: {sorted(map(command_of, cluster.processes()))}")
+    # HAProxy's old processes serve their streams to the end beside the new one: together they are the proxy.
+    for each in found if kind in (NODE, "proxy") else [random.choice(found)]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            each.kill()
+    at_s = time.monotonic()
+    if kind == NODE:
+        cluster.replace_worker(node)
+    return at_s
 
 
-async def wait_until_replaced(tag: str, kind: str, n: int) -> float:
+async def wait_until_replaced(cluster: Cluster, kind: str, n: int) -> float:
     """Until `n` of them live again; gives the seconds that it took.
 
     Raises:
         ProofError: it took too long.
     """
     began_s = time.monotonic()
-    while len(processes(tag, kind)) < n:
+    n = 1 if kind == "proxy" else n
+    while len(processes(cluster, kind)) < n:
         if time.monotonic() - began_s > REPLACED_WITHIN_S:
             raise ProofError(f"the {kind} that was killed did not come back in {REPLACED_WITHIN_S:g} s")
         await asyncio.sleep(0.25)
     return time.monotonic() - began_s
+
+
+def _name_of(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.Error):
+        return process.name()
+    return ""

@@ -199,10 +199,13 @@ async def ask(
     *,
     stream: bool = False,
     headers: Mapping[str, str] | None = None,
+    max_tokens: int | None = None,
     **podium: Any,
 ) -> Answer:
     """Ask a router; whatever goes wrong is in the answer."""
     body: Json = {"model": model, "messages": [{"role": "user", "content": "Why?"}], "stream": stream}
+    if max_tokens is not None:
+        body["max_tokens"] = max_tokens
     if podium:
         body["podium"] = podium
     answer = Answer()

@@ -19,7 +19,7 @@ from serving.layers.hedging import Hedging
 from serving.layers.limited import Limited
 from serving.layers.permitted import Permitted
 from serving.layers.rate import Rate
-from serving.layers.retry_budget import RetryBudget
+from serving.layers.retry_budget import RESERVE, RetryBudget
 from serving.layers.retrying import Retrying
 from serving.layers.skipping_refused import SkippingRefused
 from serving.layers.traced import Traced
@@ -121,8 +121,19 @@ def _skip_refused(worker: Worker, _: Context) -> Worker:
 
 def _retry(worker: Worker, context: Context) -> Worker:
     retry = context.own.retry
-    budget = RetryBudget(retry.share)
+    budget = RetryBudget(retry.share, reserve=lost_at_once(context))
     return Retrying(worker, retry.attempts, retry.first_wait_s, retry.max_wait_s, budget, context.health)
+
+
+def lost_at_once(context: Context) -> float:
+    """The most calls that the end of one replica breaks off where others of the engine go on."""
+    own = context.own
+    owner = (
+        context.settings.worker(own.deployment) if isinstance(own, VllmSettings) and own.deployment else own
+    )
+    if isinstance(owner, VllmSettings) and owner.scale.max_replicas > 1:
+        return max(RESERVE, owner.scale.max_ongoing_requests)
+    return RESERVE
 
 
 def _fit(worker: Worker, context: Context) -> Worker:

@@ -20,14 +20,9 @@ from serving.settings.source import SettingsSource
 from serving.settings.workers import VllmSettings
 from serving.telemetry.spans import EXPORTER
 
-PREFIX_ROUTER = (
-    "ray.llm._internal.serve.routing_policies.prefix_aware.prefix_aware_router:PrefixCacheAffinityRouter"
-)
-"""Calls that begin alike go to the replica whose cache holds their beginning; a conductor's do.
-
-The class under its public name, `ray.serve.llm.request_router`, is the same; but that module's package
-imports torch, transformers and vLLM: 7 s and 600 MB in every process that reads the deployment's
-configuration, as a router does for `serve.status()`.
+PREFIX_ROUTER = "serving.deployments.prefix_router.PrefixRouter"
+"""Calls that begin alike go to the replica whose cache holds their beginning; a conductor's do. Named and not
+imported: who reads a configuration needs nothing of it.
 """
 ENGINE = "serving.deployments.engine.Engine"
 """Named and not imported: whoever builds the application would need vLLM's ten seconds for nothing."""
@@ -76,10 +71,10 @@ def by_prefix_and_load(scale: Scale) -> RequestRouterConfig:
     """Calls go where their beginning is cached, until that replica has half a replica's load more than the
     least busy one.
 
-    Ray's defaults would let calls that begin alike, as all with one system prompt do, pile up on one
-    replica, and would remember every prompt for ever.
+    Ray's default would let calls that begin alike, as all with one system prompt do, pile up on one
+    replica.
     """
-    chosen = {"imbalanced_threshold": scale.target_ongoing_requests / 2, "do_eviction": True}
+    chosen = {"imbalanced_threshold": scale.target_ongoing_requests / 2}
     return cast(Any, RequestRouterConfig)(request_router_class=PREFIX_ROUTER, request_router_kwargs=chosen)
 
 

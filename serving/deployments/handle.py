@@ -2,10 +2,15 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 from ray.exceptions import RayError, RayTaskError
+from ray.serve.context import (
+    _get_serve_request_context,  # pyright: ignore[reportPrivateUsage]
+    _serve_request_context,  # pyright: ignore[reportPrivateUsage, reportUnknownVariableType]
+)
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, RayServeException
 
 from conductor.errors import PodiumError, WorkerBusy, WorkerUnavailable
@@ -23,6 +28,22 @@ store."""
 ASK_FOR_REPLICAS, ASK_AGAIN_S = 10, 0.5
 """How often, and how long after one another, replicas are looked for that are to load an adapter; then there
 are none."""
+
+
+@contextlib.contextmanager
+def as_its_own_request() -> Generator[None]:
+    """What is asked inside belongs to no request that came in.
+
+    When a client leaves, Ray Serve cancels whatever its request asked of other replicas, and the one that
+    waits for such an answer is not told: a run that outlives its client would wait for ever. Who leads the
+    run ends its calls.
+    """
+    current: Any = _serve_request_context
+    token = current.set(replace(_get_serve_request_context(), _internal_request_id=""))
+    try:
+        yield
+    finally:
+        current.reset(token)
 
 
 class EngineHandle:
@@ -87,7 +108,8 @@ class EngineHandle:
         """
         if await self._replicas.is_still_down(self._name):
             raise _down()
-        response = self._handle.remote(call)
+        with as_its_own_request():
+            response = self._handle.remote(call)
         try:
             chunk = await self._first(response, waiting)
             while chunk is not None:

@@ -6,7 +6,8 @@ often than one that is well, however many attempts a call may have.
 """
 
 RESERVE = 10.0
-"""Tokens at the start, and at most: a few calls may be retried whatever the share is."""
+"""Tokens at the start, and at most: a few calls may be retried whatever the share is. More where one machine that is
+lost breaks more calls at once, and the others have room for them."""
 
 
 class RetryBudget:
@@ -14,15 +15,17 @@ class RetryBudget:
 
     Args:
         share: of a retry that each call pays for.
-        start: how many are there at the beginning.
+        start: how many are there at the beginning; None: the reserve.
+        reserve: the most that there are, and how many at the beginning where `start` does not say.
     """
 
-    def __init__(self, share: float, start: float = RESERVE) -> None:
-        self._share, self._tokens = share, start
+    def __init__(self, share: float, start: float | None = None, reserve: float = RESERVE) -> None:
+        self._share, self._reserve = share, reserve
+        self._tokens = reserve if start is None else start
 
     def earn(self) -> None:
         """A call is made for the first time."""
-        self._tokens = min(RESERVE, self._tokens + self._share)
+        self._tokens = min(self._reserve, self._tokens + self._share)
 
     def spend(self) -> bool:
         """Whether a call may be made again; it is counted then."""

@@ -32,7 +32,8 @@ class RetrySettings(Frozen):
     call fails."""
     share: float = Field(default=0.2, ge=0, le=1)
     """The most retries, as a share of the worker's calls at one router replica; ten more are always there to
-    begin with. Beyond it a call that fails is not made again."""
+    begin with, and for an engine of several replicas as many as one replica has calls (`scale.max_ongoing_requests`),
+    which all break when it is lost. Beyond it a call that fails is not made again."""
 
 
 class _WorkerBase(Frozen):

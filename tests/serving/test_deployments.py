@@ -87,26 +87,25 @@ def test_what_ray_writes_of_a_deployment_has_nothing_of_the_environment_in_it(
         assert "planted" not in repr((written, deployment.init_args, deployment.init_kwargs))
 
 
-def test_rays_prefix_router_finds_the_prompt_in_what_crosses_to_an_engine() -> None:
+def test_the_prefix_router_finds_the_prompt_in_what_crosses_to_an_engine() -> None:
     from types import SimpleNamespace
 
-    from ray.llm._internal.serve.routing_policies.prefix_aware.prefix_aware_router import (
-        PrefixCacheAffinityRouter,
-    )
-
     from serving.deployments.build import by_prefix_and_load
+    from serving.deployments.prefix_router import PrefixRouter
     from serving.settings.scale import Scale
     from serving.workers.vllm import VllmWorker
 
     config = by_prefix_and_load(Scale(target_ongoing_requests=16))
-    assert config.get_request_router_class() is PrefixCacheAffinityRouter
-    taken = inspect.signature(PrefixCacheAffinityRouter.initialize_state).parameters
-    assert config.request_router_kwargs.keys() <= taken.keys()
+    assert config.get_request_router_class() is PrefixRouter
+    assert (
+        config.request_router_kwargs.keys()
+        <= inspect.signature(PrefixRouter.initialize_state).parameters.keys()
+    )
     assert config.request_router_kwargs["imbalanced_threshold"] == 8
     call = VllmWorker("w", "m", None)._across(
         Call((Message.of("system", "Static."), Message.of("user", "Why?")))
     )  # type: ignore[arg-type]
-    router: Any = PrefixCacheAffinityRouter.__new__(PrefixCacheAffinityRouter)
+    router: Any = PrefixRouter.__new__(PrefixRouter)
     assert router._extract_text_from_request(SimpleNamespace(args=[call])) == "Static.Why?"
 
 

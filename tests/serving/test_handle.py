@@ -6,6 +6,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ray.serve.context import _get_serve_request_context as serve_request
+from ray.serve.context import _RequestContext
+from ray.serve.context import _serve_request_context as request
 
 from conductor.errors import WorkerUnavailable
 from serving.deployments import handle as module
@@ -46,12 +49,14 @@ class Deployment:
         self.deployment_id = SimpleNamespace(name="engine")
         self.status, self.replicas = status, replicas
         self.up, self.responses, self.asked = asyncio.Event(), list[Response](), 0
+        self.requests: list[Any] = []
 
     def options(self, **_: Any) -> "Deployment":
         return self
 
     def remote(self, call: EngineCall) -> Response:
         assert call is CALL
+        self.requests.append(serve_request())
         self.responses.append(Response(self.up))
         return self.responses[-1]
 
@@ -79,6 +84,16 @@ async def test_a_call_to_an_engine_that_is_up_asks_the_controller_nothing() -> N
     assert await answer(engine.handle()) == [WORD]
     assert engine.asked == 0
     assert engine.responses[0].cancelled, "closed"
+
+
+async def test_a_call_to_an_engine_is_not_ended_with_the_request_that_it_came_from() -> None:
+    """Ray Serve cancels, by this id, what a request asked of others once its client has left."""
+    engine = Deployment("HEALTHY", RUNNING=1)
+    engine.up.set()
+    request.set(_RequestContext(request_id="told", _internal_request_id="of the client"))
+    await answer(engine.handle())
+    assert (engine.requests[0].request_id, engine.requests[0]._internal_request_id) == ("told", "")
+    assert serve_request()._internal_request_id == "of the client"
 
 
 @pytest.mark.parametrize("status", ["UPSCALING", "UPDATING"])

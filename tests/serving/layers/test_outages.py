@@ -15,7 +15,8 @@ from serving.layers.first_token_limit import KNOWN_CALLS, LEAST_S, START_S, usua
 from serving.layers.retry_budget import RESERVE, RetryBudget
 from serving.layers.watched import Watched
 from serving.pool import Pool, build_pool
-from serving.settings.settings import parse
+from serving.settings.settings import Settings, parse
+from serving.stack import Context, lost_at_once
 from serving.workers.scripted import ScriptedReply, ScriptedWorker
 from tests.serving.states import until
 from tests.wires.faults import COMMENTS, SILENT, Fault, faulty
@@ -166,6 +167,18 @@ def test_a_budget_is_earned_by_calls_and_bounded():
     for _ in range(1000):
         budget.earn()
     assert sum(budget.spend() for _ in range(20)) == RESERVE
+
+
+@pytest.mark.parametrize(("replicas", "reserve"), [(1, RESERVE), (2, 64)])
+def test_all_calls_of_a_lost_replica_may_be_made_again_at_another(replicas: int, reserve: int):
+    scale = {"min_replicas": 1, "max_replicas": replicas, "max_ongoing_requests": 64}
+    engine = {"name": "e", "kind": "vllm", "model": "m", "scale": scale}
+    shares = {"name": "same", "kind": "vllm", "deployment": "e"}
+    settings = Settings.model_validate({"workers": [engine, shares]})
+    for worker in settings.workers:
+        context = Context(worker, settings, WorkerHealth())
+        budget = RetryBudget(0.2, reserve=lost_at_once(context))
+        assert sum(budget.spend() for _ in range(100)) == reserve
 
 
 FILTERED = Answer(status=400, error="The prompt was stopped.", error_code="content_filter")

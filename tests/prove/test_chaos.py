@@ -1,0 +1,36 @@
+"""What `make prove-chaos` serves, and how it judges a round; the rounds themselves take minutes."""
+
+import pytest
+
+from prove.chaos import ENGINE, STAND_IN, Json, real_engine, replicas_of, settings_with
+from prove.chaos_load import Found
+from prove.chaos_victims import kinds_of
+from serving.settings.settings import Settings
+
+
+@pytest.mark.parametrize("worker", [STAND_IN, real_engine()], ids=["stand-in", "real"])
+def test_what_is_served_among_the_kills_are_valid_settings_with_an_engine(worker: Json) -> None:
+    settings = Settings.model_validate(settings_with(worker))
+    assert f"vllm-{settings.worker('engine').name}" == ENGINE
+    assert replicas_of(settings_with(worker))[ENGINE] == (2 if worker is STAND_IN else 1)
+
+
+def test_a_real_engine_and_haproxy_can_be_killed_only_where_they_are() -> None:
+    assert {"engine", "manager"} & set(kinds_of(has_haproxy=False, has_engine=False)) == set()
+    assert {"engine", "manager", "node"} <= set(kinds_of(has_haproxy=True, has_engine=True))
+
+
+@pytest.mark.parametrize(
+    ("found", "is_right"),
+    [
+        (Found(kept={"finished": 3}, broken=2, not_let_in=1), True),
+        (Found(looked_whole=1), False),
+        (Found(given_up=1), False),
+        (Found(still_running=1), False),
+        (Found(kept={"finished": 3, "lost": 1}), False),
+    ],
+)
+def test_a_round_is_wrong_where_a_cut_looked_whole_or_a_kept_run_did_not_finish(
+    found: Found, is_right: bool
+) -> None:
+    assert found.is_right == is_right
