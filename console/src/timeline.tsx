@@ -26,7 +26,7 @@ export function Timeline(props: {
         ))}
       </div>
       <p class="legend small" aria-hidden="true">
-        <span class="bar waits" /> waits <span class="bar silent" /> asked, silent <span class="bar talks" /> writes{" "}
+        <span class="bar waits" /> waits <span class="bar silent" /> asked, silent <span class="bar talks" /> writes, in <b>bold</b>: the critical path{" "}
         {props.waits.length ? (
           <>
             <span class="bar tools" /> its client works on its calls of tools
