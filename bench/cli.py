@@ -37,6 +37,8 @@ from bench import (
     two_engines,
     upstream,
     vs_litellm,
+    vs_smg,
+    watching,
 )
 from bench.client import Client
 from bench.figures import Figure, to_json
@@ -83,8 +85,10 @@ SHARED = (
 )
 ISOLATED = [
     Part("replicas", replicas.ROUNDS * len(replicas.REPLICAS), replicas.measure),
+    Part("smg", vs_smg.ROUNDS, vs_smg.measure),
     Part("metering", metering.ROUNDS + metering.RATE_ROUNDS, metering.measure),
     Part("tool_turns", tool_turns.ROUNDS, tool_turns.measure),
+    Part("watching", watching.ROUNDS * len(watching.WATCHERS), watching.measure),
     Part("autoscaling", 150, autoscaling.measure),
     Part("vllm", engine.ROUNDS * len(engine.LINES), engine.measure),
     Part("two_engines", 150, two_engines.measure),

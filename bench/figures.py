@@ -63,6 +63,15 @@ def _replica_figures(count: int) -> dict[str, FigureSpec]:
     }
 
 
+def _proxy_figures(name: str, what: str) -> dict[str, FigureSpec]:
+    return {
+        f"{name}_rps": FigureSpec(f"requests/s of {what}"),
+        f"{name}_added_p50_ms": FigureSpec("its added latency: p50 minus that of the upstream alone"),
+        f"{name}_added_first_token_ms": FigureSpec("the same of a stream's first token"),
+        f"{name}_streams_per_s": FigureSpec("its complete streams/s"),
+    }
+
+
 def _metering_figures(store: str) -> dict[str, FigureSpec]:
     what = f"a key, a budget, a price and the record in {store}"
     return {
@@ -114,14 +123,24 @@ CATALOGUE: dict[str, FigureSpec] = {
     "bare_serve_rps": FigureSpec("requests/s of the baseline ingress"),
     "passthrough_rps_over_litellm": at_least(2, "requests/s vs. LiteLLM, 32 clients"),
     "added_p50_over_litellm": at_most(0.5, "added latency vs. LiteLLM, 1 client"),
+    "added_first_token_over_litellm": FigureSpec("the same of a stream's first token"),
     "streams_over_litellm": at_least(4, "complete streams/s vs. LiteLLM, 16 clients"),
-    "podium_rps": FigureSpec("requests/s, behind HAProxy"),
-    "litellm_rps": FigureSpec("the same of LiteLLM"),
-    "podium_added_p50_ms": FigureSpec("added latency: p50 minus that of the upstream alone"),
-    "litellm_added_p50_ms": FigureSpec("the same of LiteLLM"),
-    "podium_streams_per_s": FigureSpec("complete streams/s"),
-    "litellm_streams_per_s": FigureSpec("the same of LiteLLM"),
+    **_proxy_figures("podium", "Podium, behind HAProxy"),
+    **_proxy_figures("litellm", "LiteLLM"),
     "upstream_rps": FigureSpec("requests/s of the upstream without a proxy"),
+    "metered_rps_over_ingress": at_least(
+        0.6, "with store, key, budget and price: requests/s vs. an empty ingress of Serve, 32 clients"
+    ),
+    "passthrough_rps_over_smg": FigureSpec("the same vs. smg, which has none of these and no orchestration"),
+    "ingress_rps_over_smg": FigureSpec("the empty ingress vs. smg: the floor that is Serve's"),
+    "added_p50_over_smg": FigureSpec("added latency vs. smg, 1 client"),
+    "added_first_token_over_smg": FigureSpec("the same of a stream's first token"),
+    "streams_over_smg": at_least(0.5, "complete streams/s vs. smg, 16 clients"),
+    **_proxy_figures("metered", "Podium with store, key, budget and price, behind HAProxy"),
+    **_proxy_figures("smg", "smg"),
+    "ingress_rps": FigureSpec("requests/s of the empty ingress, behind HAProxy"),
+    "ingress_added_p50_ms": FigureSpec("added latency of the empty ingress, 1 client"),
+    "smg_upstream_rps": FigureSpec("requests/s of the upstream without a proxy, in that part"),
     "added_per_step_1_ms": FigureSpec(
         "overhead of a one-step workflow vs. the baseline, p50, behind HAProxy"
     ),
@@ -145,6 +164,10 @@ CATALOGUE: dict[str, FigureSpec] = {
     **_tool_figures("plain", "in memory"),
     **_tool_figures("sqlite", "in SQLite"),
     **_tool_figures("postgresql", "in PostgreSQL"),
+    "watching_cpu_ms_per_s_0": FigureSpec("the router's CPU for each second of a run that nobody watches"),
+    "watching_cpu_ms_per_s_1": FigureSpec("the same with one watcher"),
+    "watching_cpu_ms_per_s_10": FigureSpec("the same with ten"),
+    "watching_first_token_added_ms": FigureSpec("the first token of the answer, ten watchers minus none"),
     "metering_plain_rps": FigureSpec("requests/s of that router without any of it, 32 clients, without Ray"),
     **_replica_figures(1),
     **_replica_figures(2),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import re
 import sys
 import time
@@ -16,7 +17,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from podium.client import Client, ClientError, tell
+from podium.client import KEY_VARIABLE, URL_VARIABLE, Client, ClientError, tell
 from podium.policy_cli import key_policy, team_policy
 from podium.store_cli import add_settings, address_of
 from program.options import option, url, usd
@@ -120,7 +121,7 @@ async def create_key(directory: Accounts, options: argparse.Namespace) -> None:
     """Make a key."""
     expires_us = None if options.expires is None else int((time.time() + options.expires) * US)
     key, made = await directory.create_key(options.name, options.team, options.scopes, expires_us)
-    _show_secret(key, f"Made the key {_describe(made)}.")
+    _show_secret(key, f"Made the key {_describe(made)}, in {options.where}.")
 
 
 async def list_keys(directory: Accounts, options: argparse.Namespace) -> None:
@@ -213,9 +214,20 @@ def _policy_command(commands: Any, whose: str, run: Command) -> None:
 def _command(commands: Any, name: str, run: Command, help: str) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(name, help=help, description=f"{help[0].upper()}{help[1:]}.")  # fmt: skip
     add_settings(parser)
-    parser.add_argument("--url", type=url, help="ask this server instead of the store; the key of an administrator is in PODIUM_API_KEY")  # fmt: skip
+    parser.add_argument(
+        "--url",
+        type=url,
+        default=_server_of_environment(),
+        help=f"ask this server instead of the store; the key of an administrator is in {KEY_VARIABLE}. Where that and {URL_VARIABLE} are "
+        "set, that server is asked",
+    )
     parser.set_defaults(run=run)
     return parser
+
+
+def _server_of_environment() -> str | None:
+    """The server that the other verbs ask, once it can be asked: the first key is made in the store."""
+    return os.environ.get(URL_VARIABLE) if os.environ.get(KEY_VARIABLE) else None
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -241,13 +253,19 @@ async def _with_directory(options: argparse.Namespace) -> None:
 
 
 def _open(options: argparse.Namespace) -> Accounts:
-    if options.url is not None:
+    is_named = options.url not in (None, _server_of_environment())
+    if is_named and options.settings is not None:
+        raise ClientError("--url and --settings name two places. Leave one of them out.")
+    if options.url is not None and options.settings is None:
+        options.where = options.url
         from podium.remote_directory import RemoteDirectory
 
         return RemoteDirectory(Client.of(options))
     from serving.accounts.directory import Directory
 
-    return Directory(address_of(options.settings))
+    address = address_of(options.settings)
+    options.where = f"the store {address.name}"
+    return Directory(address)
 
 
 def _show_secret(key: ApiKey, about: str) -> None:
@@ -294,7 +312,7 @@ def _show(rows: list[dict[str, str]], none: str, options: argparse.Namespace) ->
         for row in rows:
             print(json.dumps(row, ensure_ascii=False))
     elif not rows:
-        print(none)
+        print(f"{none} ({options.where})" if none else "")
     else:
         lines = [list(rows[0]), *(list(row.values()) for row in rows)]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]

@@ -40,9 +40,8 @@ def list_adapters(options: argparse.Namespace) -> int:
             print(json.dumps(row, ensure_ascii=False))
         return 0
     from rich.table import Table
-    from rich.text import Text
 
-    from podium.run_text import terminal
+    from podium.run_text import cell, terminal
 
     out = terminal()
     if not rows:
@@ -50,7 +49,7 @@ def list_adapters(options: argparse.Namespace) -> int:
         return 0
     table = Table(*rows[0], box=None, pad_edge=False, header_style="bold")
     for row in rows:
-        table.add_row(*(Text(str(value)) for value in row.values()))
+        table.add_row(*(cell(value) for value in row.values()))
     out.print(table)
     return 0
 

@@ -8,7 +8,7 @@ from collections.abc import Generator, Sequence
 from decimal import Decimal
 from typing import Any
 
-from podium.client import Client, parser_of, run
+from podium.client import Client, parser_of, path_part, run
 
 Json = dict[str, Any]
 PAGE = 100
@@ -45,9 +45,8 @@ def list_budgets(client: Client, options: argparse.Namespace) -> int:
             print(json.dumps(row, ensure_ascii=False))
         return 0
     from rich.table import Table
-    from rich.text import Text
 
-    from podium.run_text import terminal
+    from podium.run_text import cell, terminal
 
     table = Table("whose", "name", "team", "period", box=None, pad_edge=False, header_style="bold")
     for title in ("limit", "spent", "held", "left"):
@@ -56,8 +55,8 @@ def list_budgets(client: Client, options: argparse.Namespace) -> int:
         amounts = [_dollars(row[name]) for name in ("limit_usd", "spent_usd", "held_usd", "left_usd")]
         table.add_row(
             row["whose"],
-            Text(row["name"]),
-            Text(row["team"]),
+            cell(row["name"]),
+            cell(row["team"]),
             row["period"],
             *amounts,
             style="red" if _is_spent(row) else "",
@@ -97,7 +96,7 @@ def pages(client: Client, what: str) -> Generator[Json]:
 
 
 def _rows(client: Client, whose: str, each: Json, team: str) -> Generator[Json]:
-    budget = client.get(f"/v1/admin/{whose}s/{each['id']}/budget")
+    budget = client.get(f"/v1/admin/{whose}s/{path_part(each['id'])}/budget")
     for period in ("day", "month"):
         window: Json = budget[period]
         limit = window["limit_usd"]

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from program.options import url
 
@@ -88,6 +88,11 @@ def find_key() -> str:
     if not (key.isascii() and key.isprintable()):
         raise ClientError(f"{KEY_VARIABLE} holds no key: there are other characters in it.", NOT_ALLOWED)
     return key
+
+
+def path_part(id: str) -> str:
+    """`id` as one part of an address: what a person typed, or a server said, leads nowhere else."""
+    return quote(id, safe="")
 
 
 def tell(error: ClientError) -> None:

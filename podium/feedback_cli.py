@@ -13,7 +13,7 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
-from podium.client import Client, ClientError, parser_of, run
+from podium.client import Client, ClientError, parser_of, path_part, run
 
 Json = dict[str, Any]
 PAGE = 200
@@ -48,7 +48,7 @@ def give(client: Client, id: str, said: Json) -> int:
     Raises:
         ClientError: the server refuses, or there is none.
     """
-    client.post(f"/v1/workflows/{id}/feedback", said)
+    client.post(f"/v1/workflows/{path_part(id)}/feedback", said)
     print(f"Kept with the run {id}.", file=sys.stderr)
     return 0
 
@@ -98,7 +98,7 @@ def runs_with_feedback(client: Client) -> Iterator[Json]:
     while True:
         page = client.get("/v1/workflows", {"rated": True, "limit": PAGE, "after": after})
         for each in page["data"]:
-            yield client.get(f"/v1/workflows/{each['id']}")
+            yield client.get(f"/v1/workflows/{path_part(each['id'])}")
         if not page["has_more"]:
             return
         after = page["next_after"]

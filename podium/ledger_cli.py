@@ -67,13 +67,12 @@ def show_lines(client: Client, options: argparse.Namespace) -> int:
             print(json.dumps(line, ensure_ascii=False))
         return 0
     from rich.table import Table
-    from rich.text import Text
 
-    from podium.run_text import terminal
+    from podium.run_text import cell, terminal
 
     table = Table(*COLUMNS, box=None, pad_edge=False, header_style="bold")
     for line in lines:
-        table.add_row(*(Text("" if line[name] is None else str(line[name])) for name in COLUMNS.values()))
+        table.add_row(*(cell(line[name]) for name in COLUMNS.values()))
     terminal().print(table if lines else "Nothing was spent yet.")
     return 0
 

@@ -39,9 +39,8 @@ def show_plan(client: Client, options: argparse.Namespace, question: str) -> int
         print(json.dumps(answer, ensure_ascii=False, indent=2))
         return 0
     from rich.table import Table
-    from rich.text import Text
 
-    from podium.run_text import brief, dollars, terminal
+    from podium.run_text import brief, cell, dollars, terminal
 
     table = Table("step", "worker", "reads", "task", box=None, pad_edge=False, header_style="bold")
     table.add_column("at most", justify="right")
@@ -51,9 +50,9 @@ def show_plan(client: Client, options: argparse.Namespace, question: str) -> int
         style = "" if step["needed"] else "dim"
         table.add_row(
             str(number),
-            Text(step["worker"]),
+            cell(step["worker"]),
             reads,
-            Text(task),
+            cell(task),
             dollars(step["worst_case_cost_usd"]),
             style=style,
         )

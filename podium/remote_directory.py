@@ -9,10 +9,9 @@ from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
-from urllib.parse import quote
 
 from podium.budgets_cli import pages
-from podium.client import FAILED, Client, ClientError
+from podium.client import FAILED, Client, ClientError, path_part
 from serving.accounts.account_policy import AccountPolicy
 from serving.accounts.budgets import Spending
 from serving.accounts.caller import Scope
@@ -52,12 +51,12 @@ class RemoteDirectory:
         """The one of that id or name, with its policy."""
         for team in await self.teams():
             if reference in (team.id, team.name):
-                return replace(team, policy=self._policy(f"/v1/admin/teams/{team.id}"))
+                return replace(team, policy=self._policy(f"/v1/admin/teams/{path_part(team.id)}"))
         raise ClientError(f"There is no team {reference!r}; `podium teams list` shows them.", FAILED)
 
     async def switch_team(self, reference: str, *, on: bool) -> TeamInfo:
         """Let its keys in, or no longer."""
-        return _team(self._client.post(f"/v1/admin/teams/{_part(reference)}", {"enabled": on}))
+        return _team(self._client.post(f"/v1/admin/teams/{path_part(reference)}", {"enabled": on}))
 
     async def create_key(
         self, name: str, team: str | None, scopes: Collection[Scope], expires_us: int | None
@@ -75,16 +74,16 @@ class RemoteDirectory:
 
     async def key(self, reference: str) -> KeyInfo:
         """The one of that id or name."""
-        key = _key(self._client.get(f"/v1/admin/keys/{_part(reference)}"))
-        return replace(key, policy=self._policy(f"/v1/admin/keys/{key.id}"))
+        key = _key(self._client.get(f"/v1/admin/keys/{path_part(reference)}"))
+        return replace(key, policy=self._policy(f"/v1/admin/keys/{path_part(key.id)}"))
 
     async def revoke(self, reference: str) -> KeyInfo:
         """Refuse it from now on."""
-        return _key(self._client.delete(f"/v1/admin/keys/{_part(reference)}"))
+        return _key(self._client.delete(f"/v1/admin/keys/{path_part(reference)}"))
 
     async def rotate(self, reference: str, overlap_s: float = 0) -> tuple[ApiKey, KeyInfo]:
         """Give it a new secret."""
-        made = self._client.post(f"/v1/admin/keys/{_part(reference)}/rotate", {"overlap_s": overlap_s})
+        made = self._client.post(f"/v1/admin/keys/{path_part(reference)}/rotate", {"overlap_s": overlap_s})
         return ApiKey(made["secret"]), _key(made)
 
     async def budget(self, subject: str) -> list[Spending]:
@@ -100,12 +99,12 @@ class RemoteDirectory:
 
     async def change_team_policy(self, reference: str, given: AccountPolicy) -> TeamInfo:
         """Change what its keys may do."""
-        self._client.post(f"/v1/admin/teams/{_part(reference)}/policy", _stated(given))
+        self._client.post(f"/v1/admin/teams/{path_part(reference)}/policy", _stated(given))
         return await self.team(reference)
 
     async def change_key_policy(self, reference: str, given: AccountPolicy) -> KeyInfo:
         """Change what it may do."""
-        self._client.post(f"/v1/admin/keys/{_part(reference)}/policy", _stated(given))
+        self._client.post(f"/v1/admin/keys/{path_part(reference)}/policy", _stated(given))
         return await self.key(reference)
 
     def _policy(self, path: str) -> AccountPolicy:
@@ -116,13 +115,9 @@ def _stated(policy: AccountPolicy) -> Json:
     return policy.model_dump(mode="json", exclude_unset=True)
 
 
-def _part(reference: str) -> str:
-    return quote(reference, safe="")
-
-
 def _budget_path(subject: str) -> str:
     whose, _, id = subject.partition(":")
-    return f"/v1/admin/{whose}s/{_part(id)}/budget"
+    return f"/v1/admin/{whose}s/{path_part(id)}/budget"
 
 
 def _amounts(window: Json) -> tuple[Decimal | None, Decimal, Decimal]:

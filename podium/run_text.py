@@ -22,6 +22,11 @@ WIDE = 400
 STYLES = {"done": "green", "finished": "green", "failed": "red", "lost": "red", "running": "cyan"}
 
 
+def cell(value: object, style: str = "") -> Text:
+    """What a server said, as text and nothing else: None is empty."""
+    return Text("" if value is None else inert(str(value)), style)
+
+
 def inert(text: str) -> str:
     """`text` without what a terminal would obey."""
     return CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
@@ -54,9 +59,9 @@ def event_line(event: Json) -> Text | None:
     said = _event(event)
     if said is None:
         return None
-    line = Text(f"{event.get('at_s') or 0:7.2f} s  ", style="dim")
+    line = cell(f"{event.get('at_s') or 0:7.2f} s  ", style="dim")
     words, style = said
-    return line.append(words, style)
+    return line.append(inert(words), style)
 
 
 def _event(event: Json) -> tuple[str, str] | None:
@@ -99,55 +104,75 @@ def _step_event(event: Json) -> tuple[str, str] | None:
             return None
 
 
-def run_tree(record: Json, *, words: bool) -> Tree:
+def run_tree(record: Json, *, words: bool, prompts: bool = False) -> Tree:
     """A run with its plans and their steps.
 
     Args:
         record: as `GET /v1/workflows/{id}` gives it.
         words: with what each step said.
+        prompts: with what each step was shown.
     """
-    head = Text(f"{record['model']}  ", style="bold").append(
-        record["status"], STYLES.get(record["status"], "")
+    head = cell(f"{record['model']}  ", style="bold").append(
+        inert(record["status"]), STYLES.get(record["status"], "")
     )
-    head.append(f"  {seconds(record['wall_s'])}  {dollars(record['cost_usd'])}  {record['id']}", "not bold")
+    head.append(
+        f"  {seconds(record['wall_s'])}  {dollars(record['cost_usd'])}  {inert(record['id'])}", "not bold"
+    )
     tree = Tree(head, guide_style="dim")
+    tree.add(_about(record))
     for plan in record["plans"]:
         writer = f"{plan['source']}" + (f" by {plan['worker']}" if plan["worker"] else "")
         took = _took(plan)
-        line = Text(f"plan {plan['plan'] + 1}: {writer}  {took}  ")
+        line = cell(f"plan {plan['plan'] + 1}: {writer}  {took}  ")
         line.append(dollars(plan["cost_usd"]) if plan["worker"] else "")
         if plan["rejected"]:
             line.append(f"  refused: {brief(plan['why'])}", "red")
         branch = tree.add(line)
         for step in record["steps"]:
             if step["plan"] == plan["plan"]:
-                _add_step(branch, step, words=words)
+                _add_step(branch, step, words=words, prompts=prompts)
     return tree
 
 
-def _add_step(branch: Tree, step: Json, *, words: bool) -> None:
+def _about(record: Json) -> Text:
+    """When it began, for whom, along which path its time went, and what it was asked."""
+    began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record["created"]))
+    account: Json = record.get("account") or {}
+    team = f", for the team {account['team_id']}" if account.get("team_id") else ""
+    path_s = record.get("critical_path_s")
+    path = f", critical path {seconds(path_s)}" if path_s else ""
+    messages: list[Json] = record.get("messages") or []
+    content: object = next((each["content"] for each in reversed(messages) if each["role"] == "user"), None)
+    question = f": {brief(content)}" if isinstance(content, str) else ""
+    return cell(f"began {began}{team}{path}{question}", "dim")
+
+
+def _add_step(branch: Tree, step: Json, *, words: bool, prompts: bool) -> None:
     reads = ", ".join(str(read + 1) for read in step["access"])
     name = (
         step["worker"]
         if step["served_by"] in (None, step["worker"])
         else f"{step['worker']} → {step['served_by']}"
     )
-    line = Text(f"{step['step'] + 1} ").append(name, "cyan")
+    line = cell(f"{step['step'] + 1} ").append(inert(name), "cyan")
     line.append(f"{f' reads {reads}' if reads else ''}  ").append(
-        step["status"].replace("_", " "), STYLES.get(step["status"], "")
+        inert(step["status"]).replace("_", " "), STYLES.get(step["status"], "")
     )
     cost = dollars(step["cost_usd"]) if step["ended_s"] is not None and step["started_s"] is not None else ""
-    line.append(f"  {_took(step)}  {cost}")
+    at = f" from {seconds(step['started_s']) or '0 s'}" if step["started_s"] is not None else ""
+    line.append(f"  {_took(step)}{at}  {cost}")
     leaf = branch.add(line)
-    leaf.add(Text(brief(step["subtask"]) or "the question itself", "italic"))
+    leaf.add(cell(brief(step["subtask"]) or "the question itself", "italic"))
     for attempt in step["attempts"]:
-        leaf.add(Text(f"tried {attempt['worker']}: {brief(attempt['message'])}", "red"))
+        leaf.add(cell(f"tried {attempt['worker']}: {brief(attempt['message'])}", "red"))
     if step["error"]:
-        leaf.add(Text(brief(step["error"]["message"], 300), "red"))
+        leaf.add(cell(brief(step["error"]["message"], 300), "red"))
+    for message in step["prompt"] if prompts else ():
+        leaf.add(cell(f"{message['role']}: {message['content']}".rstrip(), "dim"))
     if words and step["output"]:
-        leaf.add(Text(inert(step["output"]).rstrip()))
+        leaf.add(cell(step["output"].rstrip()))
     if step["inner"]:
-        leaf.add(run_tree(step["inner"], words=words))
+        leaf.add(run_tree(step["inner"], words=words, prompts=prompts))
 
 
 def _took(part: Json) -> str:
@@ -167,10 +192,10 @@ def runs_table(runs: list[Json]) -> Table:
         workers = dict.fromkeys(step["served_by"] or step["worker"] for step in run["steps"])
         table.add_row(
             time.strftime("%m-%d %H:%M:%S", time.localtime(run["created"])),
-            run["id"],
-            Text(run["model"]),
-            Text(run["status"], STYLES.get(run["status"], "")),
-            Text(", ".join(workers)),
+            cell(run["id"]),
+            cell(run["model"]),
+            cell("plan only" if run.get("plan_only") else run["status"], STYLES.get(run["status"], "")),
+            cell(", ".join(workers)),
             seconds(run["wall_s"]),
             str(run["usage"]["total_tokens"]),
             dollars(run["cost_usd"]),

@@ -8,10 +8,12 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from podium.client import FAILED, Client, ClientError, parser_of, run
+from podium.client import FAILED, Client, ClientError, parser_of, path_part, run
 from program.options import count, usd
 
 Json = dict[str, Any]
+NEWEST = 20
+"""Among so many the newest run is looked for that is not a plan alone."""
 OVER = {"finished", "failed", "cancelled", "lost", "expired"}
 STATUSES = ("running", "waiting", "detached", *sorted(OVER))
 
@@ -72,6 +74,7 @@ def show(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("id", nargs="?", help="of the run; without it, the newest")
     parser.add_argument("--follow", action="store_true", help="tell what happens until it ends, then show it")
+    parser.add_argument("--prompts", action="store_true", help="with what each step was shown")
     parser.add_argument("--words", action="store_true", help="with what each step said, and the answer")
     parser.add_argument("--json", action="store_true", help="the whole record as JSON")
     options = parser.parse_args(arguments)
@@ -85,17 +88,17 @@ def show_run(client: Client, options: argparse.Namespace) -> int:
         ClientError: there is no such run, the server refuses, or there is none.
     """
     id = options.id or newest(client)
-    record = client.get(f"/v1/workflows/{id}")
+    record = client.get(f"/v1/workflows/{path_part(id)}")
     if options.follow and record["status"] not in OVER:
         follow(client, id)
-        record = client.get(f"/v1/workflows/{id}")
+        record = client.get(f"/v1/workflows/{path_part(id)}")
     if options.json:
         print(json.dumps(record, ensure_ascii=False, indent=2))
         return 0
     from podium.run_text import inert, run_tree, terminal
 
     out = terminal()
-    out.print(run_tree(record, words=options.words))
+    out.print(run_tree(record, words=options.words, prompts=options.prompts))
     if not record["content"]:
         out.print("Texts of this run are not kept, only how long they were.", style="dim")
     if options.words:
@@ -106,15 +109,16 @@ def show_run(client: Client, options: argparse.Namespace) -> int:
 
 
 def newest(client: Client) -> str:
-    """The id of the newest run.
+    """The id of the newest run; a plan of which nothing was run is none.
 
     Raises:
         ClientError: there is none.
     """
-    found = client.get("/v1/workflows", {"limit": 1})["data"]
-    if not found:
+    found = client.get("/v1/workflows", {"limit": NEWEST})["data"]
+    ran = [each["id"] for each in found if not each.get("plan_only")]
+    if not ran:
         raise ClientError("There is no run yet: `podium ask` makes one.", FAILED)
-    return str(found[0]["id"])
+    return str(ran[0])
 
 
 def follow(client: Client, id: str) -> None:
@@ -126,7 +130,7 @@ def follow(client: Client, id: str) -> None:
     from podium.run_text import event_line, terminal
 
     out = terminal(errors=True)
-    with client.stream("GET", f"/v1/workflows/{id}/events") as stream:
+    with client.stream("GET", f"/v1/workflows/{path_part(id)}/events") as stream:
         for event in stream:
             line = event_line(event)
             if line is not None:
@@ -153,11 +157,12 @@ def list_models(client: Client, *, as_json: bool) -> int:
             print(json.dumps(each, ensure_ascii=False))
         return 0
     from rich.table import Table
-    from rich.text import Text
 
-    from podium.run_text import terminal
+    from podium.run_text import cell, terminal
 
-    table = Table("name", "kind", "what it is", box=None, pad_edge=False, header_style="bold")
+    table = Table(
+        "name", "kind", "what it is", "$ per million in, out", box=None, pad_edge=False, header_style="bold"
+    )
     for each in found:
         about: Json = each["podium"]
         conductor: Json = about.get("conductor") or {}
@@ -166,6 +171,8 @@ def list_models(client: Client, *, as_json: bool) -> int:
             "workflow": "a fixed plan",
             "conductor": f"plans by {conductor.get('worker')}",
         }[about["kind"]]
-        table.add_row(Text(each["id"]), about["kind"], Text(what))
+        price: Json = about.get("price") or {}
+        rates = ", ".join(f"{price[name]:g}" for name in ("input_usd_per_mtok", "output_usd_per_mtok") if name in price)  # fmt: skip
+        table.add_row(cell(each["id"]), about["kind"], cell(what), rates)
     terminal().print(table)
     return 0

@@ -3,8 +3,9 @@ all its clients have gone.
 
 At rest, by the end as at the start: no more sockets, tasks, spans and files than after the warm-up, and memory level:
 a line through what was seen after it rises by `MOST_GROWTH` at most, and so does the middle of the last quarter over
-that of the first. The warm-up is the first third of the rounds: caches fill, the newest thousand calls that scripts
-keep among them, and the allocator's arenas are made. Exit 1 where something has grown, hung, or was answered wrongly.
+that of the first. Memory is what is held: Python's blocks, what C libraries have on the heap, and the process once free
+pages went back to the system. The warm-up is the first third of the rounds: caches fill, the newest thousand calls that
+each script keeps among them. Exit 1 where something has grown, hung, or was answered wrongly.
 """
 
 import argparse
@@ -34,7 +35,7 @@ MOST_GROWTH = 1.02
 RESTS_WITHIN_S, LOOKS_EVERY_S = 20.0, 0.5
 FAULTS = 0.2
 PLAN = '{"worker": "first", "subtask": "Find a reason.", "access": []}\n{"worker": "long", "subtask": "Say it.", "access": [0]}'
-LEVEL = ("blocks", "memory_mb")
+LEVEL = ("blocks", "heap_mb", "memory_mb")
 COUNTED = ("runs", "calls", "files", "sockets", "tasks", "spans")
 
 
@@ -100,8 +101,10 @@ def _has_more(series: Sequence[float]) -> bool:
 
 def growth(series: Sequence[float]) -> float:
     """The greater of two: what a line (least squares) ends at over where it begins, and the middle of the last
-    quarter over the middle of the first.
+    quarter over the middle of the first. 1 for what is always 0, because it cannot be known here.
     """
+    if not any(series):
+        return 1.0
     n = max(1, len(series) // 4)
     line = statistics.linear_regression(range(len(series)), series)
     of_line = (line.intercept + line.slope * (len(series) - 1)) / line.intercept
@@ -175,8 +178,9 @@ def main() -> int:
     for table in _tables(found):
         console.print(table)
     memory = ", ".join(f"{each.memory_mb:.0f}" for each in found.seen)
+    heap = ", ".join(f"{each.heap_mb:.0f}" for each in found.seen)
     blocks = ", ".join(f"{each.blocks / 1000:.0f}" for each in found.seen)
-    console.print(f"memory at rest, MB: {memory}\nthousand blocks: {blocks}")
+    console.print(f"memory at rest, MB: {memory}\nof it heap, MB: {heap}\nthousand blocks: {blocks}")
     faults = found.faults()
     console.print("; ".join(faults) or "all is at the end as at the start")
     return 1 if faults else 0

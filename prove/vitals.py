@@ -5,6 +5,7 @@ Knows both ends of that line, and nothing of what is served or of when to ask.
 """
 
 import asyncio
+import ctypes
 import gc
 import json
 import os
@@ -22,6 +23,10 @@ from prove.routers import ProofError, Router
 from serving.runs.service import Service
 
 ANSWERS_WITHIN_S = 30.0
+HEAP = (
+    *("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks"),
+    *("uordblks", "fordblks", "keepcost"),
+)
 
 
 @dataclass(frozen=True)
@@ -37,7 +42,8 @@ class Vitals:
         tasks: of its event loop.
         spans: begun and not ended.
         blocks: of memory that Python's objects take, after a collection.
-        memory_mb: of the process, as the system counts it.
+        memory_mb: of the process, as the system counts it, once what is free and whole pages was given back to it.
+        heap_mb: of it, what C libraries have asked for and not given back; 0 where that cannot be known.
     """
 
     runs: int
@@ -48,6 +54,13 @@ class Vitals:
     spans: int
     blocks: int
     memory_mb: float
+    heap_mb: float
+
+
+class _Heap(ctypes.Structure):
+    """`struct mallinfo2` of glibc, 2.33 and later (mallinfo(3))."""
+
+    _fields_ = tuple((name, ctypes.c_size_t) for name in HEAP)
 
 
 class OpenSpans(SpanProcessor):
@@ -78,8 +91,20 @@ def answer_signals(service: Service) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, answer)
 
 
+def _trim_heap() -> float:
+    """Give back whole pages that the C library's allocator keeps free; the bytes that it does not keep free."""
+    library = ctypes.CDLL(None)
+    if not hasattr(library, "mallinfo2"):
+        return 0.0
+    library.malloc_trim(0)
+    library.mallinfo2.restype = _Heap
+    heap = library.mallinfo2()
+    return heap.uordblks + heap.hblkhd
+
+
 def _look(service: Service, spans: OpenSpans) -> Vitals:
     gc.collect()
+    heap = _trim_heap()
     process = psutil.Process(os.getpid())
     of_store = sum("podium.db" in file.path for file in process.open_files())
     return Vitals(
@@ -91,6 +116,7 @@ def _look(service: Service, spans: OpenSpans) -> Vitals:
         spans=spans.n,
         blocks=sys.getallocatedblocks(),
         memory_mb=process.memory_info().rss / 1e6,
+        heap_mb=heap / 1e6,
     )
 
 

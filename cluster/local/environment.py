@@ -54,5 +54,6 @@ def fast_environment() -> dict[str, str]:
         "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": "60",  # of 3600: a client that neither sends nor takes
         "RAY_SERVE_HAPROXY_MAXCONN": "16384",  # of 4096; less where the process may open fewer files
         "RAY_SERVE_HAPROXY_BINARY_PATH": str(ROOT / "cluster" / "haproxy_guarded.sh"),
+        "RAY_worker_niceness": "0",  # of 15: else whatever runs beside them is served before the routers and HAProxy
         "PODIUM_HAPROXY": get_haproxy_binary(),
     }

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import signal
 import sys
@@ -35,12 +36,12 @@ Podium answers on {url}  (Ctrl-C stops it; log: {log}; metrics: {metrics})
 {console}
 
   curl {url}/v1/chat/completions -H 'content-type: application/json' {header}\\
-    -d '{{"model": "podium-mini", "messages": [{{"role": "user", "content": "What is the capital of France?"}}]}}'
+    -d '{{"model": "{model}", "messages": [{{"role": "user", "content": "What is the capital of France?"}}]}}'
 
   from openai import OpenAI
   client = OpenAI(base_url="{url}/v1", api_key="{key}")
   stream = client.chat.completions.create(
-      model="podium-mini",
+      model="{model}",
       messages=[{{"role": "user", "content": "What is the capital of France?"}}],
       stream=True,
   )
@@ -61,15 +62,24 @@ def follow(server: Server) -> None:
 
 def ready_text(server: Server, log: Path) -> str:
     """What is printed once it answers. The examples send a key where one is asked for."""
-    is_open = server.answers("/v1/models")
+    models = server.read("/v1/models")
+    is_open = models is not None
     return READY.format(
         url=server.url,
+        model=first_model(models),
         log=log,
         console=console_text(server),
         metrics=f"http://{HOST}:{server.metrics_port}/metrics",
         key="none" if is_open else "YOUR_KEY",
         header="" if is_open else "-H 'authorization: Bearer YOUR_KEY' ",
     )
+
+
+def first_model(listed: bytes | None) -> str:
+    """The first name that is led by a conductor, else the first; where no list is shown without a key, the default's."""
+    names: list[dict[str, Any]] = json.loads(listed)["data"] if listed else []
+    leading = [each["id"] for each in names if each["podium"]["kind"] == "conductor"]
+    return next(iter([*leading, *(each["id"] for each in names)]), "podium-mini")
 
 
 def console_text(server: Server) -> str:

@@ -206,12 +206,16 @@ class Server:
 
     def answers(self, path: str) -> bool:
         """Whether `path` says 200 now to who sends no key."""
+        return self.read(path) is not None
+
+    def read(self, path: str) -> bytes | None:
+        """What `path` says now to who sends no key; None: not with 200."""
         direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
             with direct.open(f"{self.url}{path}", timeout=5) as answer:
-                return answer.status == 200
+                return answer.read() if answer.status == 200 else None
         except (HTTPException, OSError, ValueError):
-            return False
+            return None
 
     def log_tail(self, lines: int = 25) -> str:
         """The last lines of the log, and where the rest is, and Ray's own once the server has ended."""

@@ -117,6 +117,11 @@ export function Ask(props: { from: string | null }) {
     }
   };
 
+  const dropPlan = () => {
+    steps.value = [];
+    price.value = "";
+  };
+
   const submit = async (text: string) => {
     if (!text.trim() || busy.value) return;
     busy.value = true;
@@ -147,7 +152,10 @@ export function Ask(props: { from: string | null }) {
         <textarea
           rows={5}
           value={question.value}
-          onInput={(event) => (question.value = event.currentTarget.value)}
+          onInput={(event) => {
+            if (price.value) dropPlan(); // it was written for another question
+            question.value = event.currentTarget.value;
+          }}
           onKeyDown={(event) => {
             if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) void submit(question.value);
           }}
@@ -155,11 +163,13 @@ export function Ask(props: { from: string | null }) {
       </label>
       {props.from ? null : (
         <div class="examples" role="group" aria-label="Examples">
+          <p class="small">Or ask one of these, with one click:</p>
           {EXAMPLES.map((text) => (
             <button
               type="button"
               key={text}
               onClick={() => {
+                dropPlan();
                 question.value = text;
                 void submit(text);
               }}
@@ -217,7 +227,12 @@ export function Ask(props: { from: string | null }) {
         ))}
       </fieldset>
       {steps.value.length ? (
-        <PlanEditor steps={steps} workers={workers} />
+        <>
+          <PlanEditor steps={steps} workers={workers} />
+          <button type="button" onClick={dropPlan}>
+            Leave the plan to the model
+          </button>
+        </>
       ) : (
         <button type="button" disabled={!workers.length} onClick={() => (steps.value = [{ worker: workers[0] ?? "", subtask: "", access: [] }])}>
           Write the plan myself

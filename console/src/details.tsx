@@ -116,7 +116,7 @@ function resultWord(call: ToolCall): string {
 }
 
 function Said(props: { step: Step }) {
-  return <pre class="said">{props.step.words.value || "Nothing yet."}</pre>;
+  return <pre class="said">{props.step.words.value || (props.step.ended_s === null ? "Nothing yet." : "Nothing.")}</pre>;
 }
 
 function Fact(props: { name: string; value: string }) {

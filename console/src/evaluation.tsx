@@ -93,7 +93,7 @@ async function loadTraffic(): Promise<Point[]> {
     get<{ data: ApiRun[] }>(`/v1/workflows?rated=true&limit=${MOST_RATED}`),
   ]);
   const full = await Promise.all(rated.data.map((run) => get<ApiRun>(`/v1/workflows/${encodeURIComponent(run.id)}`)));
-  return live(newest.data, full);
+  return live(newest.data.filter((run) => !run.plan_only), full);
 }
 
 /** A dot a strategy or model; what has no accuracy stands as a line at its cost. */

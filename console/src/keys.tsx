@@ -31,6 +31,9 @@ interface Budget {
   month: Window;
 }
 
+/** Does something and shows what is there after it, or what went wrong. */
+type Run = (work: () => Promise<unknown>) => void;
+
 export function Keys() {
   const teams = useSignal<Team[]>([]);
   const keys = useSignal<Key[]>([]);
@@ -47,7 +50,7 @@ export function Keys() {
     const found = await Promise.all(foundTeams.data.map((team) => get<Budget>(`/v1/admin/teams/${team.id}/budget`)));
     budgets.value = Object.fromEntries(foundTeams.data.map((team, index) => [team.id, found[index]!]));
   };
-  const run = (work: () => Promise<unknown>) => {
+  const run: Run = (work) => {
     fault.value = "";
     work()
       .then(load)
@@ -89,7 +92,7 @@ export function Keys() {
       />
       <div class="scrolls" role="group" aria-label="Keys" tabIndex={0}>
         <table>
-          <Columns names={["Key", "Team", "Scopes", "Ends in", "State", ""]} />
+          <Columns names={["Key", "Team", "Scopes", "Ends in", "State", "Budget of its own", ""]} />
           <tbody>
             {keys.value.map((each) => (
               <tr key={each.id}>
@@ -100,6 +103,9 @@ export function Keys() {
                   <code>{each.hint}</code>
                 </td>
                 <td>{each.state}</td>
+                <td>
+                  <KeyBudget of={each} run={run} />
+                </td>
                 <td>
                   <button type="button" disabled={each.state !== "active"} onClick={() => {
                     if (confirm(`Give ${each.name} a new secret? The one before is refused from now on.`))
@@ -181,38 +187,68 @@ function NewKey(props: { teams: Team[]; onMake: (body: Record<string, unknown>) 
   );
 }
 
-function TeamRow(props: { team: Team; budget: Budget | undefined; run: (work: () => Promise<unknown>) => void }) {
-  const { team, budget } = props;
+/** What one key may spend within its team's budget. It is asked for when somebody wants to see it: there may be a
+ * thousand keys. */
+function KeyBudget(props: { of: Key; run: Run }) {
+  const key = props.of;
+  const path = `/v1/admin/keys/${key.id}/budget`;
+  const budget = useSignal<Budget | undefined>(undefined);
+  const load = async () => (budget.value = await get<Budget>(path));
+  if (budget.value === undefined)
+    return (
+      <button type="button" onClick={() => props.run(load)}>
+        Budget of {key.name}
+      </button>
+    );
+  return (
+    <>
+      <p>
+        today {spending(budget.value.day)}, this month {spending(budget.value.month)}
+      </p>
+      <Limits name={key.name} budget={budget.value} set={(limits) => props.run(async () => (budget.value = await post<Budget>(path, limits)))} />
+    </>
+  );
+}
+
+/** A form for the limits of a day and a month; an empty field lifts its limit, one that was not touched stays. */
+function Limits(props: { name: string; budget: Budget | undefined; set: (limits: Record<string, string | null>) => void }) {
+  const { name, budget } = props;
   const day = useSignal<string | null>(null);
   const month = useSignal<string | null>(null);
   const limit = (text: string) => (text.trim() ? text.trim() : null);
+  return (
+    <form
+      class="limits"
+      onSubmit={(event) => {
+        event.preventDefault();
+        props.set({
+          ...(day.value === null ? {} : { day_usd: limit(day.value) }),
+          ...(month.value === null ? {} : { month_usd: limit(month.value) }),
+        });
+      }}
+    >
+      <label>
+        a day
+        <input inputMode="decimal" size={6} value={day.value ?? budget?.day.limit_usd ?? ""} onInput={(event) => (day.value = event.currentTarget.value)} />
+      </label>
+      <label>
+        a month
+        <input inputMode="decimal" size={6} value={month.value ?? budget?.month.limit_usd ?? ""} onInput={(event) => (month.value = event.currentTarget.value)} />
+      </label>
+      <button type="submit">Set for {name}</button>
+    </form>
+  );
+}
+
+function TeamRow(props: { team: Team; budget: Budget | undefined; run: Run }) {
+  const { team, budget } = props;
   return (
     <tr>
       <td>{team.name}</td>
       <td>{budget ? spending(budget.day) : ""}</td>
       <td>{budget ? spending(budget.month) : ""}</td>
       <td>
-        <form
-          class="limits"
-          onSubmit={(event) => {
-            event.preventDefault();
-            const limits = {
-              ...(day.value === null ? {} : { day_usd: limit(day.value) }),
-              ...(month.value === null ? {} : { month_usd: limit(month.value) }),
-            };
-            props.run(() => post(`/v1/admin/teams/${team.id}/budget`, limits));
-          }}
-        >
-          <label>
-            a day
-            <input inputMode="decimal" size={6} value={day.value ?? budget?.day.limit_usd ?? ""} onInput={(event) => (day.value = event.currentTarget.value)} />
-          </label>
-          <label>
-            a month
-            <input inputMode="decimal" size={6} value={month.value ?? budget?.month.limit_usd ?? ""} onInput={(event) => (month.value = event.currentTarget.value)} />
-          </label>
-          <button type="submit">Set for {team.name}</button>
-        </form>
+        <Limits name={team.name} budget={budget} set={(limits) => props.run(() => post(`/v1/admin/teams/${team.id}/budget`, limits))} />
       </td>
       <td>
         <button type="button" onClick={() => props.run(() => post(`/v1/admin/teams/${team.id}`, { enabled: !team.enabled }))}>
@@ -226,5 +262,7 @@ function TeamRow(props: { team: Team; budget: Budget | undefined; run: (work: ()
 function spending(window: Window): string {
   const spent = Number(window.spent_usd).toFixed(4);
   const held = Number(window.held_usd) ? `, $${Number(window.held_usd).toFixed(4)} held` : "";
-  return `$${spent}${window.limit_usd === null ? "" : ` of $${window.limit_usd}`}${held}`;
+  if (window.limit_usd === null) return `$${spent}${held}`;
+  const left = Number(window.limit_usd) - Number(window.spent_usd) - Number(window.held_usd);
+  return `$${spent} of $${window.limit_usd}${held}, $${Math.max(0, left).toFixed(4)} left`;
 }

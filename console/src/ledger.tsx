@@ -61,7 +61,7 @@ export function Ledger(props: { teams: Map<string, string>; keys: Map<string, st
           </tbody>
         </table>
       </div>
-      {lines.value.length ? null : <p role="status">Nothing was spent yet.</p>}
+      {lines.value.length || fault.value ? null : <p role="status">Nothing was spent yet.</p>}
       {more.value ? (
         <button type="button" onClick={() => load(lines.value.at(-1)?.id ?? null)}>
           Older lines

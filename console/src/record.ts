@@ -120,6 +120,10 @@ export interface ApiRun {
   usage: { total_tokens: number };
   cost_usd: number | null;
   wall_s: number;
+  /** Of a run that goes on: for how long already, by the server's clock. */
+  now_s?: number;
+  /** Its plan was written, and nothing of it run. */
+  plan_only?: boolean;
   critical_path_s: number;
   plans: ApiPlan[];
   steps: ApiStep[];

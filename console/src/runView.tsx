@@ -40,10 +40,12 @@ async function watch(
     run.value = fromRecord(record);
     return;
   }
-  let live: Run = { ...begun(record), now_s: record.wall_s };
+  const opened_s = record.now_s ?? record.wall_s; // what happened before is told now
+  let live: Run = { ...begun(record), now_s: opened_s };
   run.value = live;
   for await (const event of follow(`${path}/events`, stop, (state) => (connected.value = state))) {
     live = after(live, JSON.parse(event.data) as RunEvent);
+    live = live.now_s < opened_s ? { ...live, now_s: opened_s } : live;
     run.value = live;
   }
   run.value = fromRecord(await get<ApiRun>(path, stop)); // its prompts, tokens and cents
@@ -82,7 +84,7 @@ export function RunView(props: { id: string }) {
         {shown.plans.map((plan) => (
           <PlanPart key={plan.plan} plan={plan} many={shown.plans.length > 1} selected={step ?? null} onSelect={onSelect} />
         ))}
-        <Timeline plans={shown.plans} waits={shown.waits} now_s={replay.shown.value ? run.value!.now_s : shown.now_s} selected={step ?? null} onSelect={onSelect} />
+        <Timeline plans={shown.plans} waits={shown.waits} now_s={shown.now_s} whole_s={isOver ? run.value!.now_s : shown.now_s} selected={step ?? null} onSelect={onSelect} />
         <Answer key={replay.shown.value ? "replayed" : "live"} run={shown} />
         {isOver ? <Feedback id={shown.id} given={run.value!.feedback} keepsTexts={shown.has_content} /> : null}
         <Actions run={shown} isOver={isOver} />

@@ -65,7 +65,7 @@ export function Runs() {
           <input value={filter.value.worker} onInput={change("worker")} />
         </label>
         <label>
-          Team (its id)
+          Team
           <input value={filter.value.team} onInput={change("team")} />
         </label>
         <label>
@@ -98,7 +98,7 @@ export function Runs() {
                 <td>{when(run.created)}</td>
                 <td>{run.model}</td>
                 <td>
-                  <span class={`chip ${run.status}`}>{statusWord(run.status)}</span>
+                  <span class={`chip ${run.status}`}>{run.plan_only ? "plan only" : statusWord(run.status)}</span>
                 </td>
                 <td>{run.steps.length}</td>
                 <td>{[...new Set(run.steps.map((step) => step.served_by ?? step.worker))].join(", ")}</td>
@@ -113,7 +113,7 @@ export function Runs() {
           </tbody>
         </table>
       </div>
-      {runs.value.length ? null : <p role="status">{more.value ? "No such run among the newest." : Object.values(filter.value).some(Boolean) ? "No such run." : <>No run yet. <a href="#/ask">Ask something.</a></>}</p>}
+      {runs.value.length || fault.value ? null : <p role="status">{more.value ? "No such run among the newest." : Object.values(filter.value).some(Boolean) ? "No such run." : <>No run yet. <a href="#/ask">Ask something.</a></>}</p>}
       {more.value ? (
         <button type="button" onClick={() => void load(more.value)}>
           {runs.value.length ? "Older ones" : "Look further back"}

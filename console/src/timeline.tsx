@@ -8,11 +8,13 @@ export function Timeline(props: {
   plans: Plan[];
   waits: Wait[];
   now_s: number;
+  /** Where the axis ends; a replay is somewhere before it. */
+  whole_s: number;
   selected: Step | null;
   onSelect: (step: Step) => void;
 }) {
   const unix_s = Date.now() / 1000;
-  const room = roomOf(props.now_s, props.waits, unix_s);
+  const room = roomOf(props.whole_s, props.waits, unix_s);
   const share = (place: number) => `${(100 * Math.min(Math.max(place, 0), room.whole)) / room.whole}%`;
   return (
     <div class="timeline" role="group" aria-label="The run over time">
@@ -24,7 +26,7 @@ export function Timeline(props: {
         ))}
       </div>
       <p class="legend small" aria-hidden="true">
-        <span class="bar waits" /> waits <span class="bar silent" /> asked, silent <span class="bar talks" /> writes{" "}
+        <span class="bar waits" /> waits <span class="bar silent" /> asked, silent <span class="bar talks" /> writes, in <b>bold</b>: the critical path{" "}
         {props.waits.length ? (
           <>
             <span class="bar tools" /> its client works on its calls of tools

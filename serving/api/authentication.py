@@ -5,7 +5,7 @@ nothing behind it can log it or pass it on, and leaves a `Caller` in the scope. 
 said by the route: `caller_of(request).require(...)`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -18,6 +18,8 @@ from serving.edge.caller import is_loopback
 
 CALLER = "podium.caller"
 """In a scope: the `Caller`."""
+STILL = "podium.still"
+"""In a scope: what looks again whether its caller is let in. The key is nowhere to be seen in it."""
 ALIVE = "/healthz"
 """Told to everybody."""
 CONSOLE = "/console"
@@ -55,10 +57,21 @@ class Authentication:
         if path not in (ALIVE, CONSOLE) and not path.startswith(f"{CONSOLE}/"):
             try:
                 scope[CALLER] = await self._caller(scope, headers)
+                scope[STILL] = self._check_again(scope, headers)
             except (NotAllowed, StoreUnavailable) as exc:
                 if path != READY:
                     return await failure(Request(scope), exc)(scope, receive, send)
         return await self._app(scope, receive, send)
+
+    def _check_again(self, scope: Scope, headers: Headers) -> Callable[[], Awaitable[bool]]:
+        async def is_let_in() -> bool:
+            try:
+                await self._caller(scope, headers)
+            except (NotAllowed, StoreUnavailable):
+                return False
+            return True
+
+        return is_let_in
 
     async def _caller(self, scope: Scope, headers: Headers) -> Caller:
         if await self._authenticator.is_open():
@@ -98,6 +111,14 @@ def caller_of(request: Request) -> Caller:
     if caller is None:
         raise unauthenticated("This server asks for a key.")
     return caller
+
+
+async def is_still_let_in(request: Request) -> bool:
+    """Whether who sent `request` would be let in now: for answers that go on telling for long. It costs a look-up every
+    few seconds, however often it is asked.
+    """
+    look: Callable[[], Awaitable[bool]] = request.scope[STILL]
+    return await look()
 
 
 def _bearer(value: bytes) -> str:

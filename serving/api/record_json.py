@@ -84,6 +84,7 @@ def workflow(
         "object": "workflow",
         "model": record.model,
         "status": record.status,
+        **({"plan_only": True} if record.task.plan_only else {}),
         "content": has_content,
         "training": record.task.permit.trains,
         "account": _account(record.account),
@@ -152,6 +153,14 @@ def _brief(step: Json) -> Json:
     }
 
 
+def _tries(step: StepRecord) -> tuple[Attempt, ...]:
+    """The calls of a step that gave no answer, before the one that did; where none did, all but the last, whose error is
+    the step's.
+    """
+    is_own = step.result is None and step.started_s is not None and step.failure is not None
+    return (*step.cut, *step.failed, *(step.failure.attempts if is_own and step.failure else ()))
+
+
 def _step(plan: PlanRecord, step: StepRecord, inner: Inner, *, for_operator: bool) -> Json:
     inside = inner.get(step.result.inner_run or "") if step.result else None
     return {
@@ -161,7 +170,7 @@ def _step(plan: PlanRecord, step: StepRecord, inner: Inner, *, for_operator: boo
         **step_json(step),
         "status": step.status,
         "prompt": messages_json(step.prompt),
-        **call_json(step.result, (*step.cut, *step.failed), for_operator=for_operator),
+        **call_json(step.result, _tries(step), for_operator=for_operator),
         **turns_json(step),
         "served_by": step.served_by,
         "reused_from": step.reused_from,

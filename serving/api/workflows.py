@@ -1,5 +1,6 @@
 """`/v1/workflows`: the records of runs, what happens in them, and their end."""
 
+import time
 from collections.abc import AsyncGenerator
 from decimal import Decimal
 from typing import Annotated
@@ -8,10 +9,11 @@ from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import Response, StreamingResponse
 
 from conductor.errors import BadTask, UnknownName, quote
-from conductor.run.record import RunRecords, RunStatus
+from conductor.run.record import Record, RunRecords, RunStatus
 from serving.accounts.caller import Caller, Scope
+from serving.accounts.directory import Directory
 from serving.api import record_json
-from serving.api.authentication import caller_of
+from serving.api.authentication import caller_of, is_still_let_in
 from serving.api.encode import dumps
 from serving.api.feed import Feeds
 from serving.api.feedback import feedback_json
@@ -40,7 +42,11 @@ async def workflows(
     max_cost_usd: Annotated[Decimal | None, Query(ge=0, le=MOST_USD)] = None,
     rated: Annotated[bool, Query(description="Only those of which somebody has said something.")] = False,
     team: Annotated[
-        str | None, Query(pattern=NO_NUL, description="Its id: its keys asked for the run.")
+        str | None,
+        Query(
+            pattern=NO_NUL,
+            description="Its id, for an administrator's key also its name: its keys asked for the run.",
+        ),
     ] = None,
     words: Annotated[
         str | None,
@@ -59,6 +65,9 @@ async def workflows(
     service: Service = request.app.state.service
     caller = caller_of(request)
     caller.require(Scope.READ)
+    directory: Directory | None = request.app.state.directory
+    if team is not None and directory is not None and caller.sees_every_run:
+        team = (await directory.team(team)).id
     wanted = Wanted(worker, min_cost_usd, max_cost_usd, words, model, status, rated, team)
     page = await service.newest(limit, caller, after, wanted)
     shown = [_shown(run, caller) for run in page.runs]
@@ -74,7 +83,8 @@ async def workflow(request: Request, id: str) -> Response:
     run = await _find(request, id, caller)
     service: Service = request.app.state.service
     feedback = [feedback_json(each) for each in await service.store.feedback(id)]
-    return success(_shown(run, caller) | await _waits_for(run, service) | {"feedback": feedback})
+    said = {"feedback": feedback} | _now(run.record)
+    return success(_shown(run, caller) | await _waits_for(run, service) | said)
 
 
 @router.post("/v1/workflows/{id}/cancel")
@@ -103,7 +113,8 @@ async def events(
 ) -> Response:
     """What happens in a run, as server-sent events, from its beginning or from the event after
     `Last-Event-ID`; until it ends. Any replica can be asked. Pieces of the answer are among them from when somebody
-    asks, the first with all that was said by then; of runs that outlive their client, all of them.
+    asks, the first with all that was said by then; of runs that outlive their client, all of them. It breaks off where
+    the key is let in no longer: who asks again is told why.
     """
     service: Service = request.app.state.service
     caller = caller_of(request)
@@ -115,16 +126,20 @@ async def events(
     await _find(request, id, caller)
     await service.store.watch(id)
     headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
-    return StreamingResponse(_follow(request.app.state.feeds, service, id, caller, after), 200, headers, "text/event-stream")  # fmt: skip
+    return StreamingResponse(_follow(request, service, id, caller, after), 200, headers, "text/event-stream")  # fmt: skip
 
 
 async def _follow(
-    feeds: Feeds, service: Service, id: str, caller: Caller, after: int
+    request: Request, service: Service, id: str, caller: Caller, after: int
 ) -> AsyncGenerator[bytes]:
+    feeds: Feeds = request.app.state.feeds
     heartbeat_s, n_sent = service.pool.settings.limits.heartbeat_s, 0
     async with feeds.of(id) as feed:
         while True:
-            if not await feed.wait(n_sent, heartbeat_s):
+            has_news = await feed.wait(n_sent, heartbeat_s)
+            if not await is_still_let_in(request):
+                return
+            if not has_news:
                 yield HEARTBEAT
                 continue
             new, n_sent = feed.frames[n_sent:], len(feed.frames)
@@ -141,6 +156,14 @@ def _shown(run: RunRecords, caller: Caller) -> record_json.Json:
     return record_json.workflow(
         run.record, run.inner, for_operator=caller.sees_every_run, has_content=run.has_content
     )
+
+
+def _now(record: Record) -> record_json.Json:
+    """How long a run goes on already, by this machine's clock, without the time that it waited for its client."""
+    if record.status != "running":
+        return {}
+    waited_s = sum(segment.waited_s for segment in record.segments)
+    return {"now_s": record_json.seconds(max(record.wall_s, time.time() - record.created - waited_s))}
 
 
 async def _waits_for(run: RunRecords, service: Service) -> record_json.Json:

@@ -21,6 +21,8 @@ from serving.workers.scripted_calls import ScriptedCall, calls_of, own_turns
 from serving.workers.scripted_embedding import embed
 
 KEPT_CALLS = 1000
+OF_THE_RUN = ("on_queued", "on_failed", "refusals", "on_retry", "hedges", "on_wait")
+"""The fields of a call through which its run can be reached."""
 TOKEN = re.compile(r"\s*\S+|\s+$")
 """A token, for counting and for pacing: a word with the blanks before it."""
 ERRORS: dict[str, type[WorkerError]] = {
@@ -209,7 +211,7 @@ class ScriptedWorker:
 
 def _without_run(call: Call) -> Call:
     """`call` without what it holds of its run: a thousand of them would hold a thousand runs, records and all."""
-    return replace(call, on_queued=None, on_retry=None, hedges=None, on_wait=None)
+    return replace(call, **dict.fromkeys(OF_THE_RUN, None))
 
 
 def prompt_tokens(call: Call) -> int:

@@ -18,6 +18,7 @@ from bench import (
     first_call,
     metering,
     passthrough,
+    proxies,
     replicas,
     schedulers,
     steps,
@@ -27,6 +28,8 @@ from bench import (
     two_engines,
     upstream,
     vs_litellm,
+    vs_smg,
+    watching,
 )
 from bench.cli import ISOLATED, PARTS, list_shared_parts, table
 from bench.client import Client
@@ -46,11 +49,14 @@ PROMISED = {
     "streams_over_litellm",
 }
 
-A_ROUND = vs_litellm.ProxyRound(
-    podium=vs_litellm.ProxySide(p50_ms=3.0, rps=500.0, streams_per_s=300.0),
-    litellm=vs_litellm.ProxySide(p50_ms=7.0, rps=200.0, streams_per_s=60.0),
-    upstream=vs_litellm.ProxySide(p50_ms=0.5, rps=5000.0, streams_per_s=3000.0),
-)
+OURS = proxies.ProxySide(p50_ms=3.0, first_token_ms=3.0, rps=500.0, streams_per_s=300.0)
+A_ROUND = {
+    "podium": OURS,
+    "metered": OURS,
+    "litellm": proxies.ProxySide(p50_ms=7.0, first_token_ms=8.0, rps=200.0, streams_per_s=60.0),
+    "smg": proxies.ProxySide(p50_ms=1.0, first_token_ms=1.0, rps=2000.0, streams_per_s=900.0),
+    "upstream": proxies.ProxySide(p50_ms=0.5, first_token_ms=0.5, rps=5000.0, streams_per_s=3000.0),
+}
 
 
 A_TO_B = adapters.Switch("a", "b", asked_s=10.0, done_s=12.0)
@@ -110,6 +116,7 @@ def everything() -> list[Figure]:
                 for name in ("plain", "sqlite", "postgresql")
             }
         ),
+        *watching.figures({n: [watching.WatchedRun(20.0 + n, 900.0 + n)] for n in watching.WATCHERS}),
         *autoscaling.figures(a_scaled_run()),
         *two_engines.figures([True], 30.0, {1: 6.0, 2: 4.0}),
         *adapters.figures(A_SWITCHED_RUN, [A_TO_B]),
@@ -117,6 +124,7 @@ def everything() -> list[Figure]:
         *disconnects.figures(left, 0),
         *streams.figures([streams.TEXT], 1, 0, 2**20),
         *vs_litellm.figures([A_ROUND]),
+        *vs_smg.figures([A_ROUND], [vs_smg.IngressSide(2.0, 700.0)]),
         *steps.figures([(2.0, 5.0, 11.0)]),
     ]
 

@@ -1,4 +1,4 @@
-"""The bench vs. LiteLLM: figures from made-up rounds, the upstream over real HTTP, the environment."""
+"""The bench vs. other gateways: figures from made-up rounds, the upstream over real HTTP, the environments."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -9,23 +9,23 @@ import openai
 import pytest
 import yaml
 
-from bench import echo_upstream, litellm, steps, vs_litellm
+from bench import echo_upstream, litellm, proxies, smg, steps, vs_litellm, vs_smg
 from bench.client import CHAT, Client
+from bench.peer_environment import PeerEnvironment
+from bench.proxies import ProxyRound, ProxySide
 from bench.server import BenchError
 from bench.subprocess_server import echo_upstream as upstream
 from bench.subprocess_server import subprocess_server
-from bench.vs_litellm import ProxyRound, ProxySide
+
+
+def sides(ours: ProxySide, peer: ProxySide, upstream: ProxySide) -> ProxyRound:
+    return {"podium": ours, "litellm": peer, "metered": ours, "smg": peer, "upstream": upstream}
+
 
 ROUNDS = [
-    ProxyRound(
-        podium=ProxySide(3.0, 500, 300), litellm=ProxySide(7.0, 200, 60), upstream=ProxySide(1.0, 5000, 3000)
-    ),
-    ProxyRound(
-        podium=ProxySide(2.0, 600, 240), litellm=ProxySide(5.0, 200, 60), upstream=ProxySide(1.0, 5000, 3000)
-    ),
-    ProxyRound(
-        podium=ProxySide(9.0, 100, 50), litellm=ProxySide(17.0, 40, 10), upstream=ProxySide(1.0, 1000, 500)
-    ),
+    sides(ProxySide(3.0, 4.0, 500, 300), ProxySide(7.0, 7.0, 200, 60), ProxySide(1.0, 1.0, 5000, 3000)),
+    sides(ProxySide(2.0, 3.0, 600, 240), ProxySide(5.0, 5.0, 200, 60), ProxySide(1.0, 1.0, 5000, 3000)),
+    sides(ProxySide(9.0, 9.0, 100, 50), ProxySide(17.0, 17.0, 40, 10), ProxySide(1.0, 1.0, 1000, 500)),
 ]
 """The last while the machine was busy with something else."""
 
@@ -42,7 +42,20 @@ def test_sides_are_compared_round_by_round_and_less_what_the_upstream_takes() ->
     assert got["streams_over_litellm"] == pytest.approx(5)
     assert got["added_p50_over_litellm"] == pytest.approx(1 / 3)
     assert (got["podium_added_p50_ms"], got["litellm_added_p50_ms"]) == (2, 6)
+    assert got["added_first_token_over_litellm"] == pytest.approx(0.5)
     assert (got["podium_rps"], got["litellm_rps"], got["upstream_rps"]) == (500, 200, 5000)
+
+
+def test_beside_smg_the_empty_ingress_says_how_much_of_its_requests_serve_can_have() -> None:
+    ingress = [vs_smg.IngressSide(2.0, 1000), vs_smg.IngressSide(2.0, 800), vs_smg.IngressSide(3.0, 200)]
+    got = {each.name: each.value for each in vs_smg.figures(ROUNDS, ingress)}
+    assert got["metered_rps_over_ingress"] == pytest.approx(0.5)
+    assert got["ingress_rps_over_smg"] == pytest.approx(5)
+    assert (got["passthrough_rps_over_smg"], got["streams_over_smg"]) == (
+        pytest.approx(2.5),
+        pytest.approx(5),
+    )
+    assert (got["metered_rps"], got["smg_rps"], got["ingress_added_p50_ms"]) == (500, 200, 1)
 
 
 def test_what_a_workflow_adds_to_the_bare_ingress_is_told_per_step() -> None:
@@ -75,14 +88,14 @@ async def test_answers_are_checked_and_a_dropped_word_is_no_answer(
 ) -> None:
     async with aiohttp.ClientSession() as session:
         client = Client(session, url)
-        await vs_litellm.ask(client)
-        await vs_litellm.stream(client)
-        monkeypatch.setattr(vs_litellm, "TEXT", echo_upstream.TEXT.replace("word-7 ", ""))
+        await proxies.ask(client)
+        await proxies.stream(client)
+        monkeypatch.setattr(proxies, "TEXT", echo_upstream.TEXT.replace("word-7 ", ""))
         with pytest.raises(BenchError, match="instead of"):
-            await vs_litellm.ask(client)
+            await proxies.ask(client)
         with pytest.raises(BenchError, match="instead of"):
-            await vs_litellm.stream(client)
-        assert (await client.post(CHAT, vs_litellm.STREAMED_BODY)).endswith(b"data: [DONE]\n\n")
+            await proxies.stream(client)
+        assert (await client.post(CHAT, proxies.STREAMED_BODY)).endswith(b"data: [DONE]\n\n")
 
 
 async def test_a_server_that_ends_before_it_is_ready_tells_its_last_words() -> None:
@@ -91,29 +104,33 @@ async def test_a_server_that_ends_before_it_is_ready_tells_its_last_words() -> N
             pass
 
 
+def an_environment(folder: Path, lock: str) -> PeerEnvironment:
+    (folder / "peer.lock").write_text(lock)
+    return PeerEnvironment("Peer", "a few bytes", folder / "peer.lock", folder / "peer")
+
+
 def test_the_environment_is_built_again_only_when_its_lock_changes(tmp_path: Path) -> None:
-    lock, venv = tmp_path / "litellm.lock", tmp_path / "litellm"
-    lock.write_text("")
+    peer = an_environment(tmp_path, "")
     said: list[str] = []
-    assert not litellm.is_built(lock, venv)
-    litellm.build(said.append, lock, venv)
-    assert litellm.is_built(lock, venv)
+    assert not peer.is_built
+    peer.build(said.append)
+    assert peer.is_built
     assert len(said) == 1
-    litellm.build(said.append, lock, venv)
+    peer.build(said.append)
     assert len(said) == 1
-    lock.write_text("# another one\n")
-    assert not litellm.is_built(lock, venv)
+    peer.lock.write_text("# another one\n")
+    assert not peer.is_built
 
 
 def test_an_environment_that_pip_cannot_build_says_so_and_is_not_kept_for_whole(tmp_path: Path) -> None:
-    lock, venv = tmp_path / "litellm.lock", tmp_path / "litellm"
-    lock.write_text("no-such/file.whl\n")
+    peer = an_environment(tmp_path, "no-such/file.whl\n")
     with pytest.raises(BenchError, match=r"(?s)could not be built.*no-such.*--only"):
-        litellm.build(lambda _: None, lock, venv)
-    assert not litellm.is_built(lock, venv)
+        peer.build(lambda _: None)
+    assert not peer.is_built
 
 
-def test_every_package_of_the_peer_is_held_at_a_version() -> None:
-    lines = [line for line in litellm.LOCK.read_text().splitlines() if not line.startswith("#")]
-    assert "litellm==1.96.0" in lines
+@pytest.mark.parametrize(("peer", "package"), [(litellm.PEER, "litellm==1.96.0"), (smg.PEER, "smg==1.13.0")])
+def test_every_package_of_a_peer_is_held_at_a_version(peer: PeerEnvironment, package: str) -> None:
+    lines = [line for line in peer.lock.read_text().splitlines() if not line.startswith("#")]
+    assert package in lines
     assert all(line.count("==") == 1 for line in lines)

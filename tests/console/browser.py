@@ -211,6 +211,14 @@ async def test_an_administrator_makes_a_team_a_budget_and_a_key_and_revokes_it(t
         secret = await page.get_by_role("status").locator("code").inner_text()
         answer = await it.api.http.get("/v1/models", headers={"authorization": f"Bearer {secret}"})
         assert answer.status_code == 200
+        own = page.get_by_role("row").filter(has_text="Revoke app")
+        await own.get_by_role("button", name="Budget of app").click()
+        await own.get_by_label("a day").fill("2")
+        await own.get_by_role("button", name="Set for app").click()
+        await expect(own).to_contain_text("today $0.0000 of $2")
+        told = (await it.ask("admin", "GET", "/v1/admin/keys/app/budget")).json()
+        assert Decimal(told["day"]["limit_usd"]) == 2
+        assert told["month"]["limit_usd"] is None
         page.on("dialog", lambda dialog: asyncio.ensure_future(dialog.accept()))
         await page.get_by_role("button", name="New secret for app").click()
         await expect(page.get_by_role("status").locator("code")).not_to_have_text(secret)
@@ -219,6 +227,33 @@ async def test_an_administrator_makes_a_team_a_budget_and_a_key_and_revokes_it(t
         await page.get_by_role("button", name="Revoke app").click()
         await expect(page.get_by_role("row").filter(has_text="Revoke app")).to_contain_text("revoked")
         assert seen.faults == [fault for fault in seen.faults if "401" in fault]
+
+
+async def test_a_written_plan_is_dropped_with_its_question_and_by_an_example() -> None:
+    async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as seen:
+        page = seen.page
+        question = page.get_by_label("Your question", exact=True)
+        for change in ("type", "press"):
+            await question.fill("Iron or wool?")
+            await page.get_by_role("button", name="Write the plan, run nothing").click()
+            await expect(page.get_by_role("status")).to_contain_text("at most")
+            await expect(page.locator(".plan-editor li")).to_have_count(3)
+            if change == "type":
+                await question.fill("Tea or coffee?")
+                await expect(page.locator(".plan-editor")).to_have_count(0)
+                await expect(page.get_by_role("status")).to_be_empty()
+        await page.get_by_role("group", name="Examples").get_by_role("button").first.click()
+        await until_finished(page)
+        assert [each["source"] for each in (await api.newest())["plans"]] == ["conductor"]
+        assert seen.clean == []
+
+
+async def test_an_address_that_is_none_of_ours_shows_the_first_page() -> None:
+    async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as seen:
+        await seen.page.goto(f"{api.url}/console/#/runs/%E0%A4%A")
+        await seen.page.reload()
+        await expect(seen.page.get_by_label("Your question", exact=True)).to_be_visible()
+        assert seen.clean == []
 
 
 async def test_a_budget_that_is_spent_and_a_question_that_is_refused_are_told_in_words(

@@ -18,6 +18,7 @@ import pytest
 
 from podium.cli import main
 from podium.client import ClientError, run
+from podium.run_text import cell, event_line
 from serving.accounts.windows import team_subject
 from tests.conftest import PODIUM, ROOT
 from tests.serving.api.keyed import keyed
@@ -110,6 +111,9 @@ async def test_runs_are_listed_filtered_and_shown_as_a_tree(api: Served, capsys:
         assert said in shown.out, said
     assert "\x1b" not in shown.out, "what a model says does not command the terminal"
     assert "\x07" not in shown.out
+    prompts = await podium(capsys, "show", run["id"], "--prompts", "--url", api.url)
+    for said in ("began 20", "critical path", ": Why is", "user: ", "Find a reason.", " from "):
+        assert said in prompts.out, said
     assert json.loads((await podium(capsys, "show", "--json", "--url", api.url)).out)["model"] == "duo"
     absent = await podium(capsys, "show", "wf_absent", "--url", api.url)
     assert (absent.code, "No run" in absent.err) == (1, True)
@@ -126,6 +130,20 @@ async def test_a_run_under_way_is_followed_to_its_end(capsys: Any) -> None:
     assert ended.code == 0
     assert "step 2 done" in ended.err
     assert "finished" in ended.out
+
+
+def test_what_a_server_says_does_not_command_the_terminal_in_any_table() -> None:
+    evil = "a\x1b]0;title\x07\x9b2J\u202e [bold]b[/bold]"
+    assert cell(evil).plain == "a\N{REPLACEMENT CHARACTER}]0;title" + "\N{REPLACEMENT CHARACTER}" * 2 + "2J\N{REPLACEMENT CHARACTER} [bold]b[/bold]"  # fmt: skip
+    lines = [event_line({"type": "plan_began", "worker": evil}), event_line({"type": "step_planned", "worker": evil, "access": [], "subtask": ""})]  # fmt: skip
+    assert all(line and not {"\x1b", "\x07", "\x9b", "\u202e"} & set(line.plain) for line in lines)
+
+
+async def test_an_id_leads_nowhere_else(api: Served, capsys: Any) -> None:
+    for verb in (["show"], ["feedback", "--score", "1"]):
+        absent = await podium(capsys, *verb, "../models?x=1#y", "--url", api.url)
+        assert absent.code == 1
+        assert "object" not in absent.out
 
 
 def test_an_error_s_words_do_not_command_the_terminal(capsys: Any) -> None:

@@ -33,6 +33,7 @@ Podium = Callable[..., Said]
 def podium(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Podium:
     """Calls a verb over a store of its own."""
     monkeypatch.setenv("PODIUM_STORE_URL", f"sqlite:///{tmp_path / 'data' / 'podium.db'}")
+    monkeypatch.delenv("PODIUM_API_KEY", raising=False)
 
     def call(verb: str, *arguments: str) -> Said:
         code = {"keys": accounts_cli.keys, "teams": accounts_cli.teams}[verb](arguments)
@@ -84,7 +85,8 @@ def test_a_budget_is_set_shown_and_lifted(podium: Podium) -> None:
 def test_before_anything_is_made_lists_say_how_to_begin_and_make_no_file(
     podium: Podium, tmp_path: Path
 ) -> None:
-    assert podium("keys", "list").out == "There is no key.\n"
+    listed = podium("keys", "list").out
+    assert listed.startswith("There is no key. (the store ")
     assert "podium teams create NAME" in podium("teams", "list").out
     assert list(tmp_path.iterdir()) == []
 
@@ -127,6 +129,11 @@ async def test_with_a_url_a_servers_teams_keys_budgets_and_policies_are_changed_
             assert json.loads((await podium(verb, "policy", name, "max_cost_usd=none", "--json")).out) == {}
         listed = (await podium("keys", "list", "--team", "growth", "--json")).out.splitlines()
         assert [(json.loads(line)["name"], json.loads(line)["scopes"]) for line in listed] == [("app", "run,read")]  # fmt: skip
+        monkeypatch.setenv("PODIUM_URL", it.api.url)
+        await asyncio.to_thread(accounts_cli.keys, ["list", "--team", "growth", "--json"])
+        assert capsys.readouterr().out.splitlines() == listed, "the variables name the server too"
+        assert await asyncio.to_thread(accounts_cli.keys, ["list", "--url", "http://127.0.0.1:9", "--settings", "a.yaml"]) == 1  # fmt: skip
+        assert "--url and --settings" in capsys.readouterr().err
         rotated = ApiKey((await podium("keys", "rotate", "app")).out.strip())
         await podium("teams", "disable", "growth")
         assert '"state": "disabled"' in (await podium("teams", "list", "--json")).out

@@ -19,7 +19,12 @@ async def test_after_mixed_load_a_router_holds_what_it_held_before(tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("series", "grew"),
-    [([100, 103, 97, 100] * 3, 1.0), ([100 + n for n in range(12)], 1.1), ([100] * 9 + [120] * 3, 1.2)],
+    [
+        ([100, 103, 97, 100] * 3, 1.0),
+        ([100 + n for n in range(12)], 1.1),
+        ([100] * 9 + [120] * 3, 1.2),
+        ([0] * 12, 1.0),
+    ],
 )
 def test_growth_is_a_slope_or_a_step_and_no_noise(series: list[float], grew: float) -> None:
     assert growth(series) == pytest.approx(grew, abs=0.05)

@@ -12,6 +12,13 @@ from cluster.local.serve import main, ready_text
 from cluster.local.server import Server
 
 URL = "http://127.0.0.1:8000"
+MODELS = json.dumps(
+    {
+        "data": [
+            {"id": name, "podium": {"kind": kind}} for name, kind in (("a", "worker"), ("mini", "conductor"))
+        ]
+    }
+).encode()
 
 
 class Ready(Server):
@@ -21,8 +28,8 @@ class Ready(Server):
         super().__init__(port=8000)
         self.asks = asks
 
-    def answers(self, path: str) -> bool:
-        return not self.asks
+    def read(self, path: str) -> bytes | None:
+        return None if self.asks else MODELS
 
 
 def printed(*, asks: bool) -> str:
@@ -45,7 +52,7 @@ def test_the_command_it_prints_sends_json_and_a_key_where_one_is_asked_for(asks:
     words = shlex.split(command.group().replace("\\\n", ""))
     assert words[1] == f"{URL}/v1/chat/completions"
     assert ("authorization: Bearer YOUR_KEY" in words) == asks
-    assert json.loads(words[-1])["model"] == "podium-mini"
+    assert json.loads(words[-1])["model"] == ("podium-mini" if asks else "mini")
 
 
 @pytest.mark.parametrize("port", ["-1", "65536", "http"])

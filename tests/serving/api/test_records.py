@@ -1,6 +1,10 @@
 """The records of runs: what is kept of them, and what a list of them shows."""
 
+import asyncio
 from dataclasses import replace
+from pathlib import Path
+
+import httpx2
 
 from conductor.model.messages import Message
 from conductor.model.reply import CallResult
@@ -11,7 +15,8 @@ from conductor.run.task import Task
 from serving.accounts.caller import ANYBODY
 from serving.runs.memory_store import MemoryStore, weight
 from serving.settings.sections import LimitSettings
-from tests.serving.api.served import scripted, served, team
+from tests.serving.api.keyed import keyed
+from tests.serving.api.served import Json, scripted, served, team
 
 
 def record(id: str, *, created: float = 0, answer: str = "") -> Record:
@@ -87,3 +92,36 @@ async def test_a_list_says_how_long_texts_are_and_the_record_has_them() -> None:
     assert listed["answer"] == listed["steps"][0]["output"] == f"… [{len(text)} characters]"
     assert len(str(listed)) < 5_000
     assert {*listed, "feedback"} == {*whole}
+
+
+async def test_a_plan_alone_a_runs_age_and_a_failed_steps_tries_are_told(tmp_path: Path) -> None:
+    broken = scripted("broken", {"error": "unavailable"}, in_pool=False)
+    slow = scripted("slow", "one two three", tokens_per_s=4, in_pool=False)
+    settings = team(workers=[scripted("a"), broken, slow], workflows={})
+    async with keyed(tmp_path, settings) as it:
+
+        async def run_of(who: str, model: str, path: str = "/v1/chat/completions") -> Json:
+            body = {"model": model, "messages": [{"role": "user", "content": "Hi"}]}
+            return (await it.ask(who, "POST", path, body)).json()
+
+        async def listed(team: str) -> httpx2.Response:
+            return await it.ask("admin", "GET", f"/v1/workflows?team={team}")
+
+        await run_of("mine", "mini", "/v1/plans")
+        await run_of("other team", "broken")
+        [planned] = (await listed("search")).json()["data"]
+        assert planned["plan_only"] is True
+        [failed] = (await listed("sales")).json()["data"]
+        assert "plan_only" not in failed
+        assert failed == (await listed(it.ids["sales"])).json()["data"][0]
+        assert (await listed("nobody")).status_code == 404
+        [step] = (await it.ask("admin", "GET", f"/v1/workflows/{failed['id']}")).json()["steps"]
+        assert len(step["attempts"]) == len(step["error"]["podium"]["attempts"]) > 0
+
+        asking = asyncio.create_task(run_of("mine", "slow"))
+        await asyncio.sleep(0.3)
+        [id] = it.api.service._running
+        shown = (await it.ask("mine", "GET", f"/v1/workflows/{id}")).json()
+        assert 0.2 < shown["now_s"] < 3
+        await asking
+        assert "now_s" not in (await it.ask("mine", "GET", f"/v1/workflows/{id}")).json()

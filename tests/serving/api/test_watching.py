@@ -2,15 +2,18 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from pathlib import Path
 
 import pytest
 
 from conductor.model.call import Call
 from conductor.model.reply import Delta, FinishReason, Reply, open_reply
 from conductor.model.usage import Price, Usage
+from serving.accounts.caller import Scope
 from serving.database.address import Address
+from tests.serving.api.keyed import keyed
 from tests.serving.api.served import Json, Served, plan, scripted, served, step, team
 from tests.serving.runs.stores import replicas
 
@@ -118,3 +121,35 @@ async def test_a_run_that_nobody_watches_notes_no_words_of_its_steps() -> None:
     async with served(slow_team()) as api:
         id = (await api.ok())["podium"]["workflow_id"]
         assert not [each for each in await watch(api, id) if each["type"] in ("work", "answer")]
+
+
+async def test_a_watcher_is_shown_nothing_more_once_its_key_is_revoked(tmp_path: Path) -> None:
+    workers = [scripted("a", WORDS * 4, tokens_per_s=10)]
+    async with keyed(tmp_path, team(plan(step("a", "Say words.")), workers=workers, workflows={})) as it:
+        body = {"model": "a", "messages": [{"role": "user", "content": "Hi"}]}
+        asking = asyncio.create_task(it.ask("admin", "POST", "/v1/chat/completions", body))
+        while not it.api.service._running:
+            await asyncio.sleep(0.01)
+        path = f"/v1/workflows/{next(iter(it.api.service._running))}/events"
+
+        async def watch_as(who: str, on_line: Callable[[], None] = lambda: None) -> str:
+            told = ""
+            async with it.api.http.stream("GET", path, headers=it.headers(who)) as answer:
+                async for line in answer.aiter_lines():
+                    told += line
+                    on_line()
+            return told
+
+        key, _ = await it.directory.create_key("second", None, {Scope.ADMIN})
+        it.secrets["second"], seen = key.reveal(), asyncio.Event()
+        watching = asyncio.create_task(watch_as("second", seen.set))
+        other = asyncio.create_task(watch_as("admin"))
+        await seen.wait()
+        revoked = await it.ask("admin", "DELETE", "/v1/admin/keys/second")
+        assert revoked.status_code == 200
+        told = await watching
+        assert not asking.done()
+        assert "event: end" not in told
+        assert (await it.ask("second", "GET", path)).status_code == 401
+        assert (await asking).status_code == 200
+        assert "event: end" in await other

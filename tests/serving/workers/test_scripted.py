@@ -3,6 +3,7 @@
 import asyncio
 import subprocess
 import sys
+from dataclasses import fields, replace
 
 import pytest
 
@@ -103,12 +104,14 @@ async def test_it_keeps_the_newest_calls_only():
 
 
 async def test_the_calls_it_keeps_hold_nothing_of_their_runs():
-    def wait(_: str) -> None:
-        pass
-
+    """Of every field that may hold an object which is not part of what was asked."""
+    run = [each.name for each in fields(Call) if not each.compare and each.default is None]
+    held = [name for name in run if Call.__annotations__[name] != float | None]
     worker = ScriptedWorker("w", ["x"])
-    await ask(worker, Call(CALL.messages, on_queued=wait))
-    assert (worker.calls[0].messages, worker.calls[0].on_queued) == (CALL.messages, None)
+    await ask(worker, replace(CALL, **dict.fromkeys(held, print)))
+    assert len(held) == 6
+    assert [name for name in held if getattr(worker.calls[0], name) is not None] == []
+    assert worker.calls[0] == CALL
 
 
 async def test_it_takes_its_time():

@@ -1,0 +1,138 @@
+"""The time to the first answer token through `podium-mini` over asking the worker's own server: `python -m
+prove.first_token`.
+
+Over HTTP, with a key and a store: a scripted conductor writes `PLAN` as fast as 20 tokens at 50 a second, whose only step is the
+user's own words to a worker; that is a server here, whose first token is late by so much. No worker is asked before the
+plan's step is there (docs/decisions/0063), so the least is the plan's time and the worker's; `added` is what is more.
+"""
+
+import asyncio
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+
+import aiohttp
+from rich.table import Table
+
+from loadtest.sse import Reader
+from program.process import machine, wide_console
+from prove.routers import Json, ProofError, Router, make_key, open_session, prepare_process, running_router
+from prove.slow_tail import SlowTail
+from serving.database.address import sqlite_address
+from serving.workers.scripted import TOKEN
+
+PLAN = '{ "worker" : "asked" , "subtask" : "" , "access" : [ ] }\n'
+PLAN_S = 0.4
+"""As 20 tokens at 50 a second."""
+FIRST_TOKENS_S = (0.1, 0.5, 2.0)
+ROUNDS, WARM_UP = 10, 3
+ASKED: Json = {"messages": [{"role": "user", "content": "Why?"}], "stream": True}
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One question to both, in seconds since it was sent: the first token of the worker's own server, that through
+    Podium, and by the run's record when the plan's step was there.
+    """
+
+    direct_s: float
+    through_s: float
+    planned_s: float
+
+    @property
+    def over_direct(self) -> float:
+        """Through Podium over the worker's own server."""
+        return self.through_s / self.direct_s
+
+    @property
+    def over_later(self) -> float:
+        """Over the later of the worker's first token, had it been asked at once, and the plan's step."""
+        return self.through_s / max(self.direct_s, self.planned_s)
+
+    @property
+    def added_s(self) -> float:
+        """More than the plan's step and the worker take one after the other."""
+        return self.through_s - self.planned_s - self.direct_s
+
+
+def _settings(url: str) -> Json:
+    conductor = {
+        "name": "conductor",
+        "kind": "scripted",
+        "replies": [PLAN],
+        "tokens_per_s": len(TOKEN.findall(PLAN)) / PLAN_S,
+    }
+    return {
+        "conductor": {"worker": "conductor", "format": "steps"},
+        "workers": [
+            {**conductor, "in_pool": False},
+            {"name": "asked", "kind": "openai", "model": "slow-tail", "base_url": url},
+        ],
+        "models": {"podium-mini": {"max_steps": 4, "rounds": 1}},
+    }
+
+
+async def _first_token_s(session: aiohttp.ClientSession, url: str, model: str) -> tuple[float, str]:
+    """Until the first words of a whole stream; and the run's id, of Podium."""
+    began_s = time.perf_counter()
+    reader = Reader(began_s)
+    async with session.post(f"{url}/chat/completions", json={"model": model, **ASKED}) as response:
+        if response.status != 200:
+            raise ProofError(f"{url}: {response.status} {(await response.read())[:300]!r}")
+        async for line in response.content:
+            reader.take(line)
+        first_ms = reader.end().first_token_ms
+        assert first_ms is not None
+        return first_ms / 1000, response.headers.get("x-podium-workflow-id", "")
+
+
+async def _ask_both(session: aiohttp.ClientSession, router: Router, url: str) -> Turn:
+    direct_s, _ = await _first_token_s(session, url, "asked")
+    through_s, id = await _first_token_s(session, f"{router.url}/v1", "podium-mini")
+    while True:
+        async with session.get(f"{router.url}/v1/workflows/{id}") as response:
+            record = await response.json()
+        if record.get("status") == "finished":  # it is stored a moment after the answer was sent
+            return Turn(direct_s, through_s, record["steps"][0]["planned_s"])
+        await asyncio.sleep(0.02)
+
+
+async def measure(folder: Path, first_s: float, rounds: int = ROUNDS) -> list[Turn]:
+    """So many turns of a worker whose first token comes after `first_s`, after a few that do not count.
+
+    Raises:
+        ProofError: somebody did not answer.
+    """
+    address = sqlite_address(folder / f"{first_s}.db")
+    key = await make_key(address)
+    async with (
+        SlowTail(first_s=0, slow_s=first_s, share=1.0).running() as url,
+        running_router("first-token", address, _settings(url)) as router,
+        open_session(key) as session,
+    ):
+        return [await _ask_both(session, router, url) for _ in range(WARM_UP + rounds)][WARM_UP:]
+
+
+async def main() -> None:
+    """Print a row for each worker: medians."""
+    table = Table(title=f"First answer token through podium-mini, medians of {ROUNDS}; {machine()}")
+    for column in ("worker, s", "asked directly, s", "plan's step, s", "through, s", "over directly"):
+        table.add_column(column, justify="right")
+    for column in ("over the later", "added, ms"):
+        table.add_column(column, justify="right")
+    with TemporaryDirectory() as folder:
+        for first_s in FIRST_TOKENS_S:
+            turns = await measure(Path(folder), first_s)
+            columns = [(t.direct_s, t.planned_s, t.through_s) for t in turns]
+            times = (median(each) for each in zip(*columns, strict=True))
+            ratios = (median(t.over_direct for t in turns), median(t.over_later for t in turns))
+            cells = [*(f"{each:.3f}" for each in times), *(f"{each:.2f}" for each in ratios)]
+            table.add_row(f"{first_s:g}", *cells, f"{1000 * median(t.added_s for t in turns):.1f}")
+    wide_console().print(table)
+
+
+if __name__ == "__main__":
+    prepare_process()
+    asyncio.run(main())
