@@ -70,6 +70,8 @@ class FakeEngine:
         try:
             async with self._slots:
                 await asyncio.sleep(self._settings.first_token_s)
+                if len(call.prefix.split()) >= n_output:  # nothing is missing but the end
+                    yield Chunk("", "", "stop", n_prompt, 0, n_output, 0)
                 for n in range(len(call.prefix.split()) + 1, n_output + 1):
                     finish = "stop" if n == n_output else None
                     yield Chunk(WORDS[(n - 1) % len(WORDS)] + " ", "", finish, n_prompt, 0, n, 0)

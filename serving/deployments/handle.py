@@ -110,11 +110,13 @@ class EngineHandle:
             raise _down()
         with as_its_own_request():
             response = self._handle.remote(call)
+        is_whole = False
         try:
             chunk = await self._first(response, waiting)
             while chunk is not None:
                 if isinstance(chunk, PodiumError):
                     raise chunk
+                is_whole = chunk.finish is not None
                 yield chunk
                 chunk = await anext(response, None)
         except BackPressureError as exc:
@@ -127,6 +129,8 @@ class EngineHandle:
                 "its replica failed. Try again.", detail=f"{type(cause).__name__}: {cause}"
             ) from exc
         except (DeploymentUnavailableError, RayServeException, RayError) as exc:
+            if is_whole:  # it was lost between its last word and its goodbye
+                return
             raise WorkerUnavailable(
                 "its replica is gone. Try again.", detail=f"{type(exc).__name__}: {exc}"
             ) from exc

@@ -2,10 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ray.exceptions import ActorUnavailableError
 from ray.serve.context import _get_serve_request_context as serve_request
 from ray.serve.context import _RequestContext
 from ray.serve.context import _serve_request_context as request
@@ -50,6 +52,7 @@ class Deployment:
         self.status, self.replicas = status, replicas
         self.up, self.responses, self.asked = asyncio.Event(), list[Response](), 0
         self.requests: list[Any] = []
+        self.pieces: list[Chunk] = []
 
     def options(self, **_: Any) -> "Deployment":
         return self
@@ -94,6 +97,20 @@ async def test_a_call_to_an_engine_is_not_ended_with_the_request_that_it_came_fr
     await answer(engine.handle())
     assert (engine.requests[0].request_id, engine.requests[0]._internal_request_id) == ("told", "")
     assert serve_request()._internal_request_id == "of the client"
+
+
+@pytest.mark.parametrize("finish", ["stop", None])
+async def test_a_replica_that_is_lost_after_its_last_word_has_answered(finish: str | None) -> None:
+    async def lost(_: Response) -> Chunk:
+        if engine.pieces:
+            return engine.pieces.pop()
+        raise ActorUnavailableError("gone", None)
+
+    engine = Deployment("HEALTHY", RUNNING=1)
+    engine.pieces = [WORD._replace(finish=finish)]
+    with pytest.MonkeyPatch.context() as patch, nullcontext() if finish else pytest.raises(WorkerUnavailable):
+        patch.setattr(Response, "__anext__", lost)
+        assert await answer(engine.handle()) == [WORD]
 
 
 @pytest.mark.parametrize("status", ["UPSCALING", "UPDATING"])
