@@ -6,6 +6,7 @@ way and whoever looks at it.
 """
 
 from dataclasses import replace
+from typing import TypeVar
 
 from conductor.model.permit import Permit
 from conductor.run.event_log import Journal
@@ -23,6 +24,8 @@ from serving.redaction.personal import redact_personal_data
 from serving.redaction.secrets import Redactor, StreamRedactor, redact_secrets
 from serving.redaction.texts import map_texts
 from serving.runs.numbers import event_numbers, record_numbers, without_content
+
+T = TypeVar("T")
 
 
 def kept_part(records: RunRecords) -> RunRecords:
@@ -51,7 +54,7 @@ class ContentJournal:
     def __init__(self, permit: Permit, journal: Journal) -> None:
         self._permit, self._journal = permit, journal
         self._redact = redactor_of(permit)
-        self._told = set[str]()
+        self._told, self._has_redacted = set[str](), False
         self._work = dict[tuple[int, int | None], tuple[StreamRedactor, StreamRedactor]]()
         self._texts = dict[str, tuple[StreamRedactor, StreamRedactor]]()
 
@@ -72,11 +75,24 @@ class ContentJournal:
         if isinstance(event, StepRestarted) and record.parent is None:
             self._work.pop((event.plan, event.step), None)  # what waits is none of the words that come now
             self._texts.pop(record.id, None)
-        stores, redact = self._permit.stores, self._redact
+        stores = self._permit.stores
         if record.id not in self._told:
             self._told.add(record.id)
-            record = map_texts(record, redact) if stores else record_numbers(record)
-        self._journal(record, seq, map_texts(event, redact) if stores else event_numbers(event))
+            record = self._redacted(record) if stores else record_numbers(record)
+        self._journal(record, seq, self._redacted(event) if stores else event_numbers(event))
+
+    def kept(self, records: RunRecords) -> RunRecords:
+        """See `kept_part`, of the run that this was told of. Its record is made of what was told, so where nothing had to
+        be taken out of that, nothing is looked at twice: prompts are long.
+        """
+        is_told = all(record.id in self._told for record in records)
+        is_known = is_told and self._permit.stores and not self._has_redacted
+        return records if is_known else kept_part(records)
+
+    def _redacted(self, value: T) -> T:
+        redacted = map_texts(value, self._redact)
+        self._has_redacted |= redacted is not value
+        return redacted
 
     def _note_piece(self, record: Record, seq: int, piece: AnswerDelta) -> None:
         if record.id not in self._texts:

@@ -9,27 +9,30 @@ from typing import Any
 
 from conductor.errors import PodiumError, internal_error
 from conductor.model.failure import Failure
+from conductor.run.event_log import Journal
 from conductor.run.events import RunFailed, RunResumed
 from conductor.run.fold import after
 from conductor.run.ledger import Ledger
 from conductor.run.lifecycle import resume_run
 from conductor.run.record import Account, RunRecords
 from conductor.run.run import Run
+from conductor.run.task import Task
 from conductor.run.team import Team
 from conductor.run.turns import Given
 from serving.accounts.account_policy import UNLIMITED, Policies
 from serving.accounts.permission import check_tools, narrow_records, not_kept
 from serving.pool import Pool
-from serving.runs.content import ContentJournal, kept_part
+from serving.runs.content import kept_part
 from serving.runs.kept import KeptRuns
 from serving.runs.store import RecordStore
 from serving.settings.sections import StoreSettings
 
 DAY_S = 86_400.0
-Opener = Callable[[Ledger | None, str | None], AbstractAsyncContextManager[Run]]
-"""Opens a run, given what it draws on and the trace it belongs to."""
-Recorder = Callable[[str, str, dict[str, str], Account, Opener], AbstractAsyncContextManager[Run]]
-"""Opens a run inside its span, given its id, model, incoming headers and account; keeps its record."""
+Opened = AbstractAsyncContextManager[Run]
+Opener = Callable[[Ledger | None, str | None, Journal], Opened]
+"""Opens a run, given what it draws on, the trace it belongs to and whom to tell what happens in it."""
+Recorder = Callable[[str, Task, dict[str, str], Account, Opener], Opened]
+"""Opens a run inside its span, given its id, task, incoming headers and account; keeps its record."""
 PolicyFinder = Callable[[Account], Awaitable[Policies]]
 """Finds what the runs of an account may reach, as it is now."""
 
@@ -137,21 +140,20 @@ class Continuing:
         new = given.tools if given is not None else None
         check_tools(records.record.task.tools if new is None else new, policies)
         record, team = records.record, _team_of(records, pool)
-        journal = ContentJournal(record.task.permit, self._store.note)
 
-        def open_it(ledger: Ledger | None, _: str | None) -> AbstractAsyncContextManager[Run]:
+        def open_it(ledger: Ledger | None, _: str | None, journal: Journal) -> Opened:
             return resume_run(
                 team,
                 records,
                 ledger=ledger,
                 owner=self._store.owner,
-                journal=journal.note,
+                journal=journal,
                 given=given,
                 write_down=self.write_down,
                 paid_usd=paid_usd,
             )
 
-        opened = self._recorder(record.id, record.model, headers, record.account, open_it)
+        opened = self._recorder(record.id, record.task, headers, record.account, open_it)
         return await self._kept.begin(opened, pool.settings.store.keep_s)
 
     async def _find_policies(self, account: Account) -> Policies:

@@ -2,10 +2,11 @@
 
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from conductor.errors import PodiumError, UnknownName, quote
+from conductor.run.event_log import Journal
 from conductor.run.ledger import Ledger
 from conductor.run.lifecycle import open_run
 from conductor.run.record import NOBODY, Account, RunRecords
@@ -23,7 +24,7 @@ from serving.runs.admission import check_room, enter_lines
 from serving.runs.answer_cache import AnswerCache, answered_by, replay
 from serving.runs.conductor_health import ConductorHealth
 from serving.runs.content import ContentJournal, kept_part
-from serving.runs.continuing import Continuing, Opener, PolicyFinder
+from serving.runs.continuing import Continuing, Opened, Opener, PolicyFinder
 from serving.runs.conversations import ConversationStore, MemoryConversations
 from serving.runs.finding import ANY, Wanted
 from serving.runs.kept import KeptRuns
@@ -153,7 +154,7 @@ class Service:
     ) -> AsyncGenerator[Run]:
         found = await self.answers.find(task, caller.account) if of_cache else None
 
-        def open_it(ledger: Ledger | None, trace_id: str | None) -> AbstractAsyncContextManager[Run]:
+        def open_it(ledger: Ledger | None, trace_id: str | None, journal: Journal) -> Opened:
             if found is not None:
                 given = answered_by(found, task, id, caller.account)
                 return replay(replace(given, owner=self.store.owner, trace_id=trace_id))
@@ -165,11 +166,11 @@ class Service:
                 trace_id=trace_id,
                 owner=self.store.owner,
                 account=caller.account,
-                journal=ContentJournal(task.permit, self.store.note).note,
+                journal=journal,
                 write_down=self.continuing.write_down,
             )
 
-        opened = self._recorded(id, task.model, headers, caller.account, open_it)
+        opened = self._recorded(id, task, headers, caller.account, open_it)
         async with self.answers.keeping(opened) if of_cache else opened as run:
             yield run
 
@@ -193,16 +194,17 @@ class Service:
 
     @asynccontextmanager
     async def _recorded(
-        self, id: str, model: str, headers: dict[str, str], account: Account, open_it: Opener
+        self, id: str, task: Task, headers: dict[str, str], account: Account, open_it: Opener
     ) -> AsyncGenerator[Run]:
         """A run inside its span, its record kept at the end."""
         async with self._pools.using() as pool:
             run: Run | None = None
+            journal = ContentJournal(task.permit, self.store.note)
             try:
-                with spans.workflow(model, id, headers) as span:
+                with spans.workflow(task.model, id, headers) as span:
                     try:
                         ledger = await self._ledgers.of(account, id) if self._ledgers else None
-                        async with open_it(ledger, spans.trace_id(span)) as run:
+                        async with open_it(ledger, spans.trace_id(span), journal.note) as run:
                             self._running[id] = run
                             yield run
                     finally:
@@ -213,12 +215,12 @@ class Service:
                 if run is not None:
                     await self.rates.settle(id, run.records)
                     if run.record.status != "waiting":  # else it is written down already, and not at its end
-                        await self._close(run, pool)
+                        await self._close(run, journal.kept(run.records), pool)
 
-    async def _close(self, run: Run, pool: Pool) -> None:
-        """Keep the record of a run that has ended, and report it."""
+    async def _close(self, run: Run, kept: RunRecords, pool: Pool) -> None:
+        """Keep of a run that has ended what may be kept, and report it."""
         await self.end_turn(run.records)
-        await self.store.put(kept_part(run.records))
+        await self.store.put(kept)
         if pool is self.pool:
             self.conductor_health.count(run.record)
         self._report(run.records, pool)

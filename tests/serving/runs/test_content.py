@@ -4,20 +4,26 @@ where policies say so; and for how long.
 
 import asyncio
 import zlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from conductor.run.record import Account
+from conductor.model.permit import Permit
+from conductor.run.events import Event
+from conductor.run.fold import after
+from conductor.run.record import Account, RunRecords
 from serving.accounts.account_policy import AccountPolicy
 from serving.accounts.directory import Directory
 from serving.database.address import Address
+from serving.redaction.texts import map_texts
+from serving.runs.content import ContentJournal, kept_part
 from serving.runs.retention import DAY_US
 from tests.serving.api.served import ASK, parsed, said, scripted, team
 from tests.serving.runs.stores import Replica, opened, replicas
-from tests.serving.runs.test_database_store import begun, tell
+from tests.serving.runs.test_database_store import EVENTS, begun, tell
 from tests.serving.runs.test_retention import NOW_S, NOW_US, shown
 
 SECRET = "sk-proj-" + "aB3x" * 8
@@ -147,3 +153,25 @@ async def test_texts_of_a_team_or_a_key_go_when_its_policy_says_so(store_address
             assert await store.remove_old(NOW_US + DAY_US) == 0
     finally:
         await directory.aclose()
+
+
+def swap_words(events: Sequence[Event], place: int | None) -> Generator[Event]:
+    """`events`, with a secret in every text of one of them."""
+    for n, event in enumerate(events):
+        yield map_texts(event, lambda text: f"{text} {SECRET}") if n == place else event
+
+
+@pytest.mark.parametrize("place", [None, *range(len(EVENTS))])
+def test_a_record_is_looked_at_again_only_where_something_was_taken_out_of_what_it_is_made_of(place: int | None) -> None:  # fmt: skip
+    journal = ContentJournal(Permit(), lambda *_: None)
+    record = begun("wf_1")
+    untold = RunRecords(replace(record, answer=SECRET))
+    assert journal.kept(untold) == kept_part(untold) != untold
+    for event in swap_words(EVENTS, place):
+        record = after(record, event)
+        journal.note(record, record.seq, event)
+    records = RunRecords(record)
+    assert journal.kept(records) == kept_part(records)
+    assert (journal.kept(records) is records) == (SECRET not in repr(record)), (
+        "a piece of an answer is no part of it"
+    )
