@@ -7,6 +7,7 @@ when the client goes under ASGI 2.3.)
 
 import asyncio
 import uuid
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from starlette.responses import Response
@@ -206,10 +207,15 @@ class RunResponse(Response):
         """The rest of a stream that has begun."""
         limits = self._service.pool.settings.limits
         while True:
+            events: list[Event] = []
             try:  # since the last byte, not the last event: many events send nothing
                 async with asyncio.timeout_at(wire.sent_s + limits.heartbeat_s):
                     events = await run.answer.next_all()
             except TimeoutError:
+                pass
+            if not await self._may_be_told():
+                return await wire.end()
+            if not events:
                 await wire.send(encoder.heartbeat())
                 continue
             if is_over := isinstance(events[-1], Terminal):
@@ -218,20 +224,35 @@ class RunResponse(Response):
             if is_over:
                 return await wire.end()
 
+    async def _may_be_told(self) -> bool:
+        """Whether the client still is: who asked for a run is told all of it."""
+        return True
+
 
 class RetoldResponse(RunResponse):
-    """Tells of a run that was begun by an earlier request, as a stream from its beginning.
+    """Tells of a run that was begun by an earlier request, as a stream from its beginning. It breaks off where the key is
+    let in no longer.
 
     Args:
         records: the run, as it was when its segment ended.
         segment: which one.
         is_same: its events are those that whoever else reads it got: it is in the background.
+        is_let_in: whether who reads it would be let in now.
         (the others): as for every run; `request` is the earlier one, as far as answers repeat it.
     """
 
-    def __init__(self, *args: Any, records: RunRecords, segment: int, is_same: bool, **named: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        records: RunRecords,
+        segment: int,
+        is_same: bool,
+        is_let_in: Callable[[], Awaitable[bool]],
+        **named: Any,
+    ) -> None:
         super().__init__(*args, **named)
         self._records, self._segment, self._is_same = records, segment, is_same
+        self._is_let_in = is_let_in
 
     async def _answer(self, wire: Wire) -> None:
         store, id = self._service.store, self._records.record.id
@@ -247,6 +268,9 @@ class RetoldResponse(RunResponse):
             await wire.begin_stream()
             await wire.send(encoder.begin())
             await self._tell(run, encoder, wire)
+
+    async def _may_be_told(self) -> bool:
+        return await self._is_let_in()
 
 
 def _may_call_tools(record: Record) -> bool:

@@ -1,5 +1,6 @@
 """What a response is asked for later: its end, its input, its events once more, and other responses after it."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from conductor.errors import BadTask
 from conductor.model.messages import File, Image, Message, Native, Text, ToolResult
+from serving.accounts.caller import Scope
 from serving.api.attachments import kept_file, to_file
 from serving.api.dialects.responses.compaction import pack, unpack
 from serving.database.address import Address
@@ -321,3 +323,37 @@ async def test_a_response_of_another_team_is_as_one_that_never_was(tmp_path: Pat
         own = (await it.ask("only run", "POST", PATH, body)).json()
         link = body | {"previous_response_id": own["id"]}
         assert (await it.ask("only run", "POST", PATH, link)).status_code == 200
+
+
+async def test_who_reads_a_response_along_is_told_nothing_more_once_its_key_is_revoked(
+    tmp_path: Path,
+) -> None:
+    slow = scripted("slow", {"text": "x y", "stall_after_tokens": 1})
+    settings = team(workers=[slow], workflows={}, limits={"heartbeat_s": 0.1})
+    async with keyed(tmp_path, settings) as it:
+        body = {"model": "slow", "input": "Go.", "background": True}
+        path = f"{PATH}/{(await it.ask('mine', 'POST', PATH, body)).json()['id']}"
+
+        async def read(who: str, begun: asyncio.Event) -> str:
+            told = ""
+            url = f"{path}?stream=true"
+            async with it.api.http.stream("GET", url, headers=it.headers(who)) as answer:
+                async for line in answer.aiter_lines():
+                    told += line
+                    begun.set()
+            return told
+
+        key, made = await it.directory.create_key("second", "search", {Scope.READ})
+        it.secrets["second"] = key.reveal()
+        seen = {who: asyncio.Event() for who in ("second", "mine")}
+        second, mine = (asyncio.create_task(read(who, begun)) for who, begun in seen.items())
+        for begun in seen.values():
+            await begun.wait()
+        assert (await it.ask("admin", "DELETE", f"/v1/admin/keys/{made.id}")).status_code == 200
+        told = await second
+        assert "response.created" in told
+        assert not mine.done()
+        assert (await it.ask("second", "GET", path)).status_code == 401
+        assert (await it.ask("mine", "POST", f"{path}/cancel")).status_code == 200
+        assert "cancelled" in await mine
+        assert "cancelled" not in told

@@ -12,7 +12,7 @@ from conductor.model.call import Sampling
 from conductor.model.messages import Message
 from conductor.run.record import RunRecords
 from serving.accounts.caller import Scope
-from serving.api.authentication import caller_of
+from serving.api.authentication import caller_of, is_still_let_in
 from serving.api.dialect import CallId
 from serving.api.dialects.read_body import read_body
 from serving.api.dialects.responses.compaction import pack
@@ -121,6 +121,7 @@ async def response(
         records=records,
         segment=part_of(records.record),
         is_same=is_same,
+        is_let_in=lambda: is_still_let_in(request),
     )
 
 
