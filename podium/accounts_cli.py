@@ -18,6 +18,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from podium.client import KEY_VARIABLE, URL_VARIABLE, Client, ClientError, tell
+from podium.inert import inert
 from podium.policy_cli import key_policy, team_policy
 from podium.store_cli import add_settings, address_of
 from program.options import option, url, usd
@@ -153,7 +154,9 @@ async def rotate_key(directory: Accounts, options: argparse.Namespace) -> None:
 async def create_team(directory: Accounts, options: argparse.Namespace) -> None:
     """Make a team."""
     made = await directory.create_team(options.name)
-    print(f"Made the team {made.name!r} ({made.id}). Next: podium keys create NAME --team {made.name!r}")
+    print(
+        f"Made the team {made.name!r} ({inert(made.id)}). Next: podium keys create NAME --team {made.name!r}"
+    )
 
 
 async def list_teams(directory: Accounts, options: argparse.Namespace) -> None:
@@ -276,7 +279,7 @@ def _show_secret(key: ApiKey, about: str) -> None:
 
 def _describe(key: KeyInfo) -> str:
     owner = f"of the team {key.team.name!r}" if key.team else "of no team"
-    return f"{key.name!r} ({key.id}, …{key.hint}), {owner}, for {join(key.scopes)}"
+    return f"{key.name!r} ({inert(key.id)}, …{inert(key.hint)}), {owner}, for {join(key.scopes)}"
 
 
 def _row(key: KeyInfo, now_us: int) -> dict[str, str]:
@@ -314,7 +317,7 @@ def _show(rows: list[dict[str, str]], none: str, options: argparse.Namespace) ->
     elif not rows:
         print(f"{none} ({options.where})" if none else "")
     else:
-        lines = [list(rows[0]), *(list(row.values()) for row in rows)]
+        lines = [list(rows[0]), *([inert(value) for value in row.values()] for row in rows)]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         for line in lines:
             print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from podium.client import FAILED, WRONG_COMMAND, Client, ClientError, Stream, parser_of, run
+from podium.inert import inert
 from program.options import seconds as seconds_option
 from program.options import usd
 
@@ -135,7 +136,7 @@ def show(stream: Stream, url: str, *, quiet: bool) -> int:
     Raises:
         ClientError: the run has failed.
     """
-    from podium.run_text import dollars, event_line, inert, seconds, terminal
+    from podium.run_text import dollars, event_line, seconds, terminal
 
     progress, answer = terminal(errors=True), sys.stdout
     summary: Json = {}
@@ -164,7 +165,7 @@ def show(stream: Stream, url: str, *, quiet: bool) -> int:
         steps = f"{len(summary.get('steps', []))} steps"
         progress.print(
             f"\n{cost}, {seconds(summary.get('wall_s'))}, {steps}\n"
-            f"podium show {stream.run_id} --url {url}\n{url}/console/#/runs/{stream.run_id}",
+            f"podium show {inert(stream.run_id)} --url {url}\n{url}/console/#/runs/{inert(stream.run_id)}",
             style="dim",
         )
     return 0

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
+from podium.inert import inert
 from program.options import url
 
 if TYPE_CHECKING:
@@ -97,8 +98,6 @@ def path_part(id: str) -> str:
 
 def tell(error: ClientError) -> None:
     """Say on stderr what went wrong. A server's words may repeat a model's: no control character of them is told."""
-    from podium.run_text import inert
-
     print(f"podium: {inert(str(error))}", file=sys.stderr)
 
 

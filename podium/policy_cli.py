@@ -6,6 +6,8 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
+from podium.inert import inert
+
 if TYPE_CHECKING:
     from podium.accounts_cli import Accounts
     from serving.accounts.account_policy import AccountPolicy
@@ -77,5 +79,5 @@ def _show(policy: AccountPolicy, options: argparse.Namespace) -> None:
     for name, field in type(policy).model_fields.items():
         value = stated.get(name)
         shown = "-" if value is None else ",".join(value) if isinstance(value, list) else str(value).lower()  # pyright: ignore[reportUnknownArgumentType]
-        print(f"{name:21} {shown:24} {field.description}")
+        print(f"{name:21} {inert(shown):24} {field.description}")
     return None

@@ -4,7 +4,6 @@ control character of them reaches the terminal.
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from typing import Any
@@ -14,9 +13,9 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+from podium.inert import inert
+
 Json = dict[str, Any]
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-"""Of ASCII and of Unicode's direction marks, those that could move a cursor or turn a line around."""
 WIDE = 400
 """Columns of what is no terminal."""
 STYLES = {"done": "green", "finished": "green", "failed": "red", "lost": "red", "running": "cyan"}
@@ -25,11 +24,6 @@ STYLES = {"done": "green", "finished": "green", "failed": "red", "lost": "red", 
 def cell(value: object, style: str = "") -> Text:
     """What a server said, as text and nothing else: None is empty."""
     return Text("" if value is None else inert(str(value)), style)
-
-
-def inert(text: str) -> str:
-    """`text` without what a terminal would obey."""
-    return CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def brief(text: str, most: int = 90) -> str:

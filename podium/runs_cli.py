@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from podium.client import FAILED, Client, ClientError, parser_of, path_part, run
+from podium.inert import inert
 from program.options import count, usd
 
 Json = dict[str, Any]
@@ -95,7 +96,7 @@ def show_run(client: Client, options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(record, ensure_ascii=False, indent=2))
         return 0
-    from podium.run_text import inert, run_tree, terminal
+    from podium.run_text import run_tree, terminal
 
     out = terminal()
     out.print(run_tree(record, words=options.words, prompts=options.prompts))

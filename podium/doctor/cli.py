@@ -16,6 +16,7 @@ from importlib import import_module
 from pathlib import Path
 
 from podium.doctor.finding import Case, Finding, Place, ok, wrong
+from podium.inert import inert
 from program.options import port
 from program.options import url as url_option
 
@@ -151,6 +152,6 @@ def show(found: dict[str, Finding], *, as_json: bool, quiet: bool) -> None:
             continue
         word, colour = MARKS[finding.level]
         mark = f"\x1b[{colour}m{word:8}\x1b[0m" if is_terminal else f"{word:8}"
-        print(f"{mark}{name:10} {finding.said}")
+        print(f"{mark}{name:10} {inert(finding.said)}")
         if finding.remedy:
-            print(f"{'':19}→ {finding.remedy}")
+            print(f"{'':19}→ {inert(finding.remedy)}")

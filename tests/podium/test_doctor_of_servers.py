@@ -15,6 +15,7 @@ import pytest
 
 from cluster.local.processes import free_port
 from podium.cli import main
+from serving.accounts.keys import ApiKey
 from tests.podium.test_doctor import findings
 from tests.serving.api.keyed import keyed
 
@@ -98,3 +99,22 @@ async def test_a_real_server_is_well_and_says_who_may_not_enter(
             assert found["server"]["level"] == found["ready"]["level"] == found["clock"]["level"] == "ok"
             assert not who or it.secrets[who] not in printed
         assert found["replicas"]["said"] == "Every deployment has a replica that runs."
+
+
+def test_the_words_of_a_server_command_the_terminal_in_no_list_and_no_finding(
+    capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PODIUM_API_KEY", ApiKey.make().reveal())
+    evil = "a\x1b]0;title\x07\x9b2J\u202e"
+    team = {"id": evil, "name": evil, "created_at": "2026-11-24T00:00:00Z", "enabled": True}
+    key = team | {"hint": evil, "scopes": ["run"], "team": team, "expires_at": None, "revoked_at": None}
+    pages = {
+        f"/v1/admin/{what}?limit=100": json.dumps({"data": [row], "has_more": False})
+        for what, row in (("teams", team), ("keys", key))
+    }
+    with answering(pages | readyz(status="ready", refused_user_config=evil)) as url:
+        for verb in (["teams", "list"], ["keys", "list", "--all"], ["doctor"]):
+            main([*verb, "--url", url])
+            shown = capsys.readouterr().out
+            assert "\N{REPLACEMENT CHARACTER}]0;title" in shown, verb
+            assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(shown), verb
