@@ -153,7 +153,7 @@ export function Ask(props: { from: string | null }) {
           rows={5}
           value={question.value}
           onInput={(event) => {
-            if (price.value) dropPlan(); // it was written for another question
+            if (price.value && event.currentTarget.value !== question.value) dropPlan(); // it was for another question
             question.value = event.currentTarget.value;
           }}
           onKeyDown={(event) => {
