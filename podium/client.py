@@ -92,7 +92,13 @@ def find_key() -> str:
 
 
 def path_part(id: str) -> str:
-    """`id` as one part of an address: what a person typed, or a server said, leads nowhere else."""
+    """`id` as one part of an address: what a person typed, or a server said, leads nowhere else.
+
+    Raises:
+        ClientError: no part of an address can be that: `..` is the part before.
+    """
+    if id in ("", ".", ".."):
+        raise ClientError(f"{id!r} is no id and no name. Lists show them.", FAILED)
     return quote(id, safe="")
 
 

@@ -64,7 +64,7 @@ def list_runs(client: Client, options: argparse.Namespace) -> int:
 
     terminal().print(runs_table(page["data"]))
     if page["has_more"]:
-        print(f"There may be more: `podium runs --after {page['next_after']}`.", file=sys.stderr)
+        print(f"There may be more: `podium runs --after {inert(str(page['next_after']))}`.", file=sys.stderr)
     return 0
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from podium.cli import main
-from podium.client import ClientError, run
+from podium.client import ClientError, path_part, run
 from podium.run_text import cell, event_line
 from serving.accounts.windows import team_subject
 from tests.conftest import PODIUM, ROOT
@@ -140,6 +140,9 @@ def test_what_a_server_says_does_not_command_the_terminal_in_any_table() -> None
 
 
 async def test_an_id_leads_nowhere_else(api: Served, capsys: Any) -> None:
+    for id in ("", ".", ".."):
+        with pytest.raises(ClientError, match="no id and no name"):
+            path_part(id)
     for verb in (["show"], ["feedback", "--score", "1"]):
         absent = await podium(capsys, *verb, "../models?x=1#y", "--url", api.url)
         assert absent.code == 1

@@ -134,6 +134,10 @@ async def test_with_a_url_a_servers_teams_keys_budgets_and_policies_are_changed_
         assert capsys.readouterr().out.splitlines() == listed, "the variables name the server too"
         assert await asyncio.to_thread(accounts_cli.keys, ["list", "--url", "http://127.0.0.1:9", "--settings", "a.yaml"]) == 1  # fmt: skip
         assert "--url and --settings" in capsys.readouterr().err
+        await podium("teams", "create", it.ids["search"])  # its name is another one's id
+        await podium("teams", "budget", it.ids["search"], "--per-day", "7")
+        told = (await it.ask("admin", "GET", f"/v1/admin/teams/{it.ids['search']}/budget")).json()
+        assert told["day"]["limit_usd"] == "7"
         rotated = ApiKey((await podium("keys", "rotate", "app")).out.strip())
         await podium("teams", "disable", "growth")
         assert '"state": "disabled"' in (await podium("teams", "list", "--json")).out
