@@ -42,15 +42,15 @@ ProxyRound = Mapping[str, ProxySide]
 def compare(ours: str, peer: str, rounds: Sequence[ProxyRound]) -> list[Figure]:
     """The medians of the ratios of each round, and what each of the two did."""
 
-    def added(name: str, of: Callable[[ProxySide], float]) -> list[float]:
+    def overhead(name: str, of: Callable[[ProxySide], float]) -> list[float]:
         """Over the upstream alone."""
         return [of(each[name]) - of(each["upstream"]) for each in rounds]
 
     def ratio(of: Callable[[str], Sequence[float]]) -> list[float]:
         return [mine / theirs for mine, theirs in zip(of(ours), of(peer), strict=True)]
 
-    p50_ms = {name: added(name, lambda side: side.p50_ms) for name in (ours, peer)}
-    first_ms = {name: added(name, lambda side: side.first_token_ms) for name in (ours, peer)}
+    p50_ms = {name: overhead(name, lambda side: side.p50_ms) for name in (ours, peer)}
+    first_ms = {name: overhead(name, lambda side: side.first_token_ms) for name in (ours, peer)}
     rps = {name: [each[name].rps for each in rounds] for name in (ours, peer)}
     streams = {name: [each[name].streams_per_s for each in rounds] for name in (ours, peer)}
     found = [

@@ -50,9 +50,10 @@ class RemoteDirectory:
     async def team(self, reference: str) -> TeamInfo:
         """The one of that id, else of that name, with its policy."""
         found = [team for team in await self.teams() if reference in (team.id, team.name)]
-        for team in sorted(found, key=lambda each: each.id != reference):
-            return replace(team, policy=self._policy(f"/v1/admin/teams/{path_part(team.id)}"))
-        raise ClientError(f"There is no team {reference!r}; `podium teams list` shows them.", FAILED)
+        if not found:
+            raise ClientError(f"There is no team {reference!r}; `podium teams list` shows them.", FAILED)
+        team = min(found, key=lambda each: each.id != reference)
+        return replace(team, policy=self._policy(f"/v1/admin/teams/{path_part(team.id)}"))
 
     async def switch_team(self, reference: str, *, on: bool) -> TeamInfo:
         """Let its keys in, or no longer."""

@@ -52,7 +52,7 @@ class Turn:
         return self.through_s / max(self.direct_s, self.planned_s)
 
     @property
-    def added_s(self) -> float:
+    def overhead_s(self) -> float:
         """More than the plan's step and the worker take one after the other."""
         return self.through_s - self.planned_s - self.direct_s
 
@@ -129,7 +129,7 @@ async def main() -> None:
             times = (median(each) for each in zip(*columns, strict=True))
             ratios = (median(t.over_direct for t in turns), median(t.over_later for t in turns))
             cells = [*(f"{each:.3f}" for each in times), *(f"{each:.2f}" for each in ratios)]
-            table.add_row(f"{first_s:g}", *cells, f"{1000 * median(t.added_s for t in turns):.1f}")
+            table.add_row(f"{first_s:g}", *cells, f"{1000 * median(t.overhead_s for t in turns):.1f}")
     wide_console().print(table)
 
 

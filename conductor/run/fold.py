@@ -47,7 +47,7 @@ def after(record: Record, event: Event) -> Record:
         return _show(record, event)
     if isinstance(event, WorkDelta):
         return record
-    return _fold(record, event)
+    return copy_with(record, seq=record.seq + 1, **_changes(record, event))
 
 
 def _show(record: Record, piece: AnswerDelta) -> Record:
@@ -59,35 +59,35 @@ def _show(record: Record, piece: AnswerDelta) -> Record:
     return copy_with(record, wall_s=piece.at_s)
 
 
-def _fold(record: Record, event: KeptEvent) -> Record:
-    """One copy of the record, its number with it: a copy is most of what an event costs."""
-    seq = record.seq + 1
+Changes = dict[str, object]
+"""Fields of a record and what they are now: the record is copied once for each event."""
+
+
+def _changes(record: Record, event: KeptEvent) -> Changes:
     match event:
         case CallQueued():
-            return copy_with(record, seq=seq, wall_s=event.at_s)
+            return {"wall_s": event.at_s}
         case PlanStarted():
             plan = PlanRecord(event.plan, event.round, event.source, event.at_s, event.worker, event.prompt)
-            return copy_with(record, seq=seq, plans=(*record.plans, plan), wall_s=event.at_s)
+            return {"plans": (*record.plans, plan), "wall_s": event.at_s}
         case RunFinished(at_s=at_s):
-            answer, finish = event.answer, event.finish
-            return copy_with(record, seq=seq, status="finished", answer=answer, finish=finish, wall_s=at_s)
+            return {"status": "finished", "answer": event.answer, "finish": event.finish, "wall_s": at_s}
         case RunSuspended():
-            return copy_with(_suspend(record, event), seq=seq)
+            return _suspend(record, event)
         case ResultsGiven():
-            return copy_with(_give(record, event), seq=seq)
+            return _give(record, event)
         case RunFailed(at_s=at_s, failure=failure):
-            return copy_with(record, seq=seq, status="failed", failure=failure, wall_s=at_s)
+            return {"status": "failed", "failure": failure, "wall_s": at_s}
         case RunCancelled(at_s=at_s):
-            return copy_with(record, seq=seq, status="cancelled", wall_s=at_s)
+            return {"status": "cancelled", "wall_s": at_s}
         case RunDetached(at_s=at_s):
-            plans = _cut_plans(record.plans, at_s)
-            return copy_with(record, seq=seq, status="detached", plans=plans, wall_s=at_s)
+            return {"status": "detached", "plans": _cut_plans(record.plans, at_s), "wall_s": at_s}
         case RunResumed():
-            return copy_with(_resume(record, event), seq=seq)
+            return _resume(record, event)
         case _:
-            changed = list(record.plans)
-            changed[event.plan] = _plan_after(record, changed[event.plan], event)
-            return copy_with(record, seq=seq, plans=tuple(changed), wall_s=event.at_s)
+            plans = list(record.plans)
+            plans[event.plan] = _plan_after(record, plans[event.plan], event)
+            return {"plans": tuple(plans), "wall_s": event.at_s}
 
 
 StepBreak = StepRestarted | StepContinued
@@ -182,15 +182,15 @@ def _step_after(record: Record, step: StepRecord, event: StepEvent) -> StepRecor
             )
 
 
-def _suspend(record: Record, event: RunSuspended) -> Record:
+def _suspend(record: Record, event: RunSuspended) -> Changes:
     numbers = tuple(call.number for call in event.calls)
     segment = Segment(
         numbers, event.text, record.usage, record.cost_usd, at_s=event.at_s, suspended=event.clock
     )
-    return copy_with(record, status="waiting", segments=(*record.segments, segment), wall_s=event.at_s)
+    return {"status": "waiting", "segments": (*record.segments, segment), "wall_s": event.at_s}
 
 
-def _give(record: Record, event: ResultsGiven) -> Record:
+def _give(record: Record, event: ResultsGiven) -> Changes:
     """Hand the results to the steps that asked, and begin the next segment."""
     *earlier, last = record.segments
     given = event.given
@@ -199,15 +199,14 @@ def _give(record: Record, event: ResultsGiven) -> Record:
         for plan in record.plans
     )
     tools = record.task.tools if given.tools is None else given.tools
-    return copy_with(
-        record,
-        status="running",
-        task=copy_with(record.task, tools=tools),
-        segments=(*earlier, copy_with(last, given=given, waited_s=event.waited_s)),
-        plans=plans,
-        owner=event.owner,
-        answer_began_s=None,
-    )
+    return {
+        "status": "running",
+        "task": copy_with(record.task, tools=tools),
+        "segments": (*earlier, copy_with(last, given=given, waited_s=event.waited_s)),
+        "plans": plans,
+        "owner": event.owner,
+        "answer_began_s": None,
+    }
 
 
 def _give_step(step: StepRecord, given: Given, at_s: float) -> StepRecord:
@@ -218,17 +217,16 @@ def _give_step(step: StepRecord, given: Given, at_s: float) -> StepRecord:
     return copy_with(step, turns=(*step.turns[:-1], turn), status=status)
 
 
-def _resume(record: Record, event: RunResumed) -> Record:
+def _resume(record: Record, event: RunResumed) -> Changes:
     """Close what the process before had open: its plan's text, its calls, its answer's reader."""
-    return copy_with(
-        record,
-        status="running",
-        plans=_cut_plans(record.plans, event.at_s),
-        owner=event.owner,
-        lost_usd=event.lost_usd,
-        answer_began_s=None,
-        wall_s=event.at_s,
-    )
+    return {
+        "status": "running",
+        "plans": _cut_plans(record.plans, event.at_s),
+        "owner": event.owner,
+        "lost_usd": event.lost_usd,
+        "answer_began_s": None,
+        "wall_s": event.at_s,
+    }
 
 
 def _cut_plans(plans: tuple[PlanRecord, ...], at_s: float) -> tuple[PlanRecord, ...]:

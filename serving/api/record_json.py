@@ -157,8 +157,8 @@ def _tries(step: StepRecord) -> tuple[Attempt, ...]:
     """The calls of a step that gave no answer, before the one that did; where none did, all but the last, whose error is
     the step's.
     """
-    is_own = step.result is None and step.started_s is not None and step.failure is not None
-    return (*step.cut, *step.failed, *(step.failure.attempts if is_own and step.failure else ()))
+    own = step.failure if step.result is None and step.started_s is not None else None
+    return (*step.cut, *step.failed, *(own.attempts if own else ()))
 
 
 def _step(plan: PlanRecord, step: StepRecord, inner: Inner, *, for_operator: bool) -> Json:

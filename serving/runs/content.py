@@ -78,8 +78,8 @@ class ContentJournal:
         stores = self._permit.stores
         if record.id not in self._told:
             self._told.add(record.id)
-            record = self._redacted(record) if stores else record_numbers(record)
-        self._journal(record, seq, self._redacted(event) if stores else event_numbers(event))
+            record = self._take_out(record) if stores else record_numbers(record)
+        self._journal(record, seq, self._take_out(event) if stores else event_numbers(event))
 
     def kept(self, records: RunRecords) -> RunRecords:
         """See `kept_part`, of the run that this was told of. Its record is made of what was told, so where nothing had to
@@ -89,7 +89,7 @@ class ContentJournal:
         is_known = is_told and self._permit.stores and not self._has_redacted
         return records if is_known else kept_part(records)
 
-    def _redacted(self, value: T) -> T:
+    def _take_out(self, value: T) -> T:
         redacted = map_texts(value, self._redact)
         self._has_redacted |= redacted is not value
         return redacted

@@ -266,11 +266,7 @@ class Service:
         return run.records if run else await self.store.find_waiting(id)
 
     def _check_room(self, account: Account = NOBODY) -> None:
-        """Whether one more run may begin.
-
-        Raises:
-            Overloaded: it may not.
-        """
+        """See `check_room`."""
         check_room((run.record.account for run in self._running.values()), self.running, self.pool, account)
 
     async def aclose(self) -> None:

@@ -9,4 +9,4 @@ def test_the_later_is_the_worker_or_the_plan_and_what_is_added_is_neither() -> N
     slow_plan, slow_worker = Turn(0.1, 0.5, 0.35), Turn(2.0, 2.4, 0.35)
     assert (slow_plan.over_direct, slow_plan.over_later) == pytest.approx((5, 0.5 / 0.35))
     assert (slow_worker.over_direct, slow_worker.over_later) == pytest.approx((1.2, 1.2))
-    assert (slow_plan.added_s, slow_worker.added_s) == pytest.approx((0.05, 0.05))
+    assert (slow_plan.overhead_s, slow_worker.overhead_s) == pytest.approx((0.05, 0.05))

@@ -53,6 +53,12 @@ class UnservedMessageFields(BaseModel):
     audio: Any = None
 
 
+_NEUTRAL = {
+    name: [each for mark in field.metadata if isinstance(mark, Neutral) for each in mark.values]
+    for name, field in UnservedFields.model_fields.items()
+}
+
+
 def refuse_unserved(request: UnservedFields, messages: Sequence[UnservedMessageFields]) -> None:
     """Look at every field that is known and not served.
 
@@ -67,12 +73,6 @@ def refuse_unserved(request: UnservedFields, messages: Sequence[UnservedMessageF
         for name in UnservedMessageFields.model_fields:
             if value := getattr(message, name):
                 _refuse(f"messages[{index}].{name}", value)
-
-
-_NEUTRAL = {
-    name: [each for mark in field.metadata if isinstance(mark, Neutral) for each in mark.values]
-    for name, field in UnservedFields.model_fields.items()
-}
 
 
 def _refuse(place: str, value: object, neutral: Sequence[object] = ()) -> None:

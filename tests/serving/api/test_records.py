@@ -104,17 +104,17 @@ async def test_a_plan_alone_a_runs_age_and_a_failed_steps_tries_are_told(tmp_pat
             body = {"model": model, "messages": [{"role": "user", "content": "Hi"}]}
             return (await it.ask(who, "POST", path, body)).json()
 
-        async def listed(team: str) -> httpx2.Response:
+        async def runs_of(team: str) -> httpx2.Response:
             return await it.ask("admin", "GET", f"/v1/workflows?team={team}")
 
         await run_of("mine", "mini", "/v1/plans")
         await run_of("other team", "broken")
-        [planned] = (await listed("search")).json()["data"]
+        [planned] = (await runs_of("search")).json()["data"]
         assert planned["plan_only"] is True
-        [failed] = (await listed("sales")).json()["data"]
+        [failed] = (await runs_of("sales")).json()["data"]
         assert "plan_only" not in failed
-        assert failed == (await listed(it.ids["sales"])).json()["data"][0]
-        assert (await listed("nobody")).status_code == 404
+        assert failed == (await runs_of(it.ids["sales"])).json()["data"][0]
+        assert (await runs_of("nobody")).status_code == 404
         [step] = (await it.ask("admin", "GET", f"/v1/workflows/{failed['id']}")).json()["steps"]
         assert len(step["attempts"]) == len(step["error"]["podium"]["attempts"]) > 0
 
