@@ -5,6 +5,7 @@ that a test can also ask an engine what it still works on. `scripted_server` is 
 as `make serve` starts one.
 """
 
+import asyncio
 import atexit
 import gc
 import os
@@ -36,6 +37,13 @@ settings.load_profile("podium")
 ROOT = Path(__file__).parent.parent
 PODIUM = str(Path(sys.executable).with_name("podium"))
 """The installed command."""
+
+
+def pytest_exception_interact(call: pytest.CallInfo[Any]) -> None:
+    """A test that hung says where: pytest-timeout shows what threads do, and not what tasks wait for."""
+    if call.excinfo is not None and str(call.excinfo.value).startswith("Timeout"):
+        for task in [each for each in gc.get_objects() if isinstance(each, asyncio.Task) and not each.done()]:
+            task.print_stack(file=sys.stderr)
 
 
 @dataclass(frozen=True)
