@@ -268,6 +268,8 @@ def _open(options: argparse.Namespace) -> Accounts:
 
     address = address_of(options.settings)
     options.where = f"the store {address.name}"
+    if URL_VARIABLE in os.environ and KEY_VARIABLE not in os.environ:
+        print(f"In {options.where}: {URL_VARIABLE} counts where {KEY_VARIABLE} is set too.", file=sys.stderr)
     return Directory(address)
 
 

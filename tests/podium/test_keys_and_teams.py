@@ -33,7 +33,8 @@ Podium = Callable[..., Said]
 def podium(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Podium:
     """Calls a verb over a store of its own."""
     monkeypatch.setenv("PODIUM_STORE_URL", f"sqlite:///{tmp_path / 'data' / 'podium.db'}")
-    monkeypatch.delenv("PODIUM_API_KEY", raising=False)
+    for name in ("PODIUM_API_KEY", "PODIUM_URL"):
+        monkeypatch.delenv(name, raising=False)
 
     def call(verb: str, *arguments: str) -> Said:
         code = {"keys": accounts_cli.keys, "teams": accounts_cli.teams}[verb](arguments)
@@ -89,6 +90,15 @@ def test_before_anything_is_made_lists_say_how_to_begin_and_make_no_file(
     assert listed.startswith("There is no key. (the store ")
     assert "podium teams create NAME" in podium("teams", "list").out
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_server_that_cannot_be_asked_without_a_key_is_not_passed_over_in_silence(
+    podium: Podium, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert podium("teams", "create", "search").err == ""
+    monkeypatch.setenv("PODIUM_URL", "http://127.0.0.1:9")
+    said = podium("teams", "disable", "search")
+    assert (said.code, "In the store" in said.err, "PODIUM_API_KEY" in said.err) == (0, True, True)
 
 
 def test_the_store_of_a_settings_file_is_used_and_only_its_owner_can_read_it(
