@@ -6,7 +6,6 @@ stopped with Ctrl-C. After 1 and 130 the same command continues where it was.
 
 import argparse
 import shlex
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from evaluation.errors import HOW_TO_INSTALL
 from evaluation.sources import SOURCES
 from evaluation.strategies import LEARNED, STRATEGIES, USUAL
 from program.options import count, number, seconds, seed, usd
+from program.process import restore_interrupts
 
 temperature = number(float, "a number between 0 and 2", lambda value: 0 <= value <= 2)
 EPILOG = """\
@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run an evaluation; the exit code."""
     given = list(sys.argv[1:] if argv is None else argv)
     options = parser().parse_args(given)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it at first
+    restore_interrupts()
     try:
         from evaluation.evaluate import evaluate  # numpy, plots and graders: not for `--help`
 

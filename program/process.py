@@ -5,13 +5,29 @@ import platform
 import resource
 import signal
 import sys
+import threading
 
 from rich.console import Console
 
+AGAIN_AFTER_S = 0.05
+
 
 def restore_interrupts() -> None:
-    """Let Ctrl-C raise `KeyboardInterrupt`: a background job of a shell starts with it ignored."""
+    """Let Ctrl-C raise `KeyboardInterrupt`. A background job of a shell starts with it ignored; and Python drops
+    one that comes while it runs the callback of a weak reference, as every import does: it is raised again.
+    """
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    before = sys.unraisablehook
+
+    def interrupt_again(dropped: "sys.UnraisableHookArgs") -> None:
+        if issubclass(dropped.exc_type, KeyboardInterrupt):
+            main = threading.main_thread().ident or 0
+            threading.Timer(AGAIN_AFTER_S, signal.pthread_kill, (main, signal.SIGINT)).start()
+        else:
+            before(dropped)
+
+    if getattr(before, "__name__", "") != interrupt_again.__name__:
+        sys.unraisablehook = interrupt_again
 
 
 def allow_open_files(count: int | None = None) -> None:

@@ -115,10 +115,18 @@ class Cluster:
         self._start_node(0, [*head, f"--ray-client-server-port={free_port()}"])
         await self._wait(lambda: any(tag_of(each) == self.tag for each in listeners(self._gcs)), "Ray's head")
         for node in WORKERS:
+            known = len(self._raylets())
             self._start_worker(node)
+            # Two that start at once would take the same name for their socket: Ray counts those in its folder.
+            await self._wait(lambda known=known: len(self._raylets()) > known, f"node {node}")
         run = ["-m", "ray.serve.scripts", "run", "--app-dir", str(ROOT), str(self._write_config())]
         self._run("application", run, {NODE: "0", "RAY_ADDRESS": f"{ADDRESS}:{self._gcs}"})
         await self.wait_until_whole()
+
+    def _raylets(self) -> list[Path]:
+        """The sockets of Ray's nodes."""
+        assert self._folder is not None
+        return [*self._folder.path.glob("ray/session_*/sockets/raylet*")]
 
     def _write_config(self) -> Path:
         assert self._folder is not None

@@ -5,13 +5,13 @@ Exit codes: 0 done; 1 it cannot be used as it is; 130 stopped and resumable.
 
 import argparse
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
+from program.process import restore_interrupts
 from serving.settings.settings import SettingsError
 from training.config import Config, load, parse
 from training.distributed import is_main_process, world_size
@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Train; the exit code."""
     options = parser().parse_args(argv)
     console = Console(stderr=True)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it at first
+    restore_interrupts()
     try:
         config = load(options.config)
         if options.seed is not None:

@@ -106,3 +106,23 @@ def test_percentiles_are_by_nearest_rank() -> None:
     assert [percentile(range(1, 101), percent) for percent in (1, 50, 95, 99, 100)] == [1, 50, 95, 99, 100]
     assert percentile([3, 1, 2], 95) == 3
     assert percentile([], 50) != percentile([], 50), "not a number"
+
+
+DROPPED = """
+import os, signal, time, weakref
+from program.process import restore_interrupts
+class Thing: pass
+thing = Thing()
+restore_interrupts()
+reference = weakref.ref(thing, lambda _: os.kill(os.getpid(), signal.SIGINT))
+try:
+    del thing
+    time.sleep(30)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_ctrl_c_in_the_callback_of_a_weak_reference_is_not_lost() -> None:
+    done = subprocess.run([sys.executable, "-c", DROPPED], capture_output=True, text=True, timeout=20)
+    assert (done.stdout, done.stderr) == ("interrupted\n", "")
