@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from serving.settings.access import Frozen
 from serving.settings.settings import SettingsError
-from training.supervised_config import ExpectedRewardConfig, LookUpConfig, WarmStartConfig
+from training.supervised_config import ExpectedRewardConfig, LookUpConfig, WarmStartConfig, WorthConfig
 
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """What vLLM 0.29 serves (`max_lora_rank`)."""
@@ -54,6 +54,8 @@ class LoraConfig(Frozen):
 
     rank: int = 16
     alpha: int = Field(default=32, gt=0)
+    start: str | None = None
+    """The folder of an adapter to go on from, of the same rank and alpha; None: a new one."""
 
     @model_validator(mode="after")
     def _check_rank(self) -> Self:
@@ -228,6 +230,10 @@ class Config(Frozen):
     look_up: LookUpConfig | None = None
     warm_start: WarmStartConfig | None = None
     expected_reward: ExpectedRewardConfig | None = None
+    worth: WorthConfig | None = None
+    """What both of these stages judge a worker by, of questions that are no requests; None: by plans that were
+    drawn and run, and by one answer.
+    """
     grpo: GrpoConfig = GrpoConfig()
     held_out: int = Field(default=200, ge=0)
     """Questions that measure the conductor before and after, half of them composite; 0: none."""

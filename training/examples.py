@@ -2,7 +2,8 @@
 
 A plan drawn at random can run; whether it is right is left to chance. `WarmStartConfig.rewarded_share` of the
 examples are, of several draws, the first whose answer was right, or the cheapest, as the engine and the
-reward say: one round of expert iteration (STaR, arXiv 2203.14465). Nobody labels which worker is right.
+reward say: one round of expert iteration (STaR, arXiv 2203.14465). Nobody labels which worker is right. With
+`Config.worth` every worker is asked instead, and the plan asks the one that is worth most.
 """
 
 import asyncio
@@ -30,6 +31,7 @@ from training.plan_runner import Chat, PlanRunner
 from training.policy_eval import score_plan
 from training.supervised_config import Choice, WarmStartConfig
 from training.team_question import TeamQuestion
+from training.worth import SoloAnswer, worths
 
 CONCURRENCY = 64
 """Examples searched for at the same time."""
@@ -91,29 +93,36 @@ def examples(
     slots = asyncio.Semaphore(CONCURRENCY)
 
     async def draw(number: int, each: TeamQuestion) -> list[DrawnPlan]:
-        if isinstance(each, RequestQuestion):
+        if isinstance(each, RequestQuestion) or config.worth:
             return []
         async with slots:  # each has its own seed, so that their order does not matter
             rng = random.Random(f"{config.seed} {stage} {number}")
             return await _draw_plans(rng, warm, runner, each)
 
-    async def worths(each: TeamQuestion, plan: str) -> list[list[float]]:
-        if not with_rewards or isinstance(each, RequestQuestion) or plan.count("\n"):
-            return []
+    async def ask_all(each: TeamQuestion, plan: str) -> dict[str, SoloAnswer]:
+        if isinstance(each, RequestQuestion) or plan.count("\n") or not (with_rewards or config.worth):
+            return {}
         async with slots:
-            return [await _solo_rewards(runner, each)]
+            return await _solo_answers(runner, each)
 
     async def draw_all() -> list[Example]:
         async with aclosing(runner):
             draws = await asyncio.gather(*(draw(number, each) for number, each in enumerate(questions)))
             rates = success_rates([plan for plans in draws for plan in plans])
-            chosen = [best(plans, rates, warm.choose).plan if plans else "" for plans in draws]
-            rewards = await asyncio.gather(*map(worths, questions, chosen))
+            plans = [best(drawn, rates, warm.choose).plan if drawn else "" for drawn in draws]
+            answers = await asyncio.gather(*map(ask_all, questions, plans))
+        if config.worth:
+            judged = worths(answers, config.worth)
+            plans = [
+                _solo_plan(runner, warm, *each) if each[1] else "" for each in zip(questions, judged, strict=True)
+            ]
+        else:
+            judged = [{worker: float(answer.right) for worker, answer in each.items()} for each in answers]
         return [
             _best_example(runner, warm, each)
             if isinstance(each, RequestQuestion)
-            else Example(runner.prompt(each), plan, worth)
-            for each, plan, worth in zip(questions, chosen, rewards, strict=True)
+            else Example(runner.prompt(each), plan, _rewards(each, worth) if with_rewards else [])
+            for each, plan, worth in zip(questions, plans, judged, strict=True)
         ]
 
     return asyncio.run(draw_all())
@@ -146,14 +155,35 @@ def _best_example(runner: PlanRunner, config: WarmStartConfig, question: Request
     )
 
 
-async def _solo_rewards(runner: PlanRunner, question: TeamQuestion) -> list[float]:
-    """Of each worker, whether it answers rightly alone; in the question's order."""
-    rights: list[float] = []
+async def _solo_answers(runner: PlanRunner, question: TeamQuestion) -> dict[str, SoloAnswer]:
+    """What each worker answers alone."""
+    answers: dict[str, SoloAnswer] = {}
     for name in question.workers:
         record = await runner.run_solo(question, name)
         right = record.failure is None and (await grade(question.question, record.answer)).correct
-        rights.append(float(right))
-    return rights
+        usd = None if record.cost_usd is None else float(record.cost_usd)
+        answers[name] = SoloAnswer(_family(question), right, usd)
+    return answers
+
+
+def _rewards(question: TeamQuestion, worth: Mapping[str, float]) -> list[list[float]]:
+    """Of a plan's one step, in the question's order; none where nobody was asked."""
+    return [[worth[name] for name in question.workers]] if worth else []
+
+
+def _solo_plan(
+    runner: PlanRunner, config: WarmStartConfig, question: TeamQuestion, worth: Mapping[str, float]
+) -> str:
+    """The plan that asks the worker of the highest worth, in the user's own words."""
+    name = max(question.workers, key=worth.__getitem__)
+    worker = name if config.names else question.workers.index(name)
+    step = {"needs": kind_of(_family(question)), "worker": worker, "subtask": config.whole, "access": []}
+    return format_plan([step], runner.conductor.format, config.fields)
+
+
+def _family(question: TeamQuestion) -> str:
+    """A recorded question's data set is finer than its family."""
+    return str(question.question.facts.get("dataset", question.question.family))
 
 
 def success_rates(plans: Sequence[DrawnPlan]) -> dict[tuple[str, ...], float]:
@@ -213,7 +243,7 @@ async def _draw_plans(
     team = runner.members(question)
     parts = list(question.question.facts.get("parts", ()))
     max_steps, format = runner.limits.max_steps, runner.conductor.format
-    needs = kind_of(str(question.question.facts.get("dataset", question.question.family)))
+    needs = kind_of(_family(question))
     if rng.random() >= config.rewarded_share:
         shares = config.worker_shares
         return [DrawnPlan(random_plan(rng, config, team, max_steps, format, parts, shares, needs))]

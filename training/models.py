@@ -55,7 +55,24 @@ def model_for(
         model = _load(AutoModelForCausalLM.from_pretrained, config, dtype=getattr(torch, config.dtype))
     model.generation_config.eos_token_id = tokenizer.eos_token_id
     model.generation_config.pad_token_id = tokenizer.pad_token_id
-    return get_peft_model(model, _adapters(config.lora)) if config.lora else model
+    if config.lora is None:
+        return model
+    return _resume(model, config.lora) if config.lora.start else get_peft_model(model, _adapters(config.lora))
+
+
+def _resume(model: PreTrainedModel, config: LoraConfig) -> PeftModel:
+    start = str(config.start)
+    try:
+        found = PeftLora.from_pretrained(start)
+        resumed = PeftModel.from_pretrained(model, start, is_trainable=True, autocast_adapter_dtype=True)
+    except (OSError, ValueError) as exc:
+        raise SettingsError(f"model.lora.start: {start} holds no adapter of this model. {exc}") from exc
+    if (found.r, found.lora_alpha) != (config.rank, config.alpha):
+        raise SettingsError(
+            f"model.lora: {start} has rank {found.r} and alpha {found.lora_alpha}, and the config says "
+            f"{config.rank} and {config.alpha}; write those of the adapter."
+        )
+    return resumed
 
 
 def _load(load: Callable[..., Any], config: ModelConfig, **options: Any) -> Any:

@@ -110,6 +110,17 @@ class WarmStartConfig(Frozen):
         return fields
 
 
+class WorthConfig(Frozen):
+    """What a worker is worth for a question that every worker has answered: how often it is right about
+    questions of that family, less what it costs (`training.worth`). One answer alone says more about luck.
+    """
+
+    prior: float = Field(default=3, ge=0)
+    """Answers of a worker's average that are added to those of a family, of which there may be few."""
+    usd_weight: float = Field(default=1.0, ge=0)
+    """Subtracted for each dollar of a call; 0: nothing."""
+
+
 class ExpectedRewardConfig(Frozen):
     """Learning from every worker at once, after the warm start: where a question's reward is known for each
     worker, the expected reward of the choice is exact, and so is its gradient (`training.packing.plan_loss`).
