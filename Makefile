@@ -15,7 +15,7 @@ FUZZ     ?=
 CLIENTS  ?=
 EXAMPLES ?= 20000
 DATA     ?=
-LEARNED  := $(if $(DATA),requests_and_recorded,requests)
+LEARNED  := $(if $(DATA),requests_and_recorded recorded_team,requests)
 BIN      := .venv/bin
 CHOSEN   := --settings $(SETTINGS) $(if $(MODEL),--model $(MODEL)) $(if $(CONDUCTOR),--conductor '$(CONDUCTOR)')
 SERVER   := $(CHOSEN) --port $(PORT)
@@ -147,7 +147,7 @@ train-tiny: setup-learning ## a tiny conductor learns by reward, three seeds, mi
 
 train-conductor: setup-learning ## train the conductor that ships, an hour and a half on two cores; DATA=FILE: on a recorded pool too; again: goes on
 	@$(if $(DATA),mkdir -p build && cp "$(DATA)" build/recorded.jsonl.gz)
-	@$(BIN)/podium train --config training/configs/$(LEARNED).yaml $(if $(wildcard build/training/$(LEARNED)),--resume)
+	@for name in $(LEARNED); do $(BIN)/podium train --config training/configs/$$name.yaml $$(test ! -d build/training/$$name || echo --resume) || exit $$?; done
 
 docs: setup-base ## write docs/settings.md and docs/conductor.md again, from the settings' classes and the prompts
 	@$(BIN)/python -m serving.settings.page > build/settings.md && mv build/settings.md docs/settings.md

@@ -138,11 +138,16 @@ def _questions(config: Config) -> str:
 def _stages(config: Config) -> str:
     """What it learned from, in the order of the stages."""
     warm, expected, grpo = config.warm_start, config.expected_reward, config.grpo
-    stages: list[str] = []
+    lora = config.model.lora
+    stages = [f"what {lora.start} had learned"] if lora and lora.start else []
     if config.look_up:
         stages.append(f"{config.look_up.examples:,} look-ups of a card by a few words")
     if warm:
-        origin = _drawn(warm)
+        origin = (
+            "the worker worth most, by how often it is right less its dollars"
+            if config.worth
+            else _drawn(warm)
+        )
         if config.questions.source == "requests":
             best = "the best plan of each request, known to the program that drew its team"
             origin = f"{best}; of the others, {origin}" if config.questions.also else best

@@ -114,7 +114,8 @@ def examples(
         if config.worth:
             judged = worths(answers, config.worth)
             plans = [
-                _solo_plan(runner, warm, *each) if each[1] else "" for each in zip(questions, judged, strict=True)
+                _solo_plan(runner, warm, *each) if each[1] else ""
+                for each in zip(questions, judged, strict=True)
             ]
         else:
             judged = [{worker: float(answer.right) for worker, answer in each.items()} for each in answers]
