@@ -178,7 +178,8 @@ def _solo_plan(
     """The plan that asks the worker of the highest worth, in the user's own words."""
     name = max(question.workers, key=worth.__getitem__)
     worker = name if config.names else question.workers.index(name)
-    step = {"needs": kind_of(_family(question)), "worker": worker, "subtask": config.whole, "access": []}
+    needs = kind_of(_family(question))
+    step: dict[str, Any] = {"needs": needs, "worker": worker, "subtask": config.whole, "access": []}
     return format_plan([step], runner.conductor.format, config.fields)
 
 

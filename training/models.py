@@ -4,7 +4,7 @@
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from peft import LoraConfig as PeftLora
@@ -63,7 +63,7 @@ def model_for(
 def _resume(model: PreTrainedModel, config: LoraConfig) -> PeftModel:
     start = str(config.start)
     try:
-        found = PeftLora.from_pretrained(start)
+        found = cast(PeftLora, PeftLora.from_pretrained(start))
         resumed = PeftModel.from_pretrained(model, start, is_trainable=True, autocast_adapter_dtype=True)
     except (OSError, ValueError) as exc:
         raise SettingsError(f"model.lora.start: {start} holds no adapter of this model. {exc}") from exc
