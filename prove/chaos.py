@@ -1,6 +1,6 @@
 """`make prove-chaos`: processes of a real Ray cluster of three nodes on this machine are killed (SIGKILL) while workflows run: a
-router, an engine's replica, a real engine's process, the proxy, the controller, and all of a worker node, in whose place a new one
-is started.
+router, an engine's replica, a real engine's process, the proxy, the controller, all of a worker node, in whose place a new one
+is started; with `--redis` all of the head too.
 
 A row for each kind. Exit 1 where an answer that broke off looked whole, or a run that is to outlive its client did not
 finish.
@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import yaml
 from rich.table import Table
@@ -21,6 +22,7 @@ from prove.audit import one, rows
 from prove.chaos_cluster import Cluster
 from prove.chaos_load import Found, Load
 from prove.chaos_victims import kill_one, kinds_of, processes, wait_until_replaced
+from prove.redis_server import running_redis
 from prove.routers import ROOT, Json, open_session, prepare_process
 from serving.database.address import sqlite_address
 from serving.database.database import Database
@@ -118,12 +120,12 @@ async def play_round(cluster: Cluster, database: Database, kind: str, workflows:
 
 
 async def prove(
-    kinds: Sequence[str], rounds: int, workflows: int, settings: Json, uses_haproxy: bool
+    kinds: Sequence[str], rounds: int, workflows: int, settings: Json, uses_haproxy: bool, redis: str = ""
 ) -> list[tuple[str, Found]]:
     """So many rounds of each kind, on one cluster."""
     told: list[tuple[str, Found]] = []
     async with (
-        Cluster(settings, replicas_of(settings), uses_haproxy=uses_haproxy) as cluster,
+        Cluster(settings, replicas_of(settings), uses_haproxy=uses_haproxy, redis=redis) as cluster,
         await open_database(sqlite_address(cluster.store)) as database,
     ):
         for kind in (kind for _ in range(rounds) for kind in kinds):
@@ -147,15 +149,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--kinds", help="whom to kill (all that there are)")
     parser.add_argument("--real-engine", action="store_true", help="vLLM in the place of the stand-in")
     parser.add_argument("--proxy", choices=("haproxy", "serve"), default="haproxy", help="(%(default)s)")
+    parser.add_argument(
+        "--redis", action="store_true", help="what the head knows is kept, so it is killed too"
+    )
     options = parser.parse_args(argv)
     has_haproxy = options.proxy == "haproxy"
-    allowed = kinds_of(has_haproxy=has_haproxy, has_engine=options.real_engine)
+    allowed = kinds_of(has_haproxy=has_haproxy, has_engine=options.real_engine, has_redis=options.redis)
     kinds: list[str] = options.kinds.split(",") if options.kinds else allowed
     if unknown := set(kinds) - set(allowed):
         parser.error(f"--kinds: {', '.join(sorted(unknown))}: must be among {', '.join(allowed)}")
     prepare_process()
     settings = settings_with(real_engine() if options.real_engine else STAND_IN)
-    told = asyncio.run(prove(kinds, options.rounds, options.workflows, settings, has_haproxy))
+    with running_redis() if options.redis else nullcontext("") as redis:
+        told = asyncio.run(prove(kinds, options.rounds, options.workflows, settings, has_haproxy, redis))
     table = Table(title=f"Killed among {options.workflows} workflows; {machine()}")
     for heading in HEADINGS:
         table.add_column(heading, justify="right")

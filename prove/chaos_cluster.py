@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
+from urllib.parse import urlsplit
 
 import aiohttp
 import psutil
@@ -35,10 +36,12 @@ from cluster.local.processes import (
 from prove.routers import LOGS, Json, ProofError
 
 NODE = "PODIUM_PROVE_NODE"
-"""The variable with a process's node; 0 is the head."""
+"""The variable with a process's node."""
 ADDRESS = "127.0.0.2"
 """Of every node. Ray takes 127.0.0.1 for "this machine", and puts the address of its network card in its place."""
-WORKERS = (1, 2)
+HEAD, WORKERS = 0, (1, 2)
+APPLICATION = "application"
+"""The program that deploys it; it runs on the head."""
 STARTS_WITHIN_S = 300.0
 ENDS_WITHIN_S = 10.0
 OF_ONE_MACHINE = (
@@ -55,6 +58,7 @@ class Cluster:
         settings: what is served.
         replicas: of each deployment; no worker node has two of one.
         uses_haproxy: as clusters do; else Serve's own proxy.
+        redis: the URL of the Redis that keeps what the head knows; empty: a killed head ends the cluster.
         log: gets the output of all.
 
     Raises:
@@ -67,9 +71,11 @@ class Cluster:
         replicas: Mapping[str, int],
         *,
         uses_haproxy: bool = True,
+        redis: str = "",
         log: Path = LOGS / "chaos.log",
     ) -> None:
         self._settings, self._replicas, self.uses_haproxy, self.log = settings, replicas, uses_haproxy, log
+        self._redis = urlsplit(redis).netloc
         self._expected = {name: {"running": n} for name, n in replicas.items()}
         self._gcs, self._port = free_port(), free_port()
         self.url = f"http://{HOST}:{self._port}"
@@ -102,17 +108,28 @@ class Cluster:
         """Those that live, of one node or of all."""
         return [each for each in processes_of(self.tag) if node is None or _node_of(each) == node]
 
-    def replace_worker(self, node: int) -> None:
-        """Start a new node in the place of one whose processes were all killed."""
+    def replace_node(self, node: int) -> None:
+        """Start a new node in the place of one whose processes were all killed. The head has no need of the program that
+        deployed the application, and died with it.
+        """
         self._started[node].wait()
-        self._start_worker(node)
+        if node in WORKERS:
+            self._start_worker(node)
+        else:
+            self._started.pop(APPLICATION).wait()
+            assert self._folder is not None
+            (self._folder.path / "ray" / "ray_current_cluster").unlink()  # a new machine has none
+            self._start_head()
+
+    def _start_head(self) -> None:
+        options = ["--head", f"--port={self._gcs}", "--num-cpus=0", "--include-dashboard=false"]
+        self._start_node(HEAD, [*options, f"--ray-client-server-port={free_port()}"])
 
     def _start_worker(self, node: int) -> None:
         self._start_node(node, [f"--address={ADDRESS}:{self._gcs}", "--num-cpus=2"])
 
     async def _start(self) -> None:
-        head = ["--head", f"--port={self._gcs}", "--num-cpus=0", "--include-dashboard=false"]
-        self._start_node(0, [*head, f"--ray-client-server-port={free_port()}"])
+        self._start_head()
         await self._wait(lambda: any(tag_of(each) == self.tag for each in listeners(self._gcs)), "Ray's head")
         for node in WORKERS:
             known = len(self._raylets())
@@ -120,7 +137,7 @@ class Cluster:
             # Two that start at once would take the same name for their socket: Ray counts those in its folder.
             await self._wait(lambda known=known: len(self._raylets()) > known, f"node {node}")
         run = ["-m", "ray.serve.scripts", "run", "--app-dir", str(ROOT), str(self._write_config())]
-        self._run("application", run, {NODE: "0", "RAY_ADDRESS": f"{ADDRESS}:{self._gcs}"})
+        self._run(APPLICATION, run, {NODE: f"{HEAD}", "RAY_ADDRESS": f"{ADDRESS}:{self._gcs}"})
         await self.wait_until_whole()
 
     def _raylets(self) -> list[Path]:
@@ -155,7 +172,10 @@ class Cluster:
             "--num-gpus=0",
         ]
         ray += ["--object-store-memory=104857600", "--disable-usage-stats"]
-        self._run(node, [*ray, *options, *(f"--{name}={free_port()}" for name in ports)], {NODE: str(node)})
+        more = {NODE: str(node)}
+        if self._redis and node == HEAD:
+            more["RAY_REDIS_ADDRESS"] = self._redis
+        self._run(node, [*ray, *options, *(f"--{name}={free_port()}" for name in ports)], more)
 
     def _run(self, name: int | str, command: Sequence[str], more: dict[str, str]) -> None:
         with self.log.open("ab") as output:

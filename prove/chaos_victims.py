@@ -11,10 +11,10 @@ from collections.abc import Mapping
 import psutil
 
 from cluster.local.processes import command_of
-from prove.chaos_cluster import WORKERS, Cluster
+from prove.chaos_cluster import HEAD, WORKERS, Cluster
 from prove.routers import ProofError
 
-NODE = "node"
+NODE, HEAD_NODE = "node", "head"
 VICTIMS: Mapping[str, str] = {
     "router": "ray::ServeReplica:podium:router",
     "replica": "ray::ServeReplica:podium:vllm-engine",
@@ -23,6 +23,7 @@ VICTIMS: Mapping[str, str] = {
     "manager": "ray::HAProxyManager",
     "controller": "ray::ServeController",
     NODE: "",  # everything on one worker
+    HEAD_NODE: "",  # everything there: Ray's own state, the controller, the proxy
 }
 """How the command line of each begins."""
 SERVES_PROXY = "ray::ProxyActor"
@@ -30,15 +31,15 @@ REPLACED_WITHIN_S = 180.0
 """A real engine on a busy machine takes a minute."""
 
 
-def kinds_of(*, has_haproxy: bool, has_engine: bool) -> list[str]:
-    """Those that such a cluster has."""
-    absent = {"manager": not has_haproxy, "engine": not has_engine}
+def kinds_of(*, has_haproxy: bool, has_engine: bool, has_redis: bool = False) -> list[str]:
+    """Those that such a cluster has, and survives."""
+    absent = {"manager": not has_haproxy, "engine": not has_engine, HEAD_NODE: not has_redis}
     return [kind for kind in VICTIMS if not absent.get(kind)]
 
 
 def processes(cluster: Cluster, kind: str) -> list[psutil.Process]:
-    """Those of a kind that live; of a node, the replicas of all workers."""
-    found = cluster.processes()
+    """Those of a kind that live; of a node, the replicas of all workers; of the head, the proxy."""
+    found, kind = cluster.processes(), "proxy" if kind == HEAD_NODE else kind
     if kind == NODE:
         return [each for each in found if command_of(each).startswith("ray::ServeReplica")]
     if kind == "proxy" and cluster.uses_haproxy:  # its command line begins with its path
@@ -54,17 +55,17 @@ def kill_one(cluster: Cluster, kind: str) -> float:
     Raises:
         ProofError: there is none.
     """
-    node = random.choice(WORKERS)
-    found = cluster.processes(node) if kind == NODE else processes(cluster, kind)
+    node = {NODE: random.choice(WORKERS), HEAD_NODE: HEAD}.get(kind)
+    found = processes(cluster, kind) if node is None else cluster.processes(node)
     if not found:
         raise ProofError(f"no {kind} runs: {sorted(map(command_of, cluster.processes()))}")
     # HAProxy's old processes serve their streams to the end beside the new one: together they are the proxy.
-    for each in found if kind in (NODE, "proxy") else [random.choice(found)]:
+    for each in [random.choice(found)] if node is None and kind != "proxy" else found:
         with contextlib.suppress(psutil.NoSuchProcess):
             each.kill()
     at_s = time.monotonic()
-    if kind == NODE:
-        cluster.replace_worker(node)
+    if node is not None:
+        cluster.replace_node(node)
     return at_s
 
 
@@ -75,7 +76,7 @@ async def wait_until_replaced(cluster: Cluster, kind: str, n: int) -> float:
         ProofError: it took too long.
     """
     began_s = time.monotonic()
-    n = 1 if kind == "proxy" else n
+    n = 1 if kind in ("proxy", HEAD_NODE) else n
     while len(processes(cluster, kind)) < n:
         if time.monotonic() - began_s > REPLACED_WITHIN_S:
             raise ProofError(f"the {kind} that was killed did not come back in {REPLACED_WITHIN_S:g} s")

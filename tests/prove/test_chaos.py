@@ -15,9 +15,10 @@ def test_what_is_served_among_the_kills_are_valid_settings_with_an_engine(worker
     assert replicas_of(settings_with(worker))[ENGINE] == (2 if worker is STAND_IN else 1)
 
 
-def test_a_real_engine_and_haproxy_can_be_killed_only_where_they_are() -> None:
-    assert {"engine", "manager"} & set(kinds_of(has_haproxy=False, has_engine=False)) == set()
+def test_a_real_engine_and_haproxy_can_be_killed_only_where_they_are_and_the_head_only_with_redis() -> None:
+    assert {"engine", "manager", "head"} & set(kinds_of(has_haproxy=False, has_engine=False)) == set()
     assert {"engine", "manager", "node"} <= set(kinds_of(has_haproxy=True, has_engine=True))
+    assert "head" in kinds_of(has_haproxy=True, has_engine=False, has_redis=True)
 
 
 @pytest.mark.parametrize(
