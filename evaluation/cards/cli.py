@@ -78,6 +78,11 @@ def parser() -> argparse.ArgumentParser:
         "--into", type=Path, metavar="FILE", help="write them into its workers; the rest of it stays as it is"
     )
     add("--replace", action="store_true", help="with --into: also over cards that somebody has written")
+    add(
+        "--named",
+        action="store_true",
+        help="begin each card with its worker's name, by which a conductor trained on these workers knows them",
+    )
     add("--print-yaml", action="store_true", help="print a patch of settings, such as for user_config")
     add("--workers", nargs="+", metavar="NAME", help="of these workers only (all that were measured)")
     add(
@@ -120,7 +125,7 @@ def run(given: argparse.Namespace) -> int:
     elif given.name:
         raise EvaluationError("--name goes with --settings or --into, whose workers it names.")
     measured = _only(given.workers, measured)
-    cards = write_cards(measured, settings)
+    cards = write_cards(measured, settings, named=given.named)
     notes += [_why_none(name, each) for name, each in measured.items() if name not in cards]
     if not cards and not any(each.tokens_per_s or each.usd_per_call for each in measured.values()):
         raise EvaluationError(" ".join(["There is nothing to write.", *notes]))

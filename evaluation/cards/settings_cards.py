@@ -83,10 +83,13 @@ def match_workers(
     return combine(found), strangers
 
 
-def write_cards(measured: Mapping[str, Measurement], settings: Settings | None) -> dict[str, str]:
-    """The card of each worker with enough graded questions."""
+def write_cards(
+    measured: Mapping[str, Measurement], settings: Settings | None, *, named: bool = False
+) -> dict[str, str]:
+    """The card of each worker with enough graded questions; `named`: it begins with the worker's name."""
     return {
-        worker: write_card(each, facts_of(settings.worker(worker), settings, each) if settings else ())
+        worker: (f"{worker}: " if named else "")
+        + write_card(each, facts_of(settings.worker(worker), settings, each) if settings else ())
         for worker, each in measured.items()
         if can_write(each)
     }

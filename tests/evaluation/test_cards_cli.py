@@ -89,6 +89,15 @@ def test_a_hand_written_card_is_kept_unless_it_is_to_be_replaced(
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
+def test_cards_begin_with_the_workers_names_where_a_conductor_knows_them_by_name(tmp_path: Path):
+    pool = settings(tmp_path, POOL)
+    given = ["--recorded", f"recorded:{recorded(tmp_path)}?part=train", "--into", str(pool), "--replace"]
+    assert main([*given, "--named"]) == 0
+    good, even = load(pool).workers
+    assert good.card.startswith("good: best at equations")
+    assert even.card.startswith("even: equally good at all kinds")
+
+
 def test_a_measured_speed_goes_into_its_setting_and_not_into_the_card(tmp_path: Path):
     pool = settings(tmp_path, POOL)
     seen = records(tmp_path, *[step("good")] * 5, *[step("even")] * 5)
