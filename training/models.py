@@ -57,10 +57,12 @@ def model_for(
     model.generation_config.pad_token_id = tokenizer.pad_token_id
     if config.lora is None:
         return model
-    return _resume(model, config.lora) if config.lora.start else get_peft_model(model, _adapters(config.lora))
+    if config.lora.start:
+        return _resume(model, config.lora, str(config.path))
+    return get_peft_model(model, _adapters(config.lora))
 
 
-def _resume(model: PreTrainedModel, config: LoraConfig) -> PeftModel:
+def _resume(model: PreTrainedModel, config: LoraConfig, base: str) -> PeftModel:
     start = str(config.start)
     try:
         found = cast(PeftLora, PeftLora.from_pretrained(start))
@@ -72,6 +74,9 @@ def _resume(model: PreTrainedModel, config: LoraConfig) -> PeftModel:
             f"model.lora: {start} has rank {found.r} and alpha {found.lora_alpha}, and the config says "
             f"{config.rank} and {config.alpha}; write those of the adapter."
         )
+    resumed.peft_config[
+        "default"
+    ].base_model_name_or_path = base  # PEFT would ask the hub for a published name
     return resumed
 
 
