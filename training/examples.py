@@ -163,7 +163,7 @@ async def _solo_answers(runner: PlanRunner, question: TeamQuestion) -> dict[str,
         record = await runner.run_solo(question, name)
         right = record.failure is None and (await grade(question.question, record.answer)).correct
         usd = None if record.cost_usd is None else float(record.cost_usd)
-        answers[name] = SoloAnswer(_family(question), right, usd)
+        answers[name] = SoloAnswer(question.question.id, _family(question), right, usd)
     return answers
 
 

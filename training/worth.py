@@ -16,11 +16,13 @@ class SoloAnswer:
     """A worker's answer to a question.
 
     Args:
+        question: its id.
         family: of the question.
         right: whether the answer was.
         usd: what it cost; None: unknown.
     """
 
+    question: str
     family: str
     right: bool
     usd: float | None
@@ -30,18 +32,18 @@ def worths(answers: Sequence[Mapping[str, SoloAnswer]], config: WorthConfig) -> 
     """Of each question, what each of its workers is worth; below 0 where it costs more than it is worth.
 
     Args:
-        answers: one mapping a question, by worker.
+        answers: one mapping a question, by worker. An answer that stands there twice counts once.
         config: how families are smoothed, and what a dollar is worth.
     """
     asked, right = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     dollars: dict[str, list[float]] = defaultdict(list)
-    for each in answers:
-        for worker, answer in each.items():
-            for family in (answer.family, _ALL):
-                asked[worker, family] += 1
-                right[worker, family] += answer.right
-            if answer.usd is not None:
-                dollars[worker].append(answer.usd)
+    different = {(worker, answer.question): answer for each in answers for worker, answer in each.items()}
+    for (worker, _), answer in different.items():
+        for family in (answer.family, _ALL):
+            asked[worker, family] += 1
+            right[worker, family] += answer.right
+        if answer.usd is not None:
+            dollars[worker].append(answer.usd)
 
     def worth(worker: str, family: str) -> float:
         average = right[worker, _ALL] / asked[worker, _ALL]

@@ -21,7 +21,11 @@ from training.supervised_config import WorthConfig
 from training.worth import SoloAnswer, worths
 
 ANSWER = st.builds(
-    SoloAnswer, st.sampled_from(["sums", "words"]), st.booleans(), st.floats(0, 0.1) | st.none()
+    SoloAnswer,
+    st.uuids().map(str),
+    st.sampled_from(["sums", "words"]),
+    st.booleans(),
+    st.floats(0, 0.1) | st.none(),
 )
 
 
@@ -39,12 +43,18 @@ def test_without_dollars_a_worth_is_a_share_between_its_familys_and_its_average(
 
 
 def test_one_lucky_answer_does_not_outweigh_a_family_and_a_dollar_tips_the_scale():
-    sure, lucky = SoloAnswer("sums", True, 0.02), SoloAnswer("sums", True, 0.0)
-    unlucky = SoloAnswer("sums", False, 0.0)
-    answers = [{"dear": sure, "cheap": lucky}] + 9 * [{"dear": sure, "cheap": unlucky}]
+    answers = [
+        {
+            "dear": SoloAnswer(f"q{n}", "sums", right=True, usd=0.02),
+            "cheap": SoloAnswer(f"q{n}", "sums", right=n == 0, usd=0.0),
+        }
+        for n in range(10)
+    ]
     free, priced = (worths(answers, WorthConfig(prior=0, usd_weight=weight)) for weight in (0, 50))
     assert free[0] == {"dear": 1.0, "cheap": 0.1}
     assert priced[0] == pytest.approx({"dear": 0.0, "cheap": 0.1})
+    again = worths([*answers, *5 * answers[:1]], WorthConfig(prior=0, usd_weight=0))
+    assert again[0] == free[0], "a question that is drawn again is no new evidence"
 
 
 CHEAPER = POOL.replace("card: strings", "card: strings, price: *p").replace(
