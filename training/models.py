@@ -74,9 +74,8 @@ def _resume(model: PreTrainedModel, config: LoraConfig, base: str) -> PeftModel:
             f"model.lora: {start} has rank {found.r} and alpha {found.lora_alpha}, and the config says "
             f"{config.rank} and {config.alpha}; write those of the adapter."
         )
-    resumed.peft_config[
-        "default"
-    ].base_model_name_or_path = base  # PEFT would ask the hub for a published name
+    # PEFT would ask the hub for a published name.
+    resumed.peft_config["default"].base_model_name_or_path = base
     return resumed
 
 

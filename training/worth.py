@@ -8,7 +8,11 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from serving.settings.settings import SettingsError
 from training.supervised_config import WorthConfig
+
+_ALL = ""
+"""In the place of a family."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,9 @@ def worths(answers: Sequence[Mapping[str, SoloAnswer]], config: WorthConfig) -> 
     Args:
         answers: one mapping a question, by worker. An answer that stands there twice counts once.
         config: how families are smoothed, and what a dollar is worth.
+
+    Raises:
+        SettingsError: dollars count, and what a worker costs is unknown.
     """
     asked, right = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     dollars: dict[str, list[float]] = defaultdict(list)
@@ -44,6 +51,11 @@ def worths(answers: Sequence[Mapping[str, SoloAnswer]], config: WorthConfig) -> 
             right[worker, family] += answer.right
         if answer.usd is not None:
             dollars[worker].append(answer.usd)
+        elif config.usd_weight:
+            raise SettingsError(
+                f"worth.usd_weight counts dollars, and what {worker} costs is unknown: give it a price, or set "
+                "usd_weight to 0."
+            )
 
     def worth(worker: str, family: str) -> float:
         average = right[worker, _ALL] / asked[worker, _ALL]
@@ -52,7 +64,3 @@ def worths(answers: Sequence[Mapping[str, SoloAnswer]], config: WorthConfig) -> 
         return share - config.usd_weight * (sum(known) / len(known) if known else 0.0)
 
     return [{worker: worth(worker, answer.family) for worker, answer in each.items()} for each in answers]
-
-
-_ALL = ""
-"""In the place of a family."""

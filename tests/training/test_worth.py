@@ -57,6 +57,13 @@ def test_one_lucky_answer_does_not_outweigh_a_family_and_a_dollar_tips_the_scale
     assert again[0] == free[0], "a question that is drawn again is no new evidence"
 
 
+def test_a_worker_whose_cost_is_unknown_is_not_taken_for_free():
+    answers = [{"a": SoloAnswer("q", "sums", right=True, usd=None)}]
+    with pytest.raises(SettingsError, match="what a costs is unknown"):
+        worths(answers, WorthConfig())
+    assert worths(answers, WorthConfig(usd_weight=0)) == [{"a": 1.0}]
+
+
 CHEAPER = POOL.replace("card: strings", "card: strings, price: *p").replace(
     "card: arithmetic}",
     """card: arithmetic, price: &p {input_usd_per_mtok: 1, output_usd_per_mtok: 1}}
@@ -65,7 +72,7 @@ CHEAPER = POOL.replace("card: strings", "card: strings, price: *p").replace(
 )
 
 
-def asked(folder: Path, usd_weight: float) -> Counter[str]:
+def workers_in_examples(folder: Path, usd_weight: float) -> Counter[str]:
     """Whom the examples ask."""
     folder.mkdir()
     made = config(
@@ -83,11 +90,11 @@ def test_examples_ask_who_is_worth_most_and_a_dollar_moves_them_to_the_cheaper_s
     """All three are never wrong about what they do; the one that does everything is the surest, and ten thousand
     times as dear.
     """
-    assert set(asked(tmp_path / "free", 0.0)) == {"both"}
-    assert set(asked(tmp_path / "priced", 1.0)) == {"adder", "speller"}
+    assert set(workers_in_examples(tmp_path / "free", 0.0)) == {"both"}
+    assert set(workers_in_examples(tmp_path / "priced", 1.0)) == {"adder", "speller"}
 
 
-def published(folder: Path, rank: int) -> tuple[ModelConfig, Path]:
+def save_adapter(folder: Path, rank: int) -> tuple[ModelConfig, Path]:
     """A model of a few weights in a folder, and an adapter of it whose weights are not those of a new one."""
     scratch = ModelConfig.model_validate(
         {"scratch": {"hidden": 32, "layers": 1, "heads": 1, "vocabulary": 400}}
@@ -109,7 +116,7 @@ def published(folder: Path, rank: int) -> tuple[ModelConfig, Path]:
 
 
 def test_a_run_goes_on_from_an_adapter_and_trains_its_weights(tmp_path: Path):
-    base, adapter = published(tmp_path, 16)
+    base, adapter = save_adapter(tmp_path, 16)
     found = base.model_copy(update={"lora": LoraConfig(rank=16, alpha=32, start=str(adapter))})
     model = model_for(found, tokenizer_for(found, []), 1)
     trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
@@ -122,7 +129,7 @@ def test_a_run_goes_on_from_an_adapter_and_trains_its_weights(tmp_path: Path):
     ("start", "told"), [("adapter", "rank 8 and alpha 32"), ("nowhere", "holds no adapter")]
 )
 def test_an_adapter_that_does_not_fit_is_told_by_its_field(tmp_path: Path, start: str, told: str):
-    base, _ = published(tmp_path, 8)
+    base, _ = save_adapter(tmp_path, 8)
     found = base.model_copy(update={"lora": LoraConfig(rank=16, alpha=32, start=str(tmp_path / start))})
     with pytest.raises(SettingsError, match=told):
         model_for(found, tokenizer_for(found, []), 1)
