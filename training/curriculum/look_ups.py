@@ -22,9 +22,11 @@ from training.curriculum.teams import SIZES, DrawnTeam, Teammate, draw_team
 
 LEAST_MADE_UP = 0.15
 """The share of made-up teams never falls below, so that matching words is not unlearned."""
-BY_CARD, BY_CLAUSE = 0.2, 0.2
-"""How often a field is asked for by another card, and by a request; else it is by its name."""
-CHECKS = 0.12
+BY_CARD, BY_CLAUSE, BY_OTHER_NAME = 0.2, 0.2, 0.25
+"""How often a field is asked for by another card, by a request, and by another of its names; else it is by the
+one that plans have.
+"""
+CHECKS = 0.2
 """Of the queries to a team that has a critic, those for a check."""
 ANY_FIELD = 0.15
 """Of the queries, those for a field that perhaps only a generalist covers."""
@@ -100,13 +102,15 @@ def _queries(rng: random.Random, materials: Materials, team: DrawnTeam) -> Itera
 
 
 def _words(rng: random.Random, domain: Domain, team: DrawnTeam) -> str:
-    """The field's name, another card of it, or what somebody could ask of it."""
+    """The field's name, or another one, another card of it, or what somebody could ask of it."""
     cards = sorted(set(domain.cards) - {mate.card for mate in team.mates})
     way = rng.random()
     if way < BY_CARD and cards:
         return rng.choice(cards)[:LONGEST]
     if BY_CARD <= way < BY_CARD + BY_CLAUSE and domain.parts:
         return fill(rng, rng.choice(domain.parts), domain.slots)[:LONGEST]
+    if way >= 1 - BY_OTHER_NAME and domain.names:
+        return rng.choice(domain.names)
     return domain.what
 
 

@@ -1,12 +1,15 @@
-"""The written material: domains with their phrasings and cards, roles, generalists, ways to join clauses.
+"""The written material: domains with their phrasings and cards, narrow topics, roles, generalists, ways to
+join clauses.
 
 The YAML files beside this one are the curriculum's text; this file reads them, and says what is held out:
-whole domains and roles, and of all others a fifth of the phrasings and cards, by their words.
+whole domains and roles, and of all others a fifth of the phrasings and cards, by their words. Topics are for
+training alone: none is about a held-out domain, and nobody is measured by them.
 """
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -46,10 +49,12 @@ class Domain(Frozen):
     domain: str
     what: str
     """The field in a few words."""
+    names: tuple[str, ...] = ()
+    """Other words for the same."""
     near: tuple[str, ...] = ()
     """Fields whose specialists might do the same: never in one team."""
     cards: tuple[str, ...]
-    slots: Mapping[str, tuple[str, ...]]
+    slots: Mapping[str, tuple[str, ...]] = {}
     """What may stand for each `{name}` in the texts."""
     phrasings: tuple[str, ...]
     """First messages."""
@@ -111,6 +116,7 @@ class Materials:
         generalists: cards.
         joints: ways to join clauses.
         texts: pasted ones, on anything.
+        topics: those of `domains` that are narrow, with fewer texts; only in training.
     """
 
     domains: Mapping[str, Domain]
@@ -118,16 +124,18 @@ class Materials:
     generalists: Generalists
     joints: Joints
     texts: Sequence[str]
+    topics: Sequence[Domain] = ()
 
     @property
     def fields(self) -> list[Domain]:
-        """The domains without small talk."""
+        """The domains without small talk, topics among them."""
         return [domain for domain in self.domains.values() if domain.domain != SMALL_TALK]
 
 
 def field_of(domain: str) -> str:
     """What a domain of either side is about, in a few words."""
-    return load("held_out").domains[domain].what  # that side has all of them
+    side: Side = "held_out" if domain in load("held_out").domains else "train"  # only topics are not there
+    return load(side).domains[domain].what
 
 
 def side_of(text: str) -> Side:
@@ -140,8 +148,8 @@ def side_of(text: str) -> Side:
 def load(side: Side) -> Materials:
     """The texts of one side.
 
-    The training side has neither a held-out domain nor a held-out text. The other one has the held-out
-    domains whole, and of all others what training does not have.
+    The training side has neither a held-out domain nor a held-out text, and all topics. The other one has the
+    held-out domains whole, and of all others what training does not have.
 
     Raises:
         ValueError: a file is not what it should be; pydantic's message has the place.
@@ -155,13 +163,41 @@ def load(side: Side) -> Materials:
         for domain in domains
         if side == "held_out" or domain.domain not in HELD_OUT_DOMAINS
     ]
-    return Materials(
+    materials = Materials(
         {domain.domain: domain for domain in kept},
         [role for each in roles if (role := _role_of(each, side)) is not None],
         _texts_of(generalists, side, Generalists.model_fields),
         _texts_of(joints, side, ("chain", "join", "check", "check_subtasks", "openers", "closers")),
         _keep(_read(FOLDER / "texts.yaml"), side),
     )
+    return _with_topics(materials, _read_topics()) if side == "train" else materials
+
+
+def _read_topics() -> list[Domain]:
+    files = sorted((FOLDER / "topics").glob("*.yaml"))
+    return [Domain.model_validate(each) for path in files for each in _read(path)]
+
+
+def _with_topics(materials: Materials, topics: Sequence[Domain]) -> Materials:
+    """`materials` with topics beside its domains. What one is near to is near to it as well, so that in no team
+    somebody else might do a specialist's part.
+    """
+    near: dict[str, set[str]] = defaultdict(set)
+    for topic in topics:
+        for other in topic.near:
+            near[topic.domain].add(other)
+            near[other].add(topic.domain)
+    domains = {
+        each.domain: each.model_copy(update={"near": tuple(sorted({*each.near, *near[each.domain]}))})
+        for each in (*materials.domains.values(), *topics)
+    }
+    roles = [
+        role.model_copy(
+            update={"near": tuple(sorted({*role.near, *(n for name in role.domains for n in near[name])}))}
+        )
+        for role in materials.roles
+    ]
+    return replace(materials, domains=domains, roles=roles, topics=[domains[each.domain] for each in topics])
 
 
 def _read(path: Path) -> Any:

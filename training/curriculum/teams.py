@@ -42,6 +42,8 @@ DEARER = 5
 WORSE_FOR_ITS_PRICE = 0.2
 """What a right answer is worth less from a worker that costs at least twice as much as another that can do it."""
 TRIES = 40
+NARROW = 0.3
+"""Of the specialists of a training team, those of a narrow topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +166,10 @@ def _specialists(
 ) -> list[Teammate]:
     """One more, none of whose fields is another's; sometimes two of one field, at different prices."""
     for _ in range(TRIES):
-        source: Domain | Role = rng.choice(materials.roles if rng.random() < 0.3 else materials.fields)
+        sources: Sequence[Domain | Role] = materials.roles if rng.random() < 0.3 else materials.fields
+        if materials.topics and rng.random() < NARROW:
+            sources = materials.topics
+        source = rng.choice(sources)
         if not source.cards:
             continue
         mate = _specialist_of(rng, source)
