@@ -1,10 +1,11 @@
 """Examples as batches: those whose prompts begin alike share that beginning, and lie behind it in one row.
 
 A team's cards are most of a prompt. Where a row has several requests to one team, the cards are read once
-and each request sees them, itself, and no other request: the block mask of prefix-sharing attention. The
-gradients are those of separate rows.
+and each request sees them, itself, and no other request (`training.branch_attention`). The gradients are those
+of separate rows.
 """
 
+import math
 import re
 from collections.abc import Sequence
 from itertools import takewhile
@@ -12,9 +13,11 @@ from typing import Any
 
 import torch
 
+from training.branch_attention import PADDING, SHARED
 from training.plan_runner import Chat
 
 IGNORED = -100
+LENGTHS = 64
 MOST_WORKERS = 10
 """Workers whose numbers are one token each."""
 THOUSAND = 1000
@@ -28,8 +31,9 @@ _WORKER = re.compile(r'"worker": (\d)\b')
 class Collator:
     """Groups of examples to a batch of rows, padded on the left.
 
-    A batch has `input_ids` and `position_ids` (B, T), an additive `attention_mask` (B, 1, T, T),
-    `logits_to_keep` (N,), the columns whose next token counts in any row, and `labels` (B, N, `WIDTH`).
+    A batch has `input_ids`, `position_ids` and `branches` (B, T), the latter as `branch_attention` reads them,
+    `logits_to_keep` (N,), the columns whose next token counts in any row, and `labels` (B, N, `WIDTH`). T is a
+    multiple of `LENGTHS`: kernels are prepared once for each length, which takes as long as a row.
     Logits are computed for those columns alone: over a vocabulary of 49,152 the prompts' logits take more
     memory than all the rest, and a third of the time.
 
@@ -60,14 +64,14 @@ class Collator:
 
     def __call__(self, rows: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
         packed = [_Row.of([self._branch(each) for each in row["examples"]]) for row in rows]
-        longest = max(len(row.ids) for row in packed)
+        longest = LENGTHS * math.ceil(max(len(row.ids) for row in packed) / LENGTHS)
         padded = [row.pad(longest, self._tokenizer.pad_token_id) for row in packed]
         labels = torch.tensor([row.labels for row in padded])
         columns = (labels[:, :, WEIGHT] > 0).any(0).nonzero().squeeze(1)
         return {
             "input_ids": torch.tensor([row.ids for row in padded]),
             "position_ids": torch.tensor([row.positions for row in padded]),
-            "attention_mask": torch.stack([_mask(row.branches) for row in padded]),
+            "branches": torch.tensor([row.branches for row in padded]),
             "logits_to_keep": columns,
             "labels": labels[:, columns],
         }
@@ -94,7 +98,7 @@ class Collator:
 
 
 class _Row:
-    """Tokens, their positions, the branch of each (-1: shared, -2: padding), and their labels."""
+    """Tokens, their positions, the branch of each, and their labels."""
 
     def __init__(
         self, ids: list[int], positions: list[int], branches: list[int], labels: list[list[int]]
@@ -109,7 +113,7 @@ class _Row:
             columns = zip(*(ids for ids, _ in examples), strict=False)
             shared = len(list(takewhile(lambda tokens: len(set(tokens)) == 1, columns)))
         first = examples[0]
-        row = cls(first[0][:shared], list(range(shared)), [-1] * shared, first[1][:shared])
+        row = cls(first[0][:shared], list(range(shared)), [SHARED] * shared, first[1][:shared])
         for number, (ids, labels) in enumerate(examples):
             row.ids += ids[shared:]
             row.positions += range(shared, len(ids))
@@ -123,7 +127,7 @@ class _Row:
         return _Row(
             [pad] * room + self.ids,
             [0] * room + self.positions,
-            [-2] * room + self.branches,
+            [PADDING] * room + self.branches,
             [_label(IGNORED, 0)] * room + self.labels,
         )
 
@@ -132,14 +136,6 @@ def _label(token: int, weight: int, tokens: Sequence[int] = (), worths: Sequence
     tokens = tokens[: len(worths)]
     room = [IGNORED] * (MOST_WORKERS - len(worths))
     return [token, weight, *tokens, *room, *(round(THOUSAND * worth) for worth in worths), *room]
-
-
-def _mask(branches: Sequence[int]) -> torch.Tensor:
-    """(1, T, T), added to attention scores: a token sees what is shared, its own branch, and nothing after it."""
-    at = torch.tensor(branches)
-    seen = (at[None, :] == at[:, None]) | ((at[None, :] == -1) & (at[:, None] >= 0))
-    seen = seen.tril() & (at[:, None] > -2) | torch.eye(len(branches), dtype=torch.bool)
-    return torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(torch.float32).min)[None]
 
 
 def plan_loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
+from training.branch_attention import attend_by_branches
 from training.examples import Example
 from training.packing import Collator, plan_loss
 from training.supervised_config import ExpectedRewardConfig, LookUpConfig, WarmStartConfig
@@ -81,7 +82,8 @@ def learn(
         callbacks=callbacks,
     )
     trainer.remove_callback(PrinterCallback)
-    trainer.train(resume_from_checkpoint=resume())
+    with attend_by_branches(model):
+        trainer.train(resume_from_checkpoint=resume())
 
 
 def _collator(tokenizer: Any, config: StageConfig) -> Collator:

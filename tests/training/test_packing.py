@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.training.tiny_models import POOL, config
+from training.branch_attention import attend_by_branches
 from training.curriculum.questions import lesson, request_questions
 from training.examples import Example, format_plan
 from training.models import model_for, tokenizer_for
@@ -110,9 +111,11 @@ def test_requests_to_one_team_learn_in_one_row_what_they_learn_in_rows_of_their_
     losses, gradients = [], []
     for batch in (together, apart):
         labels = batch.pop("labels")
-        batch["attention_mask"] = batch["attention_mask"].double()
         model.zero_grad()
-        loss = plan_loss(model(**batch), labels)
+        before = model.config._attn_implementation
+        with attend_by_branches(model):
+            loss = plan_loss(model(**batch), labels)
+        assert model.config._attn_implementation == before
         loss.backward()
         losses.append(loss.item())
         gradients.append(

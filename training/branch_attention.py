@@ -1,0 +1,92 @@
+"""Attention over a row whose examples share their beginning (`training.packing`): each token sees what is shared,
+its own example, and nothing of the others.
+
+A mask over the whole row would do the same, and most of what it computes is masked: of a row of sixteen requests
+nine parts in ten. Here each example is computed with what it sees alone, in the kernels of torch. Knows no model:
+transformers passes what a batch says beside its tokens (`branches`) on to the attention of every layer.
+"""
+# The types of transformers are partial.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import groupby
+from typing import Any
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface, AttentionMaskInterface
+
+NAME = "branches"
+SHARED, PADDING = -1, -2
+"""In the place of a branch's number."""
+
+
+@contextmanager
+def attend_by_branches(model: Any) -> Iterator[None]:
+    """While it lasts, `model` reads rows with `branches`, and nothing else."""
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    before = inner.config._attn_implementation  # noqa: SLF001  # transformers has no public name for it
+    AttentionInterface.register(NAME, _attend)
+    AttentionMaskInterface.register(NAME, lambda *_, **__: None)
+    inner.set_attn_implementation(NAME)
+    try:
+        yield
+    finally:
+        inner.set_attn_implementation(before)
+
+
+def _attend(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    *,
+    branches: torch.Tensor,
+    scaling: float | None = None,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    """transformers' signature. Shapes: query (B, H, T, D), key and value (B, G, T, D) for G groups of heads,
+    branches (B, T); gives (B, T, H, D).
+    """
+    groups = query.shape[1] // key.shape[1]
+    key, value = (each.repeat_interleave(groups, dim=1) for each in (key, value))
+    rows = [
+        _attend_row(query[[row]], key[[row]], value[[row]], numbers, scaling)
+        for row, numbers in enumerate(branches.tolist())
+    ]
+    return torch.cat(rows).transpose(1, 2).contiguous(), None
+
+
+def _attend_row(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    branches: Sequence[int],
+    scaling: float | None,
+) -> torch.Tensor:
+    """Of one row, (1, H, T, D): padding, what is shared, and each branch, in their order."""
+    parts: list[torch.Tensor] = []
+    start, shared = 0, slice(0, 0)
+    for branch, run in groupby(branches):
+        own = slice(start, start + len(list(run)))
+        start = own.stop
+        if branch == PADDING:
+            parts.append(value[:, :, own])
+            continue
+        if branch == SHARED:
+            shared = own
+        before = 0 if branch == SHARED else shared.stop - shared.start
+        keys, values = (
+            torch.cat([each[:, :, shared], each[:, :, own]], dim=2) if before else each[:, :, own]
+            for each in (key, value)
+        )
+        length = own.stop - own.start
+        sees = torch.ones(length, before + length, dtype=torch.bool, device=query.device).tril(before)
+        parts.append(
+            scaled_dot_product_attention(
+                query[:, :, own], keys, values, sees if before else None, is_causal=not before, scale=scaling
+            )
+        )
+    return torch.cat(parts, dim=2)
