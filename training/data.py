@@ -116,6 +116,26 @@ def assign_teams(
     return assigned
 
 
+def worth_questions(
+    config: Config, pool: Sequence[str], drawn: Sequence[TeamQuestion]
+) -> dict[str, list[TeamQuestion]]:
+    """By source, the questions by which its workers are judged (`training.worth`), each with the whole team:
+    those drawn, and all of the training sets, the longest too. None of the curriculum, whose workers are known.
+
+    Raises:
+        SettingsError: a set of `also` cannot be used.
+    """
+    found = {each.question.id: each.question for each in drawn if not each.members}
+    for also in config.questions.also:
+        everything = also.model_copy(update={"max_chars": None})
+        found |= {each.id: each for each in _load_set(also.train, everything)}
+    by_source: dict[str, list[TeamQuestion]] = {}
+    for each in found.values():
+        team = tuple(config.pool.teams.get(each.source, pool))
+        by_source.setdefault(each.source, []).append(TeamQuestion(each, team))
+    return by_source
+
+
 def _team(
     config: Config, pool: Sequence[str], question: Question, rng: random.Random, most: int | None
 ) -> tuple[str, ...]:

@@ -26,12 +26,12 @@ from training.config import Config
 from training.curriculum.look_ups import look_ups
 from training.curriculum.questions import RequestQuestion, lesson
 from training.curriculum.requests import best_workers
-from training.data import assign_teams, training_questions
+from training.data import assign_teams, training_questions, worth_questions
 from training.plan_runner import Chat, PlanRunner
 from training.policy_eval import score_plan
-from training.supervised_config import Choice, WarmStartConfig
+from training.supervised_config import Choice, WarmStartConfig, WorthConfig
 from training.team_question import TeamQuestion
-from training.worth import SoloAnswer, worths
+from training.worth import AnsweredQuestion, SoloAnswer, Worths
 
 CONCURRENCY = 64
 """Examples searched for at the same time."""
@@ -100,10 +100,21 @@ def examples(
             return await _draw_plans(rng, warm, runner, each)
 
     async def ask_all(each: TeamQuestion, plan: str) -> dict[str, SoloAnswer]:
-        if isinstance(each, RequestQuestion) or plan.count("\n") or not (with_rewards or config.worth):
+        if isinstance(each, RequestQuestion) or plan.count("\n") or not with_rewards or config.worth:
             return {}
+        return await answer_all(each)
+
+    async def answer_all(each: TeamQuestion) -> dict[str, SoloAnswer]:
         async with slots:
             return await _solo_answers(runner, each)
+
+    async def learn_worths(asked: Sequence[TeamQuestion], chosen: WorthConfig) -> Worths:
+        answers = await asyncio.gather(*(answer_all(each) for each in asked))
+        answered = [
+            AnsweredQuestion(each.question, _family(each), of)
+            for each, of in zip(asked, answers, strict=True)
+        ]
+        return Worths(answered, chosen)
 
     async def draw_all() -> list[Example]:
         async with aclosing(runner):
@@ -111,14 +122,18 @@ def examples(
             rates = success_rates([plan for plans in draws for plan in plans])
             plans = [best(drawn, rates, warm.choose).plan if drawn else "" for drawn in draws]
             answers = await asyncio.gather(*map(ask_all, questions, plans))
-        if config.worth:
-            judged = worths(answers, config.worth)
+            worths = {
+                source: await learn_worths(asked, config.worth)
+                for source, asked in worth_questions(config, runner.workers, questions).items()
+                if config.worth
+            }
+        judged = [{worker: float(answer.right) for worker, answer in each.items()} for each in answers]
+        if worths:
+            judged = [_judge(each, worths) for each in questions]
             plans = [
-                _solo_plan(runner, warm, *each) if each[1] else ""
-                for each in zip(questions, judged, strict=True)
+                _solo_plan(runner, warm, each, worth) if worth else ""
+                for each, worth in zip(questions, judged, strict=True)
             ]
-        else:
-            judged = [{worker: float(answer.right) for worker, answer in each.items()} for each in answers]
         return [
             _best_example(runner, warm, each)
             if isinstance(each, RequestQuestion)
@@ -163,8 +178,16 @@ async def _solo_answers(runner: PlanRunner, question: TeamQuestion) -> dict[str,
         record = await runner.run_solo(question, name)
         right = record.failure is None and (await grade(question.question, record.answer)).correct
         usd = None if record.cost_usd is None else float(record.cost_usd)
-        answers[name] = SoloAnswer(question.question.id, _family(question), right, usd)
+        answers[name] = SoloAnswer(right, usd)
     return answers
+
+
+def _judge(question: TeamQuestion, worths: Mapping[str, Worths]) -> dict[str, float]:
+    """By worker of its team; nothing for a request, whose workers are known."""
+    if isinstance(question, RequestQuestion):
+        return {}
+    worth = worths[question.question.source].judge(question.question, _family(question))
+    return {name: worth[name] for name in question.workers}
 
 
 def _rewards(question: TeamQuestion, worth: Mapping[str, float]) -> list[list[float]]:

@@ -111,12 +111,14 @@ class WarmStartConfig(Frozen):
 
 
 class WorthConfig(Frozen):
-    """What a worker is worth for a question that every worker has answered: how often it is right about
-    questions of that family, less what it costs (`training.worth`). One answer alone says more about luck.
+    """What a worker is worth for a question that every worker can be asked: how often it is right about such
+    questions, less what it costs (`training.worth`). One answer alone says more about luck.
     """
 
-    prior: float = Field(default=3, ge=0)
-    """Answers of a worker's average that are added to those of a family, of which there may be few."""
+    ridge: float = Field(default=1.0, gt=0)
+    """How strongly differences between families, and between their short and long questions, are held back:
+    scikit-learn's `Ridge.alpha`.
+    """
     usd_weight: float = Field(default=1.0, ge=0)
     """Subtracted for each dollar of a call; 0: nothing."""
 

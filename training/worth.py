@@ -1,18 +1,30 @@
-"""What each worker is worth for a question that all of them have answered.
+"""What each worker is worth for a question: how often it is right about such questions, less what it costs.
 
 One answer is a coin that was tossed once: of ten workers that are right about a question, three may have been
-lucky. How often a worker is right about the questions of a family, less what it costs, says whom to ask next.
+lucky. Ridge regression over all answers says how often a worker is right about the questions of a family, and
+how much less about the longer ones of it.
 """
+# The types of scikit-learn are partial.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 
-from collections import Counter, defaultdict
+import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+from sklearn.linear_model import Ridge
+
+from evaluation.questions import Question
 from serving.settings.settings import SettingsError
 from training.supervised_config import WorthConfig
 
-_ALL = ""
-"""In the place of a family."""
+Floats = npt.NDArray[np.float64]
+ACROSS = 0.5
+"""How much a question's size counts across families; within one it counts as 1."""
+_DIGIT = re.compile(r"\d")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,47 +32,80 @@ class SoloAnswer:
     """A worker's answer to a question.
 
     Args:
-        question: its id.
-        family: of the question.
-        right: whether the answer was.
+        right: whether it was.
         usd: what it cost; None: unknown.
     """
 
-    question: str
-    family: str
     right: bool
     usd: float | None
 
 
-def worths(answers: Sequence[Mapping[str, SoloAnswer]], config: WorthConfig) -> list[dict[str, float]]:
-    """Of each question, what each of its workers is worth; below 0 where it costs more than it is worth.
+@dataclass(frozen=True, slots=True)
+class AnsweredQuestion:
+    """A question that every worker has answered.
 
     Args:
-        answers: one mapping a question, by worker. An answer that stands there twice counts once.
-        config: how families are smoothed, and what a dollar is worth.
+        question: what was asked.
+        family: of the question.
+        answers: by worker; the same workers for every question.
+    """
+
+    question: Question
+    family: str
+    answers: Mapping[str, SoloAnswer]
+
+
+class Worths:
+    """What workers are worth, learned from their answers.
+
+    Args:
+        answered: at least one. A question that stands there twice counts once.
+        config: how strongly differences are held back, and what a dollar is worth.
 
     Raises:
         SettingsError: dollars count, and what a worker costs is unknown.
     """
-    asked, right = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
-    dollars: dict[str, list[float]] = defaultdict(list)
-    different = {(worker, answer.question): answer for each in answers for worker, answer in each.items()}
-    for (worker, _), answer in different.items():
-        for family in (answer.family, _ALL):
-            asked[worker, family] += 1
-            right[worker, family] += answer.right
-        if answer.usd is not None:
-            dollars[worker].append(answer.usd)
-        elif config.usd_weight:
-            raise SettingsError(
-                f"worth.usd_weight counts dollars, and what {worker} costs is unknown: give it a price, or set "
-                "usd_weight to 0."
-            )
 
-    def worth(worker: str, family: str) -> float:
-        average = right[worker, _ALL] / asked[worker, _ALL]
-        share = (right[worker, family] + config.prior * average) / (asked[worker, family] + config.prior)
-        known = dollars[worker]
-        return share - config.usd_weight * (sum(known) / len(known) if known else 0.0)
+    def __init__(self, answered: Sequence[AnsweredQuestion], config: WorthConfig) -> None:
+        different = list({each.question.id: each for each in answered}.values())
+        self._workers = tuple(different[0].answers)
+        self._families = sorted({each.family for each in different})
+        sizes = np.array([_sizes(each.question) for each in different])
+        self._means, self._deviations = sizes.mean(0), np.maximum(sizes.std(0), 1e-9)
+        self._usd = [config.usd_weight * _dollars(name, different, config) for name in self._workers]
+        rows = [self._features(each.question, each.family) for each in different]
+        right = [[float(each.answers[name].right) for name in self._workers] for each in different]
+        self._model: Any = Ridge(alpha=config.ridge).fit(np.array(rows), np.array(right))
 
-    return [{worker: worth(worker, answer.family) for worker, answer in each.items()} for each in answers]
+    def judge(self, question: Question, family: str) -> dict[str, float]:
+        """By worker, the share of right answers to be expected less the dollars of one; below 0 where it costs
+        more than it is worth.
+        """
+        shares = np.ravel(self._model.predict(self._features(question, family)[None]))
+        return {
+            name: min(max(float(share), 0.0), 1.0) - usd
+            for name, share, usd in zip(self._workers, shares, self._usd, strict=True)
+        }
+
+    def _features(self, question: Question, family: str) -> Floats:
+        """The family, the size, and the size within the family. A family that is not known has no place."""
+        of_family = np.array([float(each == family) for each in self._families])
+        size = (np.array(_sizes(question)) - self._means) / self._deviations
+        return np.concatenate([of_family, ACROSS * size, np.outer(size, of_family).ravel()])
+
+
+def _sizes(question: Question) -> tuple[float, float]:
+    """How long a question is, and how many digits are in it."""
+    return math.log(len(question.text)), float(len(_DIGIT.findall(question.text)))
+
+
+def _dollars(worker: str, answered: Sequence[AnsweredQuestion], config: WorthConfig) -> float:
+    """The mean cost of an answer."""
+    costs = [each.answers[worker].usd for each in answered]
+    known = [usd for usd in costs if usd is not None]
+    if len(known) < len(costs) and config.usd_weight:
+        raise SettingsError(
+            f"worth.usd_weight counts dollars, and what {worker} costs is unknown: give it a price, or set "
+            "usd_weight to 0."
+        )
+    return sum(known) / len(known) if known else 0.0

@@ -14,7 +14,7 @@ from evaluation.questions import Question
 from serving.settings.settings import SettingsError
 from tests.training.tiny_models import config
 from training.config import Config, QuestionsConfig
-from training.data import assign_teams, eval_questions, training_questions
+from training.data import assign_teams, eval_questions, training_questions, worth_questions
 from training.jsonl_questions import FACTS
 
 POOL = ["adder", "speller", "a", "b"]
@@ -55,6 +55,21 @@ def test_further_questions_are_mixed_in_by_their_share_the_same_every_time(tmp_p
     assert Counter(question.source for question in found) == {"skills": 60, "recorded": 30}
     assert len({question.source for question in found[:15]}) == 2
     assert [question.id for question in found] == [q.id for q in training_questions(made.questions, 90)]
+
+
+def test_workers_are_judged_by_the_long_questions_too_each_asked_of_its_whole_team(
+    tmp_path: Path, recorded: Path
+):
+    made = mixed(tmp_path, recorded, max_chars=200)
+    drawn = assign_teams(made, POOL, training_questions(made.questions, 90), "warm start")
+    judged = worth_questions(made, POOL, drawn)
+    assert {each.question.id for each in judged["skills"]} == {
+        each.question.id for each in drawn if each.question.source == "skills"
+    }
+    assert {each.workers for each in judged["recorded"]} == {("a", "b")}
+    lengths = [len(each.question.text) for each in judged["recorded"]]
+    assert min(lengths) < 200 < max(lengths)
+    assert len({each.question.id for each in judged["recorded"]}) == len(lengths)
 
 
 def test_a_question_is_asked_of_its_own_team(tmp_path: Path, recorded: Path):

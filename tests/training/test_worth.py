@@ -2,7 +2,9 @@
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import mean
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 from peft import LoraConfig as PeftLora
 from peft import get_peft_model
 
+from evaluation.questions import Question
 from serving.settings.settings import SettingsError
 from tests.training.tiny_models import POOL, config
 from training.config import LoraConfig, ModelConfig
@@ -18,50 +21,66 @@ from training.models import model_for, tokenizer_for
 from training.run import TrainingRun
 from training.run_dir import RunDir
 from training.supervised_config import WorthConfig
-from training.worth import SoloAnswer, worths
+from training.worth import AnsweredQuestion, SoloAnswer, Worths
 
-ANSWER = st.builds(
-    SoloAnswer,
-    st.uuids().map(str),
-    st.sampled_from(["sums", "words"]),
-    st.booleans(),
-    st.floats(0, 0.1) | st.none(),
+NAMES = ("a", "b")
+
+
+def question(number: int, text: str = "how many") -> Question:
+    return Question(f"q/{number}", text, "1", "exact", "sums", "sums")
+
+
+def answered(number: int, family: str, right: Sequence[bool], text: str = "how many") -> AnsweredQuestion:
+    answers = {name: SoloAnswer(each, 0.0) for name, each in zip(NAMES, right, strict=True)}
+    return AnsweredQuestion(question(number, text), family, answers)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["sums", "words"]), st.booleans(), st.booleans()), min_size=1),
+    st.floats(0.01, 100),
 )
-
-
-@given(st.lists(st.fixed_dictionaries({"a": ANSWER, "b": ANSWER}), min_size=1), st.floats(0, 10))
 def test_without_dollars_a_worth_is_a_share_between_its_familys_and_its_average(
-    answers: list[dict[str, SoloAnswer]], prior: float
+    rows: list[tuple[str, bool, bool]], ridge: float
 ):
-    judged = worths(answers, WorthConfig(prior=prior, usd_weight=0))
-    for each, worth in zip(answers, judged, strict=True):
-        for name in ("a", "b"):
-            every = [other[name] for other in answers]
-            family = [other.right for other in every if other.family == each[name].family]
-            shares = sum(family) / len(family), sum(other.right for other in every) / len(every)
-            assert min(shares) - 1e-9 <= worth[name] <= max(shares) + 1e-9
+    every = [answered(number, family, right) for number, (family, *right) in enumerate(rows)]
+    worths = Worths(every, WorthConfig(ridge=ridge, usd_weight=0))
+    for each in every:
+        for name, worth in worths.judge(each.question, each.family).items():
+            family = [other.answers[name].right for other in every if other.family == each.family]
+            shares = mean(family), mean(other.answers[name].right for other in every)
+            assert min(shares) - 1e-6 <= worth <= max(shares) + 1e-6
 
 
 def test_one_lucky_answer_does_not_outweigh_a_family_and_a_dollar_tips_the_scale():
-    answers = [
-        {
-            "dear": SoloAnswer(f"q{n}", "sums", right=True, usd=0.02),
-            "cheap": SoloAnswer(f"q{n}", "sums", right=n == 0, usd=0.0),
-        }
+    every = [
+        AnsweredQuestion(
+            question(n), "sums", {"dear": SoloAnswer(True, 0.02), "cheap": SoloAnswer(n == 0, 0.0)}
+        )
         for n in range(10)
     ]
-    free, priced = (worths(answers, WorthConfig(prior=0, usd_weight=weight)) for weight in (0, 50))
-    assert free[0] == {"dear": 1.0, "cheap": 0.1}
-    assert priced[0] == pytest.approx({"dear": 0.0, "cheap": 0.1})
-    again = worths([*answers, *5 * answers[:1]], WorthConfig(prior=0, usd_weight=0))
-    assert again[0] == free[0], "a question that is drawn again is no new evidence"
+    free, priced = (Worths(every, WorthConfig(usd_weight=weight)) for weight in (0, 50))
+    assert free.judge(question(0), "sums") == pytest.approx({"dear": 1.0, "cheap": 0.1})
+    assert priced.judge(question(0), "sums") == pytest.approx({"dear": 0.0, "cheap": 0.1})
+    again = Worths([*every, *5 * every[:1]], WorthConfig(usd_weight=0))
+    told = "a question that is drawn again is no new evidence"
+    assert again.judge(question(0), "sums") == free.judge(question(0), "sums"), told
+
+
+def test_who_is_right_about_short_questions_alone_is_worth_less_for_long_ones():
+    every = [answered(n, "sums", (True, n % 2 == 0), "how many? " * (1 + 9 * (n % 2))) for n in range(20)]
+    worths = Worths(every, WorthConfig(usd_weight=0))
+    short, long = worths.judge(every[0].question, "sums"), worths.judge(every[1].question, "sums")
+    assert short["a"] == pytest.approx(long["a"])
+    assert short["b"] > 0.8 > 0.2 > long["b"]
+    assert set(worths.judge(question(99), "a family that nobody has seen")) == set(NAMES)
 
 
 def test_a_worker_whose_cost_is_unknown_is_not_taken_for_free():
-    answers = [{"a": SoloAnswer("q", "sums", right=True, usd=None)}]
+    every = [AnsweredQuestion(question(0), "sums", {"a": SoloAnswer(True, None)})]
     with pytest.raises(SettingsError, match="what a costs is unknown"):
-        worths(answers, WorthConfig())
-    assert worths(answers, WorthConfig(usd_weight=0)) == [{"a": 1.0}]
+        Worths(every, WorthConfig())
+    free = Worths(every, WorthConfig(usd_weight=0))
+    assert free.judge(question(0), "sums") == pytest.approx({"a": 1.0})
 
 
 CHEAPER = POOL.replace("card: strings", "card: strings, price: *p").replace(
@@ -90,7 +109,8 @@ def test_examples_ask_who_is_worth_most_and_a_dollar_moves_them_to_the_cheaper_s
     """All three are never wrong about what they do; the one that does everything is the surest, and ten thousand
     times as dear.
     """
-    assert set(workers_in_examples(tmp_path / "free", 0.0)) == {"both"}
+    free = workers_in_examples(tmp_path / "free", 0.0)
+    assert free["both"] > 0.8 * free.total()
     assert set(workers_in_examples(tmp_path / "priced", 1.0)) == {"adder", "speller"}
 
 
