@@ -20,7 +20,7 @@ from serving.lora import adapters
 from serving.settings.settings import SettingsError
 from training.config import LORA_RANKS, Config, load
 from training.report import stands_for, tables
-from training.supervised_config import WarmStartConfig
+from training.supervised_config import StageConfig, WarmStartConfig
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 COPIES = (
@@ -141,7 +141,7 @@ def _stages(config: Config) -> str:
     lora = config.model.lora
     stages = [f"what {lora.start} had learned"] if lora and lora.start else []
     if config.look_up:
-        stages.append(f"{config.look_up.examples:,} look-ups of a card by a few words")
+        stages.append(f"{_count(config.look_up)} look-ups of a card by a few words")
     if warm:
         origin = (
             "the worker worth most, by how often it is right less its dollars"
@@ -151,14 +151,19 @@ def _stages(config: Config) -> str:
         if config.questions.source == "requests":
             best = "the best plan of each request, known to the program that drew its team"
             origin = f"{best}; of the others, {origin}" if config.questions.also else best
-        stages.append(f"a warm start on {warm.examples:,} plans ({origin})")
+        stages.append(f"a warm start on {_count(warm)} plans ({origin})")
     if expected:
-        stages.append(f"the exact expected reward of each choice on {expected.examples} more")
+        stages.append(f"the exact expected reward of each choice on {_count(expected)} more")
     if grpo.steps:
         stages.append(
             f"GRPO, {grpo.steps} steps of {grpo.questions} questions x {grpo.completions} completions"
         )
     return ", then ".join(stages)
+
+
+def _count(stage: StageConfig) -> str:
+    """Examples that were learned from, each as often as it was."""
+    return f"{stage.examples * stage.epochs:,.0f}"
 
 
 def _drawn(warm: WarmStartConfig) -> str:

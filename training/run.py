@@ -28,8 +28,8 @@ from training.plan_runner import PlanRunner, training_pool
 from training.policy_eval import evaluate_policy, solo_accuracy, sources
 from training.reward import PlanReward
 from training.run_dir import RunDir
-from training.supervised import StageConfig, learn
-from training.supervised_config import LookUpConfig
+from training.supervised import learn
+from training.supervised_config import LookUpConfig, StageConfig
 from training.team_question import TeamQuestion
 
 CHECKPOINT_EVERY = 50

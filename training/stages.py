@@ -29,7 +29,8 @@ from training.models import model_for, tokenizer_for
 from training.policy_eval import evaluate_policy
 from training.run import TrainingRun
 from training.run_dir import RunDir, write_atomically
-from training.supervised import StageConfig, learn
+from training.supervised import learn
+from training.supervised_config import StageConfig
 
 Arm = Literal["warm", "expected", "grpo"]
 ARMS: dict[Arm, str] = {"warm": "more of the warm start", "expected": "exact expected reward", "grpo": "GRPO"}

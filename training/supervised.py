@@ -16,11 +16,7 @@ from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainerCallb
 from training.branch_attention import attend_by_branches
 from training.examples import Example
 from training.packing import Collator, plan_loss
-from training.supervised_config import ExpectedRewardConfig, LookUpConfig, WarmStartConfig
-
-StageConfig = LookUpConfig | WarmStartConfig | ExpectedRewardConfig
-"""Of the supervised stages, in their order."""
-
+from training.supervised_config import ExpectedRewardConfig, LookUpConfig, StageConfig, WarmStartConfig
 
 def rows(examples: Sequence[Example], most: int) -> list[list[Example]]:
     """Examples in rows: those of one team that follow each other together, at most so many."""

@@ -133,3 +133,7 @@ class ExpectedRewardConfig(Frozen):
     """Rows a step, as in the warm start."""
     epochs: float = Field(default=1.0, gt=0)
     learning_rate: float = Field(default=5e-4, gt=0)
+
+
+StageConfig = LookUpConfig | WarmStartConfig | ExpectedRewardConfig
+"""Of the supervised stages, in their order."""
