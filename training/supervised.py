@@ -18,6 +18,7 @@ from training.examples import Example
 from training.packing import Collator, plan_loss
 from training.supervised_config import ExpectedRewardConfig, LookUpConfig, StageConfig, WarmStartConfig
 
+
 def rows(examples: Sequence[Example], most: int) -> list[list[Example]]:
     """Examples in rows: those of one team that follow each other together, at most so many."""
     grouped: list[list[Example]] = []
