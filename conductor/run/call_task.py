@@ -59,9 +59,13 @@ class CallTask:
             await self.leave()
 
     async def leave(self, error: BaseException | None = None) -> None:
-        """Nobody reads it any more, because of `error`, which its layers see. Closed once this returns."""
+        """Nobody reads it any more, because of `error`, which its layers see. What has come by now is billed as its server
+        said. Closed once this returns.
+        """
         while not self._pieces.empty():
-            self._pieces.get_nowait()
+            piece = self._pieces.get_nowait()
+            if isinstance(piece, Delta):
+                self.opened.result().count(piece)
         if self._has_all and not self._left.done() and (error is None or isinstance(error, Exception)):
             self._left.set_exception(error) if error else self._left.set_result(None)
         else:
