@@ -7,6 +7,7 @@ import inspect
 import json
 import sys
 from collections.abc import Iterable
+from decimal import Decimal
 from enum import Enum
 from itertools import pairwise
 from pathlib import Path
@@ -189,7 +190,7 @@ def default(field: FieldInfo) -> str:
         return "none"
     if isinstance(value, str):
         return f"`{value}`"
-    return f"`{value:g}`" if isinstance(value, float) else f"`{json.dumps(value)}`"
+    return f"`{value:g}`" if isinstance(value, float | Decimal) else f"`{json.dumps(value)}`"
 
 
 if __name__ == "__main__":
