@@ -109,8 +109,8 @@ async def _ask_both(session: aiohttp.ClientSession, router: Router, url: str) ->
     direct_s, _ = await _first_token_s(session, url, "asked")
     through_s, id = await _first_token_s(session, f"{router.url}/v1", "podium-mini")
     record = await _finished(session, router, id)
-    guess = record["plans"][0].get("guess") or {}
-    usage = guess.get("usage") or {}
+    guess: Json = record["plans"][0].get("guess") or {}
+    usage: Json = guess.get("usage") or {}
     wasted = usage["input_tokens"] + usage["output_tokens"] if usage else None
     return Turn(direct_s, through_s, record["steps"][0]["planned_s"], guess.get("outcome", ""), wasted)
 
