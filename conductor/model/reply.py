@@ -173,13 +173,14 @@ class Reply:
         self.inner_run = delta.inner_run or self.inner_run
         self.stop_sequence = delta.stop_sequence or self.stop_sequence
         self.notes += delta.notes
-        if delta.usage is not None or delta.cost_usd is not None or delta.billed_at_bound:
-            self._count(delta)
+        self.count(delta)
 
-    def _count(self, delta: Delta) -> None:
+    def count(self, delta: Delta) -> None:
         """What `delta` says of tokens and money, as far as it can be true: workers of one's own are not checked
-        where they speak to their servers.
+        where they speak to their servers. For pieces that nobody reads any more; others are counted as they are read.
         """
+        if delta.usage is None and delta.cost_usd is None and not delta.billed_at_bound:
+            return
         self.billed_at_bound |= delta.billed_at_bound
         if delta.usage is not None and not delta.usage.is_possible:
             self._bill_at_bound("The worker's usage cannot be true: billed at the call's bound.")

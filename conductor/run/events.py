@@ -69,6 +69,31 @@ class PlanEnded:
         return reason_of(self.rejection)
 
 
+GuessOutcome = Literal["kept", "lost", "failed", "cut"]
+"""`kept`: the plan's first step asked for the same call and has it; `lost`: it asked for another, or there was no plan;
+`failed`: it had failed by then; `cut`: the process that made it ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class GuessStarted:
+    """A worker is called while the plan is being written, because the plan will probably ask it the same."""
+
+    at_s: float
+    plan: int
+    worker: str
+    prompt: tuple[Message, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GuessEnded:
+    """The plan's first step has that call, or the call is closed. `attempt`, where it was not kept: what it took."""
+
+    at_s: float
+    plan: int
+    outcome: GuessOutcome
+    attempt: Attempt | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class CallQueued:
     """A call's first token will be delayed, for a reason that is nobody's failure."""
@@ -296,6 +321,8 @@ KeptEvent = (
     PlanStarted
     | StepPlanned
     | PlanEnded
+    | GuessStarted
+    | GuessEnded
     | CallQueued
     | CallFailed
     | StepStarted

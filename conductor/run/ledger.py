@@ -172,11 +172,17 @@ class BudgetLedger:
             room = self._room(price, input_tokens)
             if room is None or room >= max_output_tokens:
                 return self._make_hold(price, input_tokens, max_output_tokens)
-            if not self.holds:
+            if not self._can_be_freed:
                 if room < min(LEAST_ANSWER_TOKENS, max_output_tokens):
                     raise self._budget_error(price, input_tokens, what)
                 return self._make_hold(price, input_tokens, room)
             await self._changed.wait()
+
+    @property
+    def _can_be_freed(self) -> bool:
+        """Whether calls under way hold some of what is limited: a free call holds no money that its end would free."""
+        holds_money = self.budget.max_cost_usd is not None and self.on_hold_usd > 0
+        return holds_money or (self.budget.max_tokens is not None and bool(self.holds))
 
     def _make_hold(self, price: Price | None, input_tokens: int, max_output_tokens: int) -> Hold:
         worst = (price or FREE).most(Usage(input_tokens, max_output_tokens))

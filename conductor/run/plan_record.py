@@ -1,5 +1,6 @@
 """One plan of a run, and its steps, as the record keeps them."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Literal
@@ -9,7 +10,7 @@ from conductor.model.failure import Attempt, Failure
 from conductor.model.messages import Message
 from conductor.model.reply import CallResult
 from conductor.plan.plan import OnFailure, Step
-from conductor.run.events import Source, reason_of
+from conductor.run.events import GuessOutcome, Source, reason_of
 from conductor.run.turns import StepTurn
 
 StepStatus = Literal["planned", "running", "waiting", "done", "failed", "not_needed", "cancelled"]
@@ -97,6 +98,27 @@ class UnmeteredCall:
 
 
 @dataclass(frozen=True, slots=True)
+class GuessRecord:
+    """A call that was made while the plan was being written, for a step that it would probably have. Where it was kept, all
+    that it gave and took is in that step.
+    """
+
+    worker: str
+    started_s: float
+    prompt: tuple[Message, ...] = ()
+    outcome: GuessOutcome | None = None
+    """None: it is under way, and the plan has no step yet."""
+    ended_s: float | None = None
+    attempt: Attempt | None = None
+    """What it took, where it was not kept."""
+
+    @property
+    def is_unmetered(self) -> bool:
+        """Whether it was made for nothing and nobody said what it took."""
+        return self.attempt is not None and self.attempt.usage is None
+
+
+@dataclass(frozen=True, slots=True)
 class PlanRecord:
     """One plan text and what became of it."""
 
@@ -122,6 +144,8 @@ class PlanRecord:
     """The process that wrote it ended."""
     failed: tuple[Attempt, ...] = ()
     """As of a step."""
+    guess: GuessRecord | None = None
+    """Who was asked before there was a step; None: nobody."""
 
     @property
     def reject_reason(self) -> Reason | None:
@@ -132,6 +156,21 @@ class PlanRecord:
     def is_interrupted(self) -> bool:
         """Whether the process that wrote it ended before its text did."""
         return self.stopped or self.cut
+
+    @property
+    def unmetered_calls(self) -> Iterator[UnmeteredCall]:
+        """Its conductor's call, and the one that was made in advance, where they were begun and nobody reported their
+        tokens.
+        """
+        if self.worker is not None and (self.result is None or self.result.usage is None):
+            is_made = self.result is not None or self.ended_s is None or self.is_interrupted
+            if is_made:
+                cost_usd = self.result.cost_usd if self.result else None
+                yield UnmeteredCall(self.worker, self.prompt, cost_usd, writes_plan=True)
+        guess = self.guess
+        if guess is not None and (guess.outcome is None or guess.is_unmetered):
+            cost_usd = guess.attempt.cost_usd if guess.attempt else None
+            yield UnmeteredCall(guess.worker, guess.prompt, cost_usd)
 
     @property
     def is_answered(self) -> bool:

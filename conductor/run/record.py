@@ -14,7 +14,7 @@ from conductor.model.failure import Attempt, Failure, charges
 from conductor.model.messages import PendingCall
 from conductor.model.reply import CallResult, FinishReason
 from conductor.model.usage import Usage, total
-from conductor.run.plan_record import PlanRecord, StepRecord, UnmeteredCall
+from conductor.run.plan_record import GuessRecord, PlanRecord, StepRecord, UnmeteredCall
 from conductor.run.task import Task
 from conductor.run.turns import Segment, StepTurn
 
@@ -165,6 +165,8 @@ class Record:
             yield from charges(
                 plan.failure if is_own else None, plan.result.attempts if plan.result else plan.failed
             )
+            if plan.guess is not None and plan.guess.attempt is not None:
+                yield from charges(None, (plan.guess.attempt,))
         for step in self.steps:
             if step.reused_from is None:
                 own = (
@@ -180,11 +182,7 @@ class Record:
         processes before, included.
         """
         for plan in self.plans:
-            if plan.worker is not None and (plan.result is None or plan.result.usage is None):
-                is_made = plan.result is not None or plan.ended_s is None or plan.is_interrupted
-                if is_made:
-                    cost_usd = plan.result.cost_usd if plan.result else None
-                    yield UnmeteredCall(plan.worker, plan.prompt, cost_usd, writes_plan=True)
+            yield from plan.unmetered_calls
             for step in plan.steps:
                 if step.reused_from is not None:
                     continue
@@ -226,7 +224,13 @@ class Record:
         )
         own = [step for step in self.steps if step.reused_from is None]
         turns = sum(turn.result.usage is None for step in own for turn in step.turns)
-        return plans + turns + sum(step.is_unmetered + len(step.unmetered_cuts) for step in own)
+        guesses = sum(plan.guess is not None and plan.guess.is_unmetered for plan in self.plans)
+        return plans + guesses + turns + sum(step.is_unmetered + len(step.unmetered_cuts) for step in own)
+
+    @property
+    def guess(self) -> GuessRecord | None:
+        """Who was asked before there was a plan; only a run's first plan is guessed at."""
+        return self.plans[0].guess if self.plans else None
 
     @property
     def segment_usage(self) -> Usage:

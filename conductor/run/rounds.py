@@ -28,6 +28,7 @@ from conductor.run.events import (
     StepPlanned,
     WorkDelta,
 )
+from conductor.run.guess import Guess, begin_guess
 from conductor.run.ledger import Ledger
 from conductor.run.moves import ContinuePlan, Fail, Finish, Move, RunPlan, WritePlan, next_move
 from conductor.run.plan_record import PlanRecord
@@ -232,8 +233,9 @@ class RoundLoop:
             self._log.append(PlanEnded(self.now_s(), index, stream.result, accepted=plan is None, why=why))
             return plan
 
+        guess = begin_guess(self._team.speculation, self._context, live=self._is_last_round(index))
         try:
-            await self._execute(index, hold_while_same(stream, earlier), end_plan)
+            await self._execute(index, hold_while_same(stream, earlier), end_plan, guess)
         except InvalidPlan as exc:
             rejection = Failure.of(exc)
             self._log.append(
@@ -253,6 +255,9 @@ class RoundLoop:
                 )
                 self._log.append(stopped)
             raise
+        finally:
+            if guess is not None:
+                await guess.close()
 
     def _prompt(self, move: WritePlan, outcome: PlanRecord | None) -> tuple[Message, ...]:
         """What the conductor is shown: the task; with a complaint, or with its plan and the outcome, where
@@ -272,17 +277,24 @@ class RoundLoop:
         return tuple(prompt)
 
     async def _execute(
-        self, index: int, steps: AsyncIterable[Step], end_plan: Callable[[], Plan | None]
+        self,
+        index: int,
+        steps: AsyncIterable[Step],
+        end_plan: Callable[[], Plan | None],
+        guess: Guess | None = None,
     ) -> None:
         if not self._record.task.plan_only:
-            is_last = self._record.plans[index].round + 1 >= self._record.task.n_rounds
-            await PlanRun(self._context, index, live=is_last).run(steps, end_plan)
+            plan = PlanRun(self._context, index, live=self._is_last_round(index), guess=guess)
+            await plan.run(steps, end_plan)
             return
         number = 0
         async for step in steps:
             self._log.append(StepPlanned(self.now_s(), index, number, step))
             number += 1
         end_plan()
+
+    def _is_last_round(self, index: int) -> bool:
+        return self._record.plans[index].round + 1 >= self._record.task.n_rounds
 
     def _start_plan(self, source: Source, round: int, worker: str | None, prompt: tuple[Message, ...]) -> int:
         index = len(self._record.plans)

@@ -1,7 +1,7 @@
 """What the steps of a run, and the writing of its plans, share."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from conductor.model.answer_format import AnswerFormat
 from conductor.model.call import Call, CallSite, Sampling
@@ -71,16 +71,21 @@ class RunContext:
 
         plan = self.log.record.plans[site.plan]
         worker = (plan.worker if site.step is None else plan.steps[site.step].worker) or ""
+        call = self.silent_call(messages, site, sampling, coalesce=coalesce)
+        return replace(
+            call, tools=tools, answer_format=answer_format, on_queued=on_queued, on_failed=on_failed
+        )
+
+    def silent_call(
+        self, messages: tuple[Message, ...], site: CallSite, sampling: Sampling, *, coalesce: bool
+    ) -> Call:
+        """Likewise, of which nothing is put on record by itself."""
         return Call(
             messages,
             sampling,
-            tools=tools,
-            answer_format=answer_format,
             coalesce=coalesce,
             site=site,
             deadline_at_s=self.deadline_at_s,
-            on_queued=on_queued,
-            on_failed=on_failed,
             refusals=self.refusals,
             permit=self.task.permit,
             priority=self.task.priority,

@@ -7,6 +7,8 @@ from conductor.run.events import (
     CallFailed,
     CallQueued,
     Event,
+    GuessEnded,
+    GuessStarted,
     PlanEnded,
     PlanStarted,
     ResultsGiven,
@@ -48,7 +50,7 @@ def progress(event: Event) -> Json | None:
                 "rejected": event.reject_reason,
                 "why": event.why,
             }
-        case CallQueued() | CallFailed():
+        case CallQueued() | CallFailed() | GuessStarted() | GuessEnded():
             shown = _call_json(event)
         case StepStarted():
             shown = {"type": "step_began", "step": event.step}
@@ -65,10 +67,17 @@ def progress(event: Event) -> Json | None:
     return shown | {"plan": event.plan, "at_s": seconds(event.at_s)}
 
 
-def _call_json(event: CallQueued | CallFailed) -> Json:
-    if isinstance(event, CallQueued):
-        return {"type": "waits", "step": event.step, "worker": event.worker, "why": event.why}
-    return {"type": "call_failed", "step": event.step, **attempt_json(event.attempt)}
+def _call_json(event: CallQueued | CallFailed | GuessStarted | GuessEnded) -> Json:
+    match event:
+        case CallQueued():
+            return {"type": "waits", "step": event.step, "worker": event.worker, "why": event.why}
+        case CallFailed():
+            return {"type": "call_failed", "step": event.step, **attempt_json(event.attempt)}
+        case GuessStarted():
+            return {"type": "guess_began", "worker": event.worker}
+        case GuessEnded(attempt=attempt):
+            took = attempt_json(attempt) if attempt else None
+            return {"type": "guess_ended", "outcome": event.outcome, "attempt": took}
 
 
 def _step_end(event: StepFinished | StepWaits | StepReused | StepAborted) -> Json:

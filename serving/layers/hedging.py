@@ -52,16 +52,16 @@ class Hedging(Layer):
 
     def _after_s(self, call: Call) -> float | None:
         """When a hedge would be made; None: none will be."""
-        if call.hedges is None or call.site.operation == "embeddings" or not self._has_room(1):
+        if call.hedges is None or call.site.operation == "embeddings" or not self._is_idle:
             return None
         if self._health.first_tokens < KNOWN_CALLS or self._health.circuit != "closed":
             return None
         return self._health.first_token_s(AFTER)
 
-    def _has_room(self, calls: int) -> bool:
-        limiter = self._limiter
-        return not limiter.queued and limiter.open_calls + calls <= IDLE * limiter.n_slots
+    @property
+    def _is_idle(self) -> bool:
+        return self._limiter.has_idle(IDLE, 1)
 
     def _may_hedge(self) -> bool:
         """Whether a hedge may be made now; it is counted then."""
-        return self._has_room(1) and self._budget.spend()
+        return self._is_idle and self._budget.spend()

@@ -52,6 +52,10 @@ class Limited(Layer):
         """Whether one more call would wait."""
         return self.open_calls >= self.n_slots
 
+    def has_idle(self, share: float, calls: int) -> bool:
+        """Whether so many more calls would leave no more than that share of the places in use, and nobody waits."""
+        return not self.queued and self.open_calls + calls <= share * self.n_slots
+
     def wait_s(self, payer: str) -> float:
         """About how long one more interactive call of `payer` would wait for its place: what is ahead of it, at
         the pace of the newest calls. Where places have stopped coming free, this grows with the time since.

@@ -1,7 +1,6 @@
 """One call made twice, of which one answers.
 
-Each is opened, read and closed in a task of its own: what a worker's stream keeps between its pieces (a timeout, a
-context variable) belongs to the task that began it.
+Each is opened, read and closed in a task of its own (`conductor/run/call_task.py`).
 """
 
 import asyncio
@@ -14,8 +13,9 @@ from conductor.errors import WorkerError
 from conductor.model.call import Call
 from conductor.model.failure import Attempt
 from conductor.model.hedges import Hedges
-from conductor.model.reply import Delta, Reply
+from conductor.model.reply import Reply
 from conductor.model.worker import Worker
+from conductor.run.call_task import CallTask
 from serving.health import WorkerHealth
 
 
@@ -108,65 +108,9 @@ async def _any_of(tries: "list[_Try]", within_s: float | None = None) -> None:
     await asyncio.wait(opened, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
 
 
-class _Try:
-    """One of the calls, open in a task of its own until it is left."""
+class _Try(CallTask):
+    """One of the calls."""
 
     def __init__(self, worker: Worker, call: Call, *, is_hedge: bool = False) -> None:
+        super().__init__(worker.open(call))
         self.is_hedge, self.began_s = is_hedge, time.monotonic()
-        self.opened = asyncio.get_running_loop().create_future()
-        """The reply, or why there is none."""
-        self._left: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._pieces = asyncio.Queue[Delta | Exception | None](1)
-        self._has_all = False
-        self._task = asyncio.create_task(self._hold_open(worker, call))
-        self._task.add_done_callback(_look_at)
-        self.opened.add_done_callback(_look_at)
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether it has spoken or failed."""
-        return self.opened.done()
-
-    async def _hold_open(self, worker: Worker, call: Call) -> None:
-        try:
-            async with worker.open(call) as reply:
-                source, reply.deltas = reply.deltas, self._relay()
-                self.opened.set_result(reply)
-                async for delta in source:
-                    await self._pieces.put(delta)
-                self._has_all = True
-                await self._pieces.put(None)
-                await self._left
-        except asyncio.CancelledError:
-            self.opened.cancel()  # a worker that breaks off its own call
-            raise
-        except Exception as exc:
-            if not self.opened.done():
-                self.opened.set_exception(exc)
-            elif not self._left.done():
-                await self._pieces.put(exc)
-            raise
-
-    async def _relay(self) -> AsyncGenerator[Delta]:
-        while (piece := await self._pieces.get()) is not None:
-            if isinstance(piece, Exception):
-                raise piece
-            yield piece
-
-    async def leave(self, error: BaseException | None = None) -> None:
-        """Nobody reads it any more, because of `error`, which its layers see."""
-        while not self._pieces.empty():
-            self._pieces.get_nowait()
-        if self._has_all and not self._left.done() and (error is None or isinstance(error, Exception)):
-            self._left.set_exception(error) if error else self._left.set_result(None)
-        else:
-            self._task.cancel()
-        await asyncio.wait([self._task])
-        if error is None and not self._task.cancelled() and (failure := self._task.exception()) is not None:
-            raise failure
-
-
-def _look_at(ended: "asyncio.Future[Reply] | asyncio.Task[None]") -> None:
-    """Its error is somebody else's to raise."""
-    if not ended.cancelled():
-        ended.exception()

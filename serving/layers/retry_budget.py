@@ -33,3 +33,7 @@ class RetryBudget:
             return False
         self._tokens -= 1
         return True
+
+    def refund(self) -> None:
+        """What was spent was not needed."""
+        self._tokens = min(self._reserve, self._tokens + 1)

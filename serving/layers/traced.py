@@ -83,6 +83,8 @@ class Traced(Layer):
             attributes[spans.REQUEST_MAX_TOKENS] = call.sampling.max_output_tokens
         if call.site.step is not None:
             attributes |= {spans.STEP: call.site.step, spans.ACCESS: list(call.site.access)}
+        if call.site.guess:
+            attributes[spans.GUESS] = True
         if self._deployment:
             attributes[spans.DEPLOYMENT] = self._deployment
         if self._content and call.permit.traces:

@@ -12,6 +12,8 @@ from conductor.run.events import (
     CallFailed,
     CallQueued,
     Event,
+    GuessEnded,
+    GuessStarted,
     PlanEnded,
     PlanStarted,
     ResultsGiven,
@@ -27,7 +29,7 @@ from conductor.run.events import (
     StepWaits,
     WorkDelta,
 )
-from conductor.run.plan_record import PlanRecord, StepRecord
+from conductor.run.plan_record import GuessRecord, PlanRecord, StepRecord
 from conductor.run.record import Record, RunRecords
 from conductor.run.turns import Given, Segment, StepTurn
 
@@ -45,7 +47,7 @@ def event_numbers(event: Event) -> Event:
     match event:
         case PlanStarted() | StepPlanned() | PlanEnded():
             return _plan_event(event)
-        case StepStarted():
+        case StepStarted() | GuessStarted():
             return copy_with(event, prompt=())
         case StepFinished(result=result):
             return copy_with(event, result=_result(result) or result)
@@ -53,7 +55,7 @@ def event_numbers(event: Event) -> Event:
             return _tool_event(event)
         case StepAborted() | StepRestarted() | StepContinued():
             return _break_event(event)
-        case CallQueued() | CallFailed():
+        case CallQueued() | CallFailed() | GuessEnded():
             return _call_event(event)
         case RunFinished(answer=answer):
             return copy_with(event, answer=_length(answer))
@@ -65,10 +67,10 @@ def event_numbers(event: Event) -> Event:
             return event
 
 
-def _call_event(event: CallQueued | CallFailed) -> Event:
+def _call_event(event: CallQueued | CallFailed | GuessEnded) -> Event:
     if isinstance(event, CallQueued):
         return copy_with(event, why=_length(event.why))
-    return copy_with(event, attempt=_attempt(event.attempt))
+    return copy_with(event, attempt=event.attempt and _attempt(event.attempt))
 
 
 def _break_event(event: StepAborted | StepRestarted | StepContinued) -> Event:
@@ -156,7 +158,12 @@ def _plan(plan: PlanRecord) -> PlanRecord:
         failure=_failure(plan.failure),
         why=_length(plan.why),
         failed=_attempts(plan.failed),
+        guess=plan.guess and _guess(plan.guess),
     )
+
+
+def _guess(guess: GuessRecord) -> GuessRecord:
+    return copy_with(guess, prompt=(), attempt=guess.attempt and _attempt(guess.attempt))
 
 
 def _step(step: StepRecord) -> StepRecord:

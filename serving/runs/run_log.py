@@ -19,6 +19,8 @@ def faults(records: RunRecords) -> list[str]:
         failures = [holder.failure for holder in holders if holder.failure is not None]
         attempts = [attempt for call in record.calls for attempt in call.attempts]
         attempts += [attempt for failure in failures for attempt in failure.attempts]
+        guesses = [plan.guess.attempt for plan in record.plans if plan.guess and plan.guess.attempt]
+        attempts += [attempt for attempt in guesses if attempt.error]
         found += [f"{failure.code}: {failure.explanation}" for failure in failures]
         found += [
             f"{each.error}: {each.message} {each.detail}".rstrip()
@@ -31,6 +33,8 @@ def faults(records: RunRecords) -> list[str]:
 def describe(span: spans.Span, record: Record) -> None:
     """Put how a run went into its span."""
     span.set_attributes({spans.ROUNDS: record.rounds, spans.STATUS: record.status})
+    if record.guess is not None and record.guess.outcome is not None:
+        span.set_attribute(spans.GUESS, record.guess.outcome)
     if record.fallback:
         span.set_attribute(spans.FALLBACK, record.fallback)
     if (cost_usd := record.cost_usd) is not None:
@@ -59,6 +63,7 @@ def log(records: RunRecords) -> None:
         "wall_s": round(record.wall_s, 4),
         "critical_path_s": round(record.critical_path_s, 4),
         "answer_began_s": None if began_s is None else round(began_s, 4),
+        "guess": record.guess.outcome if record.guess else None,
         "fallback": record.fallback is not None,
         "rejected": [plan.reject_reason for plan in record.plans if plan.reject_reason],
         "error_type": record.failure.code if record.failure else None,

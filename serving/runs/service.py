@@ -27,6 +27,7 @@ from serving.runs.content import ContentJournal, kept_part
 from serving.runs.continuing import Continuing, Opened, Opener, PolicyFinder
 from serving.runs.conversations import ConversationStore, MemoryConversations
 from serving.runs.finding import ANY, Wanted
+from serving.runs.guesses import Guesses
 from serving.runs.kept import KeptRuns
 from serving.runs.memory_store import MemoryStore, page_of, place
 from serving.runs.numbers import without_content
@@ -83,7 +84,7 @@ class Service:
         self.store.on_orphan = self.continuing.take_over
         self.store.on_stop_waiting = self._report  # else no log and no metric would know of it
         self._ledgers, self._running = ledgers, dict[str, Run]()
-        self.conductor_health, self.readiness = ConductorHealth(), Readiness()
+        self.conductor_health, self.guesses, self.readiness = ConductorHealth(), Guesses(pool), Readiness()
         self.refused: str | None = None
         """Why the latest settings were rejected; None if they are in use."""
 
@@ -97,7 +98,7 @@ class Service:
         self.refused = None
         # Unlike the health of workers, which outlives the pool: this one judges a conductor together with its
         # prompts, its key and its team, and new settings are how an operator sets them right.
-        self.conductor_health = ConductorHealth()
+        self.conductor_health, self.guesses = ConductorHealth(), Guesses(pool)
         await self._pools.swap(pool)
 
     def is_running(self, id: str) -> bool:
@@ -159,7 +160,7 @@ class Service:
                 given = answered_by(found, task, id, caller.account)
                 return replay(replace(given, owner=self.store.owner, trace_id=trace_id))
             return open_run(
-                team,
+                self.guesses.equip(team),
                 task,
                 id,
                 ledger=ledger,
@@ -223,6 +224,7 @@ class Service:
         await self.store.put(kept)
         if pool is self.pool:
             self.conductor_health.count(run.record)
+            self.guesses.count(run.record)
         self._report(run.records, pool)
 
     def _report(self, records: RunRecords, pool: Pool | None = None) -> None:

@@ -7,6 +7,7 @@ import inspect
 import json
 import sys
 from collections.abc import Iterable
+from decimal import Decimal
 from enum import Enum
 from itertools import pairwise
 from pathlib import Path
@@ -32,6 +33,7 @@ EVERY_KIND, API_KINDS = (kind.__mro__[1] for kind in (workers.VllmSettings, work
 SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("The file", settings.Settings),
     ("conductor", sections.ConductorSettings),
+    ("conductor.speculation", sections.SpeculationSettings),
     ("models.NAME", sections.ModelSettings),
     ("workflows.NAME[]", sections.StepSettings),
     ("workers[]: every kind", EVERY_KIND),
@@ -188,7 +190,7 @@ def default(field: FieldInfo) -> str:
         return "none"
     if isinstance(value, str):
         return f"`{value}`"
-    return f"`{value:g}`" if isinstance(value, float) else f"`{json.dumps(value)}`"
+    return f"`{value:g}`" if isinstance(value, float | Decimal) else f"`{json.dumps(value)}`"
 
 
 if __name__ == "__main__":

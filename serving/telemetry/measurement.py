@@ -15,7 +15,7 @@ from conductor.errors import WorkerError
 from conductor.model.failure import Failure
 from conductor.model.reply import CallResult
 from conductor.model.usage import Usage
-from conductor.run.plan_record import PlanRecord, StepRecord
+from conductor.run.plan_record import GuessRecord, PlanRecord, StepRecord
 from conductor.run.record import Record, RunRecords
 from serving.health import Circuit, WorkerHealth
 from serving.telemetry import metrics
@@ -69,6 +69,8 @@ def of_run(records: RunRecords, providers: Mapping[str, str]) -> Iterator[Measur
                 for step in plan.steps
                 if step.reused_from is None
             )
+            if plan.guess is not None:
+                yield from _of_guess(plan.guess)
         for call in _calls(run):
             yield from _of_call(call, providers)
 
@@ -104,6 +106,13 @@ def of_health(worker: str, health: WorkerHealth) -> Iterator[Measurement]:
     for quantile in QUANTILES:
         first_token_s = health.first_token_s(quantile) or 0.0
         yield Measurement(metrics.WORKER_FIRST_TOKEN, first_token_s, (worker, str(quantile)))
+
+
+def _of_guess(guess: GuessRecord) -> Iterator[Measurement]:
+    yield Measurement(metrics.GUESSES, 1, (guess.worker, guess.outcome or "cut"))
+    if guess.attempt is not None and (usage := guess.attempt.usage) is not None:
+        for kind, n_tokens in (("input", usage.input_tokens), ("output", usage.output_tokens)):
+            yield Measurement(metrics.WASTED_TOKENS, n_tokens, (guess.worker, kind))
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,11 +178,15 @@ def _calls(run: Record) -> Iterator[_Call]:
             )
         # The call of a reused result is counted with the step that made it.
         yield from (
-            _step(step) for step in plan.steps if step.started_s is not None and step.reused_from is None
+            _step(step, plan.guess if step.index == 0 else None)
+            for step in plan.steps
+            if step.started_s is not None and step.reused_from is None
         )
 
 
-def _step(step: StepRecord) -> _Call:
+def _step(step: StepRecord, guess: GuessRecord | None) -> _Call:
+    """Its call; one that was made before the plan was there says not when it spoke, since nobody listened then."""
+    is_kept = guess is not None and guess.outcome == "kept"
     ended_s = (
         step.ended_s if step.status in ("done", "failed") else None
     )  # cut short, it says nothing of the worker
@@ -182,8 +195,8 @@ def _step(step: StepRecord) -> _Call:
         step.worker,
         step.result,
         step.failure,
-        _between(step.started_s, ended_s),
-        _between(step.started_s, step.first_token_s),
+        None if is_kept else _between(step.started_s, ended_s),
+        None if is_kept else _between(step.started_s, step.first_token_s),
     )
 
 

@@ -83,7 +83,8 @@ def test_what_is_spent_and_held_never_passes_the_limit(budget: Budget, calls: li
                     case _:
                         pass
         except BudgetExceeded:
-            assert ledger.holds == [], "while others hold something, it waits for them"
+            freed = [hold for hold in ledger.holds if hold.cost_usd or budget.max_tokens is not None]
+            assert freed == [], "while others hold some of what is limited, it waits for them"
             return "refused"
         except (ValueError, asyncio.CancelledError):
             pass

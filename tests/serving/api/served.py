@@ -141,8 +141,8 @@ def left_tasks() -> list[str]:
     names: list[str] = []
     for task in asyncio.all_tasks():
         where = getattr(task.get_coro(), "__qualname__", "")
-        if task.get_name().startswith(("run ", "step ")) or where.startswith(
-            ("RunResponse", "RunOpener", "_gone", "PlanRun", "_Conducting")
+        if task.get_name().startswith(("run ", "step ", "guess ")) or where.startswith(
+            ("RunResponse", "RunOpener", "_gone", "PlanRun", "CallTask", "_Conducting")
         ):
             names.append(f"{task.get_name()} {where}")
     return names
