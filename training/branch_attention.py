@@ -8,7 +8,7 @@ transformers passes what a batch says beside its tokens (`branches`) on to the a
 # The types of transformers are partial.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from typing import Any
@@ -23,17 +23,21 @@ SHARED, PADDING = -1, -2
 
 
 @contextmanager
-def attend_by_branches(model: Any) -> Iterator[None]:
+def attend_by_branches(model: Any) -> Generator[None]:
     """While it lasts, `model` reads rows with `branches`, and nothing else."""
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
     before = inner.config._attn_implementation  # noqa: SLF001  # transformers has no public name for it
     AttentionInterface.register(NAME, _attend)
-    AttentionMaskInterface.register(NAME, lambda *_, **__: None)
+    AttentionMaskInterface.register(NAME, _make_no_mask)
     inner.set_attn_implementation(NAME)
     try:
         yield
     finally:
         inner.set_attn_implementation(before)
+
+
+def _make_no_mask(*_: Any, **__: Any) -> None:
+    """Branches say what a mask would."""
 
 
 def _attend(
@@ -52,9 +56,9 @@ def _attend(
     """
     groups = query.shape[1] // key.shape[1]
     key, value = (each.repeat_interleave(groups, dim=1) for each in (key, value))
+    numbers: list[list[int]] = branches.tolist()
     rows = [
-        _attend_row(query[[row]], key[[row]], value[[row]], numbers, scaling)
-        for row, numbers in enumerate(branches.tolist())
+        _attend_row(query[[row]], key[[row]], value[[row]], own, scaling) for row, own in enumerate(numbers)
     ]
     return torch.cat(rows).transpose(1, 2).contiguous(), None
 
