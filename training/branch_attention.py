@@ -11,7 +11,7 @@ transformers passes what a batch says beside its tokens (`branches`) on to the a
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
@@ -56,7 +56,7 @@ def _attend(
     """
     groups = query.shape[1] // key.shape[1]
     key, value = (each.repeat_interleave(groups, dim=1) for each in (key, value))
-    numbers: list[list[int]] = branches.tolist()
+    numbers = cast("list[list[int]]", branches.tolist())
     rows = [
         _attend_row(query[[row]], key[[row]], value[[row]], own, scaling) for row, own in enumerate(numbers)
     ]
