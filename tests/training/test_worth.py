@@ -30,7 +30,7 @@ def question(number: int, text: str = "how many") -> Question:
     return Question(f"q/{number}", text, "1", "exact", "sums", "sums")
 
 
-def answered(number: int, family: str, right: Sequence[bool], text: str = "how many") -> AnsweredQuestion:
+def answer_all(number: int, family: str, right: Sequence[bool], text: str = "how many") -> AnsweredQuestion:
     answers = {name: SoloAnswer(each, 0.0) for name, each in zip(NAMES, right, strict=True)}
     return AnsweredQuestion(question(number, text), family, answers)
 
@@ -42,7 +42,7 @@ def answered(number: int, family: str, right: Sequence[bool], text: str = "how m
 def test_without_dollars_a_worth_is_a_share_between_its_familys_and_its_average(
     rows: list[tuple[str, bool, bool]], ridge: float
 ):
-    every = [answered(number, family, right) for number, (family, *right) in enumerate(rows)]
+    every = [answer_all(number, family, right) for number, (family, *right) in enumerate(rows)]
     worths = Worths(every, WorthConfig(ridge=ridge, usd_weight=0))
     for each in every:
         for name, worth in worths.judge(each.question, each.family).items():
@@ -67,7 +67,7 @@ def test_one_lucky_answer_does_not_outweigh_a_family_and_a_dollar_tips_the_scale
 
 
 def test_who_is_right_about_short_questions_alone_is_worth_less_for_long_ones():
-    every = [answered(n, "sums", (True, n % 2 == 0), "how many? " * (1 + 9 * (n % 2))) for n in range(20)]
+    every = [answer_all(n, "sums", (True, n % 2 == 0), "how many? " * (1 + 9 * (n % 2))) for n in range(20)]
     worths = Worths(every, WorthConfig(usd_weight=0))
     short, long = worths.judge(every[0].question, "sums"), worths.judge(every[1].question, "sums")
     assert short["a"] == pytest.approx(long["a"])
