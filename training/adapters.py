@@ -141,7 +141,9 @@ def _stages(config: Config) -> str:
     lora = config.model.lora
     stages = [f"what {lora.start} had learned"] if lora and lora.start else []
     if config.look_up:
-        stages.append(f"{_count(config.look_up)} look-ups of a card by a few words")
+        look_up = config.look_up
+        named = " and, as often, requests whose field is named" if look_up.named_per_team else ""
+        stages.append(f"{_count(look_up)} look-ups of a card by a few words{named}")
     if warm:
         origin = (
             "the worker worth most, by how often it is right less its dollars"

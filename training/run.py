@@ -215,7 +215,7 @@ class TrainingRun:
                     config,
                     arguments,
                     [bar, stop, *logs],
-                    per_row=config.per_team
+                    per_row=config.per_team + config.named_per_team
                     if isinstance(config, LookUpConfig)
                     else self.config.questions.requests_per_team,
                     resume=lambda: self.run_dir.checkpoint(f"{stage}_checkpoints"),

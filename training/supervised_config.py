@@ -25,6 +25,8 @@ class LookUpConfig(Frozen):
     examples: int = Field(default=12_000, ge=1)
     per_team: int = Field(default=20, ge=1)
     """Look-ups that are learned from together; they share the team's cards."""
+    named_per_team: int = Field(default=0, ge=0)
+    """Beside them, requests on anything whose field is to be named (`training.curriculum.namings`), in the same row."""
     batch: int = Field(default=1, ge=1)
     """Rows a step, a team each."""
     epochs: float = Field(default=1.0, gt=0)

@@ -85,6 +85,8 @@ def test_nothing_that_is_held_out_is_trained_on():
         }
     cards = {card for side in (train, held_out) for role in side.roles for card in role.cards}
     assert len(cards) == sum(len(role.cards) for side in (train, held_out) for role in side.roles)
+    for kind in type(train.generalists).model_fields:
+        assert not set(getattr(train.generalists, kind)) & set(getattr(held_out.generalists, kind))
     for question in request_questions(0, 400):
         assert not question.is_new
         assert not {mate.card for mate in question.team.mates} & {
@@ -160,7 +162,7 @@ def certain(questions: Sequence[RequestQuestion]) -> list[RequestQuestion]:
 
 
 def test_the_best_plans_are_right_when_the_router_runs_them(tmp_path: Path):
-    questions = certain(request_questions(4, 150))
+    questions = certain(request_questions(4, 400))
     assert {question.request.kind for question in questions} == SHARES.keys()
     assert set(run_plans(tmp_path, questions, [best_text(each) for each in questions])) == {1.0}
 

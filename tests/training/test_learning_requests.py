@@ -14,7 +14,7 @@ def test_a_run_over_requests_goes_through_all_its_stages(tmp_path: Path):
         tmp_path,
         POOL,
         questions={"source": "requests", "families": None, "requests_per_team": 4},
-        look_up={"examples": 24, "per_team": 8},
+        look_up={"examples": 24, "per_team": 8, "named_per_team": 4},
         warm_start={"examples": 32, "batch": 2, "fields": ["needs", "worker", "subtask", "access"]},
         expected_reward={"examples": 16, "batch": 2},
         grpo={"steps": 1},
@@ -36,7 +36,11 @@ def test_a_run_over_requests_goes_through_all_its_stages(tmp_path: Path):
     assert all(each.rewards for each in expected)
     assert (tmp_path / "run" / "expected" / "weights.pt").exists()
     assert (tmp_path / "run" / "look_up" / "weights.pt").exists()
-    for each in TrainingRun(made, run_dir).examples("look_up"):
-        (cards,) = each.prompt
-        assert cards["role"] == "system"
-        assert re.fullmatch(r'\{"needs": ".+", "worker": \d', each.plan)
+    first = TrainingRun(made, run_dir).examples("look_up")
+    assert [len(each.prompt) for each in first] == 3 * (8 * [1] + 4 * [2]), (
+        "of each team the look-ups, then the namings"
+    )
+    for each in first:
+        assert each.prompt[0]["role"] == "system"
+        digit = r"\d" if len(each.prompt) == 1 else ""
+        assert re.fullmatch(rf'\{{"needs": ".+", "worker": {digit}', each.plan)

@@ -161,3 +161,13 @@ def test_only_the_tokens_that_choose_a_worker_count_where_the_rest_of_a_plan_has
 def test_a_pool_without_drawn_teams_has_a_row_for_each_example(tmp_path: Path):
     run = TrainingRun(config(tmp_path, POOL), RunDir(tmp_path))
     assert {len(row) for row in rows(run.examples()[:50], run.config.questions.requests_per_team)} == {1}
+
+
+def test_where_a_plan_stops_before_its_worker_the_tokens_of_what_it_needs_are_all_that_counts(tmp_path: Path):
+    run = TrainingRun(config(tmp_path), RunDir.begin(tmp_path / "run", config(tmp_path), resume=False))
+    plans = ['{"needs": "stories and tales", "worker": ', '{"needs": "stories and tales", "worker": 3']
+    tokenizer = tokenizer_for(run.config.model, [each.request.text for each in request_questions(3, 50)])
+    row = [asdict(Example([{"role": "user", "content": "Any?"}], plan)) for plan in plans]
+    labels = Collator(tokenizer, plan_weight=0)([{"examples": row}])["labels"][0]
+    counted = tokenizer.decode(labels[labels[:, WEIGHT] > 0, TARGET])
+    assert counted == 'stories and tales",3'

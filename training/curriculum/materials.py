@@ -2,8 +2,8 @@
 join clauses.
 
 The YAML files beside this one are the curriculum's text; this file reads them, and says what is held out:
-whole domains and roles, and of all others a fifth of the phrasings and cards, by their words. Topics are for
-training alone: none is about a held-out domain, and nobody is measured by them.
+whole domains and roles, and of all others a fifth of the phrasings and cards, by their words. Topics, and the
+folder `cards`, are for training alone: none is about a held-out domain, and nobody is measured by them.
 """
 
 import hashlib
@@ -73,6 +73,9 @@ class Role(Frozen):
     domains: tuple[str, ...]
     near: tuple[str, ...] = ()
     cards: tuple[str, ...]
+
+
+Described = TypeVar("Described", Domain, Role)
 
 
 class Generalists(Frozen):
@@ -170,7 +173,29 @@ def load(side: Side) -> Materials:
         _texts_of(joints, side, ("chain", "join", "check", "check_subtasks", "openers", "closers")),
         _keep(_read(FOLDER / "texts.yaml"), side),
     )
-    return _with_topics(materials, _read_topics()) if side == "train" else materials
+    return _with_topics(_with_cards(materials), _read_topics()) if side == "train" else materials
+
+
+def _with_cards(materials: Materials) -> Materials:
+    """`materials` with more cards of what is there: without them a model knows the few of each field by heart, and reads
+    those that it has never seen less well.
+    """
+    more = {path.stem: _read(path) for path in sorted((FOLDER / "cards").glob("*.yaml"))}
+
+    def add(item: Described, name: str, kind: str) -> Described:
+        return item.model_copy(update={"cards": (*item.cards, *more[kind].get(name, ()))})
+
+    generalists = materials.generalists
+    return replace(
+        materials,
+        domains={name: add(domain, name, "domains") for name, domain in materials.domains.items()},
+        roles=[add(role, role.role, "roles") for role in materials.roles],
+        generalists=generalists.model_copy(
+            update={
+                kind: (*getattr(generalists, kind), *texts) for kind, texts in more["generalists"].items()
+            }
+        ),
+    )
 
 
 def _read_topics() -> list[Domain]:

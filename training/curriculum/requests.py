@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from conductor.plan.plan import Step
-from training.curriculum.materials import SMALL_TALK, Materials, field_of
+from training.curriculum.materials import SMALL_TALK, Domain, Materials, field_of
 from training.curriculum.teams import DrawnTeam
 
 Kind = Literal["one", "small_talk", "chain", "join", "check"]
@@ -140,7 +140,13 @@ def fill(rng: random.Random, template: str, slots: Mapping[str, Sequence[str]]) 
 
 
 def _one(rng: random.Random, materials: Materials, team: DrawnTeam) -> Request:
-    domain = materials.domains[_topic(rng, materials, team)]
+    return request_about(rng, materials, materials.domains[_topic(rng, materials, team)])
+
+
+def request_about(rng: random.Random, materials: Materials, domain: Domain) -> Request:
+    """A request of one part, whoever can do it."""
+    if domain.domain == SMALL_TALK:
+        return _small_talk(rng, materials)
     if domain.conversations and rng.random() < CONVERSATIONS:
         turns = tuple(fill(rng, turn, domain.slots) for turn in rng.choice(domain.conversations))
         return Request("one", turns, (Part(domain.domain),))

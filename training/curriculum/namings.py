@@ -1,0 +1,37 @@
+"""The other half of the first lesson: whole requests, of which only the field is to be named.
+
+Which field a request is about does not depend on who is in the team, so a row has many of them behind one team's cards, on
+whatever field: a sixth of the tokens of a plan, for the part of it that a small model gets wrong most often.
+
+SYNTHETIC, like the requests (`training.curriculum.requests`).
+"""
+
+import random
+
+from training.curriculum.materials import load
+from training.curriculum.questions import RequestQuestion, question_of
+from training.curriculum.requests import request_about
+from training.curriculum.teams import NARROW, TRIES, DrawnTeam
+
+
+def namings(seed: object, count: int, team: DrawnTeam, longest: int | None = None) -> list[RequestQuestion]:
+    """`count` requests of the training side, of one part each. Perhaps nobody in the team can do it.
+
+    Args:
+        seed: the same gives the same.
+        count: how many.
+        team: whose cards stand before them.
+        longest: characters in a request; None: as they come.
+    """
+    rng, materials = random.Random(f"namings {seed}"), load("train")
+    narrow = {topic.domain for topic in materials.topics}
+    broad = [domain for name, domain in materials.domains.items() if name not in narrow]
+    drawn: list[RequestQuestion] = []
+    for number in range(count):
+        for _ in range(TRIES):
+            domain = rng.choice(materials.topics if rng.random() < NARROW else broad)
+            request = request_about(rng, materials, domain)
+            if longest is None or sum(map(len, request.turns)) <= longest:
+                break
+        drawn.append(question_of(request, team, f"namings/{seed}/{number}"))
+    return drawn
