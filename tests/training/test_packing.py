@@ -167,7 +167,7 @@ def test_where_a_plan_stops_before_its_worker_the_tokens_of_what_it_needs_are_al
     run = TrainingRun(config(tmp_path), RunDir.begin(tmp_path / "run", config(tmp_path), resume=False))
     plans = ['{"needs": "stories and tales", "worker": ', '{"needs": "stories and tales", "worker": 3']
     tokenizer = tokenizer_for(run.config.model, [each.request.text for each in request_questions(3, 50)])
-    row = [asdict(Example([{"role": "user", "content": "Any?"}], plan)) for plan in plans]
+    row = [asdict(Example([{"role": "user", "content": plan[-1]}], plan)) for plan in plans]
     labels = Collator(tokenizer, plan_weight=0)([{"examples": row}])["labels"][0]
     counted = tokenizer.decode(labels[labels[:, WEIGHT] > 0, TARGET])
-    assert counted == 'stories and tales",3'
+    assert counted in ('stories and tales",3', 'stories and tales", 3'), "a token may reach over the comma"
