@@ -62,7 +62,14 @@ def test_topics_are_many_are_for_training_alone_and_each_knows_its_neighbours():
         for other in topic.near:
             assert topic.domain in train.domains[other].near, (topic.domain, other)
     drawn = [part.domain for each in request_questions(0, 400) for part in each.request.parts]
-    assert 0.3 < sum(name in topics() for name in drawn) / len(drawn) < 0.75
+    assert 0.2 < sum(name in topics() for name in drawn) / len(drawn) < 0.4
+    mates = [
+        mate
+        for question in request_questions(3, 600)
+        for mate in question.team.mates
+        if mate.kind == "specialist"
+    ]
+    assert 0.2 < sum(mate.can <= topics() for mate in mates) / len(mates) < 0.45
 
 
 def test_nobody_in_a_team_might_do_what_another_is_a_specialist_of():
@@ -85,6 +92,8 @@ def test_nothing_that_is_held_out_is_trained_on():
         }
     cards = {card for side in (train, held_out) for role in side.roles for card in role.cards}
     assert len(cards) == sum(len(role.cards) for side in (train, held_out) for role in side.roles)
+    for kind in type(train.joints).model_fields.keys() - {"slots"}:
+        assert not set(getattr(train.joints, kind)) & set(getattr(held_out.joints, kind)), kind
     for kind in type(train.generalists).model_fields:
         assert not set(getattr(train.generalists, kind)) & set(getattr(held_out.generalists, kind))
     for question in request_questions(0, 400):
@@ -108,8 +117,10 @@ def test_every_kind_of_request_is_drawn_for_teams_of_every_size():
     assert min(kinds.values()) > 100
     assert {len(question.team.mates) for question in questions} == set(SIZES)
     specialists = [sum(mate.kind == "specialist" for mate in question.team.mates) for question in questions]
-    assert 0 in specialists
-    assert any(len(question.request.turns) > 1 for question in questions)
+    without = [len(q.team.mates) for q, count in zip(questions, specialists, strict=True) if not count]
+    assert {2, 5, 9} <= set(without)
+    turns = [len(question.request.turns) > 1 for question in questions if question.request.kind == "one"]
+    assert 0.04 < sum(turns) / len(turns) < 0.16
 
 
 @settings(deadline=None)

@@ -91,8 +91,9 @@ def _made_up_queries(rng: random.Random, team: DrawnTeam) -> Iterator[tuple[str,
 def _queries(rng: random.Random, materials: Materials, team: DrawnTeam) -> Iterator[tuple[str, Part]]:
     """What a team of the curriculum is asked for, and the part that it stands for."""
     topics = [name for name in team.topics if name in materials.domains]
-    anybodys = [name for name in materials.domains if name not in team.claims and team.best(name)]
     while True:
+        drawn = [each.domain for each in materials.draw_fields(rng)]
+        anybodys = [name for name in drawn if name not in team.claims and team.best(name)]
         others = bool(anybodys) and (not topics or rng.random() < ANY_FIELD)
         domain = materials.domains[rng.choice(anybodys if others else topics)]
         if team.critics and rng.random() < CHECKS:

@@ -7,6 +7,7 @@ folder `cards`, are for training alone: none is about a held-out domain, and nob
 """
 
 import hashlib
+import random
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -41,6 +42,8 @@ HELD_OUT_DOMAINS = frozenset(
 HELD_OUT_OF = 5
 """Of the other domains, one text in this many is held out."""
 SMALL_TALK = "small_talk"
+NARROW = 0.3
+"""How often training is about a topic and not about one of the domains, though there are five times as many topics."""
 
 
 class Domain(Frozen):
@@ -131,8 +134,13 @@ class Materials:
 
     @property
     def fields(self) -> list[Domain]:
-        """The domains without small talk, topics among them."""
-        return [domain for domain in self.domains.values() if domain.domain != SMALL_TALK]
+        """The domains without small talk and without topics, of which there are many more."""
+        left_out = {SMALL_TALK, *(topic.domain for topic in self.topics)}
+        return [domain for domain in self.domains.values() if domain.domain not in left_out]
+
+    def draw_fields(self, rng: random.Random) -> Sequence[Domain]:
+        """The fields, or, for the share `NARROW` of training, the topics."""
+        return self.topics if self.topics and rng.random() < NARROW else self.fields
 
 
 def field_of(domain: str) -> str:
@@ -170,7 +178,11 @@ def load(side: Side) -> Materials:
         {domain.domain: domain for domain in kept},
         [role for each in roles if (role := _role_of(each, side)) is not None],
         _texts_of(generalists, side, Generalists.model_fields),
-        _texts_of(joints, side, ("chain", "join", "check", "check_subtasks", "openers", "closers")),
+        _texts_of(
+            joints, side, ("chain", "join", "check", "check_subtasks", "openers", "closers")
+        ).model_copy(
+            update={"join_last": tuple(each for each in joints.join_last if side_of(each.text) == side)}
+        ),
         _keep(_read(FOLDER / "texts.yaml"), side),
     )
     return _with_topics(_with_cards(materials), _read_topics()) if side == "train" else materials

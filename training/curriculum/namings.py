@@ -8,10 +8,10 @@ SYNTHETIC, like the requests (`training.curriculum.requests`).
 
 import random
 
-from training.curriculum.materials import load
+from training.curriculum.materials import SMALL_TALK, load
 from training.curriculum.questions import RequestQuestion, question_of
 from training.curriculum.requests import request_about
-from training.curriculum.teams import NARROW, TRIES, DrawnTeam
+from training.curriculum.teams import TRIES, DrawnTeam
 
 
 def namings(seed: object, count: int, team: DrawnTeam, longest: int | None = None) -> list[RequestQuestion]:
@@ -24,13 +24,11 @@ def namings(seed: object, count: int, team: DrawnTeam, longest: int | None = Non
         longest: characters in a request; None: as they come.
     """
     rng, materials = random.Random(f"namings {seed}"), load("train")
-    narrow = {topic.domain for topic in materials.topics}
-    broad = [domain for name, domain in materials.domains.items() if name not in narrow]
+    small_talk = materials.domains[SMALL_TALK]
     drawn: list[RequestQuestion] = []
     for number in range(count):
         for _ in range(TRIES):
-            domain = rng.choice(materials.topics if rng.random() < NARROW else broad)
-            request = request_about(rng, materials, domain)
+            request = request_about(rng, materials, rng.choice([*materials.draw_fields(rng), small_talk]))
             if longest is None or sum(map(len, request.turns)) <= longest:
                 break
         drawn.append(question_of(request, team, f"namings/{seed}/{number}"))

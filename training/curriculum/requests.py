@@ -158,7 +158,9 @@ def _topic(rng: random.Random, materials: Materials, team: DrawnTeam) -> str:
     """A domain that somebody can do; mostly one of a specialist's."""
     covered = [name for name in team.topics if name in materials.domains and name != SMALL_TALK]
     others = [
-        each.domain for each in materials.fields if each.domain not in team.claims and team.best(each.domain)
+        each.domain
+        for each in materials.draw_fields(rng)
+        if each.domain not in team.claims and team.best(each.domain)
     ]
     if others and (not covered or rng.random() < WITHOUT_SPECIALIST):
         return rng.choice(others)
@@ -223,14 +225,17 @@ def _clause(
     taken = {index for part in before for index in team.best(part.domain)}
     usable = [
         each
-        for each in materials.fields
+        for each in (*materials.fields, *materials.topics)
         if each.domain not in team.claims - set(team.topics)
         and (each.then if then else each.parts)
         and team.best(each.domain)
         and not taken & set(team.best(each.domain))
     ]
     covered = [each for each in usable if each.domain in team.topics]
-    others = [each for each in usable if each.domain not in team.topics]
+    drawn = {each.domain for each in materials.draw_fields(rng)}
+    others = [each for each in usable if each.domain not in team.topics and each.domain in drawn] or [
+        each for each in usable if each.domain not in team.topics
+    ]
     if not usable:
         return None
     domain = rng.choice(covered if covered and (not others or rng.random() >= WITHOUT_SPECIALIST) else others)

@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import Literal
 
 from conductor.model.usage import Price
-from training.curriculum.materials import SMALL_TALK, Domain, Materials, Role
+from training.curriculum.materials import NARROW, SMALL_TALK, Domain, Materials, Role
 
 Kind = Literal["specialist", "strong", "plain", "weak", "critic", "unusable"]
 SIZES = range(2, 10)
@@ -42,8 +42,6 @@ DEARER = 5
 WORSE_FOR_ITS_PRICE = 0.2
 """What a right answer is worth less from a worker that costs at least twice as much as another that can do it."""
 TRIES = 40
-NARROW = 0.3
-"""Of the specialists of a training team, those of a narrow topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,9 +152,11 @@ def _others(rng: random.Random, materials: Materials, size: int) -> list[Teammat
     if rng.random() < 0.1:  # a team without any specialist
         drawn = [mate for mate in drawn if mate.kind not in ("critic", "unusable")]
         missing: list[Kind] = ["strong", "plain", "weak"]
-        while len(drawn) < min(size, 4):
+        while len(drawn) < size:
             kind = rng.choice(missing)
-            drawn.append(_teammate(rng, rng.choice(getattr(cards, kind)), kind))
+            card = rng.choice(getattr(cards, kind))
+            if card not in {mate.card for mate in drawn}:
+                drawn.append(_teammate(rng, card, kind))
         return drawn[:size]
     return drawn[: size // 2]
 
