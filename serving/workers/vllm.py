@@ -21,6 +21,7 @@ from conductor.model.usage import FREE, Price, Usage
 from conductor.plan.tool_text import with_tools_as_text
 from serving.workers.chat_tools import messages_json, tools_json
 from serving.workers.own_turns import Origin
+from serving.workers.patience import Patience
 from serving.workers.wire_tools import WireTools
 
 
@@ -109,7 +110,7 @@ class EngineClient(Protocol):
 
         Args:
             call: what to answer.
-            waiting: called with a reason when the first chunk will be delayed.
+            waiting: called with a reason while the first chunk is delayed, again and again.
 
         Raises:
             WorkerError: without a worker's name.
@@ -143,6 +144,7 @@ class VllmWorker:
         price: of its tokens.
         adapter: where its adapter is.
         calls_tools: the engine reads calls of tools. Where not, none are offered, and those of others are words.
+        patience: how long the engine may be silent.
     """
 
     def __init__(
@@ -153,8 +155,9 @@ class VllmWorker:
         price: Price | None = FREE,
         adapter: str | None = None,
         calls_tools: bool = False,
+        patience: Patience = Patience(),
     ) -> None:
-        self._origin, self._calls_tools = Origin(name, model), calls_tools
+        self._origin, self._calls_tools, self._patience = Origin(name, model), calls_tools, patience
         self._name, self._model, self._engine, self.price, self._adapter = (
             name,
             model,
@@ -177,9 +180,19 @@ class VllmWorker:
         if call.sampling.stop and _must_call(tools):
             yield Delta(notes=(STOP_NOTE,))
         text, thoughts = list[str](), list[str]()
+        timer, reasons = self._patience.with_engine(call), set[str]()
+        finish: FinishReason | None = None
+
+        def wait(why: str) -> None:
+            timer.excuse()
+            if call.on_queued and why not in reasons:
+                call.on_queued(why)
+            reasons.add(why)
+
         try:
-            async with aclosing(self._engine.generate(self._across(call), call.on_queued)) as chunks:
-                async for chunk in chunks:
+            async with aclosing(self._engine.generate(self._across(call), wait)) as chunks:
+                while (chunk := await timer.next(chunks)) is not None:
+                    timer.hear(is_last=chunk.finish is not None)
                     text.append(chunk.text)
                     thoughts.append(chunk.reasoning)
                     usage = Usage(
@@ -201,6 +214,8 @@ class VllmWorker:
                         logprobs=chunk.logprobs,
                     )
         except WorkerError as exc:
+            if finish:  # the answer is whole, and only its stream did not end
+                return
             exc.worker = self._name  # the engine does not know for which of its workers it was asked
             exc.args = (f"{self._name}: {exc.message}",)
             raise
