@@ -40,6 +40,9 @@ class Patience:
         return StallTimer(self.stall_timeout_s or inf, lambda _: silent(name), self.first_token_timeout_s)
 
 
+USUAL = Patience()
+
+
 def silent(name: str) -> WorkerUnavailable:
     """`name` said nothing for too long. Nobody bills it for that, so it may be asked again."""
     return WorkerUnavailable(

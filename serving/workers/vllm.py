@@ -14,6 +14,7 @@ from conductor.model.answer_format import AnswerFormat
 from conductor.model.call import Call, Sampling
 from conductor.model.messages import Image, Message, Native, Text
 from conductor.model.operation import TOKENS_GONE, TokenLogprob, read_tokens
+from conductor.model.places import Places
 from conductor.model.priority import Priority
 from conductor.model.reply import Delta, FinishReason, Reply, open_reply
 from conductor.model.tools import NO_TOOLS
@@ -21,7 +22,7 @@ from conductor.model.usage import FREE, Price, Usage
 from conductor.plan.tool_text import with_tools_as_text
 from serving.workers.chat_tools import messages_json, tools_json
 from serving.workers.own_turns import Origin
-from serving.workers.patience import Patience
+from serving.workers.patience import USUAL, Patience
 from serving.workers.wire_tools import WireTools
 
 
@@ -66,6 +67,8 @@ class EngineCall:
     """As vLLM counts: a lower number goes first."""
     prefix: str = ""
     """How the answer begins: what comes after it is wanted."""
+    places: Places | None = None
+    """The replicas where the call has gone, for whoever chooses one; empty once it has crossed."""
 
 
 PRIORITIES: dict[Priority, int] = {"interactive": 0, "batch": 1}
@@ -155,7 +158,7 @@ class VllmWorker:
         price: Price | None = FREE,
         adapter: str | None = None,
         calls_tools: bool = False,
-        patience: Patience = Patience(),
+        patience: Patience = USUAL,
     ) -> None:
         self._origin, self._calls_tools, self._patience = Origin(name, model), calls_tools, patience
         self._name, self._model, self._engine, self.price, self._adapter = (
@@ -244,6 +247,8 @@ class VllmWorker:
 
     def _across(self, call: Call) -> EngineCall:
         tools = self._tools(call)
+        if call.places:
+            call.places.expect_choice()
         return EngineCall(
             _lines(self._messages(call)),
             call.sampling.max_output_tokens,
@@ -265,6 +270,7 @@ class VllmWorker:
             parallel_calls=tools.parallel,
             priority=PRIORITIES[call.priority],
             prefix=call.prefix,
+            places=call.places,
         )
 
 

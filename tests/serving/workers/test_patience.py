@@ -58,6 +58,26 @@ async def test_an_engine_alone_is_asked_again():
     assert "first_token_timeout_s" in caught.value.detail
 
 
+async def test_an_engine_of_several_replicas_is_asked_again_at_another():
+    class Routed(ScriptedEngine):
+        """Chooses as `PrefixRouter` does; one of its replicas is silent."""
+
+        async def generate(
+            self, call: EngineCall, waiting: Callable[[str], None] | None = None
+        ) -> AsyncGenerator[Chunk]:
+            assert call.places
+            replica = "b" if "a" in call.places.taken else "a"
+            call.places.take(replica, lambda: replica == "a")
+            async for chunk in super().generate(call, waiting):
+                if replica == "a":
+                    await asyncio.sleep(60)
+                yield chunk
+
+    again = {"attempts": 2, "first_wait_s": 0.001}
+    own = pool(Routed(Behaviour(text="Yes.")), first_token_timeout_s=SHORT_S, retry=again)
+    assert (await ask(own))[0] == "Yes."
+
+
 async def test_an_engine_that_falls_silent_in_an_answer_has_failed():
     engine = ScriptedEngine(replace(SILENT, stalls_after_words=1))
     own = pool(engine, stall_timeout_s=SHORT_S, first_token_timeout_s=60)
