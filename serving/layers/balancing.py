@@ -115,10 +115,7 @@ class Balancing:
         for deployment in line:
             began_s = time.monotonic()
             site = replace(call.site, attempt=call.site.attempt + len(failed))
-            if call.places:
-                call.places.take(deployment.name, lambda: any(each.is_free for each in self._untaken(call)))
-            deployment.count(_estimate(call))
-            deployment.health.begin_call()
+            self._take(deployment, call)
             has_stand_in = call.has_stand_in or any(each.is_free for each in line[len(failed) + 1 :])
             made = replace(call, site=site, has_stand_in=has_stand_in)
             try:
@@ -136,6 +133,13 @@ class Balancing:
                 reply.attempts = (*failed, *reply.attempts)
                 return deployment, reply
         raise AssertionError("the line is not empty")
+
+    def _take(self, deployment: Deployment, call: Call) -> None:
+        """`call` goes there."""
+        if call.places:
+            call.places.take(deployment.name, lambda: any(each.is_free for each in self._untaken(call)))
+        deployment.count(_estimate(call))
+        deployment.health.begin_call()
 
     def _line(self, call: Call) -> list[Deployment]:
         """Who is asked, in order: drawn by weight without putting back, then by reluctance; of those that are well,

@@ -97,9 +97,10 @@ class _WorkerBase(Frozen):
     """How its calls are retried."""
     hedge: bool | None = None
     """Whether a call is made a second time where its first token takes longer than 95 % of the newest ones did: at
-    most for 5 % of the calls, and while half of the slots are free. Whichever speaks first answers; the other is
-    closed, and paid as all that it can have cost. null: where its tokens cost nothing and it has several deployments
-    or replicas."""
+    most for 5 % of the calls, and while half of the slots are free. It goes to another deployment or replica than the
+    first, and is not made where there is no other; a worker at one address is asked there again. Whichever speaks first
+    answers; the other is closed, and paid as all that it can have cost. null: where its tokens cost nothing and it has
+    several deployments or replicas."""
     optional: bool = False
     """Leave it out, with a warning, where its key is not set."""
     provider: str | None = None

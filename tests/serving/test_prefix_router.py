@@ -8,9 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ray.llm._internal.serve.routing_policies.prefix_aware import prefix_aware_router
 from ray.serve._private.common import DeploymentHandleSource, DeploymentID, ReplicaID, RequestMetadata
 from ray.serve._private.request_router.common import PendingRequest
-from ray.llm._internal.serve.routing_policies.prefix_aware import prefix_aware_router
 
 from conductor.model.places import Places
 from serving.deployments import prefix_router
