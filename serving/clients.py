@@ -24,6 +24,7 @@ from serving.settings.workers import (
     VllmSettings,
     WorkerSettings,
 )
+from serving.workers.patience import Patience
 from serving.workers.vllm import EngineClient, VllmWorker
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def build_client(
                 price,
                 worker.adapter,
                 calls_tools=bool(calls_tools(worker, settings)),
+                patience=Patience(worker.stall_timeout_s, worker.first_token_timeout_s),
             )
         case OpenAISettings():
             from serving.workers.openai import OpenAIWorker

@@ -42,6 +42,8 @@ from serving.settings.workers import (
 from serving.telemetry.spans import PROVIDERS
 from serving.workers.bounded import Bounded
 from serving.workers.own_turns import Origin
+from serving.workers.patience import Patience
+from serving.workers.timed import Timed
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,12 @@ class Stack:
 
 
 def _bound(worker: Worker, context: Context) -> Worker:
-    return Bounded(worker) if isinstance(context.own, PythonSettings) else worker
+    own = context.own
+    if not isinstance(own, PythonSettings):
+        return worker
+    if own.stall_timeout_s is not None or own.first_token_timeout_s is not None:
+        worker = Timed(worker, Patience(own.stall_timeout_s, own.first_token_timeout_s))
+    return Bounded(worker)
 
 
 def _trace(worker: Worker, context: Context) -> Worker:
@@ -96,8 +103,9 @@ def _trace(worker: Worker, context: Context) -> Worker:
 
 
 def _limit_first_token(worker: Worker, context: Context) -> Worker:
-    is_timed = isinstance(context.own, API_SETTINGS) and context.own.first_token_timeout_s is None
-    return FirstTokenLimit(worker, context.health) if is_timed else worker
+    own = context.own
+    is_learned = isinstance(own, (*API_SETTINGS, VllmSettings)) and own.first_token_timeout_s is None
+    return FirstTokenLimit(worker, context.health) if is_learned else worker
 
 
 def _watch(worker: Worker, context: Context) -> Worker:

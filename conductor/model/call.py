@@ -11,6 +11,7 @@ from conductor.model.hedges import Hedges
 from conductor.model.messages import Message
 from conductor.model.operation import NO_OPTIONS, CallKind, WireOptions
 from conductor.model.permit import ANYTHING, Permit
+from conductor.model.places import Places
 from conductor.model.priority import Priority
 from conductor.model.refusals import Refusals
 from conductor.model.tools import NO_TOOLS, Toolset
@@ -108,6 +109,8 @@ class Call:
     """The worker whose answer to the same call broke off, which is asked after all others; never sent."""
     broken_deployment: str = field(default="", compare=False)
     """Which of its deployments that was; likewise."""
+    places: Places | None = field(default=None, compare=False)
+    """Where it has gone before, or goes at the same time; never sent."""
     first_token_s: float | None = field(default=None, compare=False)
     """How long its first token may take, where this is known; never sent."""
     permit: Permit = field(default=ANYTHING, compare=False)

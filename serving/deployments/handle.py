@@ -158,7 +158,6 @@ class EngineHandle:
         """Report a replica that is being started: a cold start is progress, not an error. One that was lost
         is an error.
         """
-        is_done = waiting is None
         while True:
             await asyncio.sleep(ASK_WHY_AFTER_S)
             if (await self._replicas.counts()).get(self._name, {}).get("running"):
@@ -166,9 +165,8 @@ class EngineHandle:
             if await self._replicas.is_down(self._name):
                 patience.reschedule(asyncio.get_running_loop().time())
                 return
-            if waiting and not is_done:
+            if waiting:
                 waiting("no replica is up; the first one is being started")
-                is_done = True
 
 
 def _down() -> WorkerUnavailable:

@@ -11,6 +11,8 @@ from typing import Any, cast
 
 from ray.llm._internal.serve.routing_policies.prefix_aware import prefix_aware_router, prefix_tree
 
+from conductor.model.places import Places
+
 RaysRouter = cast(type[Any], prefix_aware_router.PrefixCacheAffinityRouter)
 MIN_MATCH = 0.1
 """Of a prompt: with less of it known anywhere the replica that has seen least gets it. Ray's value."""
@@ -63,20 +65,41 @@ class PrefixRouter(RaysRouter):
         """What Ray's router is made of, over the methods in which it asks its actor."""
         return cast(Any, super(RaysRouter, self))
 
+    @property
+    def _names(self) -> set[str]:
+        """Of those there are. Copied first: Ray may change the set in another thread."""
+        return {_name(each) for each in list(self._replica_id_set)}
+
     def on_replica_actor_died(self, replica_id: Any) -> None:
         """It gets no call from now on."""
         self._above.on_replica_actor_died(replica_id)
-        self._memory.set_replicas({each.to_full_id_str() for each in self._replica_id_set})
+        self._memory.set_replicas(self._names)
 
     def update_replicas(self, replicas: list[Any]) -> None:
         """These there are."""
         self._above.update_replicas(replicas)
-        self._memory.set_replicas({each.to_full_id_str() for each in self._replica_id_set})
+        self._memory.set_replicas(self._names)
+
+    async def choose_replicas(
+        self, candidate_replicas: list[Any], pending_request: Any = None
+    ) -> list[list[Any]]:
+        """As Ray's. A call that is made once more, because it failed or is late, goes to the least busy one where it has
+        not gone: wherever its prompt is known, it is where it went before.
+        """
+        places = _places_of(pending_request)
+        others = [each for each in candidate_replicas if _name(each.replica_id) not in places.taken]
+        if not places.taken or not others:
+            rays: Any = super()
+            return await rays.choose_replicas(candidate_replicas, pending_request)
+        pending_request.routing_context.should_backoff = True  # Ray looks again at once where this is not set
+        return [others]
 
     def on_request_routed(self, pending_request: Any, replica_id: Any, result: Any) -> None:
         """A call was sent there."""
         if pending_request and pending_request.args:
-            self._memory.note(self._extract_text_from_request(pending_request), replica_id.to_full_id_str())
+            self._memory.note(self._extract_text_from_request(pending_request), _name(replica_id))
+            places = _places_of(pending_request)
+            places.take(_name(replica_id), lambda: not self._names <= places.taken)
 
     async def _prefix_match_best_replicas(
         self, pending_request: Any, candidate_replicas: list[Any]
@@ -84,7 +107,7 @@ class PrefixRouter(RaysRouter):
         """The best of them; an empty list where Ray is to draw two and take the less busy one."""
         if not (pending_request and pending_request.args) or await self._is_uneven(candidate_replicas):
             return [[]]
-        by_id = {each.replica_id.to_full_id_str(): each for each in candidate_replicas}
+        by_id = {_name(each.replica_id): each for each in candidate_replicas}
         best = self._memory.best(self._extract_text_from_request(pending_request), list(by_id))
         return [[by_id[each] for each in best]]
 
@@ -105,3 +128,13 @@ class PrefixRouter(RaysRouter):
             return None
         length: int | None = self._replica_queue_len_cache.get(replica.replica_id)
         return None if length is None or length >= replica.max_ongoing_requests else length
+
+
+def _name(replica_id: Any) -> str:
+    return replica_id.to_full_id_str()
+
+
+def _places_of(pending_request: Any) -> Places:
+    """Where the call has gone. Ray hands routers the call itself, not a copy: what is written is read by who made it."""
+    call = pending_request.args[0] if pending_request and pending_request.args else None
+    return getattr(call, "places", None) or Places()

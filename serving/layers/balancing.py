@@ -79,6 +79,8 @@ class Balancing:
     A conversation that one of them has begun (with calls of tools) goes on there while it is well: no other can be
     sent its signed thoughts.
 
+    A call that is made once more, because it failed or is late, goes where it has not gone yet.
+
     An error before the first token moves on to the next, unless any of them would say the same: the prompt was
     refused, or is too long.
     """
@@ -113,8 +115,7 @@ class Balancing:
         for deployment in line:
             began_s = time.monotonic()
             site = replace(call.site, attempt=call.site.attempt + len(failed))
-            deployment.count(_estimate(call))
-            deployment.health.begin_call()
+            self._take(deployment, call)
             has_stand_in = call.has_stand_in or any(each.is_free for each in line[len(failed) + 1 :])
             made = replace(call, site=site, has_stand_in=has_stand_in)
             try:
@@ -133,6 +134,13 @@ class Balancing:
                 return deployment, reply
         raise AssertionError("the line is not empty")
 
+    def _take(self, deployment: Deployment, call: Call) -> None:
+        """`call` goes there."""
+        if call.places:
+            call.places.take(deployment.name, lambda: any(each.is_free for each in self._untaken(call)))
+        deployment.count(_estimate(call))
+        deployment.health.begin_call()
+
     def _line(self, call: Call) -> list[Deployment]:
         """Who is asked, in order: drawn by weight without putting back, then by reluctance; of those that are well,
         the one that wrote the newest turn first.
@@ -150,7 +158,7 @@ class Balancing:
                 detail="Every deployment has reached its requests_per_minute or tokens_per_minute.",
             )
         # The least of exponential draws is each one's with a chance of its weight over all of them.
-        drawn = sorted(free, key=lambda each: random.expovariate(each.weight))
+        drawn = sorted(self._untaken(call, free) or free, key=lambda each: random.expovariate(each.weight))
         writer = self._writer(call)
 
         broken = call.broken_deployment if call.broken == self._name else ""
@@ -160,6 +168,11 @@ class Balancing:
             return rest_s, each.name == broken, not writer or each.account != writer, is_full
 
         return sorted(drawn, key=reluctance)
+
+    def _untaken(self, call: Call, line: Sequence[Deployment] = ()) -> list[Deployment]:
+        """Those of `line`, or of all, where the call has not gone."""
+        taken = call.places.taken if call.places else ()
+        return [each for each in line or self._deployments if each.name not in taken]
 
     def _writer(self, call: Call) -> str:
         """The account that wrote the newest native turn of this worker's; empty: none."""

@@ -13,6 +13,7 @@ from conductor.errors import WorkerError
 from conductor.model.call import Call
 from conductor.model.failure import Attempt
 from conductor.model.hedges import Hedges
+from conductor.model.places import Places
 from conductor.model.reply import Reply
 from conductor.model.worker import Worker
 from conductor.run.call_task import CallTask
@@ -20,18 +21,20 @@ from serving.health import WorkerHealth
 
 
 class Race:
-    """`call` to `worker`, and perhaps once more."""
+    """`call` to `worker`, and perhaps once more, elsewhere."""
 
     def __init__(self, worker: Worker, call: Call, health: WorkerHealth) -> None:
         assert call.hedges is not None
         self._worker, self._call, self._health = worker, call, health
         self._hedges: Hedges = call.hedges
+        self._places = call.places or Places()
         self._tries: list[_Try] = []
         self._lost: list[Attempt] = []
 
     @asynccontextmanager
     async def run(self, after_s: float, may_hedge: Callable[[], bool]) -> AsyncGenerator[Reply]:
-        """The reply of whichever speaks first. `may_hedge` is asked after so long.
+        """The reply of whichever speaks first. `may_hedge` is asked after so long, where the first is not known to be
+        at the only place there is.
 
         Raises:
             WorkerError: both failed, or the only one that was made. Nothing was shown.
@@ -39,7 +42,8 @@ class Race:
         try:
             self._tries.append(_Try(self._worker, self._paid_together))
             await _any_of(self._tries, after_s)
-            if not self._tries[0].has_ended and may_hedge() and await self._hold():
+            is_late = not self._tries[0].has_ended and self._places.has_other()
+            if is_late and may_hedge() and await self._hold():
                 site = replace(self._call.site, attempt=self._call.site.attempt + 1)
                 hedge = replace(self._paid_together, site=site, on_wait=None)
                 self._tries.append(_Try(self._worker, hedge, is_hedge=True))
@@ -60,7 +64,7 @@ class Race:
         """The call without a way to settle by itself what it tries inside: that would be taken from the other's hold.
         It is on the reply, and paid with it.
         """
-        return replace(self._call, on_retry=None, hedges=None)
+        return replace(self._call, on_retry=None, hedges=None, places=self._places)
 
     async def _hold(self) -> bool:
         """Hold for the second call, while the first may still speak."""

@@ -11,6 +11,7 @@ from math import inf
 from conductor.errors import WorkerBusy, WorkerError, WorkerUnavailable
 from conductor.model.call import Call
 from conductor.model.failure import Attempt, Failure
+from conductor.model.places import Places
 from conductor.model.reply import Reply
 from conductor.model.retries import call_again
 from conductor.model.worker import Worker
@@ -27,7 +28,7 @@ class Retrying(Layer):
 
     A server's `Retry-After` is honoured: never sooner, and where it is longer than `max_wait_s`, or than
     half of the time that the caller has left, not at all, so that another worker can be tried instead. The
-    SDK clients themselves never retry.
+    SDK clients themselves never retry. Where the worker has several places, the next one is asked first.
 
     Nor is anything waited for while another worker is free to answer: then only what failed quickly is made
     again soon. And all retries together take no more than their share of the calls.
@@ -64,6 +65,7 @@ class Retrying(Layer):
 
     async def _open_with_retries(self, opened: AsyncExitStack, call: Call) -> Reply:
         failed: list[Attempt] = []
+        call = replace(call, places=Places())
         if self._budget:
             self._budget.earn()
         if call.prefix and call.broken == self.name and not self._can_afford():

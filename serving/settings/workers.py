@@ -97,9 +97,10 @@ class _WorkerBase(Frozen):
     """How its calls are retried."""
     hedge: bool | None = None
     """Whether a call is made a second time where its first token takes longer than 95 % of the newest ones did: at
-    most for 5 % of the calls, and while half of the slots are free. Whichever speaks first answers; the other is
-    closed, and paid as all that it can have cost. null: where its tokens cost nothing and it has several deployments
-    or replicas."""
+    most for 5 % of the calls, and while half of the slots are free. It goes to another deployment or replica than the
+    first, and is not made where there is no other; a worker at one address is asked there again. Whichever speaks first
+    answers; the other is closed, and paid as all that it can have cost. null: where its tokens cost nothing and it has
+    several deployments or replicas."""
     optional: bool = False
     """Leave it out, with a warning, where its key is not set."""
     provider: str | None = None
@@ -138,6 +139,14 @@ class VllmSettings(_WorkerBase):
         "text_completion",
     )
     """What it can be asked for: `chat`, and `text_completion` (`/v1/completions`: the prompt as it stands)."""
+    stall_timeout_s: float | None = Field(default=None, gt=0)
+    """No token for so long is a failure: the call is closed, and the engine gives it up. null: 120 s, or 600 s for
+    requests of the priority `batch`, which let all others go first."""
+    first_token_timeout_s: float | None = Field(default=None, gt=0)
+    """How long the first token may take, the engine's queue included; while no replica is up and one is being started
+    the time does not count. null: as `stall_timeout_s` says where it is set, else 300 s (`batch`: 600 s); but where a
+    fallback is free to answer and the priority is not `batch`, four times the p99 of its newest calls, 10 s at
+    least, and 30 s until 20 calls are known or while its calls fail."""
     stand_in: StandInSettings | None = None
     """Serve a scripted engine in vLLM's place: scaling and routing can then be tried without a model."""
 
@@ -304,6 +313,10 @@ class PythonSettings(_WorkerBase):
     """Where it is made: `package.module:callable`, importable by the router's process."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Given to the factory by name."""
+    stall_timeout_s: float | None = Field(default=None, gt=0)
+    """No word for so long is a failure, and its call is closed. null: it is waited for, however long it takes."""
+    first_token_timeout_s: float | None = Field(default=None, gt=0)
+    """How long the first word may take. null: as `stall_timeout_s` says."""
 
 
 WorkerSettings = Annotated[

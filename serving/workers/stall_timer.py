@@ -6,8 +6,8 @@ its headers included.
 """
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from math import inf
 from typing import TypeVar
 
 from conductor.errors import WorkerError
@@ -23,7 +23,7 @@ class StallTimer:
     not count.
 
     Args:
-        limit_s: the longest silence between two words.
+        limit_s: the longest silence between two words; `inf`: any.
         first_s: the longest silence before the first one. None: `limit_s`.
         error: makes what is raised then; called with whether the server had begun to answer.
     """
@@ -34,6 +34,8 @@ class StallTimer:
         self.limit_s, self.first_s, self._error = limit_s, limit_s if first_s is None else first_s, error
         self._left_s = self.first_s
         self._has_begun = False
+        self._waiting: asyncio.Timeout | None = None
+        self._since_s = 0.0
 
     def begin(self) -> None:
         """The response's headers came: the model is at work. The time goes on, headers are no words."""
@@ -43,20 +45,35 @@ class StallTimer:
         """A word came: the time starts again. `is_last`: it was the finish, and no more words will come."""
         self._left_s = min(self.limit_s, GOODBYE_S) if is_last else self.limit_s
 
+    def excuse(self) -> None:
+        """The first word is late for a reason that is known, and being seen to: its time starts again."""
+        self._left_s, self._since_s = self.first_s, asyncio.get_running_loop().time()
+        if self._waiting and not self._waiting.expired():
+            self._waiting.reschedule(self._ends_s)
+
     async def next(self, events: AsyncIterator[T]) -> T | None:
         """The next event; None after the last.
 
         Raises:
             WorkerError: the time is over. The wait was cancelled, so whatever `events` holds open is closed.
         """
-        began_s = time.monotonic()
-        timeout = asyncio.timeout(self._left_s)
+        return await self.wait(anext(events, None))
+
+    async def wait(self, event: Awaitable[T]) -> T:
+        """`event`, likewise."""
+        clock = asyncio.get_running_loop().time
+        self._since_s = clock()
+        timeout = self._waiting = asyncio.timeout_at(self._ends_s)
         try:
             async with timeout:
-                return await anext(events, None)
+                return await event
         except TimeoutError:
             if not timeout.expired():
                 raise
             raise self._error(self._has_begun) from None
         finally:
-            self._left_s = max(0.0, self._left_s - (time.monotonic() - began_s))
+            self._left_s, self._waiting = max(0.0, self._left_s - (clock() - self._since_s)), None
+
+    @property
+    def _ends_s(self) -> float | None:
+        return None if self._left_s == inf else self._since_s + self._left_s

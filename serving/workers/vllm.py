@@ -14,6 +14,7 @@ from conductor.model.answer_format import AnswerFormat
 from conductor.model.call import Call, Sampling
 from conductor.model.messages import Image, Message, Native, Text
 from conductor.model.operation import TOKENS_GONE, TokenLogprob, read_tokens
+from conductor.model.places import Places
 from conductor.model.priority import Priority
 from conductor.model.reply import Delta, FinishReason, Reply, open_reply
 from conductor.model.tools import NO_TOOLS
@@ -21,6 +22,7 @@ from conductor.model.usage import FREE, Price, Usage
 from conductor.plan.tool_text import with_tools_as_text
 from serving.workers.chat_tools import messages_json, tools_json
 from serving.workers.own_turns import Origin
+from serving.workers.patience import USUAL, Patience
 from serving.workers.wire_tools import WireTools
 
 
@@ -65,6 +67,8 @@ class EngineCall:
     """As vLLM counts: a lower number goes first."""
     prefix: str = ""
     """How the answer begins: what comes after it is wanted."""
+    places: Places | None = None
+    """The replicas where the call has gone, for whoever chooses one; empty once it has crossed."""
 
 
 PRIORITIES: dict[Priority, int] = {"interactive": 0, "batch": 1}
@@ -109,7 +113,7 @@ class EngineClient(Protocol):
 
         Args:
             call: what to answer.
-            waiting: called with a reason when the first chunk will be delayed.
+            waiting: called with a reason while the first chunk is delayed, again and again.
 
         Raises:
             WorkerError: without a worker's name.
@@ -143,6 +147,7 @@ class VllmWorker:
         price: of its tokens.
         adapter: where its adapter is.
         calls_tools: the engine reads calls of tools. Where not, none are offered, and those of others are words.
+        patience: how long the engine may be silent.
     """
 
     def __init__(
@@ -153,8 +158,9 @@ class VllmWorker:
         price: Price | None = FREE,
         adapter: str | None = None,
         calls_tools: bool = False,
+        patience: Patience = USUAL,
     ) -> None:
-        self._origin, self._calls_tools = Origin(name, model), calls_tools
+        self._origin, self._calls_tools, self._patience = Origin(name, model), calls_tools, patience
         self._name, self._model, self._engine, self.price, self._adapter = (
             name,
             model,
@@ -177,9 +183,19 @@ class VllmWorker:
         if call.sampling.stop and _must_call(tools):
             yield Delta(notes=(STOP_NOTE,))
         text, thoughts = list[str](), list[str]()
+        timer, reasons = self._patience.with_engine(call), set[str]()
+        finish: FinishReason | None = None
+
+        def wait(why: str) -> None:
+            timer.excuse()
+            if call.on_queued and why not in reasons:
+                call.on_queued(why)
+            reasons.add(why)
+
         try:
-            async with aclosing(self._engine.generate(self._across(call), call.on_queued)) as chunks:
-                async for chunk in chunks:
+            async with aclosing(self._engine.generate(self._across(call), wait)) as chunks:
+                while (chunk := await timer.next(chunks)) is not None:
+                    timer.hear(is_last=chunk.finish is not None)
                     text.append(chunk.text)
                     thoughts.append(chunk.reasoning)
                     usage = Usage(
@@ -201,6 +217,8 @@ class VllmWorker:
                         logprobs=chunk.logprobs,
                     )
         except WorkerError as exc:
+            if finish:  # the answer is whole, and only its stream did not end
+                return
             exc.worker = self._name  # the engine does not know for which of its workers it was asked
             exc.args = (f"{self._name}: {exc.message}",)
             raise
@@ -229,6 +247,8 @@ class VllmWorker:
 
     def _across(self, call: Call) -> EngineCall:
         tools = self._tools(call)
+        if call.places:
+            call.places.expect_choice()
         return EngineCall(
             _lines(self._messages(call)),
             call.sampling.max_output_tokens,
@@ -250,6 +270,7 @@ class VllmWorker:
             parallel_calls=tools.parallel,
             priority=PRIORITIES[call.priority],
             prefix=call.prefix,
+            places=call.places,
         )
 
 

@@ -2,12 +2,20 @@
 
 import ast
 import inspect
+import pickle
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from ray.llm._internal.serve.routing_policies.prefix_aware import prefix_aware_router
+from ray.serve._private.common import DeploymentHandleSource, DeploymentID, ReplicaID, RequestMetadata
+from ray.serve._private.request_router.common import PendingRequest
 
+from conductor.model.places import Places
 from serving.deployments import prefix_router
 from serving.deployments.prefix_router import FULL_CHARS, KEPT_CHARS, PrefixMemory, PrefixRouter
+from serving.workers.vllm import EngineCall
 
 PLAN = "You lead a team. " * 20
 
@@ -63,3 +71,66 @@ def test_whatever_of_rays_router_asks_its_actor_is_ours() -> None:
     assert asks
     assert asks <= vars(PrefixRouter).keys()
     assert "ray.get(" not in inspect.getsource(prefix_router)
+
+
+ENGINE = DeploymentID("engine", "podium")
+
+
+class Routing:
+    """A router over replicas of these names, none of which has a call."""
+
+    def __init__(self, *names: str) -> None:
+        self.router: Any = PrefixRouter(
+            deployment_id=ENGINE,
+            handle_source=DeploymentHandleSource.REPLICA,
+            use_replica_queue_len_cache=True,
+        )
+        self.router.initialize_state(imbalanced_threshold=10)
+        self.be(*names)
+
+    def be(self, *names: str) -> None:
+        ids = [ReplicaID(name, ENGINE) for name in names]
+        self.replicas = [SimpleNamespace(replica_id=each, max_ongoing_requests=100) for each in ids]
+        self.router._replica_id_set = set(ids)
+        self.router._replicas = {each.replica_id: each for each in self.replicas}
+        self.router._memory.set_replicas({each.to_full_id_str() for each in ids})
+        for each in ids:
+            self.router._replica_queue_len_cache.update(each, 0)
+
+    async def route(self, call: EngineCall) -> list[str]:
+        """Those of which the least busy one gets the call; it goes to the first."""
+        request = PendingRequest([call], {}, RequestMetadata("request", "internal"))
+        (chosen,) = await self.router.choose_replicas(self.replicas, request)
+        self.router.on_request_routed(request, chosen[0].replica_id, None)
+        return [each.replica_id.unique_id for each in chosen]
+
+
+CALL = EngineCall([{"role": "user", "content": PLAN}])
+
+
+async def test_a_call_that_is_made_again_goes_to_another_replica_than_the_one_that_knows_its_prompt() -> None:
+    routing = Routing("a", "b")
+    (known,) = (await routing.route(CALL))[:1]
+    (other,) = {"a", "b"} - {known}
+    places = Places()
+    call = replace(CALL, places=places)
+    assert await routing.route(call) == [known], "where its beginning is known"
+    assert places.has_other()
+    assert await routing.route(call) == [other]
+    assert not places.has_other()
+
+
+async def test_where_it_has_gone_to_each_it_may_go_to_any() -> None:
+    routing, places = Routing("a"), Places()
+    call = replace(CALL, places=places)
+    assert [await routing.route(call), places.has_other()] == [["a"], False]
+    assert await routing.route(call) == ["a"]
+    routing.be("a", "c")
+    assert places.has_other(), "one that was started since"
+    assert await routing.route(call) == ["c"]
+
+
+def test_where_a_call_has_gone_is_not_sent_along() -> None:
+    routing = Places()
+    routing.take("a", lambda: True)
+    assert pickle.loads(pickle.dumps(replace(CALL, places=routing))).places.taken == set()

@@ -1,7 +1,7 @@
 """A second call where the first is late: who answers, what is paid, and when none is made."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from decimal import Decimal
 from itertools import cycle, repeat
@@ -14,12 +14,16 @@ from conductor.model.messages import Message
 from conductor.model.pool_member import PoolMember
 from conductor.model.reply import CallResult, Delta, FinishReason, Reply, open_reply
 from conductor.model.usage import FREE, Price, Usage
+from conductor.model.worker import Worker
 from conductor.run.call import open_call
 from conductor.run.ledger import BudgetLedger
 from serving.health import WorkerHealth
+from serving.layers.balancing import Balancing, Deployment
 from serving.layers.hedging import KNOWN_CALLS, Hedging
 from serving.layers.limited import Limited
 from serving.layers.watched import Watched
+from serving.workers.vllm import Chunk, EngineCall, VllmWorker
+from tests.serving.workers.subjects import Behaviour, ScriptedEngine
 
 CALL = Call((Message.of("user", "hi"),))
 PRICE = Price(Decimal(1), Decimal(1))
@@ -57,13 +61,13 @@ class Paced:
 
 
 class Hedged:
-    """It with the layers that matter, its pace known."""
+    """It, or a worker around it, with the layers that matter, its pace known."""
 
-    def __init__(self, price: Price = FREE, slots: int = 8) -> None:
+    def __init__(self, price: Price = FREE, slots: int = 8, worker: Worker | None = None) -> None:
         self.inner, self.health, self.ledger = Paced(price), WorkerHealth(), BudgetLedger()
         for _ in range(KNOWN_CALLS):
             self.health.speak(FAST)
-        self.limiter = Limited(Watched(self.inner, self.health), slots)
+        self.limiter = Limited(Watched(worker or self.inner, self.health), slots)
         self.worker = Hedging(self.limiter, self.limiter, self.health)
         for _ in range(40):
             self.worker._budget.earn()  # as 40 calls before would have
@@ -158,3 +162,74 @@ async def test_whoever_leaves_early_leaves_nothing_open(pieces: int):
             ended, {"leave": type(None), "raise": WorkerUnavailable, "cancel": BaseException}[how]
         )
         assert it.is_clean()
+
+
+class Deployed:
+    """Deployments of a worker, each with a pace of its own; the first is always drawn first."""
+
+    def __init__(self, **delays_s: float) -> None:
+        self.inner = {name: Paced() for name in delays_s}
+        self.health = {name: WorkerHealth() for name in delays_s}
+        places: list[Deployment] = []
+        for name, delay_s in delays_s.items():
+            self.inner[name].delays_s = repeat(delay_s)
+            limited = Limited(self.inner[name], 8)
+            places.append(Deployment(name, limited, limited, self.health[name], 1e-9 if places else 1e9))
+        self.hedged = Hedged(worker=Balancing("w", places))
+
+    @property
+    def n_calls(self) -> dict[str, int]:
+        return {name: inner.n_calls for name, inner in self.inner.items()}
+
+
+async def test_a_hedge_goes_to_another_deployment():
+    it = Deployed(a=SLOW, b=FAST)
+    result = await it.hedged.ask()
+    assert (result.deployment, it.n_calls) == ("b", {"a": 1, "b": 1})
+    assert [each.outcome for each in result.attempts] == ["lost_race"]
+
+
+async def test_none_is_made_where_there_is_no_other_deployment_or_none_that_is_free():
+    alone = Deployed(a=FAST * 5)
+    await alone.hedged.ask()
+    assert alone.n_calls == {"a": 1}
+    resting = Deployed(a=FAST * 5, b=FAST)
+    for _ in range(3):
+        resting.health["b"].fail()
+    await resting.hedged.ask()
+    assert resting.n_calls == {"a": 1, "b": 0}
+
+
+class Routed(ScriptedEngine):
+    """An engine of some replicas, the first of which is slow; chosen as `PrefixRouter` does."""
+
+    def __init__(self, *replicas: str) -> None:
+        super().__init__(Behaviour(text="Yes."))
+        self.replicas, self.asked_at = set(replicas), list[str]()
+
+    async def generate(
+        self, call: EngineCall, waiting: Callable[[str], None] | None = None
+    ) -> AsyncGenerator[Chunk]:
+        places = call.places
+        assert places
+        if self.replicas:
+            chosen = min(self.replicas - places.taken)
+            places.take(chosen, lambda: bool(self.replicas - places.taken))
+            self.asked_at.append(chosen)
+        await asyncio.sleep(FAST * 5 if len(self.calls) == 0 else 0)
+        async for chunk in super().generate(call, waiting):
+            yield chunk
+
+
+@pytest.mark.parametrize(
+    ("replicas", "asked_at"),
+    [(["a", "b"], ["a", "b"]), (["a"], ["a"]), ([], [])],
+    ids=["two", "one", "unknown"],
+)
+async def test_a_hedge_of_an_engine_goes_to_another_replica_or_is_not_made(
+    replicas: list[str], asked_at: list[str]
+):
+    engine = Routed(*replicas)
+    await Hedged(worker=VllmWorker("w", "m", engine)).ask()
+    assert engine.asked_at == asked_at
+    assert engine.asked <= max(1, len(asked_at))

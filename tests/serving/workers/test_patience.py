@@ -1,0 +1,215 @@
+"""Silence of engines and of workers of one's own: how long it lasts, and what it becomes."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from conductor.errors import WorkerUnavailable
+from conductor.model.call import Call
+from conductor.model.messages import Message
+from conductor.model.reply import Delta, FinishReason, Reply, open_reply
+from conductor.model.usage import Price
+from serving.health import Health
+from serving.layers import first_token_limit
+from serving.layers.first_token_limit import KNOWN_CALLS
+from serving.pool import Pool, build_pool
+from serving.settings.settings import parse
+from serving.workers import stall_timer
+from serving.workers.patience import BATCH_S, FIRST_TOKEN_S, STALL_S, Patience
+from serving.workers.vllm import Chunk, EngineCall
+from tests.serving.workers.subjects import Behaviour, ScriptedEngine
+
+CALL = Call((Message.of("user", "hi"),))
+SHORT_S = 0.2
+INSTEAD: dict[str, Any] = {"name": "b", "kind": "scripted", "replies": ["Instead."]}
+SILENT = Behaviour(text="one two", stalls_after_words=0)
+
+
+def pool(engine: ScriptedEngine | None = None, **worker: Any) -> Pool:
+    own = (
+        {"name": "a", "retry": {"attempts": 1}} | ({"kind": "vllm", "model": "m"} if engine else {}) | worker
+    )
+    return build_pool(parse({"workers": [own, INSTEAD]}), {}, {"a": engine} if engine else {}, Health())
+
+
+async def ask(of: Pool, call: Call = CALL) -> tuple[str, Reply]:
+    async with asyncio.timeout(5), of.members["a"].worker.open(call) as reply:
+        return "".join([delta.text async for delta in reply]), reply
+
+
+async def test_an_engine_without_a_first_token_is_given_up_for_a_fallback_and_its_call_is_closed():
+    engine = ScriptedEngine(SILENT)
+    own = pool(engine, first_token_timeout_s=SHORT_S, fallbacks=["b"])
+    text, reply = await ask(own)
+    assert (text, engine.asked, engine.open_calls) == ("Instead.", 1, 0)
+    assert [(each.worker, each.error) for each in reply.attempts] == [("a", "WorkerUnavailable")]
+    assert own.health["a"].failures_in_a_row == 1
+
+
+async def test_an_engine_alone_is_asked_again():
+    engine = ScriptedEngine(SILENT)
+    with pytest.raises(WorkerUnavailable, match="a: its engine said nothing for too long") as caught:
+        await ask(pool(engine, first_token_timeout_s=SHORT_S, retry={"attempts": 2, "first_wait_s": 0.001}))
+    assert (engine.asked, engine.open_calls, caught.value.worker) == (2, 0, "a")
+    assert "first_token_timeout_s" in caught.value.detail
+
+
+async def test_an_engine_of_several_replicas_is_asked_again_at_another():
+    class Routed(ScriptedEngine):
+        """Chooses as `PrefixRouter` does; one of its replicas is silent."""
+
+        async def generate(
+            self, call: EngineCall, waiting: Callable[[str], None] | None = None
+        ) -> AsyncGenerator[Chunk]:
+            assert call.places
+            replica = "b" if "a" in call.places.taken else "a"
+            call.places.take(replica, lambda: replica == "a")
+            async for chunk in super().generate(call, waiting):
+                if replica == "a":
+                    await asyncio.sleep(60)
+                yield chunk
+
+    again = {"attempts": 2, "first_wait_s": 0.001}
+    own = pool(Routed(Behaviour(text="Yes.")), first_token_timeout_s=SHORT_S, retry=again)
+    assert (await ask(own))[0] == "Yes."
+
+
+async def test_an_engine_that_falls_silent_in_an_answer_has_failed():
+    engine = ScriptedEngine(replace(SILENT, stalls_after_words=1))
+    own = pool(engine, stall_timeout_s=SHORT_S, first_token_timeout_s=60)
+    with pytest.raises(WorkerUnavailable):
+        await ask(own)
+    assert (engine.open_calls, own.health["a"].failures) == (0, 1)
+
+
+class PacedEngine(ScriptedEngine):
+    """A token without words after each of `pauses_s`, the model at work on a call of a tool; then the answer."""
+
+    def __init__(self, *pauses_s: float, starts: int = 0) -> None:
+        super().__init__(Behaviour())
+        self._pauses_s, self._starts = pauses_s, starts
+
+    async def generate(
+        self, call: EngineCall, waiting: Callable[[str], None] | None = None
+    ) -> AsyncGenerator[Chunk]:
+        assert waiting
+        for _ in range(self._starts):
+            await asyncio.sleep(SHORT_S / 4)
+            waiting("it is being started")
+        for n_output, pause_s in enumerate(self._pauses_s, 1):
+            await asyncio.sleep(pause_s)
+            yield Chunk("", "", None, 1, 0, n_output, 0)
+        yield Chunk("Done.", "", "stop", 1, 0, 9, 0)
+
+
+async def test_tokens_that_show_no_words_are_no_silence():
+    engine = PacedEngine(*[SHORT_S / 4] * 12)
+    assert (await ask(pool(engine, stall_timeout_s=SHORT_S)))[0] == "Done."
+
+
+async def test_the_time_does_not_count_while_a_replica_is_being_started_and_does_after_that():
+    told: list[str] = []
+    call = replace(CALL, on_queued=told.append)
+    assert (await ask(pool(PacedEngine(starts=12), first_token_timeout_s=SHORT_S), call))[0] == "Done."
+    assert told == ["it is being started"], "once"
+    with pytest.raises(WorkerUnavailable):
+        await ask(pool(PacedEngine(60, starts=2), first_token_timeout_s=SHORT_S), call)
+
+
+async def test_an_answer_is_whole_with_its_finish(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(stall_timer, "GOODBYE_S", SHORT_S)
+
+    class Endless(PacedEngine):
+        async def generate(
+            self, call: EngineCall, waiting: Callable[[str], None] | None = None
+        ) -> AsyncGenerator[Chunk]:
+            async for chunk in super().generate(call, waiting):
+                yield chunk
+            await asyncio.sleep(60)
+
+    assert (await ask(pool(Endless())))[0] == "Done."
+
+
+async def test_what_an_engines_first_token_may_take_is_learned(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(first_token_limit, "LEAST_S", SHORT_S)
+    engine = ScriptedEngine(SILENT)
+    own = pool(engine, fallbacks=["b"])
+    for _ in range(KNOWN_CALLS):
+        own.health["a"].speak(0.001)
+    assert (await ask(own))[0] == "Instead."
+    assert engine.open_calls == 0
+
+
+@pytest.mark.parametrize(
+    ("patience", "call", "silence_s", "first_s"),
+    [
+        (Patience(), CALL, STALL_S, FIRST_TOKEN_S),
+        (Patience(), replace(CALL, first_token_s=12), STALL_S, 12),
+        (Patience(), replace(CALL, first_token_s=1e6), STALL_S, FIRST_TOKEN_S),
+        (Patience(), replace(CALL, first_token_s=12, priority="batch"), BATCH_S, BATCH_S),
+        (Patience(20), CALL, 20, 20),
+        (Patience(20, 900), replace(CALL, first_token_s=12, priority="batch"), 20, 900),
+    ],
+)
+def test_how_long_an_engine_may_be_silent(patience: Patience, call: Call, silence_s: float, first_s: float):
+    timer = patience.with_engine(call)
+    assert (timer.limit_s, timer.first_s) == (silence_s, first_s)
+
+
+class Slow:
+    """A worker of one's own, which takes its time before each of two words."""
+
+    n_open = 0
+
+    def __init__(self, name: str, price: Price | None, first_s: float = 0.0, second_s: float = 0.0) -> None:
+        self.name, self._price, self._pauses_s = name, price, (first_s, second_s)
+
+    def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
+        return open_reply(self.name, "slow", self._said(), self._price)
+
+    async def _said(self) -> AsyncGenerator[Delta]:
+        Slow.n_open += 1
+        try:
+            for pause_s in self._pauses_s:
+                await asyncio.sleep(pause_s)
+                yield Delta("word ")
+            yield Delta(finish=FinishReason.STOP)
+        finally:
+            Slow.n_open -= 1
+
+
+def slow(first_s: float, second_s: float, **worker: Any) -> Pool:
+    options = {"first_s": first_s, "second_s": second_s}
+    return pool(kind="python", factory=f"{__name__}:Slow", options=options, **worker)
+
+
+async def test_a_worker_of_ones_own_takes_as_long_as_it_takes(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(first_token_limit, "LEAST_S", SHORT_S / 10)
+    own = slow(SHORT_S, SHORT_S, fallbacks=["b"])
+    for _ in range(KNOWN_CALLS):
+        own.health["a"].speak(0.001)
+    assert (await ask(own))[0] == "word word "
+
+
+@pytest.mark.parametrize(
+    ("first_s", "second_s", "limits"),
+    [
+        (60, 0, {"first_token_timeout_s": SHORT_S}),
+        (60, 0, {"stall_timeout_s": SHORT_S}),
+        (0, 60, {"stall_timeout_s": SHORT_S, "first_token_timeout_s": 60}),
+    ],
+)
+async def test_one_with_a_limit_is_cut_and_its_call_is_closed(
+    first_s: float, second_s: float, limits: dict[str, float]
+):
+    with pytest.raises(WorkerUnavailable, match="a said nothing for too long"):
+        await ask(slow(first_s, second_s, **limits))
+    assert Slow.n_open == 0
+
+
+async def test_a_limit_for_the_first_word_is_none_for_the_others():
+    assert (await ask(slow(0, SHORT_S * 2, first_token_timeout_s=SHORT_S)))[0] == "word word "
