@@ -53,10 +53,11 @@ class SharedCircuits:
     Args:
         store: of this replica.
         health: of its workers.
+        patience_s: see `PATIENCE_S`.
     """
 
-    def __init__(self, store: ReplicaStore, health: Health) -> None:
-        self._store, self._health = store, health
+    def __init__(self, store: ReplicaStore, health: Health, patience_s: float = PATIENCE_S) -> None:
+        self._store, self._health, self._patience_s = store, health, patience_s
         self._written = dict[Identity, Opening]()
         self._heard = set[Identity]()
         """Workers that are left alone on another's word."""
@@ -76,7 +77,7 @@ class SharedCircuits:
                 await task
         if self._written:
             with suppress(*OUTAGES):
-                async with asyncio.timeout(PATIENCE_S):
+                async with asyncio.timeout(self._patience_s):
                     await self._write({})
 
     async def _look_on(self) -> None:
@@ -101,7 +102,7 @@ class SharedCircuits:
         await self._store.database()  # the first time its schema is made, which takes as long as it takes
         workers = self._health.workers()
         own = {worker: health.opening for worker, health in workers.items() if health.opening is not None}
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(self._patience_s):
             if own != self._written:
                 await self._write(own)
             elsewhere = await self._read([digest(worker) for worker in workers])

@@ -15,7 +15,7 @@ from conductor.model.call import Call
 from conductor.model.messages import Message
 from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import Address, parse_address, sqlite_address
-from serving.health import RECENT_S, Health, Opening, WorkerHealth
+from serving.health import Health, Opening, WorkerHealth
 from serving.pool import Pool, build_pool
 from serving.runs.shared_circuits import SharedCircuits
 from serving.settings.settings import parse
@@ -29,6 +29,7 @@ UNAVAILABLE: dict[str, Any] = {"error": "unavailable"}
 DOWN: dict[str, Any] = {"name": "a", "replies": [UNAVAILABLE], "fallbacks": ["b"], "retry": {"attempts": 1}}
 WELL = DOWN | {"replies": ["Well."]}
 INSTEAD: dict[str, Any] = {"name": "b", "replies": ["Instead."]}
+RECENT_S = 600.0
 WITHIN_S = 3.0
 """Two looks, and some for a busy machine."""
 
@@ -70,7 +71,9 @@ class Replica:
 
 
 @asynccontextmanager
-async def replicas(address: Address, *workers: dict[str, Any]) -> AsyncGenerator[list[Replica]]:
+async def replicas(
+    address: Address, *workers: dict[str, Any], patience_s: float = 60.0
+) -> AsyncGenerator[list[Replica]]:
     """Routers over one store, each with its own `a`; they look when they are told."""
     async with AsyncExitStack() as stack:
         found: list[Replica] = []
@@ -78,10 +81,16 @@ async def replicas(address: Address, *workers: dict[str, Any]) -> AsyncGenerator
             health, store = Health(), ReplicaStore(address)
             stack.push_async_callback(store.aclose)
             settings = {"workers": [{"kind": "scripted"} | each for each in (own, INSTEAD)]}
-            circuits = SharedCircuits(store, health)
+            circuits = SharedCircuits(store, health, patience_s)
             stack.push_async_callback(circuits.aclose)
             found.append(Replica(build_pool(parse(settings), {}, {}, health), health, store, circuits))
         yield found
+
+
+@pytest.fixture
+def slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that what is recent stays so on a busy machine."""
+    monkeypatch.setattr("serving.health.RECENT_S", RECENT_S)
 
 
 @pytest.fixture
@@ -140,6 +149,7 @@ async def test_then_one_probe_a_router_finds_out(address: Address):
         )
 
 
+@pytest.mark.usefixtures("slowly")
 async def test_a_router_that_is_answered_does_not_open_because_another_s_network_is_broken(address: Address):
     async with replicas(address, DOWN, WELL | {"replies": ["Well.", "Well.", UNAVAILABLE]}) as (one, other):
         assert await other.ask() == "Well."
@@ -157,6 +167,7 @@ async def test_a_router_that_is_answered_does_not_open_because_another_s_network
         assert other.a.circuit == "closed"
 
 
+@pytest.mark.usefixtures("slowly")
 async def test_an_answer_before_the_opening_counts_until_a_call_fails_or_for_a_while(address: Address):
     async with replicas(address, DOWN, WELL | {"replies": ["Well.", UNAVAILABLE]}, WELL) as (
         one,
@@ -249,7 +260,7 @@ async def test_a_row_of_numbers_that_nothing_can_be_taken_from_is_ignored(addres
 
 
 async def test_a_store_that_does_not_answer_is_away_until_it_does(address: Address):
-    async with replicas(address, DOWN, WELL) as (one, other):
+    async with replicas(address, DOWN, WELL, patience_s=2.0) as (one, other):
         await one.ask(3)
         for each in (one, other):
             await each.circuits.look()
