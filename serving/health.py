@@ -1,13 +1,15 @@
 """How the newest calls of each worker ended, and how soon they said something.
 
 `serving/layers/watched.py` fills it, once for each call as it is sent: waits for a slot or a retry do not
-count. The gauges of `serving/runs/service.py` read it. Knows no pool and no wire.
+count. The gauges of `serving/runs/service.py` read it. Knows no pool and no wire, and not how other replicas
+are heard of (`serving/runs/shared_circuits.py`).
 """
 
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import ceil
+from math import ceil, inf
 from typing import Literal, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -19,6 +21,8 @@ MOST_ASKED_REST_S = 300.0
 """As long as it may ask to be left alone."""
 PROBE_S = 30.0
 """So long the answer to a probe is waited for, before another call may probe."""
+RECENT_S = 10.0
+"""So long a whole answer counts for more than what other replicas say of a worker, unless a call has failed since."""
 Circuit = Literal["closed", "half_open", "open"]
 """`open`: its newest calls failed, and it is left alone where another can be asked; `half_open`: the next call
 finds out whether it is well again."""
@@ -45,6 +49,19 @@ def _newest_seconds() -> deque[float]:
     return deque(maxlen=WINDOW)
 
 
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """A circuit that a replica has opened, by this process's `time.monotonic`.
+
+    Args:
+        since_s: when it opened; a probe that fails does not change that.
+        until_s: when the next probe is due.
+    """
+
+    since_s: float
+    until_s: float
+
+
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class WorkerHealth:
     """One worker's newest calls. Calls that say nothing of the worker are not counted: their clients left,
@@ -59,6 +76,12 @@ class WorkerHealth:
     """Until then it is better left alone, by `time.monotonic`, where another one can be asked."""
     spoke_at_s: float = 0.0
     """When the newest first token came, by `time.monotonic`."""
+    succeeded_at_s: float = -inf
+    """When the newest whole answer came, likewise."""
+    opening: Opening | None = None
+    """Of the circuit, by calls of this replica."""
+    elsewhere: Sequence[Opening] = ()
+    """What other replicas have open of it now."""
     _outcomes: deque[bool] = field(default_factory=_newest_outcomes)
     _first_token_s: deque[float] = field(default_factory=_newest_seconds)
 
@@ -71,24 +94,44 @@ class WorkerHealth:
         """Count a whole answer. It ends a rest that failures have begun, and none that the worker asked for."""
         if self.circuit != "closed":
             self.rests_until_s = 0.0
-        self.failures_in_a_row = 0
+        self.failures_in_a_row, self.opening = 0, None
+        self.succeeded_at_s = time.monotonic()
         self._outcomes.append(True)
 
     def fail(self, rest_s: float = 0.0) -> None:
         """Count a call that the worker failed; by what it said it is better left alone for `rest_s`."""
         self.failures_in_a_row += 1
         self._outcomes.append(False)
-        rest_s = min(rest_s, MOST_ASKED_REST_S)
-        if (more := self.failures_in_a_row - FAILURES_BEFORE_REST) >= 0:
-            rest_s = max(rest_s, min(MOST_REST_S, FIRST_REST_S * 2.0 ** min(more, 8)))
-        self.rests_until_s = max(self.rests_until_s, time.monotonic() + rest_s)
+        now_s, rest_s = time.monotonic(), min(rest_s, MOST_ASKED_REST_S)
+        more = self.failures_in_a_row - FAILURES_BEFORE_REST
+        if more >= 0 or self.is_open_elsewhere:
+            rest_s = max(rest_s, min(MOST_REST_S, FIRST_REST_S * 2.0 ** min(max(more, 0), 8)))
+        self.rests_until_s = max(self.rests_until_s, now_s + rest_s)
+        if more >= 0:
+            since_s = self.opening.since_s if self.opening else now_s
+            self.opening = Opening(since_s, self.rests_until_s)
 
     @property
     def circuit(self) -> Circuit:
         """Whether calls are sent to it where another worker can be asked."""
-        if self.failures_in_a_row < FAILURES_BEFORE_REST:
+        if self.failures_in_a_row < FAILURES_BEFORE_REST and not self.is_open_elsewhere:
             return "closed"
         return "open" if self.rest_s else "half_open"
+
+    @property
+    def is_open_elsewhere(self) -> bool:
+        """Whether what another replica has open of it holds here; it may be open by our own calls as well."""
+        return bool(self._believed())
+
+    def _believed(self) -> Sequence[Opening]:
+        """What holds here of `elsewhere`. A whole answer of our own since says that only the other's way to the worker
+        is broken; one shortly before is taken to say so until a call fails here too.
+        """
+        if not self.elsewhere:
+            return ()
+        if not self.failures_in_a_row and time.monotonic() - self.succeeded_at_s < RECENT_S:
+            return ()
+        return [each for each in self.elsewhere if each.since_s > self.succeeded_at_s]
 
     def begin_call(self) -> None:
         """A call is about to be sent. Of a worker that may be well again it is the only one until it has
@@ -100,7 +143,8 @@ class WorkerHealth:
     @property
     def rest_s(self) -> float:
         """How long it is better left alone yet; 0: it can be asked."""
-        return max(0.0, self.rests_until_s - time.monotonic())
+        until_s = max([self.rests_until_s, *(each.until_s for each in self._believed())])
+        return max(0.0, until_s - time.monotonic())
 
     @property
     def successes(self) -> int:
@@ -144,3 +188,7 @@ class Health:
     def of(self, worker: Identity) -> WorkerHealth:
         """What is known of `worker`; an empty one where no pool has it yet."""
         return self._workers.setdefault(worker, WorkerHealth())
+
+    def workers(self) -> dict[Identity, WorkerHealth]:
+        """All that a pool has."""
+        return dict(self._workers)

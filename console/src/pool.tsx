@@ -22,6 +22,7 @@ interface WorkerState {
   succeeded: number;
   failed: number;
   rests_s: number;
+  opened_elsewhere: boolean;
   first_token_p50_s: number | null;
   first_token_p95_s: number | null;
 }
@@ -35,7 +36,7 @@ function priceOf(worker: ModelInfo): string {
 
 /** In words; `open`: too many of its calls failed, and it is called no more for a while. */
 function stateOf(worker: WorkerState, circuit: ModelInfo["podium"]["circuit"]): string {
-  if (worker.rests_s) return `rests for ${seconds(worker.rests_s)}`;
+  if (worker.rests_s) return `rests for ${seconds(worker.rests_s)}${worker.opened_elsewhere ? ": it fails at another router" : ""}`;
   return { open: "not called: its calls failed", half_open: "on trial", closed: "well" }[circuit ?? "closed"];
 }
 

@@ -19,7 +19,9 @@ Json = dict[str, Any]
 
 @router.get("/v1/workers")
 async def workers(request: Request) -> Response:
-    """Each worker's slots and its newest calls, as this router knows them; others know their own."""
+    """Each worker's slots and its newest calls, as this router knows them; others know their own, and are
+    told what circuits are open.
+    """
     caller_of(request).require(Scope.ADMIN)
     service: Service = request.app.state.service
     return success({"object": "list", "data": [_worker(service.pool, name) for name in service.pool.members]})
@@ -36,6 +38,8 @@ def _worker(pool: Pool, name: str) -> Json:
         "succeeded": health.successes,
         "failed": health.failures,
         "rests_s": seconds(health.rest_s),
+        "circuit": health.circuit,
+        "opened_elsewhere": health.is_open_elsewhere,
         "first_token_p50_s": seconds(health.first_token_s(0.5)),
         "first_token_p95_s": seconds(health.first_token_s(0.95)),
     }

@@ -346,6 +346,20 @@ budget_alert = Table(
     ),
     comment="each threshold of a budget that was passed, once in its day or month",
 )
+circuit = Table(
+    "circuit",
+    metadata,
+    Column(
+        "identity", Text, primary_key=True, comment="a hash of the worker's name, kind, model and address"
+    ),
+    Column("owner", Text, primary_key=True, comment="the replica that opened it"),
+    Column(
+        "worker", Text, nullable=False, comment="its name, and that of the deployment where it has several"
+    ),
+    Column("since_us", BigInteger, nullable=False, comment="by the database's clock"),
+    Column("until_us", BigInteger, nullable=False, comment="when the owner tries again, likewise"),
+    comment="workers that fail at a replica; gone when they answer it, or a while after until_us",
+)
 run_event = Table(
     "run_event",
     metadata,

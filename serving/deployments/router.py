@@ -32,6 +32,7 @@ from serving.runs.database_conversations import DatabaseConversations
 from serving.runs.database_store import DatabaseStore
 from serving.runs.live_settings import LiveSettings
 from serving.runs.service import Service
+from serving.runs.shared_circuits import SharedCircuits
 from serving.settings.price_table import with_known_prices
 from serving.settings.settings import Settings, parse
 from serving.settings.source import SettingsSource
@@ -72,6 +73,7 @@ class Router:
         batches = MemoryBatchStore() if self._records is None else DatabaseBatchStore(self._store)
         self._batches = Batches(batches, self._service, policies)
         self._webhooks = BudgetWebhooks(self._store, lambda: self._service.pool.settings.webhooks, os.environ)
+        self._circuits = SharedCircuits(self._store, self._health)
         known = SettingsSource(**source) if source else None
         self._live = LiveSettings(
             self._service, self._settings, self._build_pool, known, complete=self._with_prices
@@ -119,6 +121,7 @@ class Router:
                 self._records.start()
             self._webhooks.start()
             self._batches.start()
+            self._circuits.start()
             self._live.start()
             self._draining = asyncio.create_task(leave_in_time(self._service.leave_all), name="draining")
 
@@ -130,6 +133,7 @@ class Router:
         await self._webhooks.aclose()
         await self._batches.aclose()
         await self._service.aclose()
+        await self._circuits.aclose()
         await self._store.aclose()
         await self._directory.aclose()
 

@@ -213,7 +213,7 @@ WORKER_CIRCUIT = Instrument(
     "gauge",
     "podium.worker.circuit",
     "1",
-    "Of a router replica: 0 closed; 1 open, the worker is left alone where another can be asked; 0.5 half-open.",
+    "Of a router replica, also on the word of others: 0 closed; 1 open, the worker is left alone where another can be asked; 0.5 half-open.",
     (spans.WORKER,),
 )
 WORKER_FIRST_TOKEN = Instrument(

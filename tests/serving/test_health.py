@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import time
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from conductor.errors import WorkerError
 from conductor.model.call import Call
 from conductor.model.messages import Message
-from serving.health import WINDOW, Health, WorkerHealth
+from serving.health import FIRST_REST_S, WINDOW, Health, Opening, WorkerHealth
 from serving.pool import Pool, build_pool
 from serving.runs.service import Service
 from serving.settings.settings import parse
@@ -159,6 +160,16 @@ def test_shares_and_quantiles_are_of_the_newest_calls() -> None:
     assert health.first_token_s(0.5) == pytest.approx(0.5, abs=0.01)
     assert health.first_token_s(0.95) == pytest.approx(0.95, abs=0.01)
     assert health.first_token_s(0) == 0
+
+
+def test_a_call_that_fails_on_another_replica_s_word_rests_like_one_of_an_open_circuit() -> None:
+    health, now_s = WorkerHealth(), time.monotonic()
+    health.elsewhere = (Opening(now_s - 60, now_s - 1),)
+    assert (health.circuit, health.rest_s) == ("half_open", 0)
+    health.fail()
+    assert health.circuit == "open"
+    assert health.rest_s == pytest.approx(FIRST_REST_S, abs=1)
+    assert health.opening is None, "one failure is no opening of its own"
 
 
 async def test_the_gauges_have_a_series_for_each_quantile() -> None:

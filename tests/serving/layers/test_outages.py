@@ -131,6 +131,16 @@ async def test_where_nobody_is_well_they_are_asked_all_the_same():
     assert [len(script(own, name).calls) for name in "ab"] == [5, 5]
 
 
+async def test_a_worker_that_stands_alone_is_always_asked_and_no_call_waits_for_a_probe():
+    own = pool(DOWN | {"retry": {"attempts": 1}})
+    for _ in range(5):
+        await fail(own)
+    assert own.health["a"].circuit == "open"
+    own.health["a"].rests_until_s = 0.0
+    await asyncio.gather(*(fail(own) for _ in range(5)))
+    assert len(script(own, "a").calls) == 10
+
+
 async def test_a_worker_that_asked_for_a_rest_gets_it():
     busy = {"error": "busy", "retry_after_s": 5}
     own = pool(DOWN | {"replies": [busy], "fallbacks": ["b"]}, INSTEAD)

@@ -1,0 +1,327 @@
+"""A worker that fails at one router is left alone at the others, which have not paid for finding out."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from conductor.model.call import Call
+from conductor.model.messages import Message
+from serving.accounts.replica_store import ReplicaStore
+from serving.database.address import Address, parse_address, sqlite_address
+from serving.health import Health, Opening, WorkerHealth
+from serving.pool import Pool, build_pool
+from serving.runs.shared_circuits import SharedCircuits
+from serving.settings.settings import parse
+from serving.workers.scripted import ScriptedWorker
+from tests.databases import Postgres
+from tests.serving.api.served import served, team
+from tests.serving.states import until
+
+CALL = Call((Message.of("user", "hi"),))
+UNAVAILABLE: dict[str, Any] = {"error": "unavailable"}
+DOWN: dict[str, Any] = {"name": "a", "replies": [UNAVAILABLE], "fallbacks": ["b"], "retry": {"attempts": 1}}
+WELL = DOWN | {"replies": ["Well."]}
+INSTEAD: dict[str, Any] = {"name": "b", "replies": ["Instead."]}
+RECENT_S = 600.0
+WITHIN_S = 3.0
+"""Two looks, and some for a busy machine."""
+
+
+@dataclass
+class Replica:
+    """A router's pool, and its part in telling of circuits."""
+
+    pool: Pool
+    health: Health
+    store: ReplicaStore
+    circuits: SharedCircuits
+
+    @property
+    def a(self) -> WorkerHealth:
+        return self.pool.health["a"]
+
+    @property
+    def calls(self) -> int:
+        found = next(client for client in self.pool.clients if client.name == "a")
+        assert isinstance(found, ScriptedWorker)
+        return len(found.calls)
+
+    async def ask(self, n: int = 1) -> str:
+        """What the last of `n` requests is answered."""
+        answer = ""
+        for _ in range(n):
+            async with self.pool.members["a"].worker.open(CALL) as reply:
+                answer = "".join([delta.text async for delta in reply])
+        return answer
+
+    async def execute(self, sql: str, **values: Any) -> None:
+        async with (await self.store.database()).writing() as connection:
+            await connection.execute(text(sql), values)
+
+    async def rows(self) -> list[Any]:
+        async with (await self.store.database()).reading() as connection:
+            return list(await connection.execute(text("SELECT * FROM circuit ORDER BY worker")))
+
+
+@asynccontextmanager
+async def replicas(
+    address: Address, *workers: dict[str, Any], patience_s: float = 60.0
+) -> AsyncGenerator[list[Replica]]:
+    """Routers over one store, each with its own `a`; they look when they are told."""
+    async with AsyncExitStack() as stack:
+        found: list[Replica] = []
+        for own in workers:
+            health, store = Health(), ReplicaStore(address)
+            stack.push_async_callback(store.aclose)
+            settings = {"workers": [{"kind": "scripted"} | each for each in (own, INSTEAD)]}
+            circuits = SharedCircuits(store, health, patience_s)
+            stack.push_async_callback(circuits.aclose)
+            found.append(Replica(build_pool(parse(settings), {}, {}, health), health, store, circuits))
+        yield found
+
+
+@pytest.fixture
+def slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that what is recent stays so on a busy machine."""
+    monkeypatch.setattr("serving.health.RECENT_S", RECENT_S)
+
+
+@pytest.fixture
+def address(postgres: Postgres) -> Address:
+    return postgres.make_database()
+
+
+async def test_a_circuit_that_opens_or_closes_at_one_router_does_so_at_the_others_within_a_second(
+    address: Address, caplog: pytest.LogCaptureFixture
+):
+    recovers = DOWN | {"replies": [UNAVAILABLE] * 3 + ["Well."]}
+    async with replicas(address, recovers, WELL) as (one, other):
+        for each in (one, other):
+            await each.store.database()
+            each.circuits.start()
+        await one.ask(3)
+        await until(lambda: other.a.circuit == "open", "it is told", WITHIN_S)
+        assert other.a.is_open_elsewhere
+        assert other.a.rest_s == pytest.approx(one.a.rest_s, abs=0.5)
+        assert (await other.ask(), other.calls) == ("Instead.", 0)
+        one.a.rests_until_s = 0.0
+        assert await one.ask() == "Well."
+        await until(lambda: other.a.circuit == "closed", "it is told of the end, too", WITHIN_S)
+        assert (await other.ask(), other.a.rest_s) == ("Well.", 0.0)
+    said = [record.message for record in caplog.records if record.name == "podium"]
+    assert [" ".join(each.split()[:4]) for each in said] == ["a fails at another", "a is no more"]
+
+
+async def test_a_call_that_stands_alone_is_made_all_the_same(address: Address):
+    alone = {key: value for key, value in WELL.items() if key != "fallbacks"}
+    async with replicas(address, DOWN, alone) as (one, other):
+        await one.ask(3)
+        await one.circuits.look()
+        await other.circuits.look()
+        assert other.a.circuit == "open"
+        assert await other.ask() == "Well."
+        assert other.a.circuit == "closed", "its own answer counts for more"
+
+
+async def test_then_one_probe_a_router_finds_out(address: Address):
+    async with replicas(address, DOWN, WELL | {"delay_s": 0.05}, DOWN) as (one, well, down):
+        await one.ask(3)
+        await one.circuits.look()
+        await one.execute("UPDATE circuit SET until_us = since_us")
+        for each in (well, down):
+            await each.circuits.look()
+            assert each.a.circuit == "half_open"
+        answers = await asyncio.gather(*(well.ask() for _ in range(20)))
+        assert sorted(answers) == ["Instead."] * 19 + ["Well."]
+        assert well.a.circuit == "closed", "though the other's is not"
+        assert await down.ask(20) == "Instead."
+        assert (down.calls, down.a.circuit) == (1, "open")
+        await down.circuits.look()
+        assert [row.owner for row in await one.rows()] == [one.store.owner], (
+            "one failure is no opening of its own"
+        )
+
+
+@pytest.mark.usefixtures("slowly")
+async def test_a_router_that_is_answered_does_not_open_because_another_s_network_is_broken(address: Address):
+    async with replicas(address, DOWN, WELL | {"replies": ["Well.", "Well.", UNAVAILABLE]}) as (one, other):
+        assert await other.ask() == "Well."
+        await one.ask(3)
+        await one.circuits.look()
+        await other.circuits.look()
+        assert other.a.circuit == "closed", "it was answered just before"
+        assert await other.ask() == "Well."
+        await other.ask()
+        assert (other.a.failures_in_a_row, other.a.circuit) == (1, "closed"), "it was answered since"
+        one.a.rests_until_s = 0.0
+        await one.ask()  # its probe fails, and the opening is the same
+        await one.circuits.look()
+        await other.circuits.look()
+        assert other.a.circuit == "closed"
+
+
+@pytest.mark.usefixtures("slowly")
+async def test_an_answer_before_the_opening_counts_until_a_call_fails_or_for_a_while(address: Address):
+    async with replicas(address, DOWN, WELL | {"replies": ["Well.", UNAVAILABLE]}, WELL) as (
+        one,
+        fails,
+        rests,
+    ):
+        for each in (fails, rests):
+            await each.ask()
+        await one.ask(3)
+        await one.circuits.look()
+        for each in (fails, rests):
+            await each.circuits.look()
+            assert each.a.circuit == "closed"
+        await fails.ask()
+        assert fails.a.circuit == "open", "one failed call is enough where another router says so too"
+        rests.a.succeeded_at_s -= RECENT_S
+        assert rests.a.circuit == "open"
+
+
+async def test_what_is_told_is_the_worker_and_nothing_else_and_it_goes_with_the_router(address: Address):
+    async with replicas(address, DOWN, WELL) as (one, other):
+        await one.ask(3)
+        await one.circuits.look()
+        (row,) = await other.rows()
+        assert set(row._mapping) == {"identity", "owner", "worker", "since_us", "until_us"}
+        assert (row.worker, row.owner) == ("a", one.store.owner)
+        await one.circuits.aclose()
+        assert await other.rows() == []
+
+
+async def test_another_model_under_the_same_name_is_another_worker(address: Address):
+    moved = {"name": "a", "kind": "openai", "model": "m", "base_url": "http://127.0.0.1:1/v1"}
+    async with replicas(address, DOWN, moved, WELL) as (one, other, same):
+        await one.ask(3)
+        await one.circuits.look()
+        for each in (other, same):
+            await each.circuits.look()
+        assert (other.a.circuit, same.a.circuit) == ("closed", "open")
+        await other.pool.aclose()
+
+
+async def test_each_deployment_is_told_by_itself(address: Address):
+    places = [{"name": name, "base_url": f"http://127.0.0.1:1/{name}"} for name in ("east", "west")]
+    api = {"name": "a", "kind": "openai", "model": "m", "deployments": places}
+    async with replicas(address, api, api) as (one, other):
+        health = {worker.name: own for worker, own in one.health.workers().items()}
+        for _ in range(3):
+            health["a@east"].fail()
+        await one.circuits.look()
+        await other.circuits.look()
+        told = {worker.name: own.circuit for worker, own in other.health.workers().items()}
+        assert told == {"a": "closed", "a@east": "open", "a@west": "closed", "b": "closed"}
+        for each in (one, other):
+            await each.pool.aclose()
+
+
+@pytest.mark.parametrize(
+    ("since_s", "until_s"),
+    [(-600, -120), (-1, 86_400), (60, 90), (-1, 9e12), (-9e12, -9e12)],
+    ids=["stale", "too long", "not begun", "endless", "ancient"],
+)
+async def test_a_stale_or_hostile_row_is_ignored_and_goes_with_the_next_one_written(
+    address: Address, since_s: float, until_s: float
+):
+    async with replicas(address, DOWN, WELL) as (one, other):
+        await one.ask(3)
+        await one.circuits.look()
+        now = "(extract(epoch from clock_timestamp()) * 1000000)::bigint"
+        await one.execute(
+            f"UPDATE circuit SET since_us = {now} + cast(:since as bigint), until_us = {now} + cast(:until as bigint)",
+            since=int(since_s * 1e6),
+            until=int(until_s * 1e6),
+        )
+        await other.circuits.look()
+        assert other.a.circuit == "closed"
+        await other.ask()
+        for _ in range(3):
+            other.a.fail()
+        await other.circuits.look()
+        assert [row.owner for row in await other.rows()] == [other.store.owner]
+
+
+async def test_a_row_of_numbers_that_nothing_can_be_taken_from_is_ignored(address: Address):
+    async with replicas(address, DOWN, WELL) as (one, other):
+        await one.ask(3)
+        await one.circuits.look()
+        await one.execute("UPDATE circuit SET since_us = -9223372036854775808")
+        await other.circuits.look()
+        assert other.a.circuit == "closed"
+
+
+async def test_a_store_that_does_not_answer_is_away_until_it_does(address: Address):
+    async with replicas(address, DOWN, WELL, patience_s=2.0) as (one, other):
+        await one.ask(3)
+        for each in (one, other):
+            await each.circuits.look()
+        assert other.a.circuit == "open"
+        async with (await one.store.database()).writing() as connection:
+            await connection.execute(text("LOCK TABLE circuit IN ACCESS EXCLUSIVE MODE"))
+            looking = asyncio.create_task(other.circuits.look())
+            other.a.elsewhere = ()
+            assert await other.ask() == "Well."
+            with pytest.raises(TimeoutError):
+                await looking
+        await other.circuits.look()
+        assert other.a.elsewhere
+
+
+async def test_where_the_store_goes_away_circuits_are_each_router_s_own_and_no_call_fails(
+    address: Address, caplog: pytest.LogCaptureFixture
+):
+    async with replicas(address, DOWN, WELL) as (one, other):
+        await one.ask(3)
+        await one.circuits.look()
+        other.circuits.start()
+        await until(lambda: other.a.circuit == "open")
+        await one.execute("DROP TABLE circuit")
+        await until(lambda: other.a.circuit == "closed")
+        assert (await other.ask(), other.calls) == ("Well.", 1)
+        assert one.a.circuit == "open", "its own"
+    said = [record.message for record in caplog.records if "not shared" in record.message]
+    assert len(said) == 1
+
+
+async def test_a_store_that_never_was_there_changes_nothing(caplog: pytest.LogCaptureFixture):
+    nowhere = parse_address("postgresql://podium:secret@127.0.0.1:1/podium")
+    async with replicas(nowhere, DOWN) as (one,):
+        one.circuits.start()
+        await until(lambda: "not shared" in caplog.text)
+        assert await one.ask(5) == "Instead."
+        assert (one.calls, one.a.circuit) == (3, "open")
+    assert "secret" not in caplog.text
+
+
+async def test_the_list_of_workers_says_who_opened_a_circuit():
+    async with served(team()) as it:
+        now_s = time.monotonic()
+        it.service.pool.health["a"].elsewhere = (Opening(now_s, now_s + 60),)
+        for _ in range(3):
+            it.service.pool.health["b"].fail()
+        told = {each["id"]: each for each in (await it.http.get("/v1/workers")).json()["data"]}
+        assert [(told[id]["circuit"], told[id]["opened_elsewhere"]) for id in "abc"] == [
+            ("open", True),
+            ("open", False),
+            ("closed", False),
+        ]
+        assert told["a"]["failed"] == 0
+        models = {each["id"]: each for each in (await it.http.get("/v1/models")).json()["data"]}
+        assert models["a"]["podium"]["circuit"] == "open"
+
+
+async def test_a_file_of_one_machine_is_not_asked(tmp_path: Path):
+    async with replicas(sqlite_address(tmp_path / "podium.db"), DOWN) as (one,):
+        one.circuits.start()
+        await one.ask(3)
+        await asyncio.sleep(0)
+        assert not (tmp_path / "podium.db").exists()
