@@ -188,7 +188,8 @@ class ScriptedWorker:
         found = ((text.find(stop), stop) for stop in call.sampling.stop if stop and stop in text)
         at, stop = min(found, default=(len(text), None))
         if not text.startswith(call.prefix):
-            raise WorkerUnavailable(f"{self.name} has another answer than the one begun.", worker=self.name)
+            message = f"{self.name} has another answer than the one begun."
+            raise WorkerUnavailable(message, worker=self.name, only_this_call=True)
         text = text[len(call.prefix) : at]
         thoughts = [] if call.prefix else TOKEN.findall(reply.reasoning)
         pieces = [Delta(reasoning=thought, model=self.model) for thought in thoughts]

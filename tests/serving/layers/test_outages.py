@@ -13,6 +13,7 @@ from conductor.model.reply import Reply
 from serving.health import PROBE_S, WINDOW, Health, WorkerHealth
 from serving.layers.first_token_limit import KNOWN_CALLS, LEAST_S, START_S, usual_limit_s
 from serving.layers.retry_budget import RESERVE, RetryBudget
+from serving.layers.seam import MARK
 from serving.layers.watched import Watched
 from serving.pool import Pool, build_pool
 from serving.settings.settings import Settings, parse
@@ -26,6 +27,7 @@ from tests.wires.server import Answer, serving
 CALL = Call((Message.of("user", "hi"),))
 DOWN: dict[str, Any] = {"name": "a", "kind": "scripted", "replies": [{"error": "unavailable"}]}
 QUICK = {"first_wait_s": 0.001, "max_wait_s": 0.002}
+ONCE = {"attempts": 1}
 
 
 def pool(*workers: dict[str, Any]) -> Pool:
@@ -40,8 +42,8 @@ def script(of: Pool, name: str) -> ScriptedWorker:
     return found
 
 
-async def ask(of: Pool, name: str = "a") -> tuple[str, Reply]:
-    async with of.members[name].worker.open(CALL) as reply:
+async def ask(of: Pool, name: str = "a", call: Call = CALL) -> tuple[str, Reply]:
+    async with of.members[name].worker.open(call) as reply:
         return "".join([delta.text async for delta in reply]), reply
 
 
@@ -218,3 +220,35 @@ async def test_calls_that_are_slower_than_usual_are_no_failures_while_others_are
     for _ in range(3):
         await ask_slowly()
     assert health.circuit == "open", "nobody was answered: it is down"
+
+
+REST = replace(CALL, prefix="The first half of an answer")
+
+
+@pytest.mark.parametrize("kind", ["openai", "scripted"])
+async def test_a_model_that_does_not_go_on_with_an_answer_is_no_worker_that_is_down(kind: str):
+    async with serving(
+        OpenAIWire(), *[Answer(text="Something else, from the start. " * 20)] * 10
+    ) as upstream:
+        own = pool(api(upstream.url, retry=ONCE) if kind == "openai" else {"name": "a", "retry": ONCE})
+        health = own.health["a"]
+        for _ in range(3):
+            with pytest.raises(WorkerUnavailable):
+                await ask(own, call=REST)
+        assert (health.circuit, health.failures, health.successes) == ("closed", 0, 0)
+        for _ in range(3):
+            health.fail()
+        with pytest.raises(WorkerUnavailable):
+            await ask(own, call=REST)
+        assert (health.circuit, health.failures) == ("open", 3), "nor does it say that it is well again"
+        await own.aclose()
+
+
+async def test_a_worker_that_breaks_off_while_it_is_asked_to_go_on_is_down():
+    async with serving(OpenAIWire(), *[Answer(text=f"{MARK} The", end_after=2)] * 3) as upstream:
+        own = pool(api(upstream.url, retry=ONCE))
+        for _ in range(3):
+            with pytest.raises(WorkerUnavailable):
+                await ask(own, call=REST)
+        assert own.health["a"].circuit == "open"
+        await own.aclose()
