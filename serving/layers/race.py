@@ -41,7 +41,7 @@ class Race:
             await _any_of(self._tries, after_s)
             if not self._tries[0].has_ended and may_hedge() and await self._hold():
                 site = replace(self._call.site, attempt=self._call.site.attempt + 1)
-                hedge = replace(self._paid_together, site=site, on_wait=None)
+                hedge = replace(self._paid_together, site=site, on_wait=None, on_turn=None)
                 self._tries.append(_Try(self._worker, hedge, is_hedge=True))
             winner = await self._winner()
             reply = winner.opened.result()
