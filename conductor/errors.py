@@ -157,6 +157,9 @@ class WorkerUnavailable(WorkerError):
     """Not reachable, cut off in mid-stream, answered nonsense, or failed inside (5xx)."""
 
     retryable = True
+    only_this_call: bool = False
+    """Whether it says nothing of other calls, as where the answer was not the one that was asked for; else they
+    would probably fail too."""
 
 
 class WorkerBusy(WorkerError):

@@ -133,12 +133,14 @@ class WorkerHealth:
             return ()
         return [each for each in self.elsewhere if each.since_s > self.succeeded_at_s]
 
-    def begin_call(self) -> None:
+    def begin_call(self) -> bool:
         """A call is about to be sent. Of a worker that may be well again it is the only one until it has
-        ended, or has taken `PROBE_S`.
+        ended, or has taken `PROBE_S`: whether it is that one.
         """
-        if self.circuit == "half_open":
+        is_probe = self.circuit == "half_open"
+        if is_probe:
             self.rests_until_s = time.monotonic() + PROBE_S
+        return is_probe
 
     @property
     def rest_s(self) -> float:

@@ -101,6 +101,9 @@ class Call:
     """What a second call for the same answer is paid from; None: none may be made."""
     on_wait: Callable[[], AbstractContextManager[None]] | None = field(default=None, compare=False)
     """Entered while the call waits for its turn: whoever leaves then pays nothing for it."""
+    on_turn: Callable[[], None] | None = field(default=None, compare=False)
+    """Called once its turn has come, right before it is sent: raises a `WorkerError` where it is better not made
+    any more."""
     has_stand_in: bool = field(default=False, compare=False)
     """Another worker is free to answer in its place, so that nobody need wait long for this one; never sent."""
     prefix: str = ""

@@ -14,6 +14,7 @@ from conductor.model.retries import call_again
 from conductor.model.worker import Worker
 from conductor.run.call_bound import input_bound
 from serving.health import WorkerHealth
+from serving.layers.left_alone import LeftAlone
 from serving.layers.limited import Limited
 from serving.layers.rate import Rate
 
@@ -189,4 +190,4 @@ def _may_differ(error: WorkerError) -> bool:
     """Whether another place may answer what one of them did not."""
     if isinstance(error, WorkerRefused):
         return error.every_call
-    return not isinstance(error, ContextOverflow)
+    return not isinstance(error, ContextOverflow | LeftAlone)

@@ -29,8 +29,13 @@ sentence, in the same form, as if nothing had happened. Repeat nothing else, and
 SEAM_NOTE = "It was asked to go on, and repeated the last words that were there; they were removed."
 
 
+class BrokenOff(NotContinued):
+    """What came broke off as well, before it was known whether it goes on."""
+
+
 class Continuing(Layer):
-    """`worker`, which goes on with what another call began.
+    """`worker`, which goes on with what another call began. That it does something else says nothing of whether it
+    is up: it is no failure of its health.
 
     Args:
         worker: who is called.
@@ -104,6 +109,7 @@ class Continuing(Layer):
                 detail=str(exc),
                 attempts=reply.attempts,
                 billed_at_bound=True,
+                only_this_call=not isinstance(exc, BrokenOff),
             ) from exc
         except WorkerError as exc:
             exc.billed_at_bound = True
@@ -117,7 +123,8 @@ async def _hold(seam: Seam, deltas: AsyncGenerator[Delta]) -> list[Delta]:
     """What has come once the seam is found: the words after it are in the last of them.
 
     Raises:
-        NotContinued: it does not fit, or there was no end.
+        NotContinued: it does not fit.
+        BrokenOff: there was no end.
     """
     held: list[Delta] = []
     async for delta in deltas:
@@ -126,7 +133,7 @@ async def _hold(seam: Seam, deltas: AsyncGenerator[Delta]) -> list[Delta]:
         held.append(replace(delta, text=new or "", logprobs=()))
         if new is not None:
             return held
-    raise NotContinued("It broke off before it had gone on.")
+    raise BrokenOff("It broke off before it had gone on.")
 
 
 async def _first(held: list[Delta], deltas: AsyncGenerator[Delta]) -> AsyncGenerator[Delta]:

@@ -1,7 +1,7 @@
 """Another worker instead, where one fails before its first token."""
 
 import time
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from types import MappingProxyType
@@ -14,6 +14,7 @@ from conductor.model.reply import Reply
 from conductor.model.retries import call_again
 from conductor.model.worker import Worker
 from serving.health import WorkerHealth
+from serving.layers.left_alone import LeftAlone
 from serving.layers.limited import Limited
 
 
@@ -36,7 +37,8 @@ class FailingOver:
     over like an outage.
 
     One whose circuit is open, or that asked to be left alone, is asked after all others, which is on record;
-    once its rest is over, one call tries whether it is well. So is one whose line is too long.
+    once its rest is over, one call tries whether it is well. So is one whose line is too long. A call whose turn
+    comes once the circuit has opened is not made either, where another worker is ready.
     """
 
     def __init__(
@@ -74,20 +76,27 @@ class FailingOver:
         """See `Worker.open`; `worker` of the reply says who answers, `attempts` why it is not the first."""
         async with AsyncExitStack() as opened:
             line, failed = self._last_those_that_rest(self._line(call), call)
+            passed = {each.worker for each in failed}
             first = call.site.attempt - len(failed)
-            for number, worker in enumerate(line):
+            for number, worker in enumerate(line):  # which grows by those that are left alone meanwhile
                 began_s = time.monotonic()
-                has_stand_in = any(self._is_free(other) for other in line[number + 1 :])
+                others = line[number + 1 :]
+                has_stand_in = any(self._is_free(other) for other in others)
+                on_turn = self._begin_call(worker, () if worker.name in passed else others, call)
                 try:
-                    self._begin_call(worker)
                     site = replace(call.site, attempt=first + len(failed))
-                    made = replace(call, site=site, has_stand_in=has_stand_in)
+                    made = replace(call, site=site, has_stand_in=has_stand_in, on_turn=on_turn)
                     reply = await opened.enter_async_context(worker.open(made))
                     break
+                except LeftAlone as exc:
+                    failed += exc.attempts
+                    passed.add(worker.name)
+                    line.append(worker)
+                    first -= 1  # it was not made
                 except WorkerError as exc:
                     took_s = time.monotonic() - began_s
                     is_told = isinstance(exc, ContentFiltered) and worker.name in self._telling
-                    if worker is line[-1] or is_told:
+                    if number == len(line) - 1 or is_told:
                         exc.attempts = (*failed, *exc.attempts)
                         raise
                     call = await call_again(call, exc)
@@ -97,9 +106,7 @@ class FailingOver:
             reply.attempts = (*failed, *reply.attempts)
             yield reply
 
-    def _last_those_that_rest(
-        self, line: Sequence[Worker], call: Call
-    ) -> tuple[Sequence[Worker], list[Attempt]]:
+    def _last_those_that_rest(self, line: list[Worker], call: Call) -> tuple[list[Worker], list[Attempt]]:
         """The line with those at its end that are better left alone, and what is said of that."""
         why = {worker.name: said for worker in line if (said := self._why_not(worker, call))}
         ready = [worker for worker in line if worker.name not in why]
@@ -114,7 +121,7 @@ class FailingOver:
         if not (state := self._states.get(worker.name)):
             return ""
         if (rest_s := state.health.rest_s) or worker.name == call.broken:
-            return f"for {rest_s:.1f} s more: its newest calls failed, or it asked for a rest."
+            return _resting(rest_s)
         if state.limiter.is_overfull(call.priority, call.payer):
             return f"because its line is {state.limiter.wait_s(call.payer):.1f} s long."
         return ""
@@ -123,17 +130,36 @@ class FailingOver:
         state = self._states.get(worker.name)
         return state is None or not (state.health.rest_s or state.limiter.is_full)
 
-    def _begin_call(self, worker: Worker) -> None:
-        if state := self._states.get(worker.name):
-            state.health.begin_call()
+    def _begin_call(self, worker: Worker, others: Sequence[Worker], call: Call) -> Callable[[], None] | None:
+        """Let it wait for its turn.
 
-    def _line(self, call: Call) -> Sequence[Worker]:
+        Returns:
+            What looks again, once its turn has come, at what was looked at before: whether it is left to `others`.
+        """
+        if not (state := self._states.get(worker.name)):
+            return None
+        health, began_s = state.health, time.monotonic()
+        is_probe = health.begin_call()
+
+        def look_again() -> None:
+            nonlocal is_probe
+            if is_probe:
+                return
+            if health.circuit == "open" and any(not self._why_not(other, call) for other in others):
+                took_s = time.monotonic() - began_s
+                attempt = _left_alone(worker.name, _resting(health.rest_s), took_s)
+                raise LeftAlone(attempt.message, worker=worker.name, attempts=(attempt,))
+            is_probe = health.begin_call()
+
+        return look_again
+
+    def _line(self, call: Call) -> list[Worker]:
         """Who is asked, in order: only those whom the call's permit allows; only those who see, where the
         first one does and the call shows a picture; likewise for tools and PDFs. Who wrote the newest turn that calls
         tools is first: it alone is given that turn as it was, with what its provider keeps in it.
         """
         if call.site.operation == "embeddings" or call.sampling.options.token_prompt:
-            return self._workers[:1]  # another model's vectors and tokens mean something else
+            return [self._workers[0]]  # another model's vectors and tokens mean something else
         line = [worker for worker in self._workers if call.permit.allows(worker.name)]
         if call.tools and self.name not in self._toolless:
             line = [worker for worker in line if worker.name not in self._toolless]
@@ -143,9 +169,13 @@ class FailingOver:
             line = [worker for worker in line if worker.name not in self._pdfless]
         writer = next((message.native.worker for message in reversed(call.messages) if message.native), "")
         line.sort(key=lambda worker: worker.name != writer)
-        return line or self._workers[:1]  # who says that it may not be asked
+        return line or [self._workers[0]]  # who says that it may not be asked
 
 
-def _left_alone(worker: str, why: str) -> Attempt:
+def _resting(rest_s: float) -> str:
+    return f"for {rest_s:.1f} s more: its newest calls failed, or it asked for a rest."
+
+
+def _left_alone(worker: str, why: str, took_s: float = 0.0) -> Attempt:
     message = f"{worker} was left alone {why}"
-    return Attempt(worker, "WorkerUnavailable", message, took_s=0.0, outcome="left_alone")
+    return Attempt(worker, "WorkerUnavailable", message, took_s=took_s, outcome="left_alone")

@@ -64,4 +64,4 @@ class Hedging(Layer):
 
     def _may_hedge(self) -> bool:
         """Whether a hedge may be made now; it is counted then."""
-        return self._is_idle and self._budget.spend()
+        return self._is_idle and self._health.circuit == "closed" and self._budget.spend()

@@ -22,7 +22,8 @@ class Limited(Layer):
     closed; who is next is told by `turns.py`.
 
     Nobody who waits is sent away here: a call may be the third of a run that has paid for two. Who has not begun
-    anything is not let in where the line is too long (`serving/runs/admission.py`), or goes to a fallback.
+    anything is not let in where the line is too long (`serving/runs/admission.py`), or goes to a fallback. Whose turn
+    comes is asked once more whether it is still to be made (`Call.on_turn`).
     """
 
     def __init__(self, worker: Worker, slots: int, max_wait_s: float = inf) -> None:
@@ -109,8 +110,18 @@ class Limited(Layer):
         try:
             with call.on_wait() if call.on_wait else nullcontext():
                 await self._turns.take(call.priority, call.payer)
+                self._look_again(call)
         finally:
             self.queued -= 1
+
+    def _look_again(self, call: Call) -> None:
+        """Let it be made; where it is not, its place is the next one's at once."""
+        try:
+            if call.on_turn:
+                call.on_turn()
+        except BaseException:
+            self._turns.give_back()
+            raise
 
     def _average(self, held_s: float) -> None:
         self._held_s += (held_s - self._held_s) * (NEWEST if self._held_s else 1.0)

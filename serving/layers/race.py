@@ -45,7 +45,7 @@ class Race:
             is_late = not self._tries[0].has_ended and self._places.has_other()
             if is_late and may_hedge() and await self._hold():
                 site = replace(self._call.site, attempt=self._call.site.attempt + 1)
-                hedge = replace(self._paid_together, site=site, on_wait=None)
+                hedge = replace(self._paid_together, site=site, on_wait=None, on_turn=None)
                 self._tries.append(_Try(self._worker, hedge, is_hedge=True))
             winner = await self._winner()
             reply = winner.opened.result()

@@ -4,7 +4,7 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused
+from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
 from conductor.model.call import Call
 from conductor.model.reply import Reply
 from conductor.model.worker import Worker
@@ -57,7 +57,11 @@ def _rest_s(error: WorkerError) -> float:
 
 
 def _blames_worker(error: WorkerError) -> bool:
-    """Whether other calls would fail too: not where the worker refused this prompt, or cannot hold it."""
+    """Whether other calls would fail too: not where the worker refused this prompt, cannot hold it, or did not go on
+    with what another call began.
+    """
     if isinstance(error, WorkerRefused):
         return error.every_call
+    if isinstance(error, WorkerUnavailable):
+        return not error.only_this_call
     return not isinstance(error, ContextOverflow)

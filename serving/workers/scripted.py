@@ -21,7 +21,7 @@ from serving.workers.scripted_calls import ScriptedCall, calls_of, own_turns
 from serving.workers.scripted_embedding import embed
 
 KEPT_CALLS = 1000
-OF_THE_RUN = ("on_queued", "on_failed", "refusals", "on_retry", "hedges", "on_wait")
+OF_THE_RUN = ("on_queued", "on_failed", "refusals", "on_retry", "hedges", "on_wait", "on_turn")
 """The fields of a call through which its run can be reached."""
 TOKEN = re.compile(r"\s*\S+|\s+$")
 """A token, for counting and for pacing: a word with the blanks before it."""
@@ -188,7 +188,8 @@ class ScriptedWorker:
         found = ((text.find(stop), stop) for stop in call.sampling.stop if stop and stop in text)
         at, stop = min(found, default=(len(text), None))
         if not text.startswith(call.prefix):
-            raise WorkerUnavailable(f"{self.name} has another answer than the one begun.", worker=self.name)
+            message = f"{self.name} has another answer than the one begun."
+            raise WorkerUnavailable(message, worker=self.name, only_this_call=True)
         text = text[len(call.prefix) : at]
         thoughts = [] if call.prefix else TOKEN.findall(reply.reasoning)
         pieces = [Delta(reasoning=thought, model=self.model) for thought in thoughts]

@@ -17,12 +17,13 @@ from conductor.model.usage import FREE, Price, Usage
 from conductor.model.worker import Worker
 from conductor.run.call import open_call
 from conductor.run.ledger import BudgetLedger
-from serving.health import WorkerHealth
+from serving.health import FAILURES_BEFORE_REST, WorkerHealth
 from serving.layers.balancing import Balancing, Deployment
 from serving.layers.hedging import KNOWN_CALLS, Hedging
 from serving.layers.limited import Limited
 from serving.layers.watched import Watched
 from serving.workers.vllm import Chunk, EngineCall, VllmWorker
+from tests.serving.states import until
 from tests.serving.workers.subjects import Behaviour, ScriptedEngine
 
 CALL = Call((Message.of("user", "hi"),))
@@ -135,6 +136,16 @@ async def test_none_is_made_where_slots_are_in_use_or_a_twentieth_was_hedged():
     for _ in range(10):
         await it.ask()
     assert 10 < it.inner.n_calls <= 12, "a twentieth of 50 calls"
+
+
+async def test_none_is_made_at_a_worker_whose_circuit_has_opened_meanwhile():
+    it = Hedged()
+    it.inner.delays_s = repeat(FAST * 3)
+    asking = asyncio.create_task(it.ask())
+    await until(lambda: it.inner.n_open)
+    for _ in range(FAILURES_BEFORE_REST):
+        it.health.fail()
+    assert ((await asking).output, it.inner.n_calls) == ("call 1 said so", 1)
 
 
 @pytest.mark.parametrize("pieces", [0, 1, 3])

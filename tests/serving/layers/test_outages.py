@@ -1,6 +1,7 @@
 """A worker that is down or silent costs its callers little: limits for the first token, circuits, retry budgets."""
 
 import asyncio
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -10,13 +11,17 @@ from conductor.errors import ContentFiltered, WorkerError, WorkerUnavailable
 from conductor.model.call import Call
 from conductor.model.messages import Message
 from conductor.model.reply import Reply
-from serving.health import PROBE_S, WINDOW, Health, WorkerHealth
+from serving.health import FAILURES_BEFORE_REST, PROBE_S, WINDOW, Health, WorkerHealth
+from serving.layers.balancing import Balancing, Deployment
+from serving.layers.failing_over import FailingOver
 from serving.layers.first_token_limit import KNOWN_CALLS, LEAST_S, START_S, usual_limit_s
+from serving.layers.limited import Limited
 from serving.layers.retry_budget import RESERVE, RetryBudget
+from serving.layers.seam import MARK
 from serving.layers.watched import Watched
 from serving.pool import Pool, build_pool
 from serving.settings.settings import Settings, parse
-from serving.stack import Context, lost_at_once
+from serving.stack import Context, Stack, lost_at_once
 from serving.workers.scripted import ScriptedReply, ScriptedWorker
 from tests.serving.states import until
 from tests.wires.faults import COMMENTS, SILENT, Fault, faulty
@@ -26,6 +31,7 @@ from tests.wires.server import Answer, serving
 CALL = Call((Message.of("user", "hi"),))
 DOWN: dict[str, Any] = {"name": "a", "kind": "scripted", "replies": [{"error": "unavailable"}]}
 QUICK = {"first_wait_s": 0.001, "max_wait_s": 0.002}
+ONCE = {"attempts": 1}
 
 
 def pool(*workers: dict[str, Any]) -> Pool:
@@ -40,8 +46,8 @@ def script(of: Pool, name: str) -> ScriptedWorker:
     return found
 
 
-async def ask(of: Pool, name: str = "a") -> tuple[str, Reply]:
-    async with of.members[name].worker.open(CALL) as reply:
+async def ask(of: Pool, name: str = "a", call: Call = CALL) -> tuple[str, Reply]:
+    async with of.members[name].worker.open(call) as reply:
         return "".join([delta.text async for delta in reply]), reply
 
 
@@ -55,6 +61,11 @@ def api(url: str, **settings: Any) -> dict[str, Any]:
 
 
 INSTEAD = {"name": "b", "replies": ["Instead."]}
+
+
+def is_idle(of: Pool) -> bool:
+    """Whether every place was given back, and nobody waits for one."""
+    return not any(each.open_calls or each.queued for each in of.limiters.values())
 
 
 @pytest.mark.parametrize("fault", [SILENT["headers that drip"], Fault(drips=COMMENTS["comments"])])
@@ -93,12 +104,82 @@ def test_what_a_first_token_may_take_is_learned():
 
 async def test_a_thousand_requests_hit_a_dead_worker_three_times_and_the_record_says_why_not():
     own = pool(DOWN | {"fallbacks": ["b"], "retry": QUICK}, INSTEAD)
-    answers = [await ask(own) for _ in range(1000)]
+    answers = [await ask(own)]
+    own.health["a"].rests_until_s += 600  # however long a busy machine takes for the others
+    answers += [await ask(own) for _ in range(999)]
     assert {text for text, _ in answers} == {"Instead."}
     assert len(script(own, "a").calls) == 3
     (attempt,) = answers[-1][1].attempts
     assert (attempt.worker, attempt.outcome) == ("a", "left_alone")
     assert own.health["a"].circuit == "open"
+
+
+AT_ONCE, SLOTS = 200, 64
+
+
+async def test_what_waits_for_a_worker_that_turns_out_to_be_dead_is_not_sent_to_it():
+    own = pool(DOWN | {"delay_s": 0.1, "max_concurrency": SLOTS, "fallbacks": ["b"], "retry": QUICK}, INSTEAD)
+    answers = await asyncio.gather(*(ask(own) for _ in range(AT_ONCE)))
+    assert {text for text, _ in answers} == {"Instead."}
+    assert len(script(own, "a").calls) <= SLOTS + FAILURES_BEFORE_REST
+    only_waited = [attempts for _, reply in answers if len(attempts := reply.attempts) == 1]
+    left = [attempt for (attempt,) in only_waited if attempt.outcome == "left_alone"]
+    assert len(left) >= AT_ONCE - SLOTS - FAILURES_BEFORE_REST
+    assert {(each.worker, each.error) for each in left} == {("a", "WorkerUnavailable")}
+    said = re.compile("a was left alone for [0-9.]+ s more: its newest calls failed, or it asked for a rest.")
+    assert all(said.fullmatch(each.message) for each in left)
+    assert any(each.took_s for each in left), "the wait is on record"
+    n_first = sum(call.site.attempt == 1 for call in script(own, "b").calls)
+    assert n_first == len(left), "calls that were not made are not counted"
+    assert is_idle(own)
+
+
+async def test_calls_that_wait_for_a_worker_that_stands_alone_are_made():
+    own = pool(DOWN | {"delay_s": 0.01, "max_concurrency": 4, "retry": ONCE})
+    await asyncio.gather(*(fail(own) for _ in range(20)))
+    assert len(script(own, "a").calls) == 20
+    assert is_idle(own)
+
+
+async def test_calls_that_wait_where_nobody_is_well_are_made_once_at_each():
+    down = DOWN | {"delay_s": 0.01, "max_concurrency": 4, "retry": ONCE}
+    own = pool(down | {"fallbacks": ["b"]}, down | {"name": "b"})
+    await asyncio.gather(*(fail(own) for _ in range(20)))
+    assert [len(script(own, name).calls) for name in "ab"] == [20, 20]
+    assert is_idle(own)
+
+
+async def test_of_calls_that_wait_until_a_rest_is_over_one_finds_out_whether_the_worker_is_well():
+    stalls = {"text": "one two", "stall_after_tokens": 1}
+    a = {"name": "a", "replies": [stalls, stalls, "Well."], "delay_s": 0.02, "max_concurrency": 2}
+    own = pool(a | {"fallbacks": ["b"]}, INSTEAD)
+    holders = [asyncio.create_task(ask(own)) for _ in range(2)]
+    await until(lambda: script(own, "a").open_calls == 2)
+    waiters = [asyncio.create_task(ask(own)) for _ in range(6)]
+    await until(lambda: own.limiters["a"].queued == 6)
+    for _ in range(FAILURES_BEFORE_REST):
+        own.health["a"].fail()
+    own.health["a"].rests_until_s = 0.0
+    for holder in holders:
+        holder.cancel()
+    texts = [text for text, _ in await asyncio.gather(*waiters)]
+    assert sorted(texts) == ["Instead."] * 5 + ["Well."]
+    assert own.health["a"].circuit == "closed"
+
+
+async def test_what_waits_inside_for_a_deployment_of_a_dead_worker_is_not_sent_to_it():
+    inner, health = ScriptedWorker("a", [ScriptedReply(error="unavailable")], delay_s=0.01), WorkerHealth()
+    place = Limited(inner, 1)
+    places = Balancing("a", [Deployment("there", place, place, WorkerHealth(), 1.0)])
+    a = Limited(Watched(places, health), SLOTS)
+    line = FailingOver([a, ScriptedWorker("b", ["Instead."])], states={"a": Stack(a, a, health)})
+
+    async def answer() -> str:
+        async with line.open(CALL) as reply:
+            return "".join([delta.text async for delta in reply])
+
+    assert set(await asyncio.gather(*(answer() for _ in range(20)))) == {"Instead."}
+    assert (len(inner.calls), health.failures) == (FAILURES_BEFORE_REST, FAILURES_BEFORE_REST)
 
 
 async def test_one_call_finds_out_whether_it_is_well_again():
@@ -228,3 +309,35 @@ async def test_calls_that_are_slower_than_usual_are_no_failures_while_others_are
     for _ in range(3):
         await ask_slowly()
     assert health.circuit == "open", "nobody was answered: it is down"
+
+
+REST = replace(CALL, prefix="The first half of an answer")
+
+
+@pytest.mark.parametrize("kind", ["openai", "scripted"])
+async def test_a_model_that_does_not_go_on_with_an_answer_is_no_worker_that_is_down(kind: str):
+    async with serving(
+        OpenAIWire(), *[Answer(text="Something else, from the start. " * 20)] * 10
+    ) as upstream:
+        own = pool(api(upstream.url, retry=ONCE) if kind == "openai" else {"name": "a", "retry": ONCE})
+        health = own.health["a"]
+        for _ in range(3):
+            with pytest.raises(WorkerUnavailable):
+                await ask(own, call=REST)
+        assert (health.circuit, health.failures, health.successes) == ("closed", 0, 0)
+        for _ in range(3):
+            health.fail()
+        with pytest.raises(WorkerUnavailable):
+            await ask(own, call=REST)
+        assert (health.circuit, health.failures) == ("open", 3), "nor does it say that it is well again"
+        await own.aclose()
+
+
+async def test_a_worker_that_breaks_off_while_it_is_asked_to_go_on_is_down():
+    async with serving(OpenAIWire(), *[Answer(text=f"{MARK} The", end_after=2)] * 3) as upstream:
+        own = pool(api(upstream.url, retry=ONCE))
+        for _ in range(3):
+            with pytest.raises(WorkerUnavailable):
+                await ask(own, call=REST)
+        assert own.health["a"].circuit == "open"
+        await own.aclose()

@@ -1,0 +1,12 @@
+"""A call that is not made, though its turn has come."""
+
+from conductor.errors import WorkerUnavailable
+
+
+class LeftAlone(WorkerUnavailable):
+    """Its worker's circuit opened while it waited: another worker is asked instead (`FailingOver`). That it was not
+    made is the last of its `attempts`.
+    """
+
+    retryable = False
+    only_this_call = True
