@@ -15,8 +15,10 @@ from serving.edge.policy import Policy
 from serving.lora.adapters import AdapterError, name_of, verify
 from serving.lora.compatibility import MAX_LORA_RANK, check, tensors_of_model
 from serving.paths import resolve_path
+from serving.settings.absent import absent_workers, without_workers
 from serving.settings.overrides import check_conductor_key
-from serving.settings.settings import Settings, SettingsError, absent_workers, without_workers
+from serving.settings.price_table import with_known_prices
+from serving.settings.settings import Settings, SettingsError
 from serving.settings.source import SettingsSource
 from serving.settings.workers import VllmSettings, WorkerSettings
 from serving.telemetry.spans import EXPORTER
@@ -65,7 +67,10 @@ def application(args: dict[str, Any], engine: type | None = None) -> Application
         # tell.
         if conductor:
             check_conductor_key(settings, os.environ)
-        without_workers(settings, set(absent_workers(settings, os.environ)))
+        absent = set(absent_workers(settings, os.environ))
+        is_led = settings.conductor is None or settings.conductor.worker not in absent
+        # Who takes the place of a conductor without a key may depend on prices.
+        without_workers(settings if is_led else with_known_prices(settings, os.environ), absent)
     # For the proxies of a Ray that is started after this, as `serve run` does; they are given no settings.
     os.environ[edge.VARIABLE] = Policy.of(settings).model_dump_json()
     owners = [w for w in settings.workers if isinstance(w, VllmSettings) and w.deployment is None]

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
 
-from conductor.model.usage import FREE, Price
 from conductor.model.worker import Worker
 from serving.egress.reach import ANYWHERE, SETTINGS
 from serving.health import Identity
@@ -14,6 +13,7 @@ from serving.settings.keys import read_key
 from serving.settings.known_models import accepts_of
 from serving.settings.settings import Settings
 from serving.settings.tool_use import calls_tools
+from serving.settings.worker_price import price_of
 from serving.settings.workers import (
     AnthropicSettings,
     GeminiSettings,
@@ -168,12 +168,3 @@ def provenance_of(worker: WorkerSettings, client: Worker, settings: Settings) ->
             return "scripted" if isinstance(owner, VllmSettings) and owner.stand_in else ""
         case _:
             return ""
-
-
-def price_of(worker: WorkerSettings) -> Price | None:
-    """What was set; nothing where nobody bills by the token; unknown for a provider whose price is not
-    set.
-    """
-    if worker.price is not None:
-        return worker.price.to_price()
-    return FREE if isinstance(worker, VllmSettings | ScriptedSettings) else None

@@ -14,17 +14,21 @@ from conductor.model.worker import Worker
 from conductor.plan.prompts import Prompts
 from conductor.run.plan_writer import ConductorModel, Constraint
 from conductor.run.team import Team
-from serving.clients import Engines, build_client, model_name, price_of, provenance_of
+from serving.clients import Engines, build_client, model_name, provenance_of
 from serving.health import Health, WorkerHealth
 from serving.layers.limited import Limited
 from serving.lora.adapters import name_of
+from serving.settings.absent import absent_workers, without_workers
+from serving.settings.context_tokens import context_tokens_of
+from serving.settings.fallbacks import Fallback, chain_of, fallbacks_of
 from serving.settings.known_models import accepts_of
 from serving.settings.pdf_reading import reads_pdfs
 from serving.settings.sections import ConductorSettings
-from serving.settings.settings import Settings, SettingsError, absent_workers, without_workers
+from serving.settings.settings import Settings, SettingsError
 from serving.settings.tool_use import calls_tools
 from serving.settings.webhooks import SecretError, signers
 from serving.settings.wire_options import serves_of, takes_of
+from serving.settings.worker_price import price_of
 from serving.settings.workers import API_SETTINGS, VllmSettings, WorkerSettings, places_of
 from serving.stack import Stack, build_stacks
 from serving.telemetry.spans import PROVIDERS
@@ -46,6 +50,8 @@ class Pool:
     """Each worker's concurrency limit, which knows how many calls wait."""
     health: Mapping[str, WorkerHealth]
     """How each worker's newest calls ended."""
+    fallbacks: Mapping[str, tuple[Fallback, ...]]
+    """Who answers in each worker's place, in the order in which they are asked."""
     engines: Engines
 
     @property
@@ -64,7 +70,7 @@ class Pool:
         chosen = settings.conductor
         if chosen is None:
             return Team(None, in_pool, Prompts(**texts))
-        line = (chosen.worker, *settings.worker(chosen.worker).fallbacks)
+        line = self.line(chosen.worker)
         allowed = next((name for name in line if permit.allows(name)), None)
         if allowed is None:
             return Team(None, in_pool, Prompts(**texts), chosen.fallback)
@@ -84,12 +90,16 @@ class Pool:
         )
         return Team(conductor, in_pool, Prompts(**texts), chosen.fallback)
 
+    def line(self, name: str) -> tuple[str, ...]:
+        """The worker of that name, and those that answer in its place."""
+        return (name, *(each.worker for each in self.fallbacks[name]))
+
     def _thinking_tokens(self, chosen: ConductorSettings) -> int:
         """How many tokens the conductor, or whom it falls back to, may think."""
         if chosen.max_thinking_tokens is not None:
             return chosen.max_thinking_tokens
         first = self.settings.worker(chosen.worker)
-        line = [first, *(self.settings.worker(name) for name in first.fallbacks)]
+        line = [self.settings.worker(name) for name in self.line(chosen.worker)]
         return max(
             accepts_of(worker).thinking_tokens(chosen.effort or first.effort or worker.effort)
             if isinstance(worker, API_SETTINGS)
@@ -132,8 +142,7 @@ class Pool:
         """Whether a call to the worker, or to one that it falls over to, reaches a model while these engines
         are down.
         """
-        worker = self.settings.worker(name)
-        line = [worker, *(self.settings.worker(other) for other in worker.fallbacks)]
+        line = [self.settings.worker(each) for each in self.line(name)]
         return any(
             not isinstance(each, VllmSettings) or (each.deployment or each.name) not in engines_down
             for each in line
@@ -215,6 +224,8 @@ def build_pool(
         for worker in settings.workers
         for place, own in places_of(worker).items()
     }
+    fallbacks = {worker.name: chain_of(worker, settings) for worker in settings.workers}
+    _tell_chosen(settings, fallbacks)
     stacks = build_stacks(clients, settings, health or Health())
     return Pool(
         settings=settings,
@@ -222,8 +233,21 @@ def build_pool(
         clients=tuple(clients.values()),
         limiters={name: each.limiter for name, each in stacks.items()},
         health={name: each.health for name, each in stacks.items()},
+        fallbacks=fallbacks,
         engines=engines,
     )
+
+
+def _tell_chosen(settings: Settings, fallbacks: Mapping[str, tuple[Fallback, ...]]) -> None:
+    """Log the chains that no settings name."""
+    for worker in settings.workers:
+        if worker.fallbacks != "auto":
+            continue
+        chain = "; ".join(f"{each.worker}, chosen {each.why}" for each in fallbacks[worker.name])
+        if chain:
+            logger.info("Worker %s falls back to %s.", worker.name, chain)
+        else:
+            logger.warning("Worker %s has `fallbacks: auto`, and nobody fits: none is there.", worker.name)
 
 
 def _constraint(settings: Settings, chosen: ConductorSettings) -> Constraint | None:
@@ -239,7 +263,7 @@ def _constraint(settings: Settings, chosen: ConductorSettings) -> Constraint | N
 
 
 def _member(worker: WorkerSettings, stack: Stack, settings: Settings) -> PoolMember:
-    line = [worker, *(settings.worker(name) for name in worker.fallbacks)]
+    line = [worker, *(settings.worker(name) for name in fallbacks_of(worker, settings))]
     return PoolMember(
         worker.name,
         stack.top,
@@ -259,19 +283,6 @@ def _member(worker: WorkerSettings, stack: Stack, settings: Settings) -> PoolMem
         tokens_per_s=worker.tokens_per_s,
         defaults=Sampling(temperature=worker.temperature, top_p=worker.top_p, effort=worker.effort),
     )
-
-
-def context_tokens_of(worker: WorkerSettings, settings: Settings) -> int | None:
-    """What the settings say, else what its vLLM engine is configured for; None where vLLM decides."""
-    if worker.context_tokens:
-        return worker.context_tokens
-    owner = (
-        settings.worker(worker.deployment)
-        if isinstance(worker, VllmSettings) and worker.deployment
-        else worker
-    )
-    tokens = owner.engine.get("max_model_len") if isinstance(owner, VllmSettings) else None
-    return tokens if isinstance(tokens, int) and tokens > 0 else None
 
 
 def _worst(prices: list[Price | None]) -> Price | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from conductor.model.usage import FREE
 from conductor.model.worker import Worker
-from serving.clients import identity_of, model_name, price_of
+from serving.clients import identity_of, model_name
 from serving.health import Health, WorkerHealth
 from serving.layers.adaptive import Adaptive
 from serving.layers.balancing import Balancing, Deployment
@@ -26,11 +26,13 @@ from serving.layers.traced import Traced
 from serving.layers.watched import Watched
 from serving.schemas import anthropic, gemini, openai, vllm
 from serving.schemas.translation import Translate, translate_to_words
+from serving.settings.fallbacks import chain_of
 from serving.settings.known_models import accepts_of
 from serving.settings.pdf_reading import reads_pdfs
 from serving.settings.prefill import prefills
 from serving.settings.settings import Settings
 from serving.settings.tool_use import calls_tools
+from serving.settings.worker_price import price_of
 from serving.settings.workers import (
     API_SETTINGS,
     ApiSettings,
@@ -183,15 +185,17 @@ def _fail_over(own: WorkerSettings, stacks: Mapping[str, Stack], settings: Setti
     """Outermost, around the stacks of a worker and its fallbacks: each of them is retried, and sent what its
     model accepts, by its own rules.
     """
-    if not own.fallbacks:
+    chain = chain_of(own, settings)
+    if not chain:
         return stacks[own.name].top
-    line = [own, *(settings.worker(name) for name in own.fallbacks)]
+    line = [own, *(settings.worker(each.worker) for each in chain)]
     blind = [each.name for each in line if not each.sees_images]
     toolless = [each.name for each in line if calls_tools(each, settings) is False]
     pdfless = [each.name for each in line if not reads_pdfs(each)]
     telling = [each.name for each in line if each.on_content_filter == "tell"]
     tops = [stacks[each.name].top for each in line]
-    return FailingOver(tops, blind, toolless, pdfless, telling, stacks)
+    chosen = {each.worker: each.why for each in chain if each.why}
+    return FailingOver(tops, blind, toolless, pdfless, telling, stacks, chosen)
 
 
 def build_stacks(clients: Mapping[str, Worker], settings: Settings, health: Health) -> dict[str, Stack]:

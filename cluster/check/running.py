@@ -6,6 +6,7 @@ from cluster.check.case import Case
 from cluster.check.deployments import ROUTER, Deployment
 from cluster.check.findings import Finding
 from cluster.check.placing import home
+from serving.settings.fallbacks import fallbacks_of
 from serving.settings.workers import API_SETTINGS, places_of
 
 HARD_STOP = "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S"
@@ -140,7 +141,7 @@ def spot(case: Case) -> list[Finding]:
                     "a node type on demand for it",
                 )
             )
-        elif not deployment.worker.fallbacks:
+        elif not fallbacks_of(deployment.worker, case.settings):
             found.append(
                 Finding(
                     case.settings_file,

@@ -13,9 +13,9 @@ from conductor.plan.prompts import WORKER
 from evaluation.cards.measurement import Measurement, combine
 from evaluation.cards.wording import can_write, write_card
 from evaluation.errors import EvaluationError
-from serving.clients import price_of
-from serving.pool import context_tokens_of
+from serving.settings.context_tokens import context_tokens_of
 from serving.settings.settings import Settings
+from serving.settings.worker_price import price_of
 from serving.settings.workers import PythonSettings, ScriptedSettings, WorkerSettings
 
 REPLAY = "evaluation.workers.replay:Replay"

@@ -42,4 +42,7 @@ def _worker(pool: Pool, name: str) -> Json:
         "opened_elsewhere": health.is_open_elsewhere,
         "first_token_p50_s": seconds(health.first_token_s(0.5)),
         "first_token_p95_s": seconds(health.first_token_s(0.95)),
+        "fallbacks": [
+            {"worker": each.worker, "chosen": each.why or "in the settings"} for each in pool.fallbacks[name]
+        ],
     }

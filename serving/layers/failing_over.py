@@ -49,6 +49,7 @@ class FailingOver:
         pdfless: Collection[str] = (),
         telling: Collection[str] = (),
         states: Mapping[str, State] = MappingProxyType({}),
+        chosen: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """Knows who sees, who calls tools and who reads PDFs.
 
@@ -61,10 +62,11 @@ class FailingOver:
             pdfless: the names of those that read no PDFs; likewise.
             telling: the names of those whose content filter is told to the client.
             states: how each is doing, by name; one that is not there is taken to be well.
+            chosen: how those were chosen, by name, whom no settings name as fallbacks.
         """
         self._workers = workers
         self._blind, self._toolless, self._pdfless = frozenset(blind), frozenset(toolless), frozenset(pdfless)
-        self._telling, self._states = frozenset(telling), states
+        self._telling, self._states, self._chosen = frozenset(telling), states, chosen
 
     @property
     def name(self) -> str:
@@ -73,7 +75,9 @@ class FailingOver:
 
     @asynccontextmanager
     async def open(self, call: Call) -> AsyncGenerator[Reply]:
-        """See `Worker.open`; `worker` of the reply says who answers, `attempts` why it is not the first."""
+        """See `Worker.open`; `worker` of the reply says who answers, `attempts` why it is not the first,
+        `notes` how one was chosen that no settings name.
+        """
         async with AsyncExitStack() as opened:
             line, failed = self._last_those_that_rest(self._line(call), call)
             passed = {each.worker for each in failed}
@@ -104,6 +108,8 @@ class FailingOver:
             else:
                 raise AssertionError("there is at least one worker")
             reply.attempts = (*failed, *reply.attempts)
+            if how := self._chosen.get(worker.name):
+                reply.notes = (f"{worker.name} answers in place of {self.name}: chosen {how}.", *reply.notes)
             yield reply
 
     def _last_those_that_rest(self, line: list[Worker], call: Call) -> tuple[list[Worker], list[Attempt]]:

@@ -99,7 +99,7 @@ class _Waits:
         """How long the wait for that worker, or for the soonest of its fallbacks, is; 0: not too long."""
         if name not in self._pool.limiters:
             return 0.0
-        line = (name, *self._pool.settings.worker(name).fallbacks)
+        line = self._pool.line(name)
         return min(self._one_s(each) for each in line if each == name or self._task.permit.allows(each))
 
     def _one_s(self, name: str) -> float:

@@ -3,6 +3,7 @@ nobody.
 """
 
 from conductor.model.operation import Operation
+from serving.settings.fallbacks import fallbacks_of
 from serving.settings.known_models import accepts_of
 from serving.settings.settings import Settings
 from serving.settings.workers import OpenAISettings, ScriptedSettings, VllmSettings, WorkerSettings
@@ -28,7 +29,7 @@ def takes_of(worker: WorkerSettings, settings: Settings) -> frozenset[str]:
 
 
 def _line(worker: WorkerSettings, settings: Settings) -> list[WorkerSettings]:
-    return [worker, *(settings.worker(name) for name in worker.fallbacks)]
+    return [worker, *(settings.worker(name) for name in fallbacks_of(worker, settings))]
 
 
 def _serves(worker: WorkerSettings) -> frozenset[Operation]:

@@ -85,8 +85,10 @@ class _WorkerBase(Frozen):
     `max_model_len` where not given."""
     tokens_per_s: float | None = Field(default=None, gt=0)
     """About how fast it writes, for the conductor to know; a scripted worker writes so fast."""
-    fallbacks: tuple[str, ...] = ()
-    """Workers asked in turn where this one fails before its first token."""
+    fallbacks: tuple[str, ...] | Literal["auto"] = ()
+    """Workers asked in turn where this one fails before its first token. `auto`: up to three of the pool that can
+    what it can and cost at most twice as much: those whose cards are most alike to its own, of about equally alike ones
+    the cheaper first; then those with the nearest price."""
     on_content_filter: Literal["fall_back", "tell"] = "fall_back"
     """Where its provider refuses a prompt for its content: ask the fallbacks, as for any failure, or tell the
     client (400 `content_filter`)."""
@@ -111,6 +113,22 @@ class _WorkerBase(Frozen):
     local: bool | None = None
     """Whether what it is sent stays on one's own machines, for policies with `local_only`. null: yes for kinds
     `vllm` and `scripted` and for a `base_url` on this machine, else no."""
+
+    @field_validator("fallbacks", mode="before")
+    @classmethod
+    def _check_fallbacks(cls, said: object) -> object:
+        if said != "auto" and not _are_texts(said):
+            raise ValueError("is a list of workers' names, or `auto`")
+        return said
+
+    @property
+    def named_fallbacks(self) -> tuple[str, ...]:
+        """Those that the settings name."""
+        return () if self.fallbacks == "auto" else self.fallbacks
+
+
+def _are_texts(said: object) -> bool:
+    return isinstance(said, list | tuple) and all(isinstance(each, str) for each in cast(list[object], said))
 
 
 Serves = Annotated[tuple[Operation, ...], Field(min_length=1)]

@@ -9,8 +9,9 @@ import yaml
 
 from cluster.local.processes import free_port, processes_of
 from cluster.local.server import Server
+from serving.settings.absent import absent_workers, without_workers
 from serving.settings.patch import apply_patch
-from serving.settings.settings import Settings, absent_workers, load, without_workers
+from serving.settings.settings import Settings, load
 from serving.settings.workers import VllmSettings
 
 ROOT = Path(__file__).resolve().parents[2]

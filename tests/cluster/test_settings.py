@@ -12,7 +12,8 @@ from conductor.plan.formats import parser
 from conductor.plan.plan import Plan, Step
 from serving.paths import ROOT
 from serving.pool import build_pool
-from serving.settings.settings import Settings, SettingsError, absent_workers, load, without_workers
+from serving.settings.absent import absent_workers, without_workers
+from serving.settings.settings import Settings, SettingsError, load
 from serving.settings.workers import API_SETTINGS, ScriptedSettings, VllmSettings
 from tests.serving.workers.subjects import Behaviour, ScriptedEngine
 

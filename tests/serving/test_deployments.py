@@ -1,6 +1,7 @@
 """How deployments are laid out on machines, without starting any."""
 
 import inspect
+import json
 import os
 import re
 import subprocess
@@ -212,3 +213,25 @@ def test_a_pool_without_any_key_says_which_to_set_before_ray_is_started() -> Non
     )
     assert ended.returncode == 1
     assert re.search("SettingsError.*" + ".*".join(keys), ended.stderr), ended.stderr
+
+
+def test_who_takes_the_place_of_a_conductor_without_a_key_may_be_chosen_by_price_before_ray_is_started(
+    tmp_path: Path,
+) -> None:
+    """Prices of the table, which the file does not say. In a process of its own, as above."""
+    led = {"name": "lead", "kind": "openai", "model": "gpt-5", "api_key_env": "NONE", "optional": True}
+    there = {"name": "b", "kind": "anthropic", "model": "claude-sonnet-4-5", "api_key_env": "B_KEY"}
+    data = {"conductor": {"worker": "lead"}, "workers": [led | {"fallbacks": "auto"}, there]}
+    file = tmp_path / "settings.yaml"
+    file.write_text(json.dumps(data))
+    start = f"from serving.app import build_app; build_app({{'settings': '{file}'}})"
+    environment = {name: value for name, value in os.environ.items() if name != "NONE"} | {"B_KEY": "sk-1"}
+    ended = subprocess.run(
+        [sys.executable, "-c", start],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=ROOT,
+    )
+    assert ended.returncode == 0, ended.stderr

@@ -10,15 +10,9 @@ from typing import Any
 import pytest
 
 from conductor.errors import PodiumError
+from serving.settings.absent import absent_workers, without_workers
 from serving.settings.patch import apply_patch
-from serving.settings.settings import (
-    Settings,
-    SettingsError,
-    absent_workers,
-    load,
-    parse,
-    without_workers,
-)
+from serving.settings.settings import Settings, SettingsError, load, parse
 from serving.settings.workers import ScriptedSettings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -69,6 +63,9 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "an unknown conductor": ({"workers": [A], "conductor": {"worker": "z"}}, "conductor.worker names the worker 'z'"),
     "an unknown fallback": ({"workers": [A], "conductor": {"worker": "a", "fallback": "z"}}, "conductor.fallback names the worker 'z'"),
     "an unknown fallback of a worker": ({"workers": [A | {"fallbacks": ["z"]}]}, "worker 'a': fallbacks names the worker 'z'"),
+    "a word that chooses no fallbacks": ({"workers": [A | {"fallbacks": "any"}]}, "workers[0].fallbacks: is a list of workers' names, or `auto`."),
+    "a fallback that is no name": ({"workers": [A | {"fallbacks": [1]}]}, "workers[0].fallbacks: is a list of workers' names, or `auto`."),
+    "the word in a list": ({"workers": [A | {"fallbacks": ["auto"]}]}, "worker 'a': fallbacks names the worker 'auto'"),
     "an unknown worker of a model": (
         {"workers": [A], "conductor": {"worker": "a"}, "models": {"m": {"workers": ["z"]}}}, "models.m.workers names the worker 'z'",
     ),

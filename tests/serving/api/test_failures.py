@@ -111,6 +111,56 @@ async def test_a_fallback_answers_and_the_record_says_who_and_why():
     )
 
 
+async def test_a_fallback_that_nobody_named_answers_and_the_record_says_how_it_was_chosen():
+    card, dear = "Physics: light and colours.", {"input_usd_per_mtok": 9, "output_usd_per_mtok": 9}
+    ill = BROKEN | {"fallbacks": "auto", "card": card, "price": PRICE}
+    workers = [
+        ill,
+        scripted("dear", card=card, price=dear),
+        scripted("same", price=PRICE),
+        scripted(
+            "alike", {"error": "unavailable"}, card="Colours of light.", price=PRICE, retry={"attempts": 1}
+        ),
+    ]
+    async with served(team(plan(step("a")), workers=workers, workflows={})) as api:
+        answer = await api.ok(trace=True)
+        record = await api.record(answer["podium"]["workflow_id"])
+        listed = (await api.http.get("/v1/workers")).json()["data"]
+        assert not api.worker("dear").calls
+    told = answer["podium"]["steps"][0]
+    assert (told["worker"], told["served_by"]) == ("a", "same")
+    assert [t["worker"] for t in told["attempts"]] == ["a", "alike"]
+    how = "by price, as its card is not alike, at 1 times its price"
+    assert record["steps"][0]["notes"] == [f"same answers in place of a: chosen {how}."]
+    assert {each["id"]: each["fallbacks"] for each in listed}["a"] == [
+        {"worker": "alike", "chosen": "by card (likeness 0.8), at 1 times its price"},
+        {"worker": "same", "chosen": how},
+    ]
+
+
+async def test_a_fallback_that_is_named_leaves_no_note_and_is_listed_as_named():
+    workers = [BROKEN | {"fallbacks": ["b"]}, scripted("b", "Instead.")]
+    async with served(team(plan(step("a")), workers=workers, workflows={})) as api:
+        record = await api.record((await api.ok())["podium"]["workflow_id"])
+        listed = (await api.http.get("/v1/workers")).json()["data"]
+    assert (record["steps"][0]["served_by"], record["steps"][0]["notes"]) == ("b", [])
+    assert {each["id"]: each["fallbacks"] for each in listed}["a"] == [
+        {"worker": "b", "chosen": "in the settings"}
+    ]
+
+
+async def test_a_conductor_that_is_down_is_led_by_one_that_was_chosen():
+    ill = scripted("conductor", {"error": "refused"}, in_pool=False, fallbacks="auto")
+    workers = [ill, scripted("a", plan(step("b"))), scripted("b", "Blue.")]
+    settings = team(workflows={}) | {"workers": workers}
+    async with served(settings) as api:
+        answer = await api.ok()
+        record = await api.record(answer["podium"]["workflow_id"])
+    assert answer["choices"][0]["message"]["content"] == "Blue."
+    assert [record["plans"][0][key] for key in ("source", "served_by")] == ["conductor", "a"]
+    assert record["plans"][0]["notes"][0].startswith("a answers in place of conductor: chosen by price")
+
+
 async def test_a_conductor_of_nonsense_yields_one_workers_answer_and_says_why():
     async with served(team("I like trains.", "Choo choo.")) as api:
         body = await api.ok()

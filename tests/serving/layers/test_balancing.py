@@ -9,7 +9,8 @@ import openai
 import pytest
 
 from serving.layers.rate import Rate
-from serving.settings.settings import SettingsError, absent_workers, parse, without_workers
+from serving.settings.absent import absent_workers, without_workers
+from serving.settings.settings import SettingsError, parse
 from tests.serving.api.served import PRICE, Json, Served, served
 from tests.wires.openai import OpenAIWire
 from tests.wires.server import Answer, WireServer, serving

@@ -1,0 +1,173 @@
+"""Who answers in a worker's place where its settings say `fallbacks: auto`: by card, by price, and who never does."""
+
+import logging
+from typing import Any
+
+import pytest
+
+from conductor.model.usage import Price
+from serving.pool import Pool, build_pool
+from serving.settings.absent import without_workers
+from serving.settings.fallbacks import MOST, Fallback, chain_of, fallbacks_of
+from serving.settings.likeness import likeness
+from serving.settings.patch import apply_patch
+from serving.settings.settings import Settings, SettingsError, parse
+from serving.settings.wire_options import takes_of
+
+Json = dict[str, Any]
+MATHS = "Hard mathematics: proofs, algebra, geometry."
+
+
+def price(usd: float) -> Json:
+    """A dollar for so many tokens, read or written."""
+    return {"price": {"input_usd_per_mtok": usd, "output_usd_per_mtok": usd}}
+
+
+def api(name: str, usd: float = 1, card: str = "", **more: Any) -> Json:
+    return {"name": name, "kind": "openai", "model": "some-model", "card": card} | price(usd) | more
+
+
+def served(*others: Json, own: Json | None = None, **more: Any) -> Settings:
+    first = api("own", card=MATHS) | (own or {}) | {"fallbacks": "auto"}
+    return parse({"workers": [first, *others]} | more)
+
+
+def chain(*others: Json, own: Json | None = None, **more: Any) -> list[str]:
+    settings = served(*others, own=own, **more)
+    return list(fallbacks_of(settings.worker("own"), settings))
+
+
+def pool(settings: Settings) -> Pool:
+    return build_pool(settings, {}, engines={})
+
+
+def test_cards_are_alike_by_the_words_that_say_something():
+    assert likeness(MATHS, MATHS) == pytest.approx(1)
+    assert likeness(MATHS, "Proofs in geometry.") > likeness(MATHS, "Proofs, poems and letters.") > 0
+    assert likeness("Best at the proofs", "the best at poems") == 0, "words that all cards use"
+    assert likeness("A PROOF!", "proofs; proof") == pytest.approx(1), "neither case, nor mark, nor plural"
+    assert likeness("", "") == likeness("", MATHS) == 0
+
+
+def test_the_most_alike_card_is_asked_first_and_of_equally_alike_ones_the_cheaper():
+    near, far = "Hard mathematics: algebra and proofs.", "Geometry, maps and travel."
+    others = [api("far", 0.1, far), api("dear", 1.5, near), api("cheap", 0.9, near)]
+    assert chain(*others) == ["cheap", "dear", "far"]
+    assert chain(*reversed(others)) == ["cheap", "dear", "far"], "in whatever order they are written"
+
+
+@pytest.mark.parametrize("card", ["", "Poems and letters."])
+def test_where_no_card_is_alike_the_nearest_price_is_asked_first(card: str):
+    others = [api("half", 0.5), api("double", 2), api("tenth", 0.1), api("same", 1)]
+    assert chain(*others, own={"card": card}) == ["same", "half", "tenth"]
+
+
+def test_those_whose_cards_are_not_alike_come_after_those_whose_are():
+    assert chain(api("same"), api("alike", 0.1, MATHS)) == ["alike", "same"]
+
+
+def test_those_of_the_same_price_are_asked_as_they_are_written():
+    assert chain(*(api(name) for name in "zyxab")) == ["z", "y", "x"]
+    assert len("zyx") == MOST
+
+
+def test_nobody_takes_its_place_who_costs_more_than_twice_as_much():
+    assert chain(api("twice", 2, MATHS), api("more", 2.01, MATHS)) == ["twice"]
+    assert chain(api("a", 0.001), api("b", 0), own={"price": price(0)["price"]}) == ["b"]
+
+
+def test_a_price_that_is_not_known_is_never_asked_and_one_s_own_is_worth_nothing():
+    assert chain(api("unknown") | {"price": None}) == []
+    assert chain(api("a", 0.1), api("free", 0), own={"price": None}) == ["free"]
+
+
+def test_of_several_deployments_the_dearest_counts_of_others_and_the_cheapest_of_one_s_own():
+    places = [{"name": "x"} | price(1), {"name": "y"} | price(3)]
+    assert chain(api("a", deployments=places)) == []
+    assert chain(api("a", 2), api("b", 2.5), own={"deployments": places}) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("own", "less", "enough"),
+    [
+        ({"sees_images": True}, {}, {"sees_images": True}),
+        ({"reads_pdfs": True}, {}, {"reads_pdfs": True}),
+        ({"calls_tools": True}, {"calls_tools": False}, {}),
+        ({"context_tokens": 1000}, {"context_tokens": 999}, {"context_tokens": 1000}),
+        ({"context_tokens": 1000}, {"context_tokens": 999}, {}),
+        ({"local": True}, {}, {"local": True}),
+    ],
+)
+def test_who_cannot_do_what_it_does_is_not_asked(own: Json, less: Json, enough: Json):
+    assert chain(api("less", card=MATHS, **less), api("enough", **enough), own=own) == ["enough"]
+    assert chain(api("less", **less), own={"calls_tools": False}) == ["less"], "where it is not needed"
+
+
+def test_only_models_of_the_pool_are_asked_and_not_the_conductor_s():
+    program = {"name": "vote", "kind": "python", "factory": "votes:majority"} | price(1)
+    script = {"name": "script", "kind": "scripted"} | price(1)
+    vectors = api("vectors", serves=["embeddings"])
+    others = [program, script, vectors, api("out", in_pool=False), api("leads"), api("fits")]
+    assert chain(*others, conductor={"worker": "leads"}) == ["fits"]
+    assert chain(*others, own={"in_pool": False}, conductor={"worker": "own"}) == ["leads", "fits"]
+
+
+def test_a_model_of_the_same_engine_is_no_way_out():
+    engine = {"kind": "vllm", "model": "m"}
+    other = engine | {"name": "other"}
+    own, shared = engine | {"name": "own", "fallbacks": "auto"}, {"kind": "vllm", "deployment": "own"}
+    settings = parse({"workers": [own, shared | {"name": "shared", "fallbacks": "auto"}, other]})
+    assert [fallbacks_of(settings.worker(name), settings) for name in ("own", "shared")] == [("other",)] * 2
+
+
+def test_it_is_said_how_each_was_chosen():
+    settings = served(api("alike", 1.5, MATHS), api("free", 0))
+    assert chain_of(settings.worker("own"), settings) == (
+        Fallback("alike", "by card (likeness 1.0), at 1.5 times its price"),
+        Fallback("free", "by price, as its card is not alike, at no price"),
+    )
+
+
+def test_declared_fallbacks_stay_as_they_are():
+    settings = parse({"workers": [api("own", fallbacks=["b", "a"]), api("a", card=MATHS), api("b", 9)]})
+    assert chain_of(settings.worker("own"), settings) == (Fallback("b"), Fallback("a"))
+
+
+def test_the_start_tells_the_chain_and_where_there_is_none(caplog: pytest.LogCaptureFixture):
+    with caplog.at_level(logging.INFO, "podium"):
+        pool(served(api("alike", 1, MATHS), api("lone", 9, fallbacks=["own"])))
+        pool(served())
+    assert (
+        "Worker own falls back to alike, chosen by card (likeness 1.0), at 1 times its price." in caplog.text
+    )
+    assert "Worker own has `fallbacks: auto`, and nobody fits" in caplog.text
+    assert "Worker lone" not in caplog.text
+
+
+def test_a_call_is_reserved_at_the_dearest_of_the_chain_and_takes_what_all_of_it_take():
+    claude = api("claude", 2) | {"kind": "anthropic", "model": "claude-sonnet-5-5"}
+    settings = served(api("dear", 9), claude)
+    member = pool(settings).members["own"]
+    assert (member.has_stand_in, member.worst_price) == (
+        True,
+        Price(*[claude["price"]["input_usd_per_mtok"]] * 2),
+    )
+    assert "top_logprobs" not in takes_of(settings.worker("own"), settings)
+    assert not pool(served(api("dear", 9))).members["own"].has_stand_in
+
+
+def test_a_worker_that_is_added_or_has_no_key_changes_the_chain():
+    settings = served(api("a"), own={"card": ""})
+    assert fallbacks_of(settings.worker("own"), settings) == ("a",)
+    more = apply_patch(settings, {"workers": [api("b"), {"name": "a", "in_pool": False}]})
+    assert fallbacks_of(more.worker("own"), more) == ("b",)
+    fewer = without_workers(more, {"b"})
+    assert fallbacks_of(fewer.worker("own"), fewer) == ()
+
+
+def test_a_conductor_without_its_key_gives_its_place_to_the_first_that_fits_and_is_there():
+    settings = served(api("a", card=MATHS), api("b"), conductor={"worker": "own"})
+    led = [without_workers(settings, absent).conductor for absent in ({"own"}, {"own", "a"})]
+    assert [conductor.worker for conductor in led if conductor] == ["a", "b"]
+    with pytest.raises(SettingsError, match="whose key is not set"):
+        without_workers(settings, {"own", "a", "b"})
