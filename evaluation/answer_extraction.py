@@ -4,7 +4,7 @@ import re
 
 ANSWER_FORM = "Write your final answer between <answer> and </answer>."
 """Appended to a question whose answer `answer_tag` reads."""
-_TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE)
+_TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
 _NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d+)?|[-+]?\.\d+")
 _MARKER = re.compile(r"####\s*([^\n]+)")
 _BOXED = re.compile(r"\\boxed\s*\{")
@@ -22,13 +22,26 @@ _FENCE = re.compile(r"```(?:[A-Za-z0-9_+-]*)[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
 
 def answer_tag(text: str) -> str | None:
     """The text of the last pair of answer tags; None where there is none or it is empty."""
-    found = _TAGGED.findall(text)
-    return found[-1].strip() or None if found else None
+    found = _last_tagged(text)
+    return found.strip() or None if found is not None else None
 
 
 def answer_tag_or_all(text: str) -> str | None:
     """The text of the last pair of answer tags, or the whole text without tags; None where that is empty."""
-    return answer_tag(text) if _TAGGED.search(text) else text.strip() or None
+    found = _last_tagged(text)
+    return (text if found is None else found).strip() or None
+
+
+def _last_tagged(text: str) -> str | None:
+    """What the last pair of answer tags holds. Each tag is looked at once: a worker's text may hold thousands."""
+    found, begin = None, None
+    for tag in _TAG.finditer(text):
+        is_end = bool(tag[1])
+        if is_end and begin is not None:
+            found, begin = text[begin : tag.start()], None
+        elif not is_end and begin is None:
+            begin = tag.end()
+    return found
 
 
 def number(text: str) -> str | None:

@@ -24,11 +24,11 @@ TRAIN_SHARE = 0.6
 
 
 class RecordedAnswer(BaseModel):
-    """One model's answer: `s` its score, `a` its text; None where it gave none."""
+    """One model's answer: `s` its score, from 0 to 1, `a` its text; None where it gave none."""
 
     model_config = ConfigDict(frozen=True)
 
-    s: float
+    s: float = Field(ge=0, le=1 + 1e-9, allow_inf_nan=False)  # sums of partial credits miss 1 by a bit
     a: str | None = None
 
 

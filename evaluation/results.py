@@ -24,6 +24,8 @@ TRANSIENT = {
     *("http_429", "http_502", "http_503", "http_504", "APIConnectionError", "APITimeoutError"),
 }
 """Errors that may not come again, so a resumed evaluation asks again."""
+MOST_USD = 1_000_000
+"""No call and no question costs more: a larger amount is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +160,7 @@ def _whole_lines(file: Iterable[bytes], path: Path) -> Iterator[tuple[Result, in
             break  # torn: the process died while it wrote
         try:
             yield _parse(json.loads(line)), len(line)
-        except (ValueError, KeyError, TypeError) as exc:
+        except (ValueError, KeyError, TypeError, ArithmeticError, RecursionError) as exc:
             raise EvaluationError(
                 f"{path}, line {number} is no result ({type(exc).__name__}: {exc}). "
                 "Move the file away, or choose another --out."
@@ -168,7 +170,14 @@ def _whole_lines(file: Iterable[bytes], path: Path) -> Iterator[tuple[Result, in
 def _parse(fields: dict[str, Any]) -> Result:
     outcome = dict(fields["outcome"])
     cost = outcome["cost_usd"]
-    outcome |= {"cost_usd": None if cost is None else Decimal(cost)}
+    outcome |= {"cost_usd": None if cost is None else _dollars(cost)}
     outcome |= {name: tuple(outcome[name]) for name in ("workers", "plan")}
     fields["outcome"] = RunOutcome(**outcome)
     return Result(**fields)
+
+
+def _dollars(cost: Any) -> Decimal:
+    amount = Decimal(cost)
+    if not (amount.is_finite() and 0 <= amount <= MOST_USD):
+        raise ValueError(f"cost_usd is {cost}; it is from 0 to {MOST_USD:,}")
+    return amount

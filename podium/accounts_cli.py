@@ -18,9 +18,9 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from podium.client import KEY_VARIABLE, URL_VARIABLE, Client, ClientError, tell
-from podium.inert import inert
 from podium.policy_cli import key_policy, team_policy
 from podium.store_cli import add_settings, address_of
+from program.inert import inert
 from program.options import option, url, usd
 from serving.accounts.caller import DEFAULT_SCOPES, join, parse_scopes
 from serving.accounts.key_info import US, KeyInfo, TeamInfo, iso

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from podium.client import FAILED, WRONG_COMMAND, Client, ClientError, Stream, parser_of, run
-from podium.inert import inert
+from program.inert import inert
 from program.options import seconds as seconds_option
 from program.options import usd
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
-from podium.inert import inert
+from program.inert import inert
 from program.options import url
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
-from podium.inert import inert
+from program.inert import inert
 
 if TYPE_CHECKING:
     from podium.accounts_cli import Accounts

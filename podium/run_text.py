@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from podium.inert import inert
+from program.inert import inert
 
 Json = dict[str, Any]
 WIDE = 400

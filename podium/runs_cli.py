@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from podium.client import FAILED, Client, ClientError, parser_of, path_part, run
-from podium.inert import inert
+from program.inert import inert
 from program.options import count, usd
 
 Json = dict[str, Any]

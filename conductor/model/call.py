@@ -106,6 +106,9 @@ class Call:
     any more."""
     has_stand_in: bool = field(default=False, compare=False)
     """Another worker is free to answer in its place, so that nobody need wait long for this one; never sent."""
+    mark_key: str = field(default="", compare=False)
+    """Of the marks around other steps' outputs in `messages`, for a worker that is a program and reads them;
+    empty: there are none. Never sent by itself."""
     prefix: str = ""
     """How the answer begins, which its reader has: what comes after it is wanted, and nothing of it again."""
     broken: str = field(default="", compare=False)

@@ -53,11 +53,13 @@ def enclose(name: str, key: str, text: str, **attributes: str) -> str:
     return f"<{name}-{key}{facts}>\n{text}\n</{name}-{key}>"
 
 
-def read_marked(name: str, text: str) -> tuple[list[str], str]:
-    """The texts inside the marks of that name in `text`, and what follows the last of them."""
-    pattern = rf"<{name}-(?P<key>[a-z2-7]{{{KEY_CHARS}}})[^\n]*>\n(.*?)\n</{name}-(?P=key)>"
-    found = list(re.finditer(pattern, text, re.DOTALL))
-    return [each[2] for each in found], text[found[-1].end() :] if found else text
+def read_marked(name: str, key: str, text: str) -> tuple[list[str], str]:
+    """The texts inside the marks with that name and key in `text`, and what follows the last of them.
+
+    The key is that of `mark_key`: marks with another one are words of whoever wrote them.
+    """
+    found = list(re.finditer(rf"<{name}-{key}[^\n]*>\n(.*?)\n</{name}-{key}>", text, re.DOTALL))
+    return [each[1] for each in found], text[found[-1].end() :] if found else text
 
 
 def _one_line(value: str) -> str:

@@ -153,9 +153,15 @@ def describe_failure(error: WorkerError) -> str:
     return f"[this step failed: {error.message}]"
 
 
-def read_assignment(text: str) -> tuple[list[str], str]:
-    """The outputs and the task that `work` adds to the user's last turn, for a worker that is a program."""
-    outputs, task = read_marked(OUTPUT, text)
+def read_assignment(text: str, key: str) -> tuple[list[str], str]:
+    """The outputs and the task that `work` adds to the user's last turn, for a worker that is a program.
+
+    Args:
+        text: of that turn, or what was added to it.
+        key: of the marks (`Call.mark_key`), so that no text of the user or of a step counts as an output;
+            empty: no output is shown.
+    """
+    outputs, task = read_marked(OUTPUT, key, text) if key else ([], text)
     return outputs, task.strip()
 
 

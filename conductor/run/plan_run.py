@@ -198,7 +198,7 @@ class PlanRun:
             call = await self._calls.call(index, step, self._steps, messages)
             self._context.log.append(StepStarted(self._context.now_s(), self._index, index, shown))
             try:
-                call = replace(call, broken=(lost and lost.worker) or "")
+                call = replace(call, mark_key=prompt.mark_key, broken=(lost and lost.worker) or "")
                 return await self._answer(index, step, prompt, so_far.continue_call(call))
             except BudgetExceeded as exc:
                 if lost is None:

@@ -1,12 +1,15 @@
 """`podium cards`: write each worker's card from what was measured.
 
-Exit codes: 0 done; 1 the settings file could not be written; 2 it cannot be done as asked.
+Exit codes: 0 done; 1 the settings file could not be written; 2 it cannot be done as asked. Names and words that
+somebody else's files give are printed as text that no terminal obeys.
 """
 
 import argparse
+import os
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from conductor.errors import PodiumError
@@ -22,7 +25,11 @@ from evaluation.errors import EvaluationError
 from evaluation.recordings import TRAIN_SHARE
 from evaluation.results import read_results
 from evaluation.spec import share
+from program.inert import inert
 from serving.settings.edit import Fields, edit_workers
+
+MOST_NAME_CHARS = 100
+"""So much of a name that was measured under is kept."""
 
 EPILOG = """\
 A card says what a worker is best and worst at, with the share that was right, and how many questions it was
@@ -44,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except PodiumError as exc:
         return _fail(exc.message, 2)
     except OSError as exc:
-        return _fail(f"{given.into} is as it was: {exc}.", 1)
+        return _fail(f"{given.into} is as it was: {exc}.", 1)  # nothing else is written to
 
 
 def parser() -> argparse.ArgumentParser:
@@ -129,11 +136,12 @@ def run(given: argparse.Namespace) -> int:
     notes += [_why_none(name, each) for name, each in measured.items() if name not in cards]
     if not cards and not any(each.tokens_per_s or each.usd_per_call for each in measured.values()):
         raise EvaluationError(" ".join(["There is nothing to write.", *notes]))
-    if given.print_yaml:
-        plain: Fields = {name: {"card": card} for name, card in cards.items()}
-        _print_patch(changes(measured, cards, settings, replace=True).fields if settings else plain)
-    else:
-        _show(measured, cards)
+    with _standard_output():
+        if given.print_yaml:
+            plain: Fields = {name: {"card": card} for name, card in cards.items()}
+            _print_patch(changes(measured, cards, settings, replace=True).fields if settings else plain)
+        else:
+            _show(measured, cards)
     if given.into and settings:
         found = changes(measured, cards, settings, replace=given.replace)
         if found.kept:
@@ -162,7 +170,12 @@ def _measure(given: argparse.Namespace) -> tuple[dict[str, Measurement], list[st
         sources.append(measure_records([run for place in given.records for run in read_records(place)]))
     if not sources:
         raise EvaluationError("Nothing to write from: give --results, --recorded or --records.")
-    return combine(sources), notes
+    return combine([{_plain(name): each} for source in sources for name, each in source.items()]), notes
+
+
+def _plain(name: str) -> str:
+    """A name that a record or a result gives: one line, and nothing that a terminal obeys."""
+    return " ".join(inert(name).split())[:MOST_NAME_CHARS]
 
 
 def _results_file(folder: Path) -> Path:
@@ -180,6 +193,22 @@ def _only(names: Sequence[str] | None, measured: dict[str, Measurement]) -> dict
 def _why_none(name: str, measured: Measurement) -> str:
     graded = measured.overall.n if measured.overall else 0
     return f"No card for {name}: {graded or 'no'} graded questions; a card takes {MIN_QUESTIONS}."
+
+
+@contextmanager
+def _standard_output() -> Generator[None]:
+    """What is printed is out at the end. A reader who has seen enough (`| head`) stops nothing.
+
+    Raises:
+        EvaluationError: it cannot be printed, such as on a full disk.
+    """
+    try:
+        yield
+        sys.stdout.flush()
+    except OSError as exc:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what the buffer still holds
+        if not isinstance(exc, BrokenPipeError):
+            raise EvaluationError(f"The cards cannot be shown: {exc.strerror}. Nothing was written.") from exc
 
 
 def _print_patch(fields: Fields) -> None:
@@ -207,7 +236,9 @@ def _show(measured: Mapping[str, Measurement], cards: Mapping[str, str]) -> None
     console = Console(markup=False, highlight=False)
     if not console.is_terminal:
         console.width = 160
-    console.print(table)
+    with console.capture() as shown:
+        console.print(table)
+    sys.stdout.write(shown.get())
 
 
 def _rests_on(measured: Measurement) -> str:
@@ -244,7 +275,7 @@ def _renaming(text: str) -> tuple[str, str]:
 
 
 def _say(text: str) -> None:
-    print(text, file=sys.stderr)  # noqa: T201
+    print(inert(text), file=sys.stderr)  # noqa: T201
 
 
 def _fail(message: str, code: int) -> int:

@@ -1,7 +1,8 @@
 """Families of questions in the words of a card: what a reader calls `chain_sum` or `gsm8k`.
 
 Several families of one kind have one name, so that they are counted together: a card has room for a few
-names, and each should rest on many questions. A family that is not here is its own name, in words.
+names, and each should rest on many questions. A family that is not here is its own name, in words: whoever
+wrote the question set chose it, and a conductor reads it, so it is kept short and plain.
 """
 
 KINDS: dict[str, str] = {
@@ -47,9 +48,18 @@ KINDS: dict[str, str] = {
 _KIND = {family: kind for kind, families in KINDS.items() for family in families.split()}
 CHAIN = ">"
 """Between the parts of a question that takes several skills (`evaluation.synthetic`)."""
+MOST_PARTS = 3
+"""How many of them a name tells."""
+MOST_CHARS, MARKS = 40, "-+.,'"
+"""What a family's own name may have: so many characters, and beside letters and digits these."""
 
 
 def kind_of(family: str) -> str:
     """The name of the kind that `family` is of, in words."""
-    parts = [part.strip() for part in family.split(CHAIN)]
-    return " then ".join(_KIND.get(part) or " ".join(part.replace("_", " ").split()) for part in parts)
+    parts = [part.strip() for part in family.split(CHAIN)[:MOST_PARTS]]
+    return " then ".join(_KIND.get(part) or _own_name(part) for part in parts)
+
+
+def _own_name(family: str) -> str:
+    kept = "".join(each if each.isalnum() or each in MARKS else " " for each in family)
+    return " ".join(kept.split())[:MOST_CHARS].strip() or "other questions"

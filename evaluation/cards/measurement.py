@@ -182,6 +182,6 @@ def _merge_rare(rights: Mapping[tuple[str, str], Sequence[bool]]) -> dict[str, A
 
 
 def mean_cost(costs: list[Decimal | None]) -> Decimal | None:
-    """None where one is unknown, or there are none."""
+    """In whole picodollars; None where one is unknown, or there are none."""
     spent = total(costs)
-    return None if spent is None or not costs else spent / len(costs)
+    return None if spent is None or not costs else round(spent / len(costs), 12).normalize()

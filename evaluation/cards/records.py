@@ -6,29 +6,39 @@ some of its workflows, or one workflow a line.
 
 import json
 import os
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
+from conductor.model.usage import MOST_TOKENS
 from evaluation.cards.measurement import Measurement, mean_cost
 from evaluation.errors import EvaluationError
 from evaluation.json_lines import read_json_lines
+from evaluation.results import MOST_USD
 
 MIN_CALLS, MIN_TOKENS = 5, 200
 """A speed rests on at least so many calls and so many tokens."""
+MIN_S, MOST_S = 0.001, 10**9
+"""A call that took less from its first token to its last tells no speed; no run takes so long as the other."""
 NEWEST = 1000
 """The most records that a server is asked for, and gives."""
+
+
+Count = Annotated[int, Field(ge=0, le=MOST_TOKENS)]
+Seconds = Annotated[float, Field(ge=0, le=MOST_S, allow_inf_nan=False)]
+Dollars = Annotated[Decimal, Field(ge=0, le=MOST_USD, allow_inf_nan=False)]
 
 
 class CallUsage(BaseModel):
     """What a call's tokens were."""
 
-    output_tokens: int
-    reasoning_tokens: int = 0
+    output_tokens: Count
+    reasoning_tokens: Count = 0
 
 
 class Step(BaseModel):
@@ -38,11 +48,11 @@ class Step(BaseModel):
     served_by: str | None = None
     status: str
     usage: CallUsage | None = None
-    cost_usd: Decimal | None = None
+    cost_usd: Dollars | None = None
     reasoning: str | None = None
-    started_s: float | None = None
-    first_token_s: float | None = None
-    ended_s: float | None = None
+    started_s: Seconds | None = None
+    first_token_s: Seconds | None = None
+    ended_s: Seconds | None = None
     inner: "Workflow | None" = None
 
 
@@ -69,24 +79,9 @@ def read_records(place: str) -> list[Workflow]:
     Raises:
         EvaluationError: they cannot be read, or are none.
     """
-    values = [_fetch(place)] if place.startswith(("http://", "https://")) else _read(Path(place))
-    try:
-        shapes = [_SHAPES.validate_python(value) for value in values]
-    except ValidationError as exc:
-        raise EvaluationError(
-            f"{place} holds no records: {exc.errors(include_url=False)[0]['msg']}. "
-            "Save what `GET /v1/workflows` answers."
-        ) from exc
-    found: list[Workflow] = []
-    for shape in shapes:
-        match shape:
-            case WorkflowList():
-                found += shape.data
-            case Workflow():
-                found.append(shape)
-            case _:
-                found += shape
-    return found
+    is_address = place.lower().startswith(("http://", "https://"))
+    values = [_fetch(place)] if is_address else _read(Path(place))
+    return [workflow for source, value in values for workflow in _workflows(source, value)]
 
 
 def measure_records(workflows: Iterable[Workflow]) -> dict[str, Measurement]:
@@ -124,30 +119,55 @@ def _tokens_per_s(steps: Sequence[Step]) -> float | None:
             continue
         unseen = 0 if step.reasoning else step.usage.reasoning_tokens
         tokens = step.usage.output_tokens - unseen - 1  # the first one is there when the time begins
-        if tokens > 0 and step.ended_s > step.first_token_s:
-            timed.append((tokens, step.ended_s - step.first_token_s))
+        seconds = step.ended_s - step.first_token_s
+        if tokens > 0 and seconds >= MIN_S:
+            timed.append((tokens, seconds))
     tokens, seconds = sum(each for each, _ in timed), sum(each for _, each in timed)
     return tokens / seconds if len(timed) >= MIN_CALLS and tokens >= MIN_TOKENS else None
 
 
-def _fetch(url: str) -> Any:
+def _workflows(source: str, value: Any) -> list[Workflow]:
+    try:
+        shape = _SHAPES.validate_python(value)
+    except ValidationError as exc:
+        fault = max(exc.errors(include_url=False), key=lambda each: len(each["loc"]))  # of the nearest shape
+        field = ".".join(str(part) for part in fault["loc"][1:])
+        raise EvaluationError(
+            f"{source} holds no records: {': '.join(filter(None, (field, fault['msg'])))}. "
+            "Save what `GET /v1/workflows` answers."
+        ) from exc
+    match shape:
+        case WorkflowList():
+            return shape.data
+        case Workflow():
+            return [shape]
+        case _:
+            return shape
+
+
+def _fetch(url: str) -> tuple[str, Any]:
+    """What a server answers, with its address as errors may name it: without the password that it may hold."""
     import httpx2
 
     address = url.rstrip("/").removesuffix("/v1") + "/v1/workflows"
-    key = os.environ.get("PODIUM_API_KEY", "none")
+    shown = re.sub("//.*@", "//", address)
+    key = os.environ.get("PODIUM_API_KEY", "").strip() or "none"
     try:
         answer = httpx2.get(address, params={"limit": NEWEST}, headers={"Authorization": f"Bearer {key}"})
-        return answer.raise_for_status().json()
-    except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as exc:
-        raise EvaluationError(
-            f"No records at {address} ({type(exc).__name__}: {exc}). Is a Podium running there?"
-        ) from exc
+        return shown, answer.raise_for_status().json()
+    except httpx2.HTTPStatusError as exc:
+        why = f"HTTP {exc.response.status_code}"
+    except (httpx2.NetworkError, httpx2.TimeoutException) as exc:
+        why = f"{type(exc).__name__}: {exc}"
+    except (httpx2.HTTPError, httpx2.InvalidURL, ValueError, RecursionError) as exc:
+        why = type(exc).__name__  # its words may repeat the key or the password
+    raise EvaluationError(f"No records at {shown} ({why}). Is a Podium running there?")
 
 
-def _read(path: Path) -> list[Any]:
+def _read(path: Path) -> Iterable[tuple[str, Any]]:
     try:
-        return [json.loads(path.read_text(encoding="utf-8"))]
-    except ValueError:  # not one value: one a line, perhaps gzipped
-        return [value for _, value in read_json_lines(path)]
+        return [(str(path), json.loads(path.read_text(encoding="utf-8")))]
+    except (ValueError, RecursionError):  # not one value: one a line, perhaps gzipped
+        return read_json_lines(path)
     except OSError as exc:
         raise EvaluationError(f"{path} cannot be read: {exc.strerror}.") from exc

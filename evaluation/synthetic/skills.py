@@ -44,7 +44,7 @@ class Assignment:
         """Split a call's last user turn into the question and what the engine adds to it as a second part."""
         turn = next((message for message in reversed(call.messages) if message.role == "user"), None)
         texts = [part.text for part in turn.parts if isinstance(part, Text)] if turn else []
-        outputs, task = read_assignment("".join(texts[1:]))
+        outputs, task = read_assignment("".join(texts[1:]), call.mark_key)
         return cls("".join(texts[:1]).strip(), task, tuple(outputs))
 
 

@@ -3,7 +3,8 @@
     - {name: vote, kind: python, factory: "evaluation.workers.majority:Majority",
        card: "Counts votes; give it steps to read."}
 
-Answers are what stands between `<answer>` tags.
+Answers are what stands between `<answer>` tags; outputs are what is inside the prompt's own marks, so that no
+mark in a user's or a worker's text can vote.
 """
 
 from collections import Counter
@@ -34,7 +35,7 @@ class Majority:
             WorkerRefused: there is nothing to vote on.
         """
         user = next((m.text for m in reversed(call.messages) if m.role == "user"), "")
-        outputs = read_assignment(user)[0] if call.site.access else []
+        outputs = read_assignment(user, call.mark_key)[0]
         if not outputs:
             raise WorkerRefused(
                 f"{self.name} is a program that counts the votes of earlier steps; "

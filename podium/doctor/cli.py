@@ -16,7 +16,7 @@ from importlib import import_module
 from pathlib import Path
 
 from podium.doctor.finding import Case, Finding, Place, ok, wrong
-from podium.inert import inert
+from program.inert import inert
 from program.options import port
 from program.options import url as url_option
 

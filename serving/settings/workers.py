@@ -324,7 +324,7 @@ class ScriptedSettings(_WorkerBase):
 
 
 class PythonSettings(_WorkerBase):
-    """A worker of one's own, written in Python; see `serving.workers.plugin`."""
+    """A worker of one's own, written in Python; see `serving.workers.plugin`. One ships, a vote: docs/operations.md."""
 
     kind: Literal["python"]
     factory: str = Field(pattern=r"^[\w.]+:\w+$")

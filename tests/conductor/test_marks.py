@@ -45,7 +45,7 @@ def test_a_key_is_in_none_of_the_texts(texts: list[str]) -> None:
 def test_marked_texts_come_back_whole(texts: list[str], fact: str) -> None:
     key = mark_key(*texts, fact)
     shown = "\n\n".join(enclose("output", key, text, fact=fact) for text in texts)
-    assert read_marked("output", f"before\n{shown}\nafter") == (texts, "\nafter")
+    assert read_marked("output", key, f"before\n{shown}\nafter") == (texts, "\nafter")
 
 
 @given(pieces | st.text(), st.lists(st.integers(0, 60), max_size=6))

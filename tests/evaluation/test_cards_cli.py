@@ -2,6 +2,8 @@
 
 import json
 import shlex
+import subprocess
+import sys
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -201,6 +203,33 @@ def test_a_file_that_cannot_be_written_stays_and_exits_1(tmp_path: Path, capsys:
     assert main(["--recorded", f"recorded:{recorded(tmp_path)}?part=train", "--into", str(pool)]) == 1
     assert "is as it was" in capsys.readouterr().err
     assert pool.read_text() == POOL
+
+
+@pytest.mark.parametrize("form", [[], ["--print-yaml"]])
+def test_a_full_disk_under_what_is_printed_is_told_and_nothing_is_written(tmp_path: Path, form: list[str]):
+    pool = settings(tmp_path, POOL)
+    name = f"recorded:{recorded(tmp_path)}?part=train"
+    command = ["-m", "evaluation.cards.cli", "--recorded", name, "--into", str(pool), "--replace", *form]
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run([sys.executable, *command], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (ended.returncode, ended.stderr) == (
+        2,
+        "The cards cannot be shown: No space left on device. Nothing was written.\n",
+    )
+    assert pool.read_text() == POOL
+
+
+def test_a_name_in_a_record_is_printed_as_text_that_no_terminal_obeys(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    seen = records(tmp_path, *[step("\x1b[2J\u202ego\nod")] * 5, *[step("x" * 9999)] * 5)
+    assert main(["--records", seen]) == 0
+    assert main(["--records", seen, "--workers", "none"]) == 2
+    assert main(["--records", str(tmp_path / "\x1b[2J")]) == 2
+    shown = capsys.readouterr()
+    assert not {"\x1b", "\u202e"} & set(shown.out + shown.err)
+    assert "\N{REPLACEMENT CHARACTER}[2J\N{REPLACEMENT CHARACTER}go od" in shown.out
+    assert "x" * 101 not in shown.err
 
 
 def test_it_needs_the_base_packages_only(tmp_path: Path):

@@ -98,6 +98,55 @@ def test_what_is_no_record_is_refused(tmp_path: Path, text: str | None, told: st
         read_records(str(path))
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("cost_usd", value) for value in (-5, "NaN", float("inf"), "1E+999999999")),
+        *(("ended_s", value) for value in (-1, float("nan"), float("inf"), 1e300)),
+        *(("usage", {"output_tokens": value}) for value in (-1, 10**400)),
+    ],
+)
+def test_a_figure_that_is_none_is_told_by_its_field(tmp_path: Path, field: str, value: Any):
+    with pytest.raises(
+        EvaluationError, match=rf"holds no records: data\.0\.steps\.0\.{field}.*: Input should"
+    ):
+        read_records(records(tmp_path, step(**{field: value})))
+
+
+@pytest.mark.parametrize("took_s", [5e-324, 2e-16, 0.0009])
+def test_a_call_shorter_than_a_millisecond_tells_no_speed(tmp_path: Path, took_s: float):
+    steps = [step(first_token_s=0, ended_s=took_s)] * 5
+    assert measure_records(read_records(records(tmp_path, *steps)))["a"].tokens_per_s is None
+    found = measure_records(read_records(records(tmp_path, *steps, *[step()] * 5)))
+    assert found["a"].tokens_per_s == pytest.approx(50)
+
+
+@pytest.mark.parametrize("text", ["[" * 200_000, '{"inner": ' * 200_000])
+def test_a_file_that_is_nested_too_deeply_is_told_by_its_line(tmp_path: Path, text: str):
+    path = tmp_path / "saved.json"
+    path.write_text(text)
+    with pytest.raises(EvaluationError, match="line 1: it is nested too deeply"):
+        read_records(str(path))
+
+
+@pytest.mark.parametrize("key", ["sk-SECRET123\n", "sk-SECRET\n123", "sk-SECRET-\N{SNOWMAN}"])
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:1", "HTTP://bob:hunter2@127.0.0.1:1", "http://bob:hunter2:x@[::"]
+)
+def test_no_key_and_no_password_is_told(monkeypatch: pytest.MonkeyPatch, key: str, url: str):
+    monkeypatch.setenv("PODIUM_API_KEY", key)
+    with pytest.raises(EvaluationError, match=r"No records at (?i:http)://[^@]+/v1/workflows") as caught:
+        read_records(url)
+    assert "SECRET" not in caught.value.message
+    assert "hunter2" not in caught.value.message
+
+
+def test_a_key_is_sent_without_the_line_break_after_it(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PODIUM_API_KEY", "sk-SECRET123\n")
+    with pytest.raises(EvaluationError, match="ConnectError"):
+        read_records("http://127.0.0.1:1")
+
+
 def test_no_server_is_told():
     with pytest.raises(EvaluationError, match=r"No records at http://127.0.0.1:1/v1/workflows .*running"):
         read_records("http://127.0.0.1:1")

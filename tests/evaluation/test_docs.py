@@ -1,19 +1,25 @@
-"""The commands of docs/evaluation.md are read by the command itself, and name what there is."""
+"""The commands of docs/evaluation.md are read by the command itself, and name what there is; the vote of
+docs/operations.md runs.
+"""
 
 import re
 import shlex
 from pathlib import Path
 
 import pytest
+import yaml
 
 from evaluation import cli, replay_settings
 from evaluation.cards import cli as cards
 from evaluation.sources import SOURCES
 from evaluation.spec import Spec
 from evaluation.strategies import STRATEGIES, expand
+from serving.settings.settings import parse
 from tests.evaluation.pools import backend
+from tests.serving.api.served import scripted, served
 
-PAGE = (Path(__file__).parents[2] / "docs/evaluation.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "evaluation.md").read_text()
 COMMANDS = [
     line for line in PAGE.splitlines() if re.match(r"podium (eval --(?!help)|recorded-pool |cards )", line)
 ]
@@ -37,3 +43,24 @@ def test_a_command_of_the_page_is_read_and_names_what_there_is(command: str):
 
 def test_every_source_and_strategy_is_on_the_page():
     assert [name for name in (*SOURCES, *STRATEGIES) if f"`{name}" not in PAGE] == []
+
+
+@pytest.mark.parametrize(
+    ("replies", "answer"),
+    [
+        (["So <answer>4</answer>", "<answer>5</answer>", "<answer> 4 </answer>"], "<answer>4</answer>"),
+        (["4", "4", "It is 4."], "(No output holds an answer.)"),
+    ],
+)
+async def test_the_vote_of_the_operations_page_counts_what_scripted_workers_say(
+    replies: list[str], answer: str
+):
+    section = (DOCS / "operations.md").read_text().partition("## Workers that are programs")[2]
+    settings = yaml.safe_load(section.partition("```yaml\n")[2].partition("```")[0])
+    parse(settings)
+    *models, vote = settings["workers"]
+    said = zip(models, replies, strict=True)
+    settings["workers"] = [*(scripted(each["name"], text, card=each["card"]) for each, text in said), vote]
+    async with served(settings) as api:
+        told = await api.ok({"model": "three-votes"})
+    assert told["choices"][0]["message"]["content"] == answer

@@ -1,4 +1,5 @@
 import asyncio
+import re
 import time
 from typing import Any
 
@@ -80,6 +81,18 @@ def test_the_last_marked_answer_counts_whatever_stands_around_it(around: str, an
         answer_extraction.answer_tag(f"{around}<answer>no</answer>{around}<answer>{answer}</answer>{around}")
         == answer
     )
+
+
+@given(st.lists(st.sampled_from(["<answer>", "</Answer>", "a", "<", " "]), max_size=12).map("".join))
+def test_a_pair_of_answer_tags_goes_from_the_first_opening_to_the_next_closing(text: str):
+    pairs = re.findall("<answer>(.*?)</answer>", text, re.DOTALL | re.IGNORECASE)
+    assert answer_extraction.answer_tag(text) == (pairs[-1].strip() or None if pairs else None)
+
+
+def test_thousands_of_answer_tags_are_read_at_once():
+    began_s = time.process_time()
+    assert answer_extraction.answer_tag("<answer>" * 50_000) is None
+    assert time.process_time() - began_s < 5, "a voter reads such a text in the router's event loop"
 
 
 @given(st.integers(-(10**12), 10**12))

@@ -145,6 +145,36 @@ def test_a_faulty_recorded_line_is_told_by_its_number_and_field(tmp_path: Path):
         load(f"recorded:{tmp_path}/r.jsonl")
 
 
+@pytest.mark.parametrize("score", ["-0.1", "1.01", "NaN", "Infinity"])
+def test_a_recorded_score_that_is_none_is_told_by_its_line_and_field(tmp_path: Path, score: str):
+    line = '{"question": "a", "dataset": "d", "expected": "b", "models": {"m": {"s": %s}}}'
+    (tmp_path / "r.jsonl").write_text(f"{line % '1.0000000000000002'}\n{line % score}\n")
+    with pytest.raises(EvaluationError, match=r"line 2: models\.m\.s: Input should be"):
+        load(f"recorded:{tmp_path}/r.jsonl")
+
+
+def test_a_plain_file_with_a_gzip_name_is_read_as_what_it_is(tmp_path: Path):
+    (tmp_path / "mine.jsonl.gz").write_text('{"question": "1 + 1", "answer": "2"}')
+    assert [question.expected for question in load(f"jsonl:{tmp_path}/mine.jsonl.gz")] == ["2"]
+
+
+def test_a_gzip_file_that_is_damaged_or_torn_is_told_by_file_and_line(tmp_path: Path):
+    row, path = json.dumps({"question": "a", "answer": "b"}) + "\n", tmp_path / "mine.jsonl"
+    whole = gzip.compress(row.encode() * 9)
+    for damaged in (whole + whole[:10] + b"\xff" * 99, whole[:-20], whole[:3] + b"\xff" * 99):
+        path.write_bytes(damaged)
+        with pytest.raises(
+            EvaluationError, match=r"mine\.jsonl, from line \d+ on: its gzip data are damaged"
+        ):
+            load(f"jsonl:{path}")
+
+
+def test_a_line_that_is_nested_too_deeply_is_told_by_its_number(tmp_path: Path):
+    (tmp_path / "a.jsonl").write_text('{"question": "a", "answer": "b"}\n' + "[" * 200_000)
+    with pytest.raises(EvaluationError, match="line 2: it is nested too deeply"):
+        load(f"jsonl:{tmp_path}/a.jsonl")
+
+
 def test_what_is_not_known_is_refused_with_what_there_is():
     for name, told in (
         ("nothing", "there are: skills"),
