@@ -64,7 +64,7 @@ class Pool:
         chosen = settings.conductor
         if chosen is None:
             return Team(None, in_pool, Prompts(**texts))
-        line = (chosen.worker, *settings.worker(chosen.worker).fallbacks)
+        line = self.line(chosen.worker)
         allowed = next((name for name in line if permit.allows(name)), None)
         if allowed is None:
             return Team(None, in_pool, Prompts(**texts), chosen.fallback)
@@ -83,6 +83,10 @@ class Pool:
             chosen.effort,
         )
         return Team(conductor, in_pool, Prompts(**texts), chosen.fallback)
+
+    def line(self, name: str) -> tuple[str, ...]:
+        """The worker of that name, and those that answer in its place."""
+        return (name, *self.settings.worker(name).fallbacks)
 
     def _thinking_tokens(self, chosen: ConductorSettings) -> int:
         """How many tokens the conductor, or whom it falls back to, may think."""
