@@ -42,6 +42,18 @@ class CallTask:
             return None
         return asyncio.CancelledError() if self.opened.cancelled() else self.opened.exception()
 
+    @property
+    def reply(self) -> Reply | None:
+        """What it says, once it has spoken."""
+        return self.opened.result() if self.opened.done() and self.error is None else None
+
+    @property
+    def failure(self) -> Exception | None:
+        """What went wrong in it, before its first token or after, as far as that is known once it is left."""
+        ended = self._task.done() and not self._task.cancelled()
+        failure = self._task.exception() if ended else None
+        return failure if isinstance(failure, Exception) else None
+
     @asynccontextmanager
     async def read(self) -> AsyncGenerator[Reply]:
         """Its reply once the first token is there; left with the block, so once only.
@@ -60,12 +72,14 @@ class CallTask:
 
     async def leave(self, error: BaseException | None = None) -> None:
         """Nobody reads it any more, because of `error`, which its layers see. What has come by now is billed as its server
-        said. Closed once this returns.
+        said, and a whole answer counts as one. Closed once this returns.
         """
         while not self._pieces.empty():
             piece = self._pieces.get_nowait()
             if isinstance(piece, Delta):
-                self.opened.result().count(piece)
+                reply = self.opened.result()
+                reply.count(piece)
+                reply.finish = reply.finish or piece.finish
         if self._has_all and not self._left.done() and (error is None or isinstance(error, Exception)):
             self._left.set_exception(error) if error else self._left.set_result(None)
         else:

@@ -70,8 +70,8 @@ class PlanEnded:
 
 
 GuessOutcome = Literal["kept", "lost", "failed", "cut"]
-"""`kept`: the plan's first step asked for the same call and has it; `lost`: it asked for another, or there was no plan;
-`failed`: it had failed by then; `cut`: the process that made it ended."""
+"""`kept`: the plan's first step asked for the same call and has it; `lost`: it asked for another, could not run, or was not
+there in time; `failed`: it had failed by then; `cut`: nobody can say, since the plan was broken off, or its process ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +86,15 @@ class GuessStarted:
 
 @dataclass(frozen=True, slots=True)
 class GuessEnded:
-    """The plan's first step has that call, or the call is closed. `attempt`, where it was not kept: what it took."""
+    """The plan's first step has that call, or the call is closed. `attempt`, where it was not kept: what it took; `failed`: the
+    calls before it, whose worker or deployment it failed over from.
+    """
 
     at_s: float
     plan: int
     outcome: GuessOutcome
     attempt: Attempt | None = None
+    failed: tuple[Attempt, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,7 +147,9 @@ def _plan_after(record: Record, plan: PlanRecord, event: PlanEvent) -> PlanRecor
 
 def _end_guess(guess: GuessRecord | None, event: GuessEnded) -> GuessRecord:
     assert guess is not None, "it was started"
-    return copy_with(guess, outcome=event.outcome, ended_s=event.at_s, attempt=event.attempt)
+    return copy_with(
+        guess, outcome=event.outcome, ended_s=event.at_s, attempt=event.attempt, failed=event.failed
+    )
 
 
 def _step_after(record: Record, step: StepRecord, event: StepEvent) -> StepRecord:

@@ -33,6 +33,11 @@ from conductor.run.waiting import wait_until_done
 
 ROOM = 64
 """Pieces of the answer that may wait for the plan."""
+PATIENCE_S = 20.0
+"""So long a call waits for its plan, with the slot that it holds."""
+WRONG = "which did not ask for it"
+LATE = "which was not there in time"
+BROKEN_OFF = "which was broken off"
 
 
 def begin_guess(speculation: Speculation | None, context: RunContext, *, live: bool) -> "Guess | None":
@@ -56,7 +61,11 @@ def begin_guess(speculation: Speculation | None, context: RunContext, *, live: b
     is_limited = task.budget.max_cost_usd is not None or bool(record.account.key_id)
     if (is_limited and worst_usd) or not speculation.admit(member.name, worst_usd):
         return None
-    return Guess(context, member, call, speculation)
+    try:
+        return Guess(context, member, call, speculation)
+    except BaseException:
+        speculation.end(member.name, "cut")
+        raise
 
 
 def _first_call(context: RunContext, member: PoolMember, *, live: bool) -> Call:
@@ -83,12 +92,14 @@ class Guess:
         self._outcome: GuessOutcome | None = None
         self._unsaid: list[Callable[[], None]] = []
         """What is put on record of the step once it has the call."""
+        self._failed: list[Attempt] = []
         self._closing: asyncio.Task[None] | None = None
         self._purse = _Purse(context.ledger)
         self._began_s = time.monotonic()
         context.log.append(GuessStarted(context.now_s(), 0, member.name, call.messages))
         told = replace(call, on_queued=self._note_wait, on_failed=self._note_failure)
         self._task = CallTask(open_call(member, told, self._purse), ROOM)
+        self._patience = asyncio.get_running_loop().call_later(PATIENCE_S, self._give_up, LATE)
 
     def take(self, worker: str, call: Call) -> AbstractAsyncContextManager[Reply] | None:
         """The plan's first step asks `worker` this: the call that is open already, where it is the same in everything but its
@@ -98,8 +109,9 @@ class Guess:
             return None
         same = replace(call, site=self._call.site, coalesce=self._call.coalesce) == self._call
         if not same or worker != self._member.name or self._task.error is not None:
-            self._give_up()
+            self._give_up(WRONG)
             return None
+        self._patience.cancel()
         self._outcome = "kept"
         self._context.log.append(GuessEnded(self._context.now_s(), 0, "kept"))
         self._speculation.end(self._member.name, "kept")
@@ -110,40 +122,46 @@ class Guess:
     async def close(self) -> None:
         """There is no plan any more that could take it. Closed and on record once this returns."""
         if self._outcome is None:
-            self._give_up()
+            plan = self._context.log.record.plans[0]
+            is_cut = plan.is_interrupted or plan.failure is not None
+            self._give_up(BROKEN_OFF, "cut") if is_cut else self._give_up(WRONG)
         if self._closing is not None:
             await wait_until_done([self._closing])
             self._closing.result()
 
-    def _give_up(self) -> None:
-        self._outcome = "lost" if self._task.error is None else "failed"
-        self._closing = asyncio.create_task(self._close(self._outcome), name=f"guess {self._member.name}")
+    def _give_up(self, why: str, outcome: GuessOutcome = "lost") -> None:
+        self._patience.cancel()
+        self._outcome = outcome if self._task.error is None else "failed"
+        closing = self._close(self._outcome, why)
+        self._closing = asyncio.create_task(closing, name=f"guess {self._member.name}")
 
-    async def _close(self, outcome: GuessOutcome) -> None:
+    async def _close(self, outcome: GuessOutcome, why: str) -> None:
         try:
             await self._task.leave(asyncio.CancelledError())
         finally:
-            ended = GuessEnded(self._context.now_s(), 0, outcome, self._attempt())
-            self._context.log.append(ended)
+            self._context.log.append(self._end(outcome, why))
             self._speculation.end(self._member.name, outcome)
 
-    def _attempt(self) -> Attempt:
-        """What is on record of a call that was made for nothing."""
-        took_s, error = time.monotonic() - self._began_s, self._task.error
-        name, purse = self._member.name, self._purse
-        if self._outcome == "failed" and isinstance(error, Exception):
-            known = error if isinstance(error, PodiumError) else internal_error(error)
-            attempt = Attempt.of(name, Failure.of(known), took_s=took_s)
+    def _end(self, outcome: GuessOutcome, why: str) -> GuessEnded:
+        """What is on record of a call that was made for nothing, once it is closed."""
+        took_s, reply, error = time.monotonic() - self._began_s, self._task.reply, self._task.failure
+        name, purse = reply.worker if reply else self._member.name, self._purse
+        if error is None:
+            message = f"It was asked before there was a plan, {why}; closed after {took_s:.2f} s."
+            attempt, failed = Attempt(name, "", message, took_s=took_s), tuple(self._failed)
         else:
-            message = f"It was asked before there was a plan, which asked for something else; closed after {took_s:.2f} s."
-            attempt = Attempt(name, "", message, took_s=took_s)
-        return replace(
+            failure = Failure.of(error if isinstance(error, PodiumError) else internal_error(error))
+            attempt = Attempt.of(str(failure.get("worker") or name), failure, took_s=took_s)
+            failed = failure.attempts
+        attempt = replace(
             attempt,
             outcome="lost_guess",
             usage=purse.usage,
             cost_usd=purse.cost_usd,
             cost_is_bound=purse.is_bound,
+            deployment=reply.deployment if reply else "",
         )
+        return GuessEnded(self._context.now_s(), 0, outcome, attempt, reply.attempts if reply else failed)
 
     def _note_wait(self, why: str) -> None:
         def say() -> None:
@@ -153,6 +171,7 @@ class Guess:
         self._say_when_kept(say)
 
     def _note_failure(self, attempt: Attempt) -> None:
+        self._failed.append(attempt)
         self._say_when_kept(
             lambda: self._context.log.append(CallFailed(self._context.now_s(), 0, 0, attempt))
         )

@@ -110,7 +110,24 @@ class GuessRecord:
     """None: it is under way, and the plan has no step yet."""
     ended_s: float | None = None
     attempt: Attempt | None = None
-    """What it took, where it was not kept."""
+    """What it took, where it was not kept, with all that failed before it; its worker is the one that was asked last."""
+    failed: tuple[Attempt, ...] = ()
+    """The calls that failed before it, where it was not kept. What they took is in `attempt`, and counted there."""
+
+    @property
+    def errors(self) -> tuple[Attempt, ...]:
+        """Everything that went wrong in it, where it was not kept."""
+        own = (self.attempt,) if self.attempt is not None and self.attempt.error else ()
+        return (*self.failed, *own)
+
+    @property
+    def workers(self) -> set[str]:
+        """Those that were asked; none where it was kept, since its step has them."""
+        if self.outcome == "kept":
+            return set()
+        if self.attempt is None:
+            return {self.worker}
+        return {each.worker for each in (*self.failed, self.attempt) if each.outcome != "left_alone"}
 
     @property
     def is_unmetered(self) -> bool:

@@ -233,8 +233,9 @@ class RoundLoop:
             self._log.append(PlanEnded(self.now_s(), index, stream.result, accepted=plan is None, why=why))
             return plan
 
-        guess = begin_guess(self._team.speculation, self._context, live=self._is_last_round(index))
+        guess: Guess | None = None
         try:
+            guess = begin_guess(self._team.speculation, self._context, live=self._is_last_round(index))
             await self._execute(index, hold_while_same(stream, earlier), end_plan, guess)
         except InvalidPlan as exc:
             rejection = Failure.of(exc)

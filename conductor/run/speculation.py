@@ -20,7 +20,7 @@ class Speculation(Protocol):
         ...
 
     def end(self, worker: str, outcome: GuessOutcome) -> None:
-        """How a call that was admitted ended; told once."""
+        """How a call that was admitted ended, `kept` once the step has it; told once."""
         ...
 
 

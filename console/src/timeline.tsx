@@ -9,7 +9,7 @@ const OUTCOMES: Record<string, string> = {
   kept: "asked before the plan was there; its first step has the call",
   lost: "asked before the plan was there, for nothing",
   failed: "asked before the plan was there; it failed",
-  cut: "asked before the plan was there; its server ended",
+  cut: "asked before the plan was there, which was broken off",
 };
 
 export function Timeline(props: {

@@ -203,8 +203,8 @@ def _plan(plan: PlanRecord, *, for_operator: bool) -> Json:
 
 
 def _guess(guess: GuessRecord, *, for_operator: bool) -> Json:
-    """A call that was made before there was a plan; `outcome` is null while it is under way, and `attempt` and `usage` say what it
-    took where it was not kept.
+    """A call that was made before there was a plan; `outcome` is null while it is under way. Where it was not kept, `attempt` and
+    `usage` say what it took in all, and `attempts` what failed before it.
     """
     shown = operator_attempt_json if for_operator else attempt_json
     return {
@@ -214,6 +214,7 @@ def _guess(guess: GuessRecord, *, for_operator: bool) -> Json:
         "ended_s": seconds(guess.ended_s),
         "attempt": shown(guess.attempt) if guess.attempt else None,
         "usage": tokens(guess.attempt.usage) if guess.attempt else None,
+        "attempts": [shown(each) for each in guess.failed],
     }
 
 

@@ -101,7 +101,8 @@ class Limited(Layer):
         finally:
             self.open_calls -= 1
             self._moved_s = time.monotonic()
-            self._average(self._moved_s - began_s)
+            if not call.site.guess:  # which holds it for as long as its plan takes
+                self._average(self._moved_s - began_s)
             self._turns.give_back()
 
     async def _take_place(self, call: Call) -> None:

@@ -10,6 +10,8 @@ from decimal import Decimal
 from conductor.run.events import GuessOutcome
 from conductor.run.record import Record
 from conductor.run.team import Team
+from conductor.run.team_worker import TEAM
+from serving.accounts.account_policy import UNLIMITED, Policies
 from serving.layers.hedging import IDLE
 from serving.layers.retry_budget import RetryBudget
 from serving.pool import Pool
@@ -28,42 +30,60 @@ class Guesses:
     def __init__(self, pool: Pool) -> None:
         conductor = pool.settings.conductor
         self._settings: SpeculationSettings | None = conductor.speculation if conductor else None
+        self._planners = frozenset(pool.line(conductor.worker) if conductor else ())
         self._pool, self._habits = pool, PlanHabits()
         self._under_way = Counter[str]()
         share = self._settings.max_share if self._settings else 0.0
         self._losses = RetryBudget(share)
 
-    def equip(self, team: Team) -> Team:
-        """`team`, which guesses where the settings say so."""
-        return replace(team, speculation=self) if self._settings else team
+    def equip(self, team: Team, policies: Policies = UNLIMITED) -> Team:
+        """`team`, which guesses where the settings say so. Not for whose tokens are limited: those of a call that is
+        closed would be taken from the minute.
+        """
+        may = self._settings is not None and policies.both.tokens_per_minute is None
+        return replace(team, speculation=self) if may else team
 
     def count(self, record: Record) -> None:
         """Learn from a run that has ended."""
-        if self._settings is not None and self._habits.count(record):
+        if self._settings is not None and self._has_whole_pool(record) and self._habits.count(record):
             self._losses.earn()
 
     def likeliest(self, record: Record) -> str | None:
         """See `Speculation.likeliest`."""
         own = self._settings
-        return self._habits.likeliest(record, own.min_plans, own.min_agreement) if own else None
+        if own is None or not self._has_whole_pool(record):
+            return None
+        return self._habits.likeliest(record.model, own.min_plans, own.min_agreement)
 
     def admit(self, worker: str, worst_usd: Decimal) -> bool:
-        """See `Speculation.admit`. It counts as lost until it is kept."""
-        own = self._settings
-        if own is None or worst_usd > own.max_usd or not self._is_idle(worker) or not self._losses.spend():
+        """See `Speculation.admit`. It counts as lost until it is kept, or nobody can say."""
+        own, line = self._settings, self._pool.line(worker)
+        if own is None or worst_usd > own.max_usd or not self._is_idle(line) or not self._losses.spend():
             return False
-        self._under_way[worker] += 1
+        self._under_way.update(line)
         return True
 
     def end(self, worker: str, outcome: GuessOutcome) -> None:
         """See `Speculation.end`."""
-        self._under_way[worker] -= 1
-        if outcome == "kept":
+        self._under_way.subtract(self._pool.line(worker))
+        if outcome in ("kept", "cut"):
             self._losses.refund()
 
-    def _is_idle(self, worker: str) -> bool:
-        """Whether half of its slots stay free of calls, and of guesses that have no slot yet: those who wait for a plan must
-        not hold all of what a conductor may fail over to.
+    def _has_whole_pool(self, record: Record) -> bool:
+        """Whether its plans may use all that those of its served name may: what a request or a policy narrows is neither
+        learned nor guessed, or one key could teach the router as many pools as it likes.
         """
-        limiter, health = self._pool.limiters[worker], self._pool.health[worker]
-        return health.circuit == "closed" and limiter.has_idle(IDLE, 1 + self._under_way[worker])
+        model = self._pool.settings.models.get(record.model)
+        if model is None:
+            return False
+        names = self._pool.settings.pool if model.workers is None else model.workers
+        return {*names, *((TEAM,) if model.depth else ())} == set(record.workers)
+
+    def _is_idle(self, line: tuple[str, ...]) -> bool:
+        """Whether it is well, and half of its slots and of those of each that it may fail over to stay free of calls, and of
+        guesses that have no slot yet. A guess waits for a plan, so it must never hold what a conductor waits for.
+        """
+        health = self._pool.health[line[0]]
+        if health.circuit != "closed" or health.rest_s or not self._planners.isdisjoint(line):
+            return False
+        return all(self._pool.limiters[name].has_idle(IDLE, 1 + self._under_way[name]) for name in line)

@@ -70,7 +70,10 @@ def event_numbers(event: Event) -> Event:
 def _call_event(event: CallQueued | CallFailed | GuessEnded) -> Event:
     if isinstance(event, CallQueued):
         return copy_with(event, why=_length(event.why))
-    return copy_with(event, attempt=event.attempt and _attempt(event.attempt))
+    if isinstance(event, GuessEnded):
+        own = event.attempt and _attempt(event.attempt)
+        return copy_with(event, attempt=own, failed=_attempts(event.failed))
+    return copy_with(event, attempt=_attempt(event.attempt))
 
 
 def _break_event(event: StepAborted | StepRestarted | StepContinued) -> Event:
@@ -163,7 +166,8 @@ def _plan(plan: PlanRecord) -> PlanRecord:
 
 
 def _guess(guess: GuessRecord) -> GuessRecord:
-    return copy_with(guess, prompt=(), attempt=guess.attempt and _attempt(guess.attempt))
+    own = guess.attempt and _attempt(guess.attempt)
+    return copy_with(guess, prompt=(), attempt=own, failed=_attempts(guess.failed))
 
 
 def _step(step: StepRecord) -> StepRecord:

@@ -19,8 +19,7 @@ def faults(records: RunRecords) -> list[str]:
         failures = [holder.failure for holder in holders if holder.failure is not None]
         attempts = [attempt for call in record.calls for attempt in call.attempts]
         attempts += [attempt for failure in failures for attempt in failure.attempts]
-        guesses = [plan.guess.attempt for plan in record.plans if plan.guess and plan.guess.attempt]
-        attempts += [attempt for attempt in guesses if attempt.error]
+        attempts += record.guess.errors if record.guess else ()
         found += [f"{failure.code}: {failure.explanation}" for failure in failures]
         found += [
             f"{each.error}: {each.message} {each.detail}".rstrip()

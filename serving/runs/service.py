@@ -160,7 +160,7 @@ class Service:
                 given = answered_by(found, task, id, caller.account)
                 return replay(replace(given, owner=self.store.owner, trace_id=trace_id))
             return open_run(
-                self.guesses.equip(team),
+                self.guesses.equip(team, caller.policies),
                 task,
                 id,
                 ledger=ledger,

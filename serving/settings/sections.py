@@ -18,8 +18,9 @@ from serving.settings.scale import Scaling
 class SpeculationSettings(Frozen):
     """While the conductor writes a request's first plan, the worker that it will probably ask is asked already, the user's own
     words: kept where the plan's first step asks it the same, else closed and paid. Learned by each router from its
-    newest plans, for each served name and each pool. Not for requests with tools, a form of the answer, `stop`, pictures,
-    PDFs or a token limit.
+    newest plans, for each served name. Not for requests with tools, a form of the answer, `stop`, pictures, PDFs or a token
+    limit, for those that may not use all workers of their name, nor with a key or team that has `tokens_per_minute`; and
+    never for a worker that has a fallback, or itself, in common with the conductor.
     """
 
     max_usd: Decimal = Field(default=Decimal(0), ge=0)

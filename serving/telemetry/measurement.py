@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 from conductor.errors import WorkerError
-from conductor.model.failure import Failure
+from conductor.model.failure import Attempt, Failure
 from conductor.model.reply import CallResult
 from conductor.model.usage import Usage
 from conductor.run.plan_record import GuessRecord, PlanRecord, StepRecord
@@ -113,6 +113,10 @@ def _of_guess(guess: GuessRecord) -> Iterator[Measurement]:
     if guess.attempt is not None and (usage := guess.attempt.usage) is not None:
         for kind, n_tokens in (("input", usage.input_tokens), ("output", usage.output_tokens)):
             yield Measurement(metrics.WASTED_TOKENS, n_tokens, (guess.worker, kind))
+    if (own := guess.attempt) is not None:
+        yield from _of_attempts(guess.failed, own.worker)
+        if Failure(own.error, own.message).is_a(WorkerError):
+            yield Measurement(metrics.WORKER_ERRORS, 1, (own.worker, own.error, "gave_up"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,23 +155,29 @@ def _of_usage(usage: Usage, labels: tuple[str, str, str]) -> Iterator[Measuremen
 
 
 def _of_failures(call: _Call) -> Iterator[Measurement]:
-    """Each attempt that failed: tried again where the same worker comes next, failed over where another one
-    does.
-    """
+    """What its worker failed at by itself, and whether that was made good."""
     result, failure = call.result, call.failure
     last_failure = failure if failure is not None and failure.is_a(WorkerError) else None
     told = result.attempts if result else last_failure.attempts if last_failure else ()
+    blamed = str(last_failure.get("worker") or "") if last_failure else ""
+    last = result.worker if result else blamed or call.worker
+    yield from _of_attempts(told, last)
+    if last_failure:
+        yield Measurement(metrics.WORKER_ERRORS, 1, (last, _code(last_failure), "gave_up"))
+
+
+def _of_attempts(told: Iterable[Attempt], last: str) -> Iterator[Measurement]:
+    """Each attempt that failed before the call of `last`: tried again where the same worker comes next, failed over where
+    another one does.
+    """
+    told = tuple(told)
     for each in told:
         if each.outcome == "lost_race":
             yield Measurement(metrics.HEDGES, 1, (each.worker, "lost" if each.hedge else "won"))
     attempts = [each for each in told if each.outcome not in ("left_alone", "lost_race")]
-    blamed = str(last_failure.get("worker") or "") if last_failure else ""
-    last = result.worker if result else blamed or call.worker
     for attempt, after in pairwise([*((each.worker, each.error) for each in attempts), (last, "")]):
         then = "retried" if attempt[0] == after[0] else "failed_over"
         yield Measurement(metrics.WORKER_ERRORS, 1, (*attempt, then))
-    if last_failure:
-        yield Measurement(metrics.WORKER_ERRORS, 1, (last, _code(last_failure), "gave_up"))
 
 
 def _calls(run: Record) -> Iterator[_Call]:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from conductor.errors import WorkerRefused, WorkerUnavailable
 from conductor.model.answer_format import AnswerFormat
 from conductor.model.call import Call, Sampling
+from conductor.model.failure import Attempt
 from conductor.model.messages import Image, Message, Text
 from conductor.model.tools import Tool, Toolset
 from conductor.model.usage import FREE, Price, Usage
@@ -254,7 +255,89 @@ async def test_without_a_plan_the_guess_is_lost(text: str) -> None:
     engine = guessing(team(a, conductor=boss(Pause(), WorkerUnavailable("gone", worker="boss"))))
     run = await seen(engine, ask_for())
     assert (run.shown, run.record.fallback is not None) == ("the answer", True)
-    assert [event.outcome for event in run.of(GuessEnded)] == ["lost"]
+    assert [event.outcome for event in run.of(GuessEnded)] == ["cut"], "nobody knows whether it was right"
+
+
+async def test_a_guess_whose_plan_is_not_there_in_time_is_closed_and_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("conductor.run.guess.PATIENCE_S", 0.01)
+    gate, oracle = Gate(), Oracle()
+    a = Player("a", lambda call: ["all of it" if call.site.guess else "the answer"])
+    engine = guessing(team(a, conductor=boss(gate, line(0, ""))), oracle)
+    async with open_run(engine, ask_for()) as run:
+        await until(lambda: oracle.ended)
+        guess = run.record.guess
+        assert guess is not None
+        assert (guess.outcome, oracle.ended, a.open_calls) == ("lost", [("a", "lost")], 0)
+        assert run.record.plans[0].steps == ()
+        gate.set()
+        events = [event async for event in run.events()]
+    assert (events[-1].answer, len(a.calls)) == ("the answer", 2)
+    nothing_is_left(engine)
+
+
+async def test_a_guess_that_was_kept_may_take_longer_than_a_plan_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("conductor.run.guess.PATIENCE_S", 0.2)
+    gate, oracle = Gate(), Oracle()
+    a = Player("a", ["the ", gate, "answer"])
+    async with open_run(guessing(team(a, conductor=boss(line(0, ""))), oracle), ask_for()) as run:
+        await until(lambda: oracle.ended)
+        await asyncio.sleep(0.25)
+        gate.set()
+        events = [event async for event in run.events()]
+    assert (events[-1].answer, len(a.calls), oracle.ended) == ("the answer", 1, [("a", "kept")])
+
+
+async def test_a_guess_of_a_run_that_ends_before_its_plan_is_cut() -> None:
+    oracle = Oracle()
+    engine = guessing(team(Player("a", ["so far", NEVER]), conductor=boss(NEVER)), oracle)
+    async with open_run(engine, ask_for()) as run:
+        await until(lambda: run.record.guess)
+        await turns()
+    assert run.record.status == "cancelled"
+    assert oracle.ended == [("a", "cut")]
+    nothing_is_left(engine)
+
+
+BUSY = Attempt("a", "WorkerBusy", "It is busy.", usage=Usage(7, 0), cost_usd=Decimal("0.5"))
+
+
+async def test_who_was_asked_and_what_failed_before_is_on_record_and_counted_once() -> None:
+    gone = WorkerUnavailable("It is gone.", worker="b", attempts=(BUSY,))
+    a = Player("a", [gone], "the answer", price=DEAR)
+    run = await seen(guessing(team(a, conductor=boss(Pause(), line(0, "")))), ask_for())
+    guess = run.record.guess
+    assert guess is not None
+    assert guess.attempt is not None
+    assert (guess.outcome, guess.attempt.worker, guess.attempt.error) == ("failed", "b", "WorkerUnavailable")
+    assert (guess.failed, guess.workers) == ((BUSY,), {"a", "b"})
+    assert run.record.cost_usd == run.ledger.spent_usd == Decimal("0.5") + DEAR.of(Usage(10, 1))
+    assert load(RunRecords, dump(RunRecords(run.record))).record == run.record
+
+
+async def test_an_answer_that_broke_off_before_there_was_a_plan_for_something_else_is_on_record() -> None:
+    a = Player("a", ["so far", WorkerUnavailable("It broke.", worker="a")])
+    run = await seen(guessing(team(a, Player("b"), conductor=boss(Pause(), line(1, "")))), ask_for())
+    assert run.record.guess is not None
+    assert (run.record.guess.outcome, [each.error for each in run.record.guess.errors]) == (
+        "lost", ["WorkerUnavailable"],
+    )  # fmt: skip
+
+
+async def test_a_guess_that_cannot_be_begun_leaves_nothing() -> None:
+    def journal(_: Record, __: int, event: Event) -> None:
+        if isinstance(event, GuessStarted):
+            raise ValueError("no room")
+
+    oracle, a = Oracle(), Player("a")
+    engine = guessing(team(a, conductor=boss(Pause(), line(0, ""))), oracle)
+    async with open_run(engine, ask_for(), journal=journal) as run:
+        [_ async for _ in run.events()]
+    assert (run.record.plans[0].is_interrupted, oracle.ended) == (True, [("a", "cut")])
+    nothing_is_left(engine)
 
 
 TOOLS = Toolset((Tool("look", "", {}),))
@@ -400,7 +483,7 @@ async def test_another_router_goes_on_after_any_event_and_does_not_trip_over_a_g
         guesses = [each.guess for each in second.record.plans if each.guess]
         assert len(guesses) == (1 if left.record.guess else 0), "a continued run guesses no more"
         assert all(guess.outcome is not None for guess in guesses)
-        if guesses and guesses[0].outcome == "cut":
+        if guesses and guesses[0].outcome == "cut" and not is_kind:
             assert second.record.n_unmetered_calls >= 1
 
 

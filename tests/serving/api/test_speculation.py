@@ -24,6 +24,24 @@ def guessing(*plans: str, **worker: Any) -> Json:
     return made
 
 
+def failing_over() -> Json:
+    """As `guessing`, whose plan does not ask the worker that was asked early, and that is gone by then."""
+    workers = [
+        scripted(
+            "a",
+            *["It is light."] * N,
+            {"error": "unavailable"},
+            max_concurrency=8,
+            fallbacks=["b"],
+            retry={"attempts": 1},
+        ),
+        scripted("b", "Something else."),
+        scripted("c", "The answer."),
+    ]
+    made = guessing(plan(step("c", "")))
+    return made | {"workers": [made["workers"][0], *workers]}
+
+
 async def learn(api: Served) -> None:
     for _ in range(N):
         await api.ok()
@@ -40,6 +58,7 @@ async def test_a_guess_is_kept_or_lost_and_the_record_metrics_and_spans_say_so(n
         await learn(api)
         assert of_guess(await api.newest()) == {}, "nothing was known yet"
         kept, calls = metered(api), len(api.worker("a").calls)
+        well = api.service.pool.health["a"].successes
         events = await api.events(progress="events")
         await api.quiet()
         await until(lambda: kept.taken, "the run is measured")
@@ -49,6 +68,7 @@ async def test_a_guess_is_kept_or_lost_and_the_record_metrics_and_spans_say_so(n
         assert said(events) == record["answer"] == ("It is light." if is_right else "Something else.")
         assert (guess["worker"], guess["outcome"], guess["attempt"] is None) == ("a", outcome, is_right)
         assert len(api.worker("a").calls) == calls + 1
+        assert api.service.pool.health["a"].successes == well + 1, "a whole answer, whoever has it"
         assert kept.sums(metrics.GUESSES) == {("a", outcome): 1}
         told = [
             shown.get("type")
@@ -74,18 +94,50 @@ async def test_a_client_that_leaves_while_a_guess_is_open_leaves_nothing() -> No
         await asyncio.wait([asking])
         await api.quiet()
         record = await api.newest()
-        assert (record["status"], of_guess(record)["outcome"]) == ("cancelled", "lost")
+        assert (record["status"], of_guess(record)["outcome"]) == ("cancelled", "cut")
         assert (api.service.guesses._under_way["a"], record["unmetered_calls"] > 0) == (0, True)
 
 
-async def test_what_a_request_says_of_its_answer_or_its_tokens_keeps_guesses_away() -> None:
+async def test_who_was_asked_in_place_of_a_worker_that_failed_is_on_record_and_found_and_counted() -> None:
+    async with served(failing_over()) as api:
+        await learn(api)
+        kept = metered(api)
+        assert (await api.ok())["choices"][0]["message"]["content"] == "The answer."
+        await api.quiet()
+        await until(lambda: kept.taken, "the run is measured")
+        guess = of_guess(await api.newest())
+        assert (guess["outcome"], guess["attempt"]["worker"]) == ("lost", "b")
+        assert [(each["worker"], each["error"]) for each in guess["attempts"]] == [("a", "WorkerUnavailable")]
+        listed = await api.http.get("/v1/workflows", params={"worker": "b"})
+        assert [run["id"] for run in listed.json()["data"]] == [(await api.newest())["id"]]
+        assert kept.sums(metrics.WORKER_ERRORS) == {("a", "WorkerUnavailable", "failed_over"): 1}
+
+
+async def test_runs_that_are_cancelled_do_not_stop_the_guesses_of_others() -> None:
+    never = {"text": "never", "stall_after_tokens": 0}
+    async with served(guessing(*[never] * 12, RIGHT)) as api:  # type: ignore[arg-type]
+        await learn(api)
+        for _ in range(12):
+            calls = len(api.worker("a").calls)
+            asking = asyncio.create_task(api.post())
+            await until(lambda calls=calls: len(api.worker("a").calls) == calls + 1, "the guess is made")
+            asking.cancel()
+            await asyncio.wait([asking])
+            await api.quiet()
+        await api.ok()
+        await api.quiet()
+        assert of_guess(await api.newest())["outcome"] == "kept"
+
+
+async def test_what_a_request_says_of_its_answer_its_workers_or_its_tokens_keeps_guesses_away() -> None:
     async with served(guessing(RIGHT)) as api:
         await learn(api)
         for body in ({"stop": ["x"]}, {"response_format": {"type": "json_object"}}):
             await api.post(ASK | body)
         await api.ok(max_tokens=100_000)
-        listed = (await api.http.get("/v1/workflows?limit=3")).json()["data"]
-        assert [of_guess(await api.record(run["id"])) for run in listed] == [{}, {}, {}]
+        await api.ok(workers=["a"])
+        listed = (await api.http.get("/v1/workflows?limit=4")).json()["data"]
+        assert [of_guess(await api.record(run["id"])) for run in listed] == [{}, {}, {}, {}]
 
 
 async def test_new_settings_begin_to_learn_again() -> None:

@@ -1,11 +1,12 @@
 """Slots: held as long as the call, taken in order, always given back."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from conductor.errors import WorkerUnavailable
-from conductor.model.call import Call
+from conductor.model.call import Call, CallSite
 from conductor.model.messages import Message
 from serving.layers.limited import Limited
 from serving.workers.scripted import ScriptedReply, ScriptedWorker
@@ -78,3 +79,13 @@ async def test_a_call_that_fails_gives_its_slot_back():
         await worker.open(CALL).__aenter__()
     async with asyncio.timeout(5), worker.open(CALL) as reply:
         assert reply.worker == worker.name == "w"
+
+
+async def test_the_time_that_a_call_waits_for_its_plan_says_nothing_of_how_long_a_slot_is_held():
+    worker = Limited(ScriptedWorker("w", ["x"]), 1)
+    async with worker.open(replace(CALL, site=CallSite(guess=True))):
+        await asyncio.sleep(0.01)
+    assert not worker._held_s
+    async with worker.open(CALL):
+        await asyncio.sleep(0.01)
+    assert worker._held_s

@@ -1,4 +1,4 @@
-"""Whom plans ask is learned from records, for each name and pool; and when that is enough to ask before the plan."""
+"""Whom plans ask is learned from records, for each name; and when that is enough to ask before the plan."""
 
 from dataclasses import replace
 from decimal import Decimal
@@ -12,10 +12,12 @@ from conductor.model.messages import Message
 from conductor.run.plan_record import PlanRecord, StepRecord
 from conductor.run.record import Record
 from conductor.run.task import Task
+from conductor.run.team_worker import TEAM
+from serving.accounts.account_policy import AccountPolicy, Policies
 from serving.layers.retry_budget import RESERVE
 from serving.pool import build_pool
 from serving.runs.guesses import Guesses
-from serving.runs.plan_habits import MODELS, NEWEST, PlanHabits
+from serving.runs.plan_habits import NEWEST, PlanHabits
 from serving.settings.settings import parse
 
 NAMES = ("a", "b")
@@ -34,26 +36,16 @@ def record(
 
 
 def test_the_worker_of_most_plans_of_one_step_in_the_user_s_words_is_the_likeliest() -> None:
-    habits, begun = PlanHabits(), record()
+    habits = PlanHabits()
     for _ in range(8):
         assert habits.count(record(("a", "")))
-    assert habits.likeliest(begun, 9, 0.5) is None
-    assert habits.likeliest(begun, 8, 1.0) == "a"
+    assert habits.likeliest("mini", 9, 0.5) is None
+    assert habits.likeliest("mini", 8, 1.0) == "a"
     habits.count(record(("a", "something")))
     habits.count(record(("a", ""), ("b", "sum up")))
-    assert habits.likeliest(begun, 8, 0.8) == "a"
-    assert habits.likeliest(begun, 8, 0.81) is None
-
-
-def test_each_name_and_pool_is_learned_for_itself_in_whatever_order_the_pool_was_shown() -> None:
-    habits = PlanHabits()
-    habits.count(record(("a", "")))
-    assert habits.likeliest(record(workers=("b", "a")), 1, 1.0) == "a"
-    assert habits.likeliest(record(workers=("a",)), 1, 1.0) is None
-    assert habits.likeliest(record(model="ultra"), 1, 1.0) is None
-    for n in range(MODELS):
-        habits.count(record(("a", ""), model=f"model {n}"))
-    assert habits.likeliest(record(), 1, 1.0) is None, "the oldest is forgotten"
+    assert habits.likeliest("mini", 8, 0.8) == "a"
+    assert habits.likeliest("mini", 8, 0.81) is None
+    assert habits.likeliest("ultra", 1, 0.1) is None, "each name for itself"
 
 
 def test_only_the_newest_plans_count() -> None:
@@ -61,7 +53,7 @@ def test_only_the_newest_plans_count() -> None:
     for worker in ("a", "b"):
         for _ in range(NEWEST):
             habits.count(record((worker, "")))
-    assert habits.likeliest(record(), 1, 1.0) == "b"
+    assert habits.likeliest("mini", 1, 1.0) == "b"
 
 
 @pytest.mark.parametrize("says_nothing", [
@@ -83,24 +75,18 @@ def test_a_plan_that_cannot_run_asks_nobody() -> None:
     failure = Failure.of(InvalidPlan("no", reason=Reason.NO_PLAN))
     assert habits.count(record(("a", ""), rejection=failure))
     assert habits.count(record(failure=failure))
-    assert habits.likeliest(record(), 1, 0.1) is None
+    assert habits.likeliest("mini", 1, 0.1) is None
 
 
-def guesses(**own: Any) -> Guesses:
+def guesses(workers: dict[str, Any] | None = None, **own: Any) -> Guesses:
+    """`workers`: what is said of them beside their names."""
     said = {"min_plans": 2, "min_agreement": 0.5} | own
-    workers = [{"name": name, "kind": "scripted", "max_concurrency": 8} for name in ("boss", *NAMES)]
-    return Guesses(
-        build_pool(
-            parse(
-                {
-                    "conductor": {"worker": "boss", "speculation": said},
-                    "workers": workers,
-                }
-            ),
-            {},
-            {},
-        )
-    )
+    more = {name: {} for name in ("boss", *NAMES)} | (workers or {})
+    kind = {"kind": "scripted", "max_concurrency": 8}
+    made = [kind | {"name": name, "in_pool": name in NAMES} | facts for name, facts in more.items()]
+    conductor = {"worker": "boss", "speculation": said}
+    models = {"mini": {}, "ultra": {"workers": ["a"]}, "deep": {"depth": 1}}
+    return Guesses(build_pool(parse({"conductor": conductor, "workers": made, "models": models}), {}, {}))
 
 
 def test_without_the_section_no_team_guesses_and_nothing_is_learned() -> None:
@@ -119,6 +105,31 @@ def test_a_worker_is_asked_once_enough_plans_asked_it() -> None:
     for _ in range(2):
         on.count(record(("a", "")))
     assert on.likeliest(record()) == "a"
+
+
+def test_only_requests_that_may_use_all_workers_of_their_name_are_learned_and_guessed() -> None:
+    on = guesses(max_share=1, min_plans=1)
+    for _ in range(3):
+        on.count(record(("a", ""), workers=("a",)))
+        on.count(record(("a", ""), model="deep"))
+        on.count(record(("a", ""), model="a worker"))
+    for name in ("mini", "deep", "a worker"):
+        assert on.likeliest(record(model=name, workers=(*NAMES, TEAM) if name == "deep" else NAMES)) is None
+    on.count(record(("a", ""), workers=("b", "a")))
+    on.count(record(("a", ""), model="ultra", workers=("a",)))
+    on.count(record(("a", ""), model="deep", workers=(*NAMES, TEAM)))
+    assert on.likeliest(record()) == "a", "in whatever order the pool was shown"
+    assert on.likeliest(record(model="ultra", workers=("a",))) == "a"
+    assert on.likeliest(record(model="deep", workers=(*NAMES, TEAM))) == "a"
+    assert on.likeliest(record(workers=("a",))) is None
+
+
+@pytest.mark.parametrize("whose", ["key", "team"])
+def test_nobody_guesses_for_whom_a_minute_s_tokens_are_limited(whose: str) -> None:
+    on = guesses()
+    limited = Policies(**{whose: AccountPolicy(tokens_per_minute=1000)})
+    assert on.equip(on._pool.team, limited).speculation is None
+    assert on.equip(on._pool.team, Policies(key=AccountPolicy(requests_per_minute=1))).speculation is on
 
 
 def test_what_it_may_cost_is_bounded_and_dear_workers_are_not_asked_by_default() -> None:
@@ -142,11 +153,41 @@ def test_half_of_a_worker_s_slots_stay_free_of_calls_and_guesses() -> None:
     assert on.admit("a", Decimal(0))
 
 
-def test_a_worker_whose_calls_fail_is_not_asked() -> None:
+def test_half_of_the_slots_of_each_fallback_stay_free_too() -> None:
+    on = guesses({"a": {"fallbacks": ["b"]}, "b": {"max_concurrency": 4}})
+    assert [on.admit("a", Decimal(0)) for _ in range(3)] == [True] * 2 + [False]
+    assert not on.admit("b", Decimal(0)), "it may be asked for both of them"
+    on.end("a", "lost")
+    on._pool.limiters["b"].open_calls = 2
+    assert not on.admit("a", Decimal(0))
+    on._pool.limiters["b"].open_calls = 0
+    assert on.admit("b", Decimal(0))
+
+
+@pytest.mark.parametrize(
+    "workers",
+    [
+        {"a": {"fallbacks": ["b"]}, "boss": {"fallbacks": ["b"]}},
+        {"a": {"fallbacks": ["boss"]}},
+        {"boss": {"fallbacks": ["a"]}},
+    ],
+)
+def test_a_worker_whose_slot_the_conductor_may_wait_for_is_not_asked(workers: dict[str, Any]) -> None:
+    assert not guesses(workers).admit("a", Decimal(0))
+
+
+def test_a_worker_that_plans_itself_is_not_asked() -> None:
+    said = {"conductor": {"worker": "a", "speculation": {}}, "workers": [{"name": "a", "kind": "scripted"}]}
+    assert not Guesses(build_pool(parse(said), {}, {})).admit("a", Decimal(0))
+
+
+def test_a_worker_whose_calls_fail_or_that_asks_for_a_rest_is_not_asked() -> None:
     on = guesses()
     for _ in range(3):
         on._pool.health["a"].fail()
     assert not on.admit("a", Decimal(0))
+    on._pool.health["b"].fail(rest_s=60)
+    assert not on.admit("b", Decimal(0))
 
 
 def test_once_too_many_were_lost_none_is_made_until_plans_have_earned_it() -> None:
@@ -165,3 +206,6 @@ def test_once_too_many_were_lost_none_is_made_until_plans_have_earned_it() -> No
         on.count(record(("a", "")))
     assert ask("failed")
     assert not ask("lost")
+    for _ in range(4):
+        on.count(record(("a", "")))
+    assert all(ask("cut") for _ in range(50)), "nobody knows whether these were right"
