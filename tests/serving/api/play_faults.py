@@ -1,15 +1,21 @@
 """Plays the faults of `provider_faults.py` to clients, over real sockets, many at once.
 
-`python -m tests.serving.api.play_faults` plays all of them and prints what was seen.
+`python -m tests.serving.api.play_faults` plays all of them and prints what was seen; `--out FILE` writes it as a page,
+as `docs/faults.md` is one.
 """
 
+import argparse
 import asyncio
 import json
 import os
+import re
+import tempfile
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -18,17 +24,27 @@ from serving.api.app import build_api
 from serving.pool import build_pool
 from serving.runs.service import Service
 from serving.settings.settings import parse
-from tests.serving.api.provider_faults import CASES, FIRST_WORD, POSITIONS, TEXT, Case
+from tests.serving.api.provider_faults import (
+    CASES,
+    FIRST_WORD,
+    OTHER_TEXT,
+    POSITIONS,
+    TEXT,
+    Case,
+)
 from tests.serving.api.served import ASK, Json, listening, parsed, said, scripted, step
+from tests.wires.certificates import Certificates, make_certificates
 from tests.wires.faults import Fault, faulty
 from tests.wires.openai import OpenAIWire
-from tests.wires.server import Answer, serving
+from tests.wires.server import Answer, Request, serving
 
 WIRE = OpenAIWire()
 STALL_S, PATIENCE_S = 1.0, 15.0
 """The silence of a server that plays silence, and of all others: a busy machine is none."""
 AT_ONCE = 32
 """Clients."""
+WORD = re.compile(r'"content": ?"(It|Whole)')
+"""How every answer begins, on the wire."""
 
 
 @dataclass(frozen=True)
@@ -39,42 +55,115 @@ class Seen:
     position: str
     stream: bool
     outcome: str
-    expected: set[str]
+    expected: str
     first_word_s: float | None
     """From the request on; None: no word came."""
 
     @property
     def is_expected(self) -> bool:
-        return self.outcome in self.expected
+        return self.outcome == self.expected
+
+
+@dataclass(frozen=True)
+class Played:
+    """A case that is being played."""
+
+    url: str
+    end_storm: Callable[[], None] = lambda: None
+    """The server is well from then on."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """What is at addresses where no answer can come from, and what servers show by TLS."""
+
+    addresses: dict[str, str]
+    certificates: Certificates
 
 
 @asynccontextmanager
-async def play(case: Case, closed: str, plain: str) -> AsyncGenerator[str]:
+async def open_places() -> AsyncGenerator[Places]:
+    """Such addresses; the authority of the certificates is trusted meanwhile."""
+    before = os.environ.get("SSL_CERT_FILE")
+    async with AsyncExitStack() as opened:
+        folder = Path(opened.enter_context(tempfile.TemporaryDirectory()))
+        certificates = make_certificates(folder)
+        os.environ["SSL_CERT_FILE"] = str(certificates.authority)
+        plain = await opened.enter_async_context(answering(b"HTTP/1.1 400 Bad Request\r\n\r\n"))
+        mute = await opened.enter_async_context(answering(b""))
+        async with answering(b"") as gone:
+            closed = f"http://{gone}"
+        addresses = {"nowhere": "http://nowhere.invalid", "closed": closed}
+        addresses |= {"plain": f"https://{plain}", "mute": f"https://{mute}"}
+        try:
+            yield Places(addresses, certificates)
+        finally:
+            os.environ.pop("SSL_CERT_FILE")
+            if before is not None:
+                os.environ["SSL_CERT_FILE"] = before
+
+
+@asynccontextmanager
+async def answering(content: bytes) -> AsyncGenerator[str]:
+    """The host and port of a server that says `content`, if anything, to whatever it is told."""
+    clients = set[asyncio.StreamWriter]()
+
+    async def say(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        clients.add(writer)
+        while await reader.read(2**16):
+            if content:
+                writer.write(content)
+                break
+        writer.close()
+
+    server = await asyncio.start_server(say, "127.0.0.1", 0)
+    try:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        for writer in clients:
+            writer.transport.abort()
+
+
+@asynccontextmanager
+async def play(case: Case, places: Places) -> AsyncGenerator[Played]:
     """The address where it is played; answers come in turn."""
-    if isinstance(case.does, str):
-        yield case.does.format(closed=closed, plain=plain)
+    if case.place in places.addresses:
+        yield Played(places.addresses[case.place])
     elif isinstance(case.does, Fault):
         words = b"".join(WIRE.events(Answer(text=TEXT))[: FIRST_WORD + 1])
         async with faulty(case.does, words) as upstream:
-            upstream.heard.set()
-            yield upstream.url
+            upstream.let_read()
+            yield Played(upstream.url)
     else:
         *first, last = case.does
-        async with serving(WIRE, *first) as upstream:
-            upstream.respond = lambda _: last
-            yield upstream.url
+        tls = getattr(places.certificates, case.place) if case.place else None
+        async with serving(WIRE, *first, tls=tls) as upstream:
+            upstream.respond = lambda request: go_on(request) or last
+
+            def end_storm() -> None:
+                upstream.respond = lambda _: Answer()
+
+            yield Played(upstream.url, end_storm)
+
+
+def go_on(request: Request) -> Answer | None:
+    """The rest of the answer, where its beginning is the last turn; None: all of it is wanted."""
+    newest = request.body["messages"][-1]
+    return Answer(text=TEXT.removeprefix(newest["content"])) if newest["role"] == "assistant" else None
 
 
 def remote(name: str, url: str, case: Case, **settings: Any) -> Json:
-    """A worker at `url`."""
-    retry = {"attempts": 2, "first_wait_s": 0.01, "max_wait_s": 0.05}
+    """A worker at `url`. Where it is mended, its server goes on with the beginning of an answer."""
     silence_s = STALL_S if case.is_silent else PATIENCE_S
     wire = {
         "kind": "openai",
         "model": "m",
         "base_url": f"{url}/v1",
         "stall_timeout_s": silence_s,
-        "retry": retry,
+        "connect_timeout_s": silence_s,
+        "retry": {"attempts": 2, "first_wait_s": 0.01, "max_wait_s": 0.05},
+        "accepts": {"prefill": case.is_mended},
     }
     return {"name": name, "price": {"input_usd_per_mtok": 1, "output_usd_per_mtok": 2}} | wire | settings
 
@@ -87,9 +176,15 @@ class Place:
     position: str
     stream: bool
     model: str
+    played: Played
 
 
-OTHERS = [scripted("b", "Instead."), scripted("first", "A start."), scripted("last", "Whole.")]
+OTHERS = [scripted("first", "A start."), scripted("last", "Whole.")]
+"""Of the workers that are not faulty these alone serve several cases: they are never asked for anything that they fail at,
+so no circuit of theirs opens.
+"""
+LIMITS = {"first_byte_s": 60}
+"""What fails before its first word is a status, however busy the machine is."""
 
 
 @asynccontextmanager
@@ -101,23 +196,24 @@ async def api_of(settings: Json) -> AsyncGenerator[tuple[httpx2.AsyncClient, Ser
     await service.pool.aclose()
 
 
-async def see_workers(cases: dict[str, Case], closed: str, plain: str, *, half: bool) -> list[Seen]:
+async def see_workers(cases: dict[str, Case], at: Places, *, half: bool) -> list[Seen]:
     """Play the cases to clients that ask the faulty worker, alone or with a fallback, or three steps around it."""
     places, workers, workflows = list[Place](), list[Json](), dict[str, Json]()
     async with AsyncExitStack() as servers:
         for number, (name, case) in enumerate(cases.items()):
             for position in POSITIONS[:-1]:
                 for stream in [bool(len(places) % 2)] if half else (False, True):
-                    url = await servers.enter_async_context(play(case, closed, plain))
+                    played = await servers.enter_async_context(play(case, at))
                     worker = f"w{number}-{position}-{int(stream)}"
-                    fallbacks = {"fallbacks": ["b"]} if position == "backed" else {}
-                    workers.append(remote(worker, url, case, **fallbacks))
+                    fallbacks = [f"{worker}-fallback"] if position == "backed" else []
+                    workers.append(remote(worker, played.url, case, fallbacks=fallbacks))
+                    workers += [scripted(name, case.fallback_text) for name in fallbacks]
                     if position == "middle":
                         steps = [step("first"), step(worker, "Go on.", [0]), step("last", "End it.", [1])]
                         workflows[f"three-{worker}"] = steps
                         worker = f"three-{worker}"
-                    places.append(Place(name, position, stream, worker))
-        settings = {"workers": [*workers, *OTHERS], "workflows": workflows}
+                    places.append(Place(name, position, stream, worker, played))
+        settings = {"workers": [*workers, *OTHERS], "workflows": workflows, "limits": LIMITS}
         async with api_of(settings) as (http, service):
             seen = await see_all([lambda p=place: see(http, p, cases[p.name]) for place in places])
             assert all(not limiter.open_calls for limiter in service.pool.limiters.values())
@@ -128,22 +224,27 @@ LANES = 8
 """APIs that stand side by side, each given one faulty conductor after another."""
 
 
-async def see_conductors(cases: dict[str, Case], closed: str, plain: str, *, half: bool) -> list[Seen]:
+async def see_conductors(cases: dict[str, Case], at: Places, *, half: bool) -> list[Seen]:
     """Likewise where the faulty one is the conductor."""
 
     def settings_of(url: str, case: Case) -> Json:
         faulty_one = remote("a", url, case, in_pool=False)
-        return {"conductor": {"worker": "a"}, "workers": [faulty_one, OTHERS[0]], "models": {"mini": {}}}
+        return {
+            "conductor": {"worker": "a"},
+            "workers": [faulty_one, scripted("b", OTHER_TEXT)],
+            "models": {"mini": {}},
+            "limits": LIMITS,
+        }
 
     async def lane(names: list[str]) -> list[Seen]:
         seen = list[Seen]()
         async with api_of({"workers": OTHERS}) as (http, service):
             for name in names:
                 case = cases[name]
-                async with play(case, closed, plain) as url:
-                    await service.swap(build_pool(parse(settings_of(url, case)), {}, {}))
-                    for stream in [len(seen) % 2 == 0] if half else (False, True):
-                        seen.append(await see(http, Place(name, "conductor", stream, "mini"), case))
+                for stream in [len(seen) % 2 == 0] if half else (False, True):
+                    async with play(case, at) as played:
+                        await service.swap(build_pool(parse(settings_of(played.url, case)), {}, {}))
+                        seen.append(await see(http, Place(name, "conductor", stream, "mini", played), case))
         return seen
 
     lists = await asyncio.gather(*(lane(list(cases)[n::LANES]) for n in range(LANES)))
@@ -162,17 +263,33 @@ async def see_all(looks: list[Callable[[], Any]]) -> list[Any]:
 
 
 async def see(http: httpx2.AsyncClient, place: Place, case: Case) -> Seen:
-    """What the client sees in words, and when its first word came."""
-    began_s, first_word_s, pieces = time.monotonic(), None, list[str]()
+    """What the client sees in words, and when its first word came; of a burst, what all of them see, and the client
+    after them, whose first word it is.
+    """
+    outcomes = list[str]()
+    if case.burst:
+        storm = await asyncio.gather(*(ask(http, place) for _ in range(case.burst)))
+        outcomes = [
+            f"{[outcome for outcome, _ in storm].count(each)} times {each}"
+            for each in sorted({outcome for outcome, _ in storm})
+        ]
+        place.played.end_storm()
+    outcome, first_word_s = await ask(http, place)
+    seen = ", then ".join([*outcomes, outcome])
+    expected = case.outcome(place.position, stream=place.stream)
+    return Seen(place.name, place.position, place.stream, seen, expected, first_word_s)
+
+
+async def ask(http: httpx2.AsyncClient, place: Place) -> tuple[str, float | None]:
+    """What one client sees, and after how long its first word."""
+    began_s, first_word_s, text = time.monotonic(), None, ""
     body = ASK | {"model": place.model, "stream": place.stream}
     async with http.stream("POST", "/v1/chat/completions", json=body) as answer:
         async for piece in answer.aiter_text():
-            pieces.append(piece)
-            if first_word_s is None and ("Instead" in piece or "It" in piece or "Whole" in piece):
+            text += piece
+            if first_word_s is None and WORD.search(text):
                 first_word_s = time.monotonic() - began_s
-    outcome = _outcome(answer.status_code, "".join(pieces), stream=place.stream)
-    expected = case.outcomes(place.position, stream=place.stream)
-    return Seen(place.name, place.position, place.stream, outcome, expected, first_word_s)
+    return _outcome(answer.status_code, text, stream=place.stream), first_word_s
 
 
 def _outcome(status: int, text: str, *, stream: bool) -> str:
@@ -191,13 +308,10 @@ async def see_everything(*, half: bool = False) -> list[Seen]:
     Args:
         half: each streamed or not, in turn, instead of both.
     """
-    async with serving(WIRE) as gone:
-        closed = gone.url.rsplit(":", 1)[1]
-    async with serving(WIRE) as upstream:
-        plain = upstream.url.rsplit(":", 1)[1]
+    async with open_places() as at:
         return [
-            *await see_workers(CASES, closed, plain, half=half),
-            *await see_conductors(CASES, closed, plain, half=half),
+            *await see_workers(CASES, at, half=half),
+            *await see_conductors(CASES, at, half=half),
         ]
 
 
