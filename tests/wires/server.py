@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-READING_TURNS = 100
+READING_TURNS = 50
 
 
 @dataclass(frozen=True)

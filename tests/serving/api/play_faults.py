@@ -9,7 +9,6 @@ import asyncio
 import json
 import os
 import re
-import tempfile
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -20,25 +19,15 @@ from typing import Any
 
 import httpx2
 
+from program.process import machine
 from serving.api.app import build_api
 from serving.pool import build_pool
 from serving.runs.service import Service
 from serving.settings.settings import parse
-from tests.serving.api.provider_faults import (
-    CASES,
-    FIRST_WORD,
-    OTHER_TEXT,
-    POSITIONS,
-    TEXT,
-    Case,
-)
+from tests.serving.api.fault_servers import Places, Played, open_places, play
+from tests.serving.api.provider_faults import CASES, OTHER_TEXT, POSITIONS, Case
 from tests.serving.api.served import ASK, Json, listening, parsed, said, scripted, step
-from tests.wires.certificates import Certificates, make_certificates
-from tests.wires.faults import Fault, faulty
-from tests.wires.openai import OpenAIWire
-from tests.wires.server import Answer, Request, serving
 
-WIRE = OpenAIWire()
 STALL_S, PATIENCE_S = 1.0, 15.0
 """The silence of a server that plays silence, and of all others: a busy machine is none."""
 AT_ONCE = 32
@@ -62,95 +51,6 @@ class Seen:
     @property
     def is_expected(self) -> bool:
         return self.outcome == self.expected
-
-
-@dataclass(frozen=True)
-class Played:
-    """A case that is being played."""
-
-    url: str
-    end_storm: Callable[[], None] = lambda: None
-    """The server is well from then on."""
-
-
-@dataclass(frozen=True)
-class Places:
-    """What is at addresses where no answer can come from, and what servers show by TLS."""
-
-    addresses: dict[str, str]
-    certificates: Certificates
-
-
-@asynccontextmanager
-async def open_places() -> AsyncGenerator[Places]:
-    """Such addresses; the authority of the certificates is trusted meanwhile."""
-    before = os.environ.get("SSL_CERT_FILE")
-    async with AsyncExitStack() as opened:
-        folder = Path(opened.enter_context(tempfile.TemporaryDirectory()))
-        certificates = make_certificates(folder)
-        os.environ["SSL_CERT_FILE"] = str(certificates.authority)
-        plain = await opened.enter_async_context(answering(b"HTTP/1.1 400 Bad Request\r\n\r\n"))
-        mute = await opened.enter_async_context(answering(b""))
-        async with answering(b"") as gone:
-            closed = f"http://{gone}"
-        addresses = {"nowhere": "http://nowhere.invalid", "closed": closed}
-        addresses |= {"plain": f"https://{plain}", "mute": f"https://{mute}"}
-        try:
-            yield Places(addresses, certificates)
-        finally:
-            os.environ.pop("SSL_CERT_FILE")
-            if before is not None:
-                os.environ["SSL_CERT_FILE"] = before
-
-
-@asynccontextmanager
-async def answering(content: bytes) -> AsyncGenerator[str]:
-    """The host and port of a server that says `content`, if anything, to whatever it is told."""
-    clients = set[asyncio.StreamWriter]()
-
-    async def say(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        clients.add(writer)
-        while await reader.read(2**16):
-            if content:
-                writer.write(content)
-                break
-        writer.close()
-
-    server = await asyncio.start_server(say, "127.0.0.1", 0)
-    try:
-        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    finally:
-        server.close()
-        for writer in clients:
-            writer.transport.abort()
-
-
-@asynccontextmanager
-async def play(case: Case, places: Places) -> AsyncGenerator[Played]:
-    """The address where it is played; answers come in turn."""
-    if case.place in places.addresses:
-        yield Played(places.addresses[case.place])
-    elif isinstance(case.does, Fault):
-        words = b"".join(WIRE.events(Answer(text=TEXT))[: FIRST_WORD + 1])
-        async with faulty(case.does, words) as upstream:
-            upstream.let_read()
-            yield Played(upstream.url)
-    else:
-        *first, last = case.does
-        tls = getattr(places.certificates, case.place) if case.place else None
-        async with serving(WIRE, *first, tls=tls) as upstream:
-            upstream.respond = lambda request: go_on(request) or last
-
-            def end_storm() -> None:
-                upstream.respond = lambda _: Answer()
-
-            yield Played(upstream.url, end_storm)
-
-
-def go_on(request: Request) -> Answer | None:
-    """The rest of the answer, where its beginning is the last turn; None: all of it is wanted."""
-    newest = request.body["messages"][-1]
-    return Answer(text=TEXT.removeprefix(newest["content"])) if newest["role"] == "assistant" else None
 
 
 def remote(name: str, url: str, case: Case, **settings: Any) -> Json:
@@ -196,7 +96,9 @@ async def api_of(settings: Json) -> AsyncGenerator[tuple[httpx2.AsyncClient, Ser
     await service.pool.aclose()
 
 
-async def see_workers(cases: dict[str, Case], at: Places, *, half: bool) -> list[Seen]:
+async def see_workers(
+    cases: dict[str, Case], at: Places, *, half: bool, at_once: int = AT_ONCE
+) -> list[Seen]:
     """Play the cases to clients that ask the faulty worker, alone or with a fallback, or three steps around it."""
     places, workers, workflows = list[Place](), list[Json](), dict[str, Json]()
     async with AsyncExitStack() as servers:
@@ -215,7 +117,7 @@ async def see_workers(cases: dict[str, Case], at: Places, *, half: bool) -> list
                     places.append(Place(name, position, stream, worker, played))
         settings = {"workers": [*workers, *OTHERS], "workflows": workflows, "limits": LIMITS}
         async with api_of(settings) as (http, service):
-            seen = await see_all([lambda p=place: see(http, p, cases[p.name]) for place in places])
+            seen = await see_all([lambda p=place: see(http, p, cases[p.name]) for place in places], at_once)
             assert all(not limiter.open_calls for limiter in service.pool.limiters.values())
     return seen
 
@@ -251,9 +153,9 @@ async def see_conductors(cases: dict[str, Case], at: Places, *, half: bool) -> l
     return [seen for some in lists for seen in some]
 
 
-async def see_all(looks: list[Callable[[], Any]]) -> list[Any]:
+async def see_all(looks: list[Callable[[], Any]], at_once: int) -> list[Any]:
     """What all of them see, so many at once."""
-    places = asyncio.Semaphore(AT_ONCE)
+    places = asyncio.Semaphore(at_once)
 
     async def one(look: Callable[[], Any]) -> Any:
         async with places:
@@ -302,17 +204,37 @@ def _outcome(status: int, text: str, *, stream: bool) -> str:
     return f"200 {said(events)}… then {errors[0]}" if errors else f"200 {said(events)}"
 
 
-async def see_everything(*, half: bool = False) -> list[Seen]:
+async def see_everything(*, half: bool = False, at_once: int = AT_ONCE) -> list[Seen]:
     """All cases in all positions.
 
     Args:
         half: each streamed or not, in turn, instead of both.
+        at_once: so many clients.
     """
     async with open_places() as at:
         return [
-            *await see_workers(CASES, at, half=half),
+            *await see_workers(CASES, at, half=half, at_once=at_once),
             *await see_conductors(CASES, at, half=half),
         ]
+
+
+PAGE = """\
+# What clients see of a provider's faults
+
+Written by `make faults` (`python -m tests.serving.api.play_faults --out docs/faults.md`), {date}, on {machine}. The test of it is
+`tests/serving/api/test_fault_suite.py`, which expects exactly this.
+
+One worker is faulty, over OpenAI's wire and real sockets, and stands in four places: **alone**, asked by its name; **backed** by a fallback; the **middle** one of three steps; the **conductor**, beside
+one well worker. Each cell says what a client saw of Chat Completions: the HTTP status, then the answer's words or the error's `code`; `…` where a stream broke off after words. What a stream saw follows a slash where it
+differs. In brackets are the milliseconds until the first word, whole and streamed; {at_once} clients ask at once, so they are for comparing the rows of one table and no bench.
+
+The faulty worker says `It is four.`, its fallback `It is four. So says another.`; where the fault passes, both say the first. The three steps end with `Whole.` A silence lasts {stall_s:.0f} s here until it is taken for one
+(`stall_timeout_s`), and a call is made twice at most. A 400 in place of a 502 is what a model was paid for, so that no client asks again by itself.
+
+{table}
+
+{cases} faults, {requests} cells; {wrong} not as expected, no call left open.
+"""
 
 
 def table(seen: list[Seen]) -> str:
@@ -320,24 +242,39 @@ def table(seen: list[Seen]) -> str:
     found = {(each.case, each.position, each.stream): each for each in seen}
     rows = [f"| fault | {' | '.join(POSITIONS)} |", "| --- |" + " --- |" * len(POSITIONS)]
     for name in CASES:
-        cells = list[str]()
-        for position in POSITIONS:
-            whole, stream = (found[name, position, streamed].outcome for streamed in (False, True))
-            cells.append(whole if whole == stream else f"{whole} / {stream}")
+        cells = [_cell(found[name, place, False], found[name, place, True]) for place in POSITIONS]
         rows.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(rows)
 
 
+def _cell(whole: Seen, stream: Seen) -> str:
+    outcome = whole.outcome if whole.outcome == stream.outcome else f"{whole.outcome} / {stream.outcome}"
+    times = [
+        "–" if each.first_word_s is None else f"{1000 * each.first_word_s:.0f}" for each in (whole, stream)
+    ]
+    return outcome if times == ["–", "–"] else f"{outcome} ({' / '.join(times)})"
+
+
 def main() -> None:
-    """Play, and print the table and what was not as expected."""
+    """Play, print the table or write the page, and print what was not as expected."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--out", type=Path, help="a Markdown file to write, in place of printing")
+    parser.add_argument("--at-once", type=int, default=4, help="clients, default 4")
+    asked = parser.parse_args()
     os.environ.setdefault("OTEL_SDK_DISABLED", "true")
-    began_s = time.monotonic()
-    seen = asyncio.run(see_everything())
-    print(table(seen))
+    on, began_s = machine(), time.monotonic()
+    seen = asyncio.run(see_everything(at_once=asked.at_once))
     wrong = [each for each in seen if not each.is_expected]
-    print(
-        f"\n{len(CASES)} faults, {len(seen)} requests in {time.monotonic() - began_s:.0f} s; not as expected: {len(wrong)}"
-    )
+    if asked.out:
+        page = PAGE.format(
+            date=datetime.now(UTC).date(), machine=on, at_once=asked.at_once, stall_s=STALL_S,
+            table=table(seen), cases=len(CASES), requests=len(seen), wrong=len(wrong),
+        )  # fmt: skip
+        asked.out.write_text(page, "utf-8")
+    else:
+        print(table(seen))
+    took_s = time.monotonic() - began_s
+    print(f"\n{len(CASES)} faults, {len(seen)} cells in {took_s:.0f} s; not as expected: {len(wrong)}")
     for each in wrong:
         print(f"* {each}")
 

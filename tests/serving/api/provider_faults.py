@@ -1,7 +1,8 @@
 """What a provider can do wrong, and what a client of ours sees then: the table of `test_fault_suite.py`.
 
 One outcome for each: what comes before a fault has been read by then (`let_read`), and errors that come before the first
-word are statuses (`limits.first_byte_s`). How it is played is `play_faults.py`'s.
+word are statuses (`limits.first_byte_s`). Who plays it is `fault_servers.py`'s, who
+asks `play_faults.py`'s.
 """
 
 from dataclasses import dataclass, replace
@@ -70,7 +71,7 @@ class Case:
         if stream and self.shows and position == "alone":
             return f"200 {self.shows}… then {self.code}"
         status = STATUS_OF.get(self.code, 502)
-        is_paid = position == "middle" or self.shows or self.is_paid  # the first of three steps was
+        is_paid = position == "middle" or self.shows or self.is_paid  # of three steps the first was called
         return f"{400 if is_paid else status} {self.code}"
 
 
@@ -169,14 +170,15 @@ CASES: dict[str, Case] = {
     **FLAPS,
     **STORMS,
     **PLACES,
-    **{name: Case(fault, is_silent=True) for name, fault in (NOT_HTTP | SILENT).items()},
-    **{f"{name}, at once": Case(Fault(tail=tail), is_silent=True) for name, tail in BROKEN_FRAMING.items()},
+    **{name: Case(fault) for name, fault in NOT_HTTP.items()},
+    **{name: Case(fault, is_silent=True) for name, fault in SILENT.items()},
+    **{f"{name}, at once": Case(Fault(tail=tail)) for name, tail in BROKEN_FRAMING.items()},
     **{
         f"{name}, at once": Case(Fault(drips=drip), is_silent=True, is_paid=True)
         for name, drip in COMMENTS.items()
     },
     **{
-        f"{name}, in the middle": Case(Fault(speaks=True, tail=tail), shows=FIRST, is_silent=True)
+        f"{name}, in the middle": Case(Fault(speaks=True, tail=tail), shows=FIRST)
         for name, tail in BROKEN_FRAMING.items()
     },
     **{
