@@ -28,7 +28,7 @@ from tests.serving.api.fault_servers import Places, Played, open_places, play
 from tests.serving.api.provider_faults import CASES, OTHER_TEXT, POSITIONS, Case
 from tests.serving.api.served import ASK, Json, listening, parsed, said, scripted, step
 
-STALL_S, PATIENCE_S = 1.0, 15.0
+STALL_S, PATIENCE_S = 1.0, 60.0
 """The silence of a server that plays silence, and of all others: a busy machine is none."""
 AT_ONCE = 32
 """Clients."""
@@ -83,7 +83,7 @@ OTHERS = [scripted("first", "A start."), scripted("last", "Whole.")]
 """Of the workers that are not faulty these alone serve several cases: they are never asked for anything that they fail at,
 so no circuit of theirs opens.
 """
-LIMITS = {"first_byte_s": 60}
+LIMITS = {"first_byte_s": 2 * PATIENCE_S}
 """What fails before its first word is a status, however busy the machine is."""
 
 
@@ -91,7 +91,10 @@ LIMITS = {"first_byte_s": 60}
 async def api_of(settings: Json) -> AsyncGenerator[tuple[httpx2.AsyncClient, Service]]:
     """Serve them; no call is open and no money held at the end."""
     service = Service(build_pool(parse(settings), {}, {}))
-    async with listening(build_api(service)) as url, httpx2.AsyncClient(base_url=url, timeout=60) as http:
+    async with (
+        listening(build_api(service)) as url,
+        httpx2.AsyncClient(base_url=url, timeout=2 * PATIENCE_S) as http,
+    ):
         yield http, service
     await service.pool.aclose()
 
