@@ -23,7 +23,7 @@ CHOSEN   := --settings $(SETTINGS) $(if $(MODEL),--model $(MODEL)) $(if $(CONDUC
 SERVER   := $(CHOSEN) --port $(PORT)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-base setup-dev setup-learning setup-browser setup-site console serve demo stop test browser-test check fix bench prove-ledger prove-records prove-outages prove-chaos prove-overload prove-hedging prove-tools prove-lists prove-schemas prove-seams soak fuzz fuzz-api fuzz-streams clients load siege fuzz-policy capacity eval check-cluster train-tiny train-conductor docs site doctor access-table lock clean
+.PHONY: help setup setup-base setup-dev setup-learning setup-browser setup-site console serve demo stop test browser-test check fix bench prove-ledger prove-records prove-outages prove-chaos prove-overload prove-hedging prove-tools prove-lists prove-schemas prove-seams soak fuzz fuzz-api fuzz-streams clients load siege fuzz-policy capacity eval check-cluster train-tiny train-conductor docs site doctor access-table faults lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
@@ -163,6 +163,9 @@ doctor: setup-base ## what is wrong with this machine or with SETTINGS, and what
 
 access-table: setup-dev ## write the table of who may ask what into docs/security.md again, from the test that proves it
 	@$(BIN)/python -m tests.serving.api.access_table
+
+faults: setup-dev ## play every fault of a provider to clients and write what they see into docs/faults.md again
+	@$(BIN)/python -m tests.serving.api.play_faults --out docs/faults.md
 
 lock: setup-base ## write requirements/all.lock again from pyproject.toml; versions change only where it asks for that
 	@$(BIN)/python -m cluster.local.uv

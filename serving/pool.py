@@ -273,6 +273,7 @@ def _member(worker: WorkerSettings, stack: Stack, settings: Settings) -> PoolMem
         max_output_tokens=worker.max_output_tokens,
         has_stand_in=len(line) > 1,
         continues=worker.on_broken_stream == "continue",
+        tells_filters=frozenset(each.name for each in line if each.on_content_filter == "tell"),
         sees_images=worker.sees_images,
         reads_pdfs=reads_pdfs(worker),
         calls_tools=calls_tools(worker, settings),

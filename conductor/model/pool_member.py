@@ -26,6 +26,8 @@ class PoolMember:
     """Whether somebody else answers where it fails."""
     continues: bool = False
     """Whether its answers, and those of who answers in its place, go on where a stream broke off (`Call.prefix`)."""
+    tells_filters: frozenset[str] = frozenset()
+    """Of it and those it may fall back to, whose content filter the client is told of: nobody is asked instead."""
     bills_inner_calls: bool = False
     """Its calls are paid one by one inside it, from the same ledger, so asking it reserves nothing."""
     sees_images: bool = False

@@ -2,7 +2,7 @@
 paid for.
 """
 
-from conductor.errors import WorkerRefused
+from conductor.errors import ContentFiltered, WorkerRefused
 from conductor.model.operation import CallKind
 
 
@@ -28,4 +28,5 @@ class Refusals:
         if error is None:
             return None
         detail = f"It was not asked again: it had refused in this run. {error.detail}".rstrip()
-        return WorkerRefused(error.message, worker=worker, every_call=error.every_call, detail=detail)
+        kind = ContentFiltered if isinstance(error, ContentFiltered) else WorkerRefused
+        return kind(error.message, worker=worker, every_call=error.every_call, detail=detail)

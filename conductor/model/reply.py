@@ -3,13 +3,13 @@
 A bill is never lower than what was told and believed (decisions 0018, 0031, 0065).
 """
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import StrEnum
 
-from conductor.errors import WorkerError, WorkerUnavailable
+from conductor.errors import ContentFiltered, WorkerError, WorkerUnavailable
 from conductor.model.failure import Attempt
 from conductor.model.messages import Native, ToolCall
 from conductor.model.operation import TokenLogprob
@@ -111,6 +111,7 @@ class Reply:
     Raises (while iterating):
         WorkerUnavailable: the stream broke, or ended without saying why it ended. What came before was
             received, and is paid for as the provider counts it.
+        ContentFiltered: after thoughts alone, its provider refused to answer.
     """
 
     worker: str
@@ -158,6 +159,8 @@ class Reply:
                 f"{self.worker} was cut off: its stream ended without a finish reason.", worker=self.worker
             )
         self.close_bill()
+        if self.finish is FinishReason.CONTENT_FILTER and not (any(self.texts) or self.tool_calls):
+            raise _filtered(self.worker)
 
     def _fold(self, delta: Delta) -> None:
         """Take `delta` into account: a later value replaces an earlier one."""
@@ -264,8 +267,8 @@ async def open_reply(
         price: what `worker` takes.
 
     Raises:
-        WorkerError: whatever `deltas` raises before its first token, or `WorkerUnavailable` where it has
-        none.
+        WorkerError: whatever `deltas` raises before its first token; `WorkerUnavailable` where it has none,
+            `ContentFiltered` where its provider refused before it.
     """
     async with aclosing(deltas):
         early: list[Delta] = []
@@ -274,6 +277,8 @@ async def open_reply(
                 early.append(delta)
                 if delta.text or delta.reasoning or delta.tool_calls or delta.finish or delta.inner_run:
                     break
+            if early and _is_refusal(early[-1]):
+                raise _filtered(worker, early, price)
         except WorkerError as exc:
             _bill(exc, early, price)
             raise
@@ -297,3 +302,23 @@ def _bill(error: WorkerError, early: list[Delta], price: Price | None) -> None:
     if usages or costs:
         error.usage = usages[-1] if usages else None
         error.cost_usd = dearer(costs[-1] if costs else None, cost_of(price, error.usage))
+
+
+def _is_refusal(delta: Delta) -> bool:
+    """Whether an answer that begins with `delta` ends there, for what was asked."""
+    return delta.finish is FinishReason.CONTENT_FILTER and not (
+        delta.text or delta.reasoning or delta.tool_calls
+    )
+
+
+def _filtered(worker: str, early: Sequence[Delta] = (), price: Price | None = FREE) -> ContentFiltered:
+    """The error of an answer without a word. It ended well, so it is billed like any other: at its bound where
+    its server did not tell what it took.
+    """
+    is_billed = price is not None and price != FREE
+    return ContentFiltered(
+        f"{worker} would not answer this prompt, for its content: change it.",
+        worker=worker,
+        detail=" ".join(note for delta in early for note in delta.notes),
+        billed_at_bound=is_billed and not any(delta.usage and not delta.billed_at_bound for delta in early),
+    )

@@ -9,7 +9,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
-from conductor.errors import WorkerBusy, WorkerError, WorkerUnavailable
+from conductor.errors import ContentFiltered, WorkerBusy, WorkerError, WorkerUnavailable
 from conductor.model.call import Call
 from conductor.model.failure import Attempt
 from conductor.model.pool_member import PoolMember
@@ -99,7 +99,7 @@ class Shown:
 def may_restart(member: PoolMember, error: WorkerError) -> bool:
     """Whether a step whose answer broke off unseen may begin again."""
     may_help = error.retryable or member.has_stand_in  # else a model at work would be asked twice
-    return isinstance(error, WorkerUnavailable) and may_help
+    return _is_filtered(member, error) or (isinstance(error, WorkerUnavailable) and may_help)
 
 
 def may_continue(member: PoolMember, task: Task, shown: Shown, error: WorkerError) -> bool:
@@ -108,8 +108,15 @@ def may_continue(member: PoolMember, task: Task, shown: Shown, error: WorkerErro
     """
     is_words = task.operation == "chat" and task.answer_format is None
     is_counted = task.sampling.options.top_logprobs is not None
-    may_help = isinstance(error, BREAKS) and shown.breaks < CONTINUATIONS
+    is_break = isinstance(error, BREAKS) or _is_filtered(member, error)
+    may_help = is_break and shown.breaks < CONTINUATIONS
     return member.continues and may_help and is_words and not is_counted
+
+
+def _is_filtered(member: PoolMember, error: WorkerError) -> bool:
+    """Whether a provider refused after thoughts alone, and another worker is to be asked."""
+    is_told = error.worker in member.tells_filters
+    return isinstance(error, ContentFiltered) and member.has_stand_in and not is_told
 
 
 def _tokens(text: str) -> int:

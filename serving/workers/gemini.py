@@ -5,7 +5,7 @@ OpenAI's:
 
 * The system prompt is `system_instruction`; the assistant is called `model`.
 * Thoughts come as parts marked `thought`, and are counted beside the answer: `output_tokens` is the sum.
-* A prompt that is blocked gets no candidate but a reason: an empty answer, finished by the filter.
+* A prompt that is blocked gets no candidate but a reason: an end without a word, by the filter.
 
 The SDK is built around: it retries broken connections by itself with aiohttp, resumes broken streams by
 itself, passes no timeout on unless told one figure for everything, and leaves a stream that nobody reads to

@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from tests.wires.server import let_read
+
 EVENT_STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
 CHUNKED = EVENT_STREAM + b"transfer-encoding: chunked\r\n\r\n"
 DRIP_S = 0.02
@@ -80,6 +82,7 @@ class FaultServer:
         self.heard = asyncio.Event()
         """The client has the first words; only then comes what follows them."""
         self.url = ""
+        self._lets_read = False
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def play(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -105,9 +108,17 @@ class FaultServer:
             self._tasks.discard(task)
             writer.close()
 
+    def let_read(self) -> None:
+        """From now on, what follows the first words waits until they can have been read."""
+        self._lets_read = True
+
     async def _say(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         fault = self._fault
-        if fault.speaks and not self.heard.is_set():
+        if fault.speaks and self._lets_read:
+            writer.write(fault.head + chunk(self._words))
+            await let_read()
+            writer.write(fault.tail)
+        elif fault.speaks and not self.heard.is_set():
             writer.write(fault.head + chunk(self._words))
             await self.heard.wait()
             writer.write(fault.tail)

@@ -9,12 +9,15 @@ import asyncio
 import json
 import re
 import socket
+import ssl
 import struct
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+READING_TURNS = 50
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,10 @@ class Answer:
     """End the body, properly by HTTP and much too early by the wire."""
     stall_after: int | None = None
     """Say nothing more until the client hangs up."""
+    pause_after: int | None = None
+    """Let the client read what it has by then; only then goes on."""
+    late_s: float = 0.0
+    """So long the pause is, or the wait for the headers where there is none."""
     garble_after: int | None = None
     """Send an event that is not JSON."""
     error_after: int | None = None
@@ -147,6 +154,8 @@ class WireServer:
         return ended and not reader.gone.is_set()
 
     async def _answer(self, answer: Answer, reader: _Reader, writer: asyncio.StreamWriter) -> bool:
+        if answer.pause_after is None:
+            await asyncio.sleep(answer.late_s)
         if answer.status != 200:
             content = self.wire.error_body(answer) if answer.body is None else answer.body
             extra = "".join(f"{key}: {value}\r\n" for key, value in answer.headers.items())
@@ -159,6 +168,9 @@ class WireServer:
         )
         events = list(self.wire.events(answer) if answer.instead is None else answer.instead)
         for index in range(len(events) + 1):
+            if index == answer.pause_after:
+                await writer.drain()
+                await let_read(answer.late_s)
             if index == answer.cut_after:
                 await writer.drain()
                 _reset(writer)
@@ -195,13 +207,24 @@ def _reset(writer: asyncio.StreamWriter) -> None:
     writer.transport.abort()
 
 
+async def let_read(wait_s: float = 0.0) -> None:
+    """Wait until a client of this event loop has read what was sent, however busy the machine is: turns of the loop are
+    counted, and not seconds alone.
+    """
+    await asyncio.sleep(max(wait_s, 0.02))
+    for _ in range(READING_TURNS):
+        await asyncio.sleep(0)
+
+
 @asynccontextmanager
-async def serving(wire: Wire, *answers: Answer) -> AsyncIterator[WireServer]:
+async def serving(
+    wire: Wire, *answers: Answer, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[WireServer]:
     """Run a server for `wire` on a port of its own."""
     server = WireServer(wire)
     server.answers.extend(answers)
-    listener = await asyncio.get_running_loop().create_server(server.connect, "127.0.0.1", 0)
-    server.url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+    listener = await asyncio.get_running_loop().create_server(server.connect, "127.0.0.1", 0, ssl=tls)
+    server.url = f"{'https' if tls else 'http'}://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
     try:
         yield server
     finally:

@@ -1,34 +1,39 @@
 """Plays the faults of `provider_faults.py` to clients, over real sockets, many at once.
 
-`python -m tests.serving.api.play_faults` plays all of them and prints what was seen.
+`python -m tests.serving.api.play_faults` plays all of them and prints what was seen; `--out FILE` writes it as a page,
+as `docs/faults.md` is one.
 """
 
+import argparse
 import asyncio
 import json
 import os
+import re
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import httpx2
 
+from program.process import machine
 from serving.api.app import build_api
 from serving.pool import build_pool
 from serving.runs.service import Service
 from serving.settings.settings import parse
-from tests.serving.api.provider_faults import CASES, FIRST_WORD, POSITIONS, TEXT, Case
+from tests.serving.api.fault_servers import Places, Played, open_places, play
+from tests.serving.api.provider_faults import CASES, OTHER_TEXT, POSITIONS, Case
 from tests.serving.api.served import ASK, Json, listening, parsed, said, scripted, step
-from tests.wires.faults import Fault, faulty
-from tests.wires.openai import OpenAIWire
-from tests.wires.server import Answer, serving
 
-WIRE = OpenAIWire()
-STALL_S, PATIENCE_S = 1.0, 15.0
+STALL_S, PATIENCE_S = 1.0, 60.0
 """The silence of a server that plays silence, and of all others: a busy machine is none."""
 AT_ONCE = 32
 """Clients."""
+WORD = re.compile(r'"content": ?"(It|Whole)')
+"""How every answer begins, on the wire."""
 
 
 @dataclass(frozen=True)
@@ -39,42 +44,26 @@ class Seen:
     position: str
     stream: bool
     outcome: str
-    expected: set[str]
+    expected: str
     first_word_s: float | None
     """From the request on; None: no word came."""
 
     @property
     def is_expected(self) -> bool:
-        return self.outcome in self.expected
-
-
-@asynccontextmanager
-async def play(case: Case, closed: str, plain: str) -> AsyncGenerator[str]:
-    """The address where it is played; answers come in turn."""
-    if isinstance(case.does, str):
-        yield case.does.format(closed=closed, plain=plain)
-    elif isinstance(case.does, Fault):
-        words = b"".join(WIRE.events(Answer(text=TEXT))[: FIRST_WORD + 1])
-        async with faulty(case.does, words) as upstream:
-            upstream.heard.set()
-            yield upstream.url
-    else:
-        *first, last = case.does
-        async with serving(WIRE, *first) as upstream:
-            upstream.respond = lambda _: last
-            yield upstream.url
+        return self.outcome == self.expected
 
 
 def remote(name: str, url: str, case: Case, **settings: Any) -> Json:
-    """A worker at `url`."""
-    retry = {"attempts": 2, "first_wait_s": 0.01, "max_wait_s": 0.05}
+    """A worker at `url`. Where it is mended, its server goes on with the beginning of an answer."""
     silence_s = STALL_S if case.is_silent else PATIENCE_S
     wire = {
         "kind": "openai",
         "model": "m",
         "base_url": f"{url}/v1",
         "stall_timeout_s": silence_s,
-        "retry": retry,
+        "connect_timeout_s": silence_s,
+        "retry": {"attempts": 2, "first_wait_s": 0.01, "max_wait_s": 0.05},
+        "accepts": {"prefill": case.is_mended},
     }
     return {"name": name, "price": {"input_usd_per_mtok": 1, "output_usd_per_mtok": 2}} | wire | settings
 
@@ -87,39 +76,51 @@ class Place:
     position: str
     stream: bool
     model: str
+    played: Played
 
 
-OTHERS = [scripted("b", "Instead."), scripted("first", "A start."), scripted("last", "Whole.")]
+OTHERS = [scripted("first", "A start."), scripted("last", "Whole.")]
+"""Of the workers that are not faulty these alone serve several cases: they are never asked for anything that they fail at,
+so no circuit of theirs opens.
+"""
+LIMITS = {"first_byte_s": 2 * PATIENCE_S}
+"""What fails before its first word is a status, however busy the machine is."""
 
 
 @asynccontextmanager
 async def api_of(settings: Json) -> AsyncGenerator[tuple[httpx2.AsyncClient, Service]]:
     """Serve them; no call is open and no money held at the end."""
     service = Service(build_pool(parse(settings), {}, {}))
-    async with listening(build_api(service)) as url, httpx2.AsyncClient(base_url=url, timeout=60) as http:
+    async with (
+        listening(build_api(service)) as url,
+        httpx2.AsyncClient(base_url=url, timeout=2 * PATIENCE_S) as http,
+    ):
         yield http, service
     await service.pool.aclose()
 
 
-async def see_workers(cases: dict[str, Case], closed: str, plain: str, *, half: bool) -> list[Seen]:
+async def see_workers(
+    cases: dict[str, Case], at: Places, *, half: bool, at_once: int = AT_ONCE
+) -> list[Seen]:
     """Play the cases to clients that ask the faulty worker, alone or with a fallback, or three steps around it."""
     places, workers, workflows = list[Place](), list[Json](), dict[str, Json]()
     async with AsyncExitStack() as servers:
         for number, (name, case) in enumerate(cases.items()):
             for position in POSITIONS[:-1]:
                 for stream in [bool(len(places) % 2)] if half else (False, True):
-                    url = await servers.enter_async_context(play(case, closed, plain))
+                    played = await servers.enter_async_context(play(case, at))
                     worker = f"w{number}-{position}-{int(stream)}"
-                    fallbacks = {"fallbacks": ["b"]} if position == "backed" else {}
-                    workers.append(remote(worker, url, case, **fallbacks))
+                    fallbacks = [f"{worker}-fallback"] if position == "backed" else []
+                    workers.append(remote(worker, played.url, case, fallbacks=fallbacks))
+                    workers += [scripted(name, case.fallback_text) for name in fallbacks]
                     if position == "middle":
                         steps = [step("first"), step(worker, "Go on.", [0]), step("last", "End it.", [1])]
                         workflows[f"three-{worker}"] = steps
                         worker = f"three-{worker}"
-                    places.append(Place(name, position, stream, worker))
-        settings = {"workers": [*workers, *OTHERS], "workflows": workflows}
+                    places.append(Place(name, position, stream, worker, played))
+        settings = {"workers": [*workers, *OTHERS], "workflows": workflows, "limits": LIMITS}
         async with api_of(settings) as (http, service):
-            seen = await see_all([lambda p=place: see(http, p, cases[p.name]) for place in places])
+            seen = await see_all([lambda p=place: see(http, p, cases[p.name]) for place in places], at_once)
             assert all(not limiter.open_calls for limiter in service.pool.limiters.values())
     return seen
 
@@ -128,31 +129,36 @@ LANES = 8
 """APIs that stand side by side, each given one faulty conductor after another."""
 
 
-async def see_conductors(cases: dict[str, Case], closed: str, plain: str, *, half: bool) -> list[Seen]:
+async def see_conductors(cases: dict[str, Case], at: Places, *, half: bool) -> list[Seen]:
     """Likewise where the faulty one is the conductor."""
 
     def settings_of(url: str, case: Case) -> Json:
         faulty_one = remote("a", url, case, in_pool=False)
-        return {"conductor": {"worker": "a"}, "workers": [faulty_one, OTHERS[0]], "models": {"mini": {}}}
+        return {
+            "conductor": {"worker": "a"},
+            "workers": [faulty_one, scripted("b", OTHER_TEXT)],
+            "models": {"mini": {}},
+            "limits": LIMITS,
+        }
 
     async def lane(names: list[str]) -> list[Seen]:
         seen = list[Seen]()
         async with api_of({"workers": OTHERS}) as (http, service):
             for name in names:
                 case = cases[name]
-                async with play(case, closed, plain) as url:
-                    await service.swap(build_pool(parse(settings_of(url, case)), {}, {}))
-                    for stream in [len(seen) % 2 == 0] if half else (False, True):
-                        seen.append(await see(http, Place(name, "conductor", stream, "mini"), case))
+                for stream in [len(seen) % 2 == 0] if half else (False, True):
+                    async with play(case, at) as played:
+                        await service.swap(build_pool(parse(settings_of(played.url, case)), {}, {}))
+                        seen.append(await see(http, Place(name, "conductor", stream, "mini", played), case))
         return seen
 
     lists = await asyncio.gather(*(lane(list(cases)[n::LANES]) for n in range(LANES)))
     return [seen for some in lists for seen in some]
 
 
-async def see_all(looks: list[Callable[[], Any]]) -> list[Any]:
+async def see_all(looks: list[Callable[[], Any]], at_once: int) -> list[Any]:
     """What all of them see, so many at once."""
-    places = asyncio.Semaphore(AT_ONCE)
+    places = asyncio.Semaphore(at_once)
 
     async def one(look: Callable[[], Any]) -> Any:
         async with places:
@@ -162,17 +168,33 @@ async def see_all(looks: list[Callable[[], Any]]) -> list[Any]:
 
 
 async def see(http: httpx2.AsyncClient, place: Place, case: Case) -> Seen:
-    """What the client sees in words, and when its first word came."""
-    began_s, first_word_s, pieces = time.monotonic(), None, list[str]()
+    """What the client sees in words, and when its first word came; of a burst, what all of them see, and the client
+    after them, whose first word it is.
+    """
+    outcomes = list[str]()
+    if case.burst:
+        storm = await asyncio.gather(*(ask(http, place) for _ in range(case.burst)))
+        outcomes = [
+            f"{[outcome for outcome, _ in storm].count(each)} times {each}"
+            for each in sorted({outcome for outcome, _ in storm})
+        ]
+        place.played.end_storm()
+    outcome, first_word_s = await ask(http, place)
+    seen = ", then ".join([*outcomes, outcome])
+    expected = case.outcome(place.position, stream=place.stream)
+    return Seen(place.name, place.position, place.stream, seen, expected, first_word_s)
+
+
+async def ask(http: httpx2.AsyncClient, place: Place) -> tuple[str, float | None]:
+    """What one client sees, and after how long its first word."""
+    began_s, first_word_s, text = time.monotonic(), None, ""
     body = ASK | {"model": place.model, "stream": place.stream}
     async with http.stream("POST", "/v1/chat/completions", json=body) as answer:
         async for piece in answer.aiter_text():
-            pieces.append(piece)
-            if first_word_s is None and ("Instead" in piece or "It" in piece or "Whole" in piece):
+            text += piece
+            if first_word_s is None and WORD.search(text):
                 first_word_s = time.monotonic() - began_s
-    outcome = _outcome(answer.status_code, "".join(pieces), stream=place.stream)
-    expected = case.outcomes(place.position, stream=place.stream)
-    return Seen(place.name, place.position, place.stream, outcome, expected, first_word_s)
+    return _outcome(answer.status_code, text, stream=place.stream), first_word_s
 
 
 def _outcome(status: int, text: str, *, stream: bool) -> str:
@@ -185,20 +207,37 @@ def _outcome(status: int, text: str, *, stream: bool) -> str:
     return f"200 {said(events)}… then {errors[0]}" if errors else f"200 {said(events)}"
 
 
-async def see_everything(*, half: bool = False) -> list[Seen]:
+async def see_everything(*, half: bool = False, at_once: int = AT_ONCE) -> list[Seen]:
     """All cases in all positions.
 
     Args:
         half: each streamed or not, in turn, instead of both.
+        at_once: so many clients.
     """
-    async with serving(WIRE) as gone:
-        closed = gone.url.rsplit(":", 1)[1]
-    async with serving(WIRE) as upstream:
-        plain = upstream.url.rsplit(":", 1)[1]
+    async with open_places() as at:
         return [
-            *await see_workers(CASES, closed, plain, half=half),
-            *await see_conductors(CASES, closed, plain, half=half),
+            *await see_workers(CASES, at, half=half, at_once=at_once),
+            *await see_conductors(CASES, at, half=half),
         ]
+
+
+PAGE = """\
+# What clients see of a provider's faults
+
+Written by `make faults` (`python -m tests.serving.api.play_faults --out docs/faults.md`), {date}, on {machine}. The test of it is
+`tests/serving/api/test_fault_suite.py`, which expects exactly this.
+
+One worker is faulty, over OpenAI's wire and real sockets, and stands in four places: **alone**, asked by its name; **backed** by a fallback; the **middle** one of three steps; the **conductor**, beside
+one well worker. Each cell says what a client saw of Chat Completions: the HTTP status, then the answer's words or the error's `code`; `…` where a stream broke off after words. What a stream saw follows a slash where it
+differs. In brackets are the milliseconds until the first word, whole and streamed; {at_once} clients ask at once, so they are for comparing the rows of one table and no bench.
+
+The faulty worker says `It is four.`, its fallback `It is four. So says another.`; where the fault passes, both say the first. The three steps end with `Whole.` A silence lasts {stall_s:.0f} s here until it is taken for one
+(`stall_timeout_s`), and a call is made twice at most. A 400 in place of a 502 is what a model was paid for, so that no client asks again by itself.
+
+{table}
+
+{cases} faults, {requests} cells; {wrong} not as expected, no call left open.
+"""
 
 
 def table(seen: list[Seen]) -> str:
@@ -206,24 +245,39 @@ def table(seen: list[Seen]) -> str:
     found = {(each.case, each.position, each.stream): each for each in seen}
     rows = [f"| fault | {' | '.join(POSITIONS)} |", "| --- |" + " --- |" * len(POSITIONS)]
     for name in CASES:
-        cells = list[str]()
-        for position in POSITIONS:
-            whole, stream = (found[name, position, streamed].outcome for streamed in (False, True))
-            cells.append(whole if whole == stream else f"{whole} / {stream}")
+        cells = [_cell(found[name, place, False], found[name, place, True]) for place in POSITIONS]
         rows.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(rows)
 
 
+def _cell(whole: Seen, stream: Seen) -> str:
+    outcome = whole.outcome if whole.outcome == stream.outcome else f"{whole.outcome} / {stream.outcome}"
+    times = [
+        "–" if each.first_word_s is None else f"{1000 * each.first_word_s:.0f}" for each in (whole, stream)
+    ]
+    return outcome if times == ["–", "–"] else f"{outcome} ({' / '.join(times)})"
+
+
 def main() -> None:
-    """Play, and print the table and what was not as expected."""
+    """Play, print the table or write the page, and print what was not as expected."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--out", type=Path, help="a Markdown file to write, in place of printing")
+    parser.add_argument("--at-once", type=int, default=4, help="clients, default 4")
+    asked = parser.parse_args()
     os.environ.setdefault("OTEL_SDK_DISABLED", "true")
-    began_s = time.monotonic()
-    seen = asyncio.run(see_everything())
-    print(table(seen))
+    on, began_s = machine(), time.monotonic()
+    seen = asyncio.run(see_everything(at_once=asked.at_once))
     wrong = [each for each in seen if not each.is_expected]
-    print(
-        f"\n{len(CASES)} faults, {len(seen)} requests in {time.monotonic() - began_s:.0f} s; not as expected: {len(wrong)}"
-    )
+    if asked.out:
+        page = PAGE.format(
+            date=datetime.now(UTC).date(), machine=on, at_once=asked.at_once, stall_s=STALL_S,
+            table=table(seen), cases=len(CASES), requests=len(seen), wrong=len(wrong),
+        )  # fmt: skip
+        asked.out.write_text(page, "utf-8")
+    else:
+        print(table(seen))
+    took_s = time.monotonic() - began_s
+    print(f"\n{len(CASES)} faults, {len(seen)} cells in {took_s:.0f} s; not as expected: {len(wrong)}")
     for each in wrong:
         print(f"* {each}")
 

@@ -1,10 +1,12 @@
-"""What a provider can do wrong, and what a client of ours may see then: the table of `test_fault_suite.py`.
+"""What a provider can do wrong, and what a client of ours sees then: the table of `test_fault_suite.py`.
 
-How it is played is `play_faults.py`'s.
+One outcome for each: what comes before a fault has been read by then (`let_read`), and errors that come before the first
+word are statuses (`limits.first_byte_s`). Who plays it is `fault_servers.py`'s, who
+asks `play_faults.py`'s.
 """
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from tests.wires.faults import BROKEN_FRAMING, COMMENTS, NOT_HTTP, SILENT, Fault
 from tests.wires.server import Answer, sse
@@ -12,8 +14,13 @@ from tests.wires.server import Answer, sse
 TEXT = "It is four."
 FIRST = "It"
 FIRST_WORD = 1
+MIDDLE = FIRST_WORD + 1
 WHOLE = f"200 {TEXT}"
-INSTEAD = "200 Instead."
+OTHER_TEXT = f"{TEXT} So says another."
+"""What a fallback says: it can go on from every beginning of `TEXT`, and can be told from it."""
+INSTEAD = f"200 {OTHER_TEXT}"
+STATUS_OF = {"worker_busy": 503, "context_length_exceeded": 400, "content_filter": 400}
+Place = Literal["good", "expired", "elsewhere", "closed", "nowhere", "plain", "mute"]
 
 
 @dataclass(frozen=True)
@@ -21,44 +28,51 @@ class Case:
     """One fault.
 
     Args:
-        does: what the server plays: answers one after another (the last again and again), bytes, or an address
-            where nothing is.
+        does: what the server plays: answers one after another (the last again and again), or bytes.
         code: what an error says of it; empty where the answer is whole.
-        speaks: whether some of the answer comes before it.
-        is_mended: whether the call made once more succeeds, before its first word (a retry) or, unseen, after it.
+        shows: how much of the answer comes before it.
+        is_mended: whether the call made once more succeeds, before its first word (a retry) or after it. A fallback
+            says the same then: who is sooner is up to the machine.
+        is_silent: whether it takes a silence to find it out; of all others a long one is none, but a busy machine.
+        is_paid: whether the model was at work, so that the call is billed: clients are not to ask again then.
+        place: what is at its address: a certificate, or no such server.
+        burst: so many clients ask at once, all in vain; the server is well for the one after them.
     """
 
-    does: tuple[Answer, ...] | Fault | str
+    does: tuple[Answer, ...] | Fault = (Answer(),)
     code: str = "worker_unavailable"
-    speaks: bool = False
+    shows: str = ""
     is_mended: bool = False
     is_silent: bool = False
+    is_paid: bool = False
+    place: Place | None = None
+    burst: int = 0
 
     @property
-    def status(self) -> int:
-        return {"worker_busy": 503, "context_length_exceeded": 400, "content_filter": 400}.get(self.code, 502)
+    def fallback_text(self) -> str:
+        """What a fallback of the faulty worker says."""
+        return TEXT if self.is_mended else OTHER_TEXT
 
-    def outcomes(self, position: str, *, stream: bool) -> set[str]:
-        """What the client may see. A stream that has begun ends with an error event, one that has not is a status; which it is, whether a
-        word that came just before a fault was read before it, and whether a retry or a fallback was sooner,
-        is up to the machine.
-        """
+    def outcome(self, position: str, *, stream: bool) -> str:
+        """What the client sees; in a burst, each of them and the one after."""
+        seen = self._outcome(position, stream=stream)
+        if not self.burst:
+            return seen
+        after = replace(self, code="", burst=0)
+        return f"{self.burst} times {seen}, then {after.outcome(position, stream=stream)}"
+
+    def _outcome(self, position: str, *, stream: bool) -> str:
         if position == "conductor":
-            return {INSTEAD}
-        whole = "200 Whole." if position == "middle" else WHOLE
-        if not self.code:
-            return {whole}
-        may_show = self.speaks and stream and position != "middle"
-        shown = {f"200 {FIRST}… then {self.code}"} if may_show else set[str]()
-        if position == "backed":
-            return shown | {INSTEAD} | ({whole} if self.is_mended else set())
-        paid = {400} if position == "middle" or self.speaks or self.is_silent else set[int]()
-        unpaid = (
-            set[int]() if position == "middle" else {self.status}
-        )  # how much was read is up to the machine
-        errors = {f"{status} {self.code}" for status in paid | unpaid}
-        errors |= {f"200 … then {self.code}"} if stream else set()
-        return shown | ({whole} if self.is_mended else errors)
+            return INSTEAD
+        if position == "backed" and self.code:
+            return f"200 {self.fallback_text}"
+        if not self.code or (self.is_mended and not self.burst):
+            return "200 Whole." if position == "middle" else WHOLE
+        if stream and self.shows and position == "alone":
+            return f"200 {self.shows}… then {self.code}"
+        status = STATUS_OF.get(self.code, 502)
+        is_paid = position == "middle" or self.shows or self.is_paid  # of three steps the first was called
+        return f"{400 if is_paid else status} {self.code}"
 
 
 def _status(status: int, code: str = "worker_unavailable", **more: Any) -> Case:
@@ -67,7 +81,7 @@ def _status(status: int, code: str = "worker_unavailable", **more: Any) -> Case:
 
 REFUSED, BUSY = "worker_refused", "worker_busy"
 SOON, LATE = {"retry-after": "0"}, {"retry-after": "60"}
-STATUSES = {
+BY_STATUS = {
     **{f"{status}": _status(status) for status in (408, 409, 425, 499, 500, 501, 502, 503, 504, 520)},
     **{f"{status}": _status(status, REFUSED) for status in (400, 401, 402, 403, 404, 405, 418, 422, 451)},
     **{f"{status}": _status(status, REFUSED, headers={"location": "/"}) for status in (301, 307)},
@@ -85,27 +99,44 @@ STATUSES = {
     "503, no body": _status(503, body=b""),
     "500, half of a JSON": _status(500, body=b'{"error": {"mess'),
 }
+
+
+def _in_the_middle(shows: str = FIRST, *, well: bool = False, is_silent: bool = False, **breaks: int) -> Case:
+    """A stream that breaks once its first word was read; then `well`: the call made again succeeds."""
+    does = (Answer(pause_after=MIDDLE, **breaks), *([Answer()] if well else []))  # type: ignore[arg-type]
+    return Case(does, shows=shows, is_mended=well, is_silent=is_silent)
+
+
 STREAMS = {
     "a reset before the first word": Case((Answer(cut_after=FIRST_WORD),)),
-    "a reset in the middle": Case((Answer(cut_after=2),), speaks=True),
+    "a reset in the middle": _in_the_middle(cut_after=MIDDLE),
     "an end before the first word": Case((Answer(end_after=FIRST_WORD),)),
-    "an end in the middle": Case((Answer(end_after=2),), speaks=True),
-    "silence before the first word": Case((Answer(stall_after=FIRST_WORD),), is_silent=True),
-    "silence in the middle": Case((Answer(stall_after=2),), speaks=True, is_silent=True),
+    "an end in the middle": _in_the_middle(end_after=MIDDLE),
+    "silence before the first word": Case((Answer(stall_after=FIRST_WORD),), is_silent=True, is_paid=True),
+    "silence in the middle": _in_the_middle(stall_after=MIDDLE, is_silent=True),
     "no JSON before the first word": Case((Answer(garble_after=FIRST_WORD),)),
-    "no JSON in the middle": Case((Answer(garble_after=2),), speaks=True),
+    "no JSON in the middle": _in_the_middle(garble_after=MIDDLE),
     "an error event before the first word": Case((Answer(error_after=FIRST_WORD),), REFUSED),
     "no event at all": Case((Answer(end_after=0),)),
-    "a finish reason that nobody knows": Case((Answer(finish="tired"),), speaks=True),
+    "a finish reason that nobody knows": Case((Answer(finish="tired", pause_after=4),), shows=TEXT),
     "an event that is a list": Case((Answer(instead=(sse([1]),)),)),
     "choices that are no list": Case((Answer(instead=(sse({"choices": 7}),)),)),
+    "a content filter without a word": Case(
+        (Answer(text="", finish="content_filter"),), "content_filter", is_paid=True
+    ),
 }
 LIES = {
     "a usage below zero": Case((Answer(output_tokens=-5),), ""),
     "a usage of 10^30": Case((Answer(output_tokens=10**30),), ""),
     "a usage of nothing": Case((Answer(input_tokens=0, output_tokens=0),), ""),
     "a model's name of a megabyte": Case((Answer(model="m" * 2**20),), ""),
-    "the connection cut after the finish": Case((Answer(cut_after=5),), ""),
+    "the connection cut after the finish": Case((Answer(cut_after=5, pause_after=5),), ""),
+}
+LATE_S = 0.5
+SLOW = {
+    "headers after half a second": Case((Answer(late_s=LATE_S),), ""),
+    "the first word after half a second": Case((Answer(pause_after=FIRST_WORD, late_s=LATE_S),), ""),
+    "a pause of half a second in the middle": Case((Answer(pause_after=MIDDLE, late_s=LATE_S),), ""),
 }
 FLAPS = {
     "500, then well": Case((Answer(status=500), Answer()), is_mended=True),
@@ -114,30 +145,44 @@ FLAPS = {
     ),
     "a reset before the first word, then well": Case((Answer(cut_after=1), Answer()), is_mended=True),
     "no JSON before the first word, then well": Case((Answer(garble_after=1), Answer()), is_mended=True),
-    "a reset in the middle, then well": Case((Answer(cut_after=2), Answer()), speaks=True, is_mended=True),
-    "an end in the middle, then well": Case((Answer(end_after=2), Answer()), speaks=True, is_mended=True),
-    "no JSON in the middle, then well": Case((Answer(garble_after=2), Answer()), speaks=True, is_mended=True),
+    "a reset in the middle, then well": _in_the_middle(cut_after=MIDDLE, well=True),
+    "an end in the middle, then well": _in_the_middle(end_after=MIDDLE, well=True),
+    "no JSON in the middle, then well": _in_the_middle(garble_after=MIDDLE, well=True),
+}
+STORMS = {
+    "a storm of 503, then well": Case((Answer(status=503),), burst=8, is_mended=True),
+    "a storm of 429, then well": Case((Answer(status=429),), BUSY, burst=8, is_mended=True),
 }
 PLACES = {
-    "nobody listens": Case("http://127.0.0.1:{closed}"),
-    "a name that leads nowhere": Case("http://nowhere.invalid"),
-    "TLS where there is none": Case("https://127.0.0.1:{plain}"),
+    "nobody listens": Case(place="closed"),
+    "a name that leads nowhere": Case(place="nowhere"),
+    "TLS where there is none": Case(place="plain"),
+    "a TLS handshake that stalls": Case(place="mute", is_silent=True),
+    "a TLS certificate that has expired": Case(place="expired"),
+    "a TLS certificate of another host": Case(place="elsewhere"),
+    "a TLS certificate that is good": Case(code="", place="good"),
 }
 CASES: dict[str, Case] = {
-    **STATUSES,
+    **BY_STATUS,
     **STREAMS,
     **LIES,
+    **SLOW,
     **FLAPS,
+    **STORMS,
     **PLACES,
-    **{name: Case(fault, is_silent=True) for name, fault in (NOT_HTTP | SILENT).items()},
-    **{f"{name}, at once": Case(Fault(tail=tail), is_silent=True) for name, tail in BROKEN_FRAMING.items()},
-    **{f"{name}, at once": Case(Fault(drips=drip), is_silent=True) for name, drip in COMMENTS.items()},
+    **{name: Case(fault) for name, fault in NOT_HTTP.items()},
+    **{name: Case(fault, is_silent=True) for name, fault in SILENT.items()},
+    **{f"{name}, at once": Case(Fault(tail=tail)) for name, tail in BROKEN_FRAMING.items()},
     **{
-        f"{name}, with the first word": Case(Fault(speaks=True, tail=tail), is_silent=True)
+        f"{name}, at once": Case(Fault(drips=drip), is_silent=True, is_paid=True)
+        for name, drip in COMMENTS.items()
+    },
+    **{
+        f"{name}, in the middle": Case(Fault(speaks=True, tail=tail), shows=FIRST)
         for name, tail in BROKEN_FRAMING.items()
     },
     **{
-        f"{name}, in the middle": Case(Fault(speaks=True, drips=drip), speaks=True, is_silent=True)
+        f"{name}, in the middle": Case(Fault(speaks=True, drips=drip), shows=FIRST, is_silent=True)
         for name, drip in COMMENTS.items()
     },
 }

@@ -7,10 +7,16 @@ from typing import Any
 import pytest
 from google.genai import errors, types
 
-from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
+from conductor.errors import (
+    ContentFiltered,
+    ContextOverflow,
+    WorkerBusy,
+    WorkerError,
+    WorkerRefused,
+    WorkerUnavailable,
+)
 from conductor.model.call import Call, Grammar, Sampling
 from conductor.model.messages import File, Image, Message, Text
-from conductor.model.reply import FinishReason
 from conductor.model.usage import Usage
 from serving.workers.account import Account
 from serving.workers.gemini import FINISH, GeminiWorker, fault
@@ -135,10 +141,11 @@ async def test_output_counts_the_thoughts():
     assert deltas[-1].usage == Usage(100, 9, cached_input_tokens=60, reasoning_tokens=4)
 
 
-async def test_a_blocked_prompt_is_an_empty_answer_that_the_filter_finished():
+async def test_a_blocked_prompt_is_filtered_and_its_tokens_are_counted():
     async with serving(GeminiWire(), Answer(extra={"block": "SAFETY"}, input_tokens=5)) as server:
-        [last] = await ask(server)
-    assert (last.text, last.finish, last.usage) == ("", FinishReason.CONTENT_FILTER, Usage(5))
+        with pytest.raises(ContentFiltered) as caught:
+            await ask(server)
+    assert caught.value.usage == Usage(5)
 
 
 async def test_the_time_to_come_back_is_read_from_the_body_too():

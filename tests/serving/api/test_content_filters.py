@@ -1,0 +1,186 @@
+"""A provider that refuses a prompt with a whole answer that has no word in it: an error like its 4xx, and paid."""
+
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+import pytest
+
+from conductor.errors import ContentFiltered
+from conductor.model.refusals import Refusals
+from conductor.model.usage import Usage
+from tests.serving.api.served import PRICE, Json, said, scripted, served, step, team
+from tests.wires.anthropic import AnthropicWire
+from tests.wires.gemini import GeminiWire
+from tests.wires.openai import OpenAIWire
+from tests.wires.responses import ResponsesWire
+from tests.wires.server import Answer, Wire, serving, sse
+
+WORDS = "It is"
+INSTEAD = scripted("b", "Instead.")
+
+
+class Refusing(NamedTuple):
+    """A wire, and how it says that it stops for what was asked."""
+
+    wire: Wire
+    settings: Json
+    path: str
+    finish: str
+    extra: dict[str, Any] = {}  # noqa: RUF012 - never changed
+
+    def answer(self, text: str = "", reasoning: str = "") -> Answer:
+        return Answer(text, reasoning, self.finish, 5, output_tokens=3, extra=self.extra)
+
+
+CHAT = Refusing(OpenAIWire(), {"kind": "openai"}, "/v1", "content_filter")
+CLAUDE = Refusing(AnthropicWire(), {"kind": "anthropic"}, "", "refusal")
+GEMINI = Refusing(GeminiWire(), {"kind": "gemini"}, "", "SAFETY")
+WIRES = {"openai": CHAT, "anthropic": CLAUDE, "gemini": GEMINI}
+
+
+def worker(refusing: Refusing, url: str, **settings: Any) -> Json:
+    known = {"name": "a", "model": "m", "base_url": url + refusing.path, "price": PRICE}
+    return known | refusing.settings | settings
+
+
+@pytest.fixture(params=WIRES.values(), ids=WIRES.keys())
+def refusing(request: pytest.FixtureRequest) -> Refusing:
+    return request.param
+
+
+async def ask(
+    refusing: Refusing, answer: Answer, *, stream: bool = False, **settings: Any
+) -> tuple[Any, Json]:
+    """What a client sees of worker `a`, and the record of it."""
+    async with serving(refusing.wire) as upstream:
+        upstream.respond = lambda _: answer
+        workers = [worker(refusing, upstream.url, **settings), INSTEAD]
+        async with served(team(workers=workers, workflows={})) as api:
+            if stream:
+                seen: Any = said(await api.events({"model": "a"}))
+            else:
+                response = await api.post({"model": "a"})
+                seen = response.json()
+            record = await api.newest()
+    assert len(upstream.requests) == 1
+    return seen, record
+
+
+async def test_it_is_told_where_nobody_answers_instead_and_paid_as_its_server_says(refusing: Refusing):
+    seen, record = await ask(refusing, refusing.answer())
+    assert (seen["error"]["code"], seen["error"]["podium"]["worker"]) == ("content_filter", "a")
+    assert record["cost_usd"] == pytest.approx(float(Decimal(11) / 10**6))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_fallback_answers_and_the_refusal_is_among_its_attempts_with_what_it_took(
+    refusing: Refusing, stream: bool
+):
+    seen, record = await ask(refusing, refusing.answer(), stream=stream, fallbacks=["b"])
+    assert (seen if stream else seen["choices"][0]["message"]["content"]) == "Instead."
+    (attempt,) = record["steps"][0]["attempts"]
+    assert (attempt["worker"], attempt["error"]) == ("a", "ContentFiltered")
+    assert attempt["cost_usd"] == pytest.approx(11e-6)
+    assert record["cost_usd"] == pytest.approx(11e-6)
+
+
+async def test_the_client_is_told_in_place_of_a_fallback_where_the_settings_say_so(refusing: Refusing):
+    seen, _ = await ask(refusing, refusing.answer(), fallbacks=["b"], on_content_filter="tell")
+    assert seen["error"]["code"] == "content_filter"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_words_that_were_shown_stay_and_the_filter_is_why_they_end(refusing: Refusing, stream: bool):
+    seen, record = await ask(refusing, refusing.answer(WORDS), stream=stream, fallbacks=["b"])
+    assert (seen if stream else seen["choices"][0]["message"]["content"]) == WORDS
+    assert record["steps"][0]["finish_reason"] == "content_filter"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_after_thoughts_alone_a_fallback_answers_all_the_same(refusing: Refusing, stream: bool):
+    seen, record = await ask(refusing, refusing.answer(reasoning="Hm, no."), stream=stream, fallbacks=["b"])
+    assert (seen if stream else seen["choices"][0]["message"]["content"]) == "Instead."
+    cut, left_alone = record["steps"][0]["attempts"]
+    assert (cut["worker"], cut["error"], cut["outcome"]) == ("a", "ContentFiltered", "cut")
+    assert (left_alone["worker"], left_alone["outcome"]) == ("a", "left_alone")
+    assert record["cost_usd"] == pytest.approx(11e-6)
+
+
+async def test_after_thoughts_alone_the_client_is_told_where_the_settings_say_so(refusing: Refusing):
+    thoughts = refusing.answer(reasoning="Hm, no.")
+    seen, _ = await ask(refusing, thoughts, fallbacks=["b"], on_content_filter="tell")
+    assert seen["error"]["code"] == "content_filter"
+
+
+async def test_a_prompt_that_gemini_blocks_is_paid_as_far_as_it_was_read():
+    blocked = Answer(input_tokens=5, extra={"block": "SAFETY"})
+    seen, record = await ask(GEMINI, blocked, fallbacks=["b"])
+    assert seen["choices"][0]["message"]["content"] == "Instead."
+    assert record["cost_usd"] == pytest.approx(5e-6)
+
+
+async def test_where_the_server_does_not_say_what_it_took_the_bound_is_paid():
+    silent = Answer(
+        instead=(sse({"choices": [{"index": 0, "delta": {}, "finish_reason": "content_filter"}]}),)
+    )
+    _, record = await ask(CHAT, silent, fallbacks=["b"])
+    (attempt,) = record["steps"][0]["attempts"]
+    assert (attempt["cost_is_bound"], record["cost_is_bound"]) == (True, True)
+    assert record["cost_usd"] > 0.001
+
+
+async def test_an_incomplete_response_without_a_word_is_filtered_too():
+    wire = ResponsesWire()
+    usage = {"input_tokens": 5, "output_tokens": 3, "total_tokens": 8}
+    ended = {
+        "id": "r",
+        "status": "incomplete",
+        "incomplete_details": {"reason": "content_filter"},
+        "usage": usage,
+    }
+    events = (wire.event("response.incomplete", response=ended),)
+    responses = Refusing(wire, {"kind": "openai", "api": "responses"}, "/v1", "")
+    seen, record = await ask(responses, Answer(instead=events), fallbacks=["b"])
+    assert seen["choices"][0]["message"]["content"] == "Instead."
+    assert record["cost_usd"] == pytest.approx(11e-6)
+    spent = record["usage"]
+    assert spent["prompt_tokens_details"]["orchestration_input_tokens"] == 5
+    assert spent["completion_tokens_details"]["orchestration_output_tokens"] == 3
+
+
+@pytest.mark.parametrize("has_fallback", [True, False])
+async def test_a_middle_step_passes_no_empty_output_on(refusing: Refusing, has_fallback: bool):
+    three = [step("b", "Begin."), step("a", "Go on.", [0]), step("echo", "End.", [1])]
+    echo = scripted("echo", "{question}")
+    async with serving(refusing.wire) as upstream:
+        upstream.respond = lambda _: refusing.answer()
+        one = worker(refusing, upstream.url, fallbacks=["b"] if has_fallback else [])
+        async with served(team(workers=[one, INSTEAD, echo], workflows={"three": three})) as api:
+            answer = (await api.post({"model": "three"})).json()
+            record = await api.newest()
+    if has_fallback:
+        assert "Instead." in answer["choices"][0]["message"]["content"]
+        assert record["steps"][1]["served_by"] == "b"
+    else:
+        assert (answer["error"]["code"], answer["error"]["podium"]["step"]) == ("content_filter", 1)
+
+
+async def test_a_conductor_whose_plan_is_refused_leaves_the_question_to_a_worker():
+    async with serving(CHAT.wire) as upstream:
+        upstream.respond = lambda _: CHAT.answer()
+        boss = worker(CHAT, upstream.url, name="conductor", in_pool=False)
+        settings = {"conductor": {"worker": "conductor"}, "workers": [boss, INSTEAD], "models": {"mini": {}}}
+        async with served(settings) as api:
+            answer = await api.ok()
+            record = await api.newest()
+    assert answer["choices"][0]["message"]["content"] == "Instead."
+    assert record["plans"][0]["error"]["code"] == "content_filter"
+    assert len(upstream.requests) == 1
+
+
+def test_a_worker_that_refused_for_the_content_says_so_again_in_its_run():
+    refusals = Refusals()
+    refusals.add("a", "chat", ContentFiltered("No.", worker="a", usage=Usage(5), cost_usd=Decimal(1)))
+    again = refusals.earlier("a", "chat")
+    assert isinstance(again, ContentFiltered)
+    assert (again.usage, again.cost_usd) == (None, None), "it was not asked, and is not paid"
