@@ -2,7 +2,10 @@
 
 import asyncio
 import json
+import threading
+from collections.abc import Generator
 from decimal import Decimal
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -129,22 +132,49 @@ def test_a_file_that_is_nested_too_deeply_is_told_by_its_line(tmp_path: Path, te
         read_records(str(path))
 
 
-@pytest.mark.parametrize("key", ["sk-SECRET123\n", "sk-SECRET\n123", "sk-SECRET-\N{SNOWMAN}"])
-@pytest.mark.parametrize(
-    "url", ["http://127.0.0.1:1", "HTTP://bob:hunter2@127.0.0.1:1", "http://bob:hunter2:x@[::"]
-)
-def test_no_key_and_no_password_is_told(monkeypatch: pytest.MonkeyPatch, key: str, url: str):
-    monkeypatch.setenv("PODIUM_API_KEY", key)
-    with pytest.raises(EvaluationError, match=r"No records at (?i:http)://[^@]+/v1/workflows") as caught:
-        read_records(url)
-    assert "SECRET" not in caught.value.message
-    assert "hunter2" not in caught.value.message
+@pytest.fixture
+def server() -> Generator[tuple[str, list[str]]]:
+    """A server with no runs that knows one key and no passwords: its address, and what it was authorised by."""
+    seen: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            seen.append(self.headers["Authorization"])
+            self.send_response(200 if seen[-1] == "Bearer sk-SECRET123" else 401)
+            self.end_headers()
+            self.wfile.write(b'{"data": []}')
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
+        threading.Thread(target=http.serve_forever, args=(0.05,)).start()
+        yield f"127.0.0.1:{http.server_port}", seen
+        http.shutdown()
 
 
-def test_a_key_is_sent_without_the_line_break_after_it(monkeypatch: pytest.MonkeyPatch):
+def test_a_key_is_sent_without_the_line_break_after_it(
+    monkeypatch: pytest.MonkeyPatch, server: tuple[str, list[str]]
+):
     monkeypatch.setenv("PODIUM_API_KEY", "sk-SECRET123\n")
-    with pytest.raises(EvaluationError, match="ConnectError"):
-        read_records("http://127.0.0.1:1")
+    assert read_records(f"http://{server[0]}") == []
+    assert server[1] == ["Bearer sk-SECRET123"]
+
+
+def test_a_key_that_cannot_be_sent_is_not_told(
+    monkeypatch: pytest.MonkeyPatch, server: tuple[str, list[str]]
+):
+    monkeypatch.setenv("PODIUM_API_KEY", "sk-SECRET\n123")
+    with pytest.raises(EvaluationError, match=r"No records at http://.*/v1/workflows \(LocalProtocolError\)"):
+        read_records(f"http://{server[0]}")
+
+
+@pytest.mark.parametrize(
+    "address", ["http://{}", "HTTP://{}/v1", "http://127.0.0.1:1", "http://x:hunter2:y@[::"]
+)
+def test_the_password_of_an_address_is_not_told(address: str, server: tuple[str, list[str]]):
+    url = address.format(server[0]).replace("//1", "//bob:hunter2@1")
+    assert "hunter2" in url
+    with pytest.raises(EvaluationError, match=r"No records at (?i:http)://[^@]+/v1/workflows \(\w") as caught:
+        read_records(url)
+    assert "hunter2" not in caught.value.message
 
 
 def test_no_server_is_told():
