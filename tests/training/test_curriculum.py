@@ -244,7 +244,9 @@ def test_a_phrase_that_fits_any_request_is_about_none(phrase: str):
 def test_every_part_that_can_be_asked_for_has_words_of_its_own():
     rng = random.Random(0)
     for side in (load("train"), load("held_out")):
-        clauses = [(text, domain) for domain in side.domains.values() for text in (*domain.parts, *domain.then)]
+        clauses = [
+            (text, domain) for domain in side.domains.values() for text in (*domain.parts, *domain.then)
+        ]
         for text, domain in clauses:
             assert own_words(fill(rng, text, domain.slots).replace("{it}", "it")), (domain.domain, text)
         for last in side.joints.join_last:
