@@ -19,7 +19,9 @@ DATA     ?=
 MALLOC   := $(firstword $(wildcard /usr/lib/*/libtcmalloc_minimal.so.4))
 LEARNED  := $(if $(DATA),requests_and_recorded second_lesson third_lesson,requests)
 BIN      := .venv/bin
-CHOSEN   := --settings $(SETTINGS) $(if $(MODEL),--model $(MODEL)) $(if $(CONDUCTOR),--conductor '$(CONDUCTOR)')
+# One word of the shell, whatever is in it; a ~ at its beginning is still the home.
+quote     = '$(subst ','\'',$(patsubst ~/%,$(HOME)/%,$(1)))'
+CHOSEN   := --settings $(call quote,$(SETTINGS)) $(if $(MODEL),--model $(call quote,$(MODEL))) $(if $(CONDUCTOR),--conductor $(call quote,$(CONDUCTOR)))
 SERVER   := $(CHOSEN) --port $(PORT)
 
 .DEFAULT_GOAL := help
@@ -148,7 +150,7 @@ train-tiny: setup-learning ## a tiny conductor learns by reward, three seeds, mi
 	@$(BIN)/python -m training.tiny
 
 train-conductor: setup-learning ## train the conductor that ships, two hours on two cores, four and a half with DATA=FILE, a recorded pool; again: goes on
-	@$(if $(DATA),mkdir -p build && cp "$(DATA)" build/recorded.jsonl.gz)
+	@$(if $(DATA),mkdir -p build && { test $(call quote,$(DATA)) -ef build/recorded.jsonl.gz || cp -- $(call quote,$(DATA)) build/recorded.jsonl.gz; })
 	@for name in $(LEARNED); do $(if $(MALLOC),LD_PRELOAD=$(MALLOC)) $(BIN)/podium train --config training/configs/$$name.yaml $$(test ! -d build/training/$$name || echo --resume) || exit $$?; done
 
 docs: setup-base ## write docs/settings.md and docs/conductor.md again, from the settings' classes and the prompts
@@ -159,7 +161,7 @@ site: setup-site ## build the documentation as a static site, build/site, with s
 	@$(BIN)/python -m podium.docsite.build
 
 doctor: setup-base ## what is wrong with this machine or with SETTINGS, and what to do
-	@$(BIN)/podium doctor --settings $(SETTINGS) --port $(PORT)
+	@$(BIN)/podium doctor --settings $(call quote,$(SETTINGS)) --port $(PORT)
 
 access-table: setup-dev ## write the table of who may ask what into docs/security.md again, from the test that proves it
 	@$(BIN)/python -m tests.serving.api.access_table

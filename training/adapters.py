@@ -12,22 +12,28 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from rich.console import Console
+from safetensors import SafetensorError
 
+from conductor.errors import PodiumError
 from serving.lora import adapters
 from serving.settings.settings import SettingsError
 from training.config import LORA_RANKS, Config, load
+from training.published_pool import published_pool
 from training.report import stands_for, tables
+from training.run_dir import write_error
 from training.supervised_config import StageConfig, WarmStartConfig
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 COPIES = (
-    *("config.yaml", "pool.yaml", "inputs.json", "report.json", "versions.json"),
+    *("config.yaml", "inputs.json", "report.json", "versions.json"),
     *("curves.jsonl", "look_up_curves.jsonl", "warm_curves.jsonl", "expected_curves.jsonl"),
 )
-"""Files of the run that go with the adapter."""
+"""Files of the run that go with the adapter as they are; of its pool goes what everybody may read (`published_pool`)."""
+POOL = "pool.yaml"
+AGAIN = "Train the run to its end again (podium train --resume)."
 LABEL = "conductor"
 LICENCE = "apache-2.0"
 
@@ -64,12 +70,7 @@ def publish(run: Path, into: Path, *, base: str | None = None) -> Path:
     source, config = run / "final", load(run / "config.yaml")
     if not (source / CONFIG).exists() or not (source / WEIGHTS).exists():
         raise SettingsError(f"{source} holds no adapter. Finish the run, and give its config `model.lora`.")
-    try:
-        adapter = json.loads((source / CONFIG).read_text(encoding="utf-8"))
-    except ValueError as exc:
-        raise SettingsError(
-            f"{source / CONFIG} is not whole: {exc}. Train the run to its end again (--resume)."
-        ) from exc
+    adapter, report = _read_object(source / CONFIG), _read_object(run / "report.json")
     if faults := unservable(adapter):
         raise SettingsError(f"The adapter in {source} cannot be served: {'; '.join(faults)}.")
     with tempfile.TemporaryDirectory(prefix="podium-adapter-") as temporary:
@@ -79,22 +80,39 @@ def publish(run: Path, into: Path, *, base: str | None = None) -> Path:
         (folder / CONFIG).write_text(text, "utf-8")
         for file in filter(Path.exists, (run / name for name in COPIES)):
             shutil.copyfile(file, folder / file.name)
+        if (pool := run / POOL).exists():
+            (folder / POOL).write_text(published_pool(pool), "utf-8")
         name = adapters.name_with_digest(LABEL, folder)
-        (folder / "README.md").write_text(_card(run, config, name, model), "utf-8")
+        (folder / "README.md").write_text(_card(report, config, name, model), "utf-8")
         return adapters.publish(folder, into, LABEL)
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    """A JSON file's object; empty where there is no file."""
+    if not path.exists():
+        return {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as exc:
+        raise SettingsError(f"{path} is not whole: {exc}. {AGAIN}") from exc
+    if not isinstance(found, dict):
+        raise SettingsError(f"{path} is no JSON object. {AGAIN}")
+    return cast(dict[str, Any], found)
 
 
 def _write_bfloat16(source: Path, target: Path) -> None:
     import torch
     from safetensors.torch import load_file, save_file
 
-    tensors = {name: tensor.to(torch.bfloat16).contiguous() for name, tensor in load_file(source).items()}
+    try:
+        found = load_file(source)
+    except SafetensorError as exc:
+        raise SettingsError(f"{source} is not whole: {exc}. {AGAIN}") from exc
+    tensors = {name: tensor.to(torch.bfloat16).contiguous() for name, tensor in found.items()}
     save_file(tensors, target, metadata={"format": "pt"})
 
 
-def _card(run: Path, config: Config, name: str, base: str) -> str:
-    file = run / "report.json"
-    report: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+def _card(report: Mapping[str, Any], config: Config, name: str, base: str) -> str:
     rank = config.model.lora.rank if config.model.lora else "?"
     kinds = [f"{source}: {stands_for(kinds)}" for source, kinds in report.get("provenance", {}).items()]
     measured = sum(int(figures["questions"]) for figures in report.get("after", {}).values())
@@ -102,7 +120,7 @@ def _card(run: Path, config: Config, name: str, base: str) -> str:
 base_model: {base}
 license: {LICENCE}
 library_name: peft
-tags: [podium, conductor, lora, grpo]
+tags: [{", ".join(_tags(config))}]
 ---
 # {name}
 
@@ -118,6 +136,16 @@ greedy where not said otherwise.
 
 {tables(report) if report else "Not measured."}
 """
+
+
+def _tags(config: Config) -> list[str]:
+    """The stages that there were, in the hub's words where it has some."""
+    stages = {
+        "sft": config.look_up or config.warm_start,
+        "expected-reward": config.expected_reward,
+        "grpo": config.grpo.steps,
+    }
+    return ["podium", "conductor", "lora", *(name for name, found in stages.items() if found)]
 
 
 def _questions(config: Config) -> str:
@@ -188,12 +216,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--base", help="the base model's public name, for the card")
     options = parser.parse_args(argv)
-    console = Console()
+    console = Console(stderr=True, soft_wrap=True)
     try:
-        console.print(str(publish(options.run, options.into, base=options.base)), highlight=False)
-    except SettingsError as exc:
-        console.print(f"[red]{exc.message}[/red]")
+        published = publish(options.run, options.into, base=options.base)
+    except PodiumError as exc:
+        console.print(exc.message, style="red", markup=False, highlight=False)
         return 1
+    except (OSError, SafetensorError) as exc:
+        told = (
+            f"The adapter of {options.run} cannot be published in {options.into}: {write_error(exc) or exc}. "
+            "Give --into a folder that can be made and written to, and that has room."
+        )
+        console.print(told, style="red", markup=False, highlight=False)
+        return 1
+    sys.stdout.write(f"{published}\n")
     return 0
 
 

@@ -17,7 +17,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 
-NAME = "branches"
+NAME, PLAIN = "branches", "sdpa"
 SHARED, PADDING = -1, -2
 """In the place of a branch's number."""
 
@@ -25,11 +25,26 @@ SHARED, PADDING = -1, -2
 @contextmanager
 def attend_by_branches(model: Any) -> Generator[None]:
     """While it lasts, `model` reads rows with `branches`, and nothing else."""
-    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-    before = inner.config._attn_implementation  # noqa: SLF001  # transformers has no public name for it
     AttentionInterface.register(NAME, _attend)
     AttentionMaskInterface.register(NAME, _make_no_mask)
-    inner.set_attn_implementation(NAME)
+    with _attend_with(model, NAME):
+        yield
+
+
+@contextmanager
+def attend_plainly(model: Any) -> Generator[None]:
+    """While it lasts, `model` reads what has no branches, so that it can write in the middle of
+    `attend_by_branches`.
+    """
+    with _attend_with(model, PLAIN):
+        yield
+
+
+@contextmanager
+def _attend_with(model: Any, name: str) -> Generator[None]:
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    before = inner.config._attn_implementation  # noqa: SLF001  # transformers has no public name for it
+    inner.set_attn_implementation(name)
     try:
         yield
     finally:

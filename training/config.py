@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 
 import yaml
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from serving.settings.access import Frozen
 from serving.settings.settings import SettingsError
@@ -88,7 +88,7 @@ class ModelConfig(Frozen):
 class PoolConfig(Frozen):
     """The workers that the conductor leads."""
 
-    settings: str
+    settings: str = Field(min_length=1)
     """A Podium settings file: the one that serves."""
     model: str | None = None
     """A name in its `models`; its limits hold."""
@@ -104,6 +104,14 @@ class PoolConfig(Frozen):
     """By a question's source, the recorded set by which its workers' cards are written, such as
     `recorded:FILE?part=train`: in training in words drawn for each team, in measuring as `podium cards` does.
     """
+
+    @field_validator("teams")
+    @classmethod
+    def _check_teams(cls, teams: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+        for source, team in teams.items():
+            if twice := next((name for name in team if team.count(name) > 1), None):
+                raise ValueError(f"{source} has {twice!r} twice; name each worker once")
+        return teams
 
 
 class AlsoConfig(Frozen):
@@ -222,7 +230,8 @@ class GrpoConfig(Frozen):
 class Config(Frozen):
     """Everything one run needs."""
 
-    name: str = Field(pattern=r"^[\w.-]+$")
+    name: str = Field(pattern=r"^\w[\w.-]*$")
+    """Also that of its folder in build/training."""
     seed: int = Field(default=0, ge=0, le=HIGHEST_SEED)
     model: ModelConfig
     pool: PoolConfig
@@ -246,6 +255,15 @@ class Config(Frozen):
             raise ValueError(
                 "look_up teaches to find the worker whose card fits what a step needs: "
                 "put needs first in warm_start.fields, or leave look_up out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_expected_reward(self) -> Self:
+        if self.expected_reward and not self.warm_start:
+            raise ValueError(
+                "expected_reward needs warm_start, whose fields and subtask its plans are written by; "
+                "add it, or leave expected_reward out"
             )
         return self
 

@@ -23,6 +23,50 @@ STAGES = 20
 """Steps in which a share grows from its first value to its last."""
 
 
+def check(config: Config, pool: Sequence[str]) -> None:
+    """Check what is asked of whom, also where the run itself measures nothing: others will, by the same questions.
+
+    Args:
+        config: of the run.
+        pool: the names that plans may use.
+
+    Raises:
+        SettingsError: a set of questions cannot be used, or one is for training and held out; or a team or cards are
+            for a source that no question has, or a team has a worker that the pool does not have.
+    """
+    own = config.questions
+    sets = [(_load_whole(each.train), _load_whole(each.held_out)) for each in own.also]
+    _check_apart(
+        [each for train, _ in sets for each in train], [each for _, held_out in sets for each in held_out]
+    )
+    found = [each for pair in sets for questions in pair for each in questions]
+    found += read_questions(own.path) if own.path else []
+    found += _second_file(own.path, own.held_out_path) if own.path and own.held_out_path else []
+    sources = {each.source for each in found} | ({"skills"} if own.source == "skills" else set())
+    for field, by_source in (("teams", config.pool.teams), ("cards", config.pool.cards)):
+        if unknown := by_source.keys() - sources:
+            raise SettingsError(
+                f"pool.{field}.{min(unknown)}: no question that needs a team has this source; "
+                f"there are: {', '.join(sorted(sources)) or 'none'}."
+            )
+    for source, team in config.pool.teams.items():
+        _check_team(source, team, pool)
+
+
+def _check_apart(trained: Sequence[Question], held_out: Sequence[Question]) -> None:
+    ids = {question.id for question in trained}
+    if seen := next((question.id for question in held_out if question.id in ids), None):
+        raise SettingsError(
+            f"questions.also: {seen} is in train and in held_out; "
+            "with recorded questions, say ?part=train and ?part=test."
+        )
+
+
+def _check_team(source: str, team: Sequence[str], pool: Sequence[str]) -> None:
+    if unknown := set(team) - set(pool):
+        raise SettingsError(f"pool.teams.{source} has {min(unknown)!r}; the pool has: {', '.join(pool)}.")
+
+
 def training_questions(
     config: QuestionsConfig, count: int, stage: str = "grpo"
 ) -> list[Question | TeamQuestion]:
@@ -127,8 +171,7 @@ def worth_questions(
     """
     found = {each.question.id: each.question for each in drawn if not each.members}
     for also in config.questions.also:
-        everything = also.model_copy(update={"max_chars": None})
-        found |= {each.id: each for each in _load_set(also.train, everything)}
+        found |= {each.id: each for each in _load_whole(also.train)}
     by_source: dict[str, list[TeamQuestion]] = {}
     for each in found.values():
         team = tuple(config.pool.teams.get(each.source, pool))
@@ -140,10 +183,7 @@ def _team(
     config: Config, pool: Sequence[str], question: Question, rng: random.Random, most: int | None
 ) -> tuple[str, ...]:
     team = config.pool.teams.get(question.source, pool)
-    if unknown := set(team) - set(pool):
-        raise SettingsError(
-            f"pool.teams.{question.source} has {min(unknown)!r}; the pool has: {', '.join(pool)}."
-        )
+    _check_team(question.source, team, pool)
     if not config.pool.shuffle:
         return tuple(team)
     return tuple(rng.sample(list(team), min(most or len(team), len(team))))
@@ -176,13 +216,8 @@ def _held_out_questions(config: Config) -> Sequence[Question | TeamQuestion]:
         )
     rng, others = random.Random("held out"), list[Question]()
     for each in own.also:
-        trained = {question.id for question in _load_set(each.train, each)}
         found = _load_set(each.held_out, each)
-        if seen := next((question.id for question in found if question.id in trained), None):
-            raise SettingsError(
-                f"questions.also: {seen} is in train and in held_out; "
-                "with recorded questions, say ?part=train and ?part=test."
-            )
+        _check_apart(_load_set(each.train, each), found)
         others += _draw(found, round(each.share * count), rng)
     if own.path and own.held_out_path:
         return _second_file(own.path, own.held_out_path)[: count - len(others)] + others
@@ -203,11 +238,15 @@ def _second_file(path: str, held_out_path: str) -> list[Question]:
     return found
 
 
-def _load_set(name: str, also: AlsoConfig) -> list[Question]:
+def _load_whole(name: str) -> list[Question]:
     try:
-        found = load(name)
+        return load(name)
     except EvaluationError as exc:
         raise SettingsError(f"questions.also: {exc.message}") from exc
+
+
+def _load_set(name: str, also: AlsoConfig) -> list[Question]:
+    found = _load_whole(name)
     short = [question for question in found if also.max_chars is None or len(question.text) <= also.max_chars]
     if not short:
         raise SettingsError(f"questions.also: {name} has no question of at most {also.max_chars} characters.")

@@ -68,7 +68,23 @@ def evaluate_policy(
     batch: int = 64,
     temperature: float = 0.0,
 ) -> dict[str, PolicyMetrics]:
-    """Let the model plan every question, and run the plans; by the questions' source. Closes the runner."""
+    """The figures of `score_policy`, by the questions' source."""
+    scores = score_policy(model, tokenizer, runner, questions, max_tokens, batch, temperature)
+    return {
+        source: summarize(*zip(*pairs, strict=True)) for source, pairs in by_source(questions, scores).items()
+    }
+
+
+def score_policy(
+    model: Any,
+    tokenizer: Any,
+    runner: PlanRunner,
+    questions: Sequence[TeamQuestion],
+    max_tokens: int,
+    batch: int = 64,
+    temperature: float = 0.0,
+) -> list[Score]:
+    """Let the model plan every question, and run the plans. Closes the runner."""
     prompts = [runner.prompt(each) for each in questions]
     completions: list[Completion] = []
     model.eval()
@@ -85,10 +101,7 @@ def evaluate_policy(
             )
             return await asyncio.gather(*scores)
 
-    scores = asyncio.run(run())
-    return {
-        source: summarize(*zip(*pairs, strict=True)) for source, pairs in by_source(questions, scores).items()
-    }
+    return asyncio.run(run())
 
 
 def sources(questions: Sequence[TeamQuestion]) -> list[str]:

@@ -17,7 +17,7 @@ from accelerate import PartialState
 from transformers import TrainerCallback, set_seed
 
 from serving.settings.settings import load as load_settings
-from training import grpo
+from training import data, grpo
 from training.caching_worker import CallCache
 from training.callbacks import CurveLog, ProgressBar, StopSignal, tensorboard
 from training.config import Config
@@ -27,7 +27,7 @@ from training.models import model_for, tokenizer_for
 from training.plan_runner import PlanRunner, training_pool
 from training.policy_eval import evaluate_policy, solo_accuracy, sources
 from training.reward import PlanReward
-from training.run_dir import RunDir
+from training.run_dir import RunDir, digests
 from training.supervised import learn
 from training.supervised_config import LookUpConfig, StageConfig
 from training.team_question import TeamQuestion
@@ -104,15 +104,27 @@ class TrainingRun:
         }
         return stages[stage]
 
+    def examples_per_row(self, stage: StageConfig) -> int:
+        """Of one team, learned from together in this supervised stage."""
+        if isinstance(stage, LookUpConfig):
+            return stage.per_team + stage.named_per_team
+        return self.config.questions.requests_per_team
+
     def check(self) -> None:
         """Check all that can be checked before hours of work, or machines, are spent.
 
         Raises:
             SettingsError: the pool, the questions or the batch cannot be used.
         """
-        grpo.check(self.config, self.processes)
+        self._check_inputs()
         self.prompts()
         self.eval_questions()
+
+    def _check_inputs(self) -> None:
+        """Check what takes seconds: before anything is drawn."""
+        grpo.check(self.config, self.processes)
+        digests(self.config)
+        data.check(self.config, self.runner().workers)
 
     def run(self, callbacks: Sequence[TrainerCallback] = ()) -> dict[str, Any]:
         """All of it; returns the report.
@@ -134,14 +146,14 @@ class TrainingRun:
 
     def _run(self, callbacks: Sequence[TrainerCallback]) -> dict[str, Any]:
         config = self.config
-        grpo.check(config, self.processes)
+        self._check_inputs()
         self._wait_for_all()  # the main process has begun the folder
         set_seed(config.seed)
         prompts, held_out, shown = self.prompts(), self.eval_questions(), self.examples()
         some = prompts or assign_teams(
             config, self.runner().workers, training_questions(config.questions, 100), "pools"
         )
-        provenance = self._once("provenance", lambda: self._provenance([*held_out, *some]))
+        provenance = self._once("provenance", lambda: self.provenance([*held_out, *some]))
         texts = [
             text for each in shown[:2000] for text in (*(turn["content"] for turn in each.prompt), each.plan)
         ]
@@ -177,7 +189,7 @@ class TrainingRun:
             "trained_parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
         }
 
-    def _provenance(self, questions: list[TeamQuestion]) -> dict[str, list[str]]:
+    def provenance(self, questions: list[TeamQuestion]) -> dict[str, list[str]]:
         """By the questions' source, what their workers are: `model`, or what else `Pool.provenance` has."""
         kinds = self.runner().pool.provenance
         workers: dict[str, set[str]] = {source: set() for source in sources(questions)}
@@ -215,9 +227,7 @@ class TrainingRun:
                     config,
                     arguments,
                     [bar, stop, *logs],
-                    per_row=config.per_team + config.named_per_team
-                    if isinstance(config, LookUpConfig)
-                    else self.config.questions.requests_per_team,
+                    per_row=self.examples_per_row(config),
                     resume=lambda: self.run_dir.checkpoint(f"{stage}_checkpoints"),
                 )
             finally:

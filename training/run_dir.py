@@ -3,6 +3,7 @@
 import hashlib
 import json
 import platform
+import stat
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -13,6 +14,7 @@ from safetensors import SafetensorError
 
 from evaluation.errors import EvaluationError
 from evaluation.spec import Spec
+from serving.lora.adapters import FILES as ADAPTER_FILES
 from serving.settings.settings import SettingsError
 from training.config import Config, load
 
@@ -48,7 +50,7 @@ class RunDir:
         path.mkdir(parents=True, exist_ok=True)
         versions = {name: version(name) for name in PACKAGES} | {"python": platform.python_version()}
         run_dir.save("inputs", inputs)
-        write_atomically(path / "pool.yaml", Path(config.pool.settings).read_text(encoding="utf-8"))
+        _copy_privately(Path(config.pool.settings), path / "pool.yaml")
         run_dir.save("versions", versions)
         # Last, so that a folder that has it is whole.
         text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
@@ -108,26 +110,55 @@ class RunDir:
 
 
 def digests(config: Config) -> dict[str, str]:
-    """SHA-256 of each file that a run is made from: the pool's settings and the questions.
+    """SHA-256 of each file that a run is made from: the pool's settings, the questions, the sets that cards are
+    written by, and the adapter that it goes on from.
 
     Raises:
         SettingsError: one cannot be read, or the name of a question set cannot be parsed.
     """
+    questions, lora = config.questions, config.model.lora
+    fields = {
+        "pool.settings": [config.pool.settings],
+        "questions.path": [questions.path],
+        "questions.held_out_path": [questions.held_out_path],
+        "questions.also": [
+            _file_of("questions.also", name)
+            for each in questions.also
+            for name in (each.train, each.held_out)
+        ],
+        "pool.cards": [_file_of(f"pool.cards.{source}", name) for source, name in config.pool.cards.items()],
+        "model.lora.start": [str(Path(lora.start) / name) for name in ADAPTER_FILES]
+        if lora and lora.start
+        else [],
+    }
+    return {file: _digest(field, file) for field, files in fields.items() for file in files if file}
+
+
+def _file_of(field: str, name: str) -> str | None:
+    """The file of a question set; None where it has none."""
     try:
-        sets = [Spec.parse(name) for each in config.questions.also for name in (each.train, each.held_out)]
+        spec = Spec.parse(name)
     except EvaluationError as exc:
-        raise SettingsError(f"questions.also: {exc.message}") from exc
-    own = (config.pool.settings, config.questions.path, config.questions.held_out_path)
-    files = (*own, *(each.detail for each in sets if each.name in FILE_SOURCES))
-    return {file: _digest(Path(file)) for file in files if file}
+        raise SettingsError(f"{field}: {exc.message}") from exc
+    return spec.detail if spec.name in FILE_SOURCES else None
 
 
-def _digest(path: Path) -> str:
+def _digest(field: str, file: str) -> str:
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        with Path(file).open("rb") as opened:
+            return hashlib.file_digest(opened, "sha256").hexdigest()
     except OSError as exc:
-        raise SettingsError(f"{path} cannot be read: {exc.strerror}.") from exc
+        raise SettingsError(f"{field}: {file} cannot be read: {exc.strerror}.") from exc
+
+
+def _copy_privately(source: Path, target: Path) -> None:
+    """Copy a file that may hold secrets: nobody may read the copy, at any time, who may not read the original."""
+    partial = target.with_name(target.name + ".partial")
+    partial.unlink(missing_ok=True)
+    partial.touch(mode=0o600)
+    partial.write_bytes(source.read_bytes())
+    partial.chmod(stat.S_IMODE(source.stat().st_mode))
+    partial.replace(target)
 
 
 def write_atomically(path: Path, text: str) -> None:

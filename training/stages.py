@@ -1,21 +1,24 @@
 """`python -m training.stages`: what each stage of a run teaches in equal minutes, on one plot.
 
-All begin with the same warm start. From there one goes on with the warm start, one learns the exact expected
-reward of each choice, one learns by GRPO. The clock is this process's CPU time, so that other work on the
-machine does not count; it includes drawing and running the examples, and leaves out measuring. Writes
-`NAME.json` and `NAME.png` into `--out`. Knows no model but that of its config.
+All begin with the same look-ups, where the config has such, and the same warm start. From there one goes on
+with the warm start, one learns the exact expected reward of each choice, one learns by GRPO. The clock is this
+process's CPU time, so that other work on the machine does not count; it includes drawing and running the
+examples, and leaves out measuring. Writes `NAME.json` and `NAME.png` into `--out`. Knows no model but that of
+its config.
 """
 # The types of matplotlib, torch and transformers are partial.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 
 import argparse
 import json
+import math
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import mean
 from typing import Any, Literal
 
 import torch
@@ -23,19 +26,30 @@ from rich.console import Console
 from transformers import TrainerCallback, set_seed
 
 from serving.settings.settings import SettingsError
+from training.branch_attention import attend_plainly
 from training.config import Config, load, parse
+from training.curriculum.questions import RequestQuestion
 from training.examples import Example, examples
 from training.models import model_for, tokenizer_for
-from training.policy_eval import evaluate_policy
+from training.policy_eval import score_policy
+from training.report import stands_for
 from training.run import TrainingRun
 from training.run_dir import RunDir, write_atomically
+from training.scoring import Score
 from training.supervised import learn
 from training.supervised_config import StageConfig
+from training.team_question import TeamQuestion
 
 Arm = Literal["warm", "expected", "grpo"]
 ARMS: dict[Arm, str] = {"warm": "more of the warm start", "expected": "exact expected reward", "grpo": "GRPO"}
 """The stages, and what the plot calls them."""
-SHARES = {"single": "questions of one skill", "composite": "questions of two skills"}
+Curves = dict[str, dict[Arm, list[dict[str, Any]]]]
+"""By seed, the points of each stage's curve."""
+ALL = "all held-out questions"
+SKILLS = {1: "one skill", 2: "two skills"}
+"""Kinds of the synthetic questions, by how many they take."""
+COLUMNS = 3
+"""Plots beside each other."""
 MOST_EPOCHS = 1000
 """The clock ends a supervised stage, not its examples; so the learning rate is as good as constant."""
 
@@ -72,12 +86,21 @@ class Clock(TrainerCallback):
 
 @dataclass(slots=True)
 class Comparison:
-    """One start, and each stage from it."""
+    """One start, and each stage from it.
+
+    Args:
+        config: with all stages (`check`).
+        folder: where the run is begun.
+        minutes: of CPU time, for each stage.
+        every_s: between two measurements.
+    """
 
     config: Config
     folder: Path
     minutes: float
     every_s: float
+    workers: str = field(default="", init=False)
+    """What those of the held-out questions are, once it has run."""
 
     def run(self) -> dict[Arm, list[dict[str, Any]]]:
         """The points of each stage's curve; the first of each is the start.
@@ -88,18 +111,23 @@ class Comparison:
         config = self.config
         set_seed(config.seed)
         run = TrainingRun(config, RunDir.begin(self.folder, config, resume=False))
+        run.check()
+        held_out = run.eval_questions()
+        kinds = {kind for found in run.provenance(held_out).values() for kind in found}
+        self.workers = stands_for(sorted(kinds))
         shown = self._examples(run, "warm start", config.warm_start)
         tokenizer = tokenizer_for(config.model, texts(shown))
         model = model_for(config.model, tokenizer, config.seed)
         assert config.warm_start is not None, "`check` sees to it"
-        self._learn(model, tokenizer, shown, config.warm_start, [])
+        if config.look_up:
+            self._learn(run, model, tokenizer, run.examples("look_up"), config.look_up, [])
+        self._learn(run, model, tokenizer, shown, config.warm_start, [])
         start = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-        held_out = run.eval_questions()
 
         def measure() -> dict[str, Any]:
-            found = evaluate_policy(model, tokenizer, run.runner(), held_out, config.grpo.max_plan_tokens)
-            (figures,) = found.values()
-            return figures.asdict()
+            with attend_plainly(model):  # a supervised stage is in the middle of its rows
+                scores = score_policy(model, tokenizer, run.runner(), held_out, config.grpo.max_plan_tokens)
+            return figures(held_out, scores)
 
         curves: dict[Arm, list[dict[str, Any]]] = {}
         for arm in ARMS:
@@ -120,7 +148,7 @@ class Comparison:
         assert chosen is not None, "`check` sees to it"
         drawn = self._examples(run, f"{arm} at equal minutes", chosen, with_rewards=arm == "expected")
         chosen = chosen.model_copy(update={"epochs": MOST_EPOCHS})
-        self._learn(model, tokenizer, drawn, chosen, [clock])
+        self._learn(run, model, tokenizer, drawn, chosen, [clock])
 
     def _examples(
         self, run: TrainingRun, salt: str, chosen: StageConfig | None, *, with_rewards: bool = False
@@ -130,6 +158,7 @@ class Comparison:
 
     def _learn(
         self,
+        run: TrainingRun,
         model: Any,
         tokenizer: Any,
         shown: Sequence[Example],
@@ -145,8 +174,29 @@ class Comparison:
             "disable_tqdm": True,
             "report_to": "none",
         }
-        per_row = self.config.questions.requests_per_team
+        per_row = run.examples_per_row(chosen)
         learn(model, tokenizer, shown, chosen, arguments, callbacks, per_row=per_row)
+
+
+def figures(questions: Sequence[TeamQuestion], scores: Sequence[Score]) -> dict[str, Any]:
+    """A point of a curve: the shares of rewarded plans, of all questions and of each kind, and of plans that run."""
+    kinds: dict[str, list[bool]] = {}
+    for each, found in zip(questions, scores, strict=True):
+        kinds.setdefault(kind_of(each), []).append(found.right)
+    return {
+        "right": mean(each.right for each in scores),
+        "parsed": mean(each.parsed for each in scores),
+        "questions": len(scores),
+        "kinds": {kind: mean(rights) for kind, rights in sorted(kinds.items())},
+    }
+
+
+def kind_of(question: TeamQuestion) -> str:
+    """Of a request its kind, of a synthetic question how many skills it takes, of another one its source."""
+    if isinstance(question, RequestQuestion):
+        return question.request.kind.replace("_", " ")
+    skills = len(question.question.facts.get("chain", ()))
+    return SKILLS[min(skills, 2)] if skills else question.question.source
 
 
 def texts(shown: Sequence[Example]) -> list[str]:
@@ -168,26 +218,47 @@ def check(config: Config) -> None:
         )
 
 
-def plot(curves: dict[str, dict[Arm, list[dict[str, Any]]]], target: Path) -> None:
-    """The shares of held-out questions that are right, over the minutes; a line a seed."""
+def plot(curves: Curves, workers: str, target: Path) -> None:
+    """The shares of held-out questions that are right, over the minutes; a line a seed. All of them first, then
+    each kind where there are several.
+
+    Args:
+        curves: by seed.
+        workers: what they are, in words.
+        target: the picture.
+    """
     import matplotlib
 
     matplotlib.use("agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(1, len(SHARES), figsize=(10, 4), sharey=True)
-    for axis, (share, title) in zip(axes, SHARES.items(), strict=True):
+    kinds = sorted({kind for each in curves.values() for kind in each["warm"][0]["kinds"]})
+    titles = [ALL, *(kinds if len(kinds) > 1 else [])]
+    columns = min(len(titles), COLUMNS)
+    rows = math.ceil(len(titles) / columns)
+    size = (5 * columns, 4 * rows)
+    figure, grid = pyplot.subplots(rows, columns, figsize=size, sharey=True, squeeze=False)
+    for axis, title in zip(grid.flat, titles, strict=False):
         for number, (arm, label) in enumerate(ARMS.items()):
             for first, each in enumerate(curves.values()):
-                times = [point["minutes"] for point in each[arm]]
-                shares = [point[share] for point in each[arm]]
+                # A seed may have drawn none of a kind.
+                points = [(point["minutes"], share(point, title)) for point in each[arm]]
+                times, shares = zip(*points, strict=True)
                 axis.plot(times, shares, color=f"C{number}", alpha=0.8, label=None if first else label)
         axis.set(title=title, xlabel="minutes of one core after the same warm start", ylim=(0, 1.05))
-    axes[0].set(ylabel="held-out questions answered rightly")
-    axes[0].legend()
-    figure.suptitle("The three stages at equal minutes, a line a seed; synthetic questions and workers")
+    for axis in grid.flat[len(titles) :]:
+        axis.remove()
+    grid[0, 0].set(ylabel="held-out questions answered rightly")
+    grid[0, 0].legend()
+    figure.suptitle(f"The three stages at equal minutes, a line a seed\n{workers}", fontsize="medium")
     figure.tight_layout()
     figure.savefig(target, dpi=120)
+    pyplot.close(figure)
+
+
+def share(point: Mapping[str, Any], title: str) -> float:
+    """What a point says of all questions or of one kind; not a number where there was none of the kind."""
+    return point["right"] if title == ALL else point["kinds"].get(title, math.nan)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -201,16 +272,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, nargs="+", default=(0, 1, 2))
     parser.add_argument("--out", type=Path, default=Path("build"))
     options, console = parser.parse_args(argv), Console(stderr=True)
-    curves: dict[str, dict[Arm, list[dict[str, Any]]]] = {}
+    curves: Curves = {}
+    workers = ""
     try:
         config = load(options.config)
         check(config)
         for seed in options.seeds:
             seeded = parse(config.model_dump(mode="json") | {"seed": seed}, "--seeds")
             with tempfile.TemporaryDirectory() as folder:
-                curves[str(seed)] = Comparison(
-                    seeded, Path(folder) / "run", options.minutes, options.every_s
-                ).run()
+                comparison = Comparison(seeded, Path(folder) / "run", options.minutes, options.every_s)
+                curves[str(seed)], workers = comparison.run(), comparison.workers
             show(console, seed, curves[str(seed)])
     except SettingsError as exc:
         console.print(f"[red]{exc.message}[/red]", highlight=False)
@@ -219,7 +290,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     options.out.mkdir(parents=True, exist_ok=True)
     write_atomically(options.out / f"{config.name}.json", json.dumps(curves, indent=1) + "\n")
-    plot(curves, options.out / f"{config.name}.png")
+    plot(curves, workers, options.out / f"{config.name}.png")
     return 0
 
 
@@ -227,9 +298,10 @@ def show(console: Console, seed: int, curves: dict[Arm, list[dict[str, Any]]]) -
     """Print where each stage of a seed ended."""
     for arm, points in curves.items():
         first, last = points[0], points[-1]
+        kinds = ", ".join(f"{kind} {right:.3f}" for kind, right in last["kinds"].items())
         console.print(
             f"seed {seed}, {ARMS[arm]}: right {first['right']:.3f} to {last['right']:.3f} in "
-            f"{last['minutes']:.1f} minutes (one skill {last['single']:.3f}, two {last['composite']:.3f})",
+            f"{last['minutes']:.1f} minutes ({kinds})",
             highlight=False,
         )
 

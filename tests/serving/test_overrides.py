@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -241,9 +242,16 @@ def test_make_hands_the_conductor_to_set_up_and_to_the_server() -> None:
     for target in ("serve", "demo"):
         made = commands_of(target, "CONDUCTOR=gpt-5", "SETTINGS=cluster/api.yaml")
         assert all(
-            re.search("--settings cluster/api.yaml .*--conductor 'gpt-5'", line) for line in made[-2:]
+            re.search("--settings 'cluster/api.yaml' .*--conductor 'gpt-5'", line) for line in made[-2:]
         ), made
     assert "--conductor 'gpt-5'" in "\n".join(commands_of("setup", "CONDUCTOR=gpt-5"))
+
+
+def test_make_hands_on_whatever_is_in_a_name_as_one_word(tmp_path: Path) -> None:
+    name = f"a'b; touch {tmp_path}/made #"
+    for variable, option in (("CONDUCTOR", "--conductor"), ("MODEL", "--model"), ("SETTINGS", "--settings")):
+        words = shlex.split(commands_of("serve", f"{variable}={name}")[-1])
+        assert words[words.index(option) + 1] == name
 
 
 def commands_of(target: str, *variables: str) -> list[str]:

@@ -1,4 +1,6 @@
 import json
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +10,9 @@ import yaml
 from safetensors.torch import load_file, save_file
 
 from serving.lora import adapters
-from serving.settings.settings import SettingsError
-from tests.training.tiny_models import config
+from serving.pool import context_tokens_of
+from serving.settings.settings import SettingsError, load
+from tests.training.tiny_models import POOL, config
 from training.adapters import main, publish, unservable
 from training.run import TrainingRun
 from training.run_dir import RunDir
@@ -40,9 +43,10 @@ def test_an_adapter_that_vllm_cannot_serve_is_refused_with_the_reason(change: di
     assert any(told in why for why in unservable(FINE | change))
 
 
-def finished(path: Path, **adapter: Any) -> Path:
+def finished(path: Path, pool: str = POOL, *, changes: dict[str, Any] | None = None, **adapter: Any) -> Path:
     """A run's folder as training leaves it, with made-up weights."""
-    made = config(path, model={"scratch": None, "path": "some/model", "lora": {"rank": 16}})
+    lora = {"scratch": None, "path": "some/model", "lora": {"rank": 16}}
+    made = config(path, pool, model=lora, **changes or {})
     folder = RunDir.begin(path / "run", made, resume=False)
     folder.final.mkdir()
     (folder.final / "adapter_config.json").write_text(json.dumps(FINE | adapter), "utf-8")
@@ -109,6 +113,124 @@ def test_what_cannot_be_served_is_not_published_and_leaves_nothing(tmp_path: Pat
         publish(finished(tmp_path, r=3, use_dora=True), tmp_path / "adapters")
     assert not (tmp_path / "adapters").exists()
     assert main([str(tmp_path / "run"), "--into", str(tmp_path / "adapters")]) == 1
+
+
+PRIVATE = """
+# the key of the third one is PRIVATE
+conductor: {worker: conductor, format: steps, max_plan_tokens: 64, shuffle: true}
+prompts: {conductor: "Plan.", steps: "", worker: "{number}: {card}"}
+workers:
+  - {name: conductor, kind: vllm, model: some/model, in_pool: false, engine: {max_model_len: 4096, hf_token: PRIVATE}}
+  - {name: second, kind: vllm, deployment: conductor, card: does sums}
+  - {name: paid, kind: openai, model: gpt-5, base_url: "https://models.example/v1?api-key=PRIVATE", api_key_env: PRIVATE,
+     extra_body: {user: PRIVATE}, system_prompt: PRIVATE, card: knows much, price: {input_usd_per_mtok: 1.25, output_usd_per_mtok: 10}}
+  - {name: cloud, kind: openai, model: mine, service: azure, base_url: "https://PRIVATE.example", api_version: "1"}
+  - {name: own, kind: python, factory: "evaluation.synthetic.skills:Skill", options: {api_key: PRIVATE}, card: strings}
+  - {name: vectors, kind: openai, model: embed, serves: [embeddings], api_key_file: PRIVATE}
+models: {m: {max_steps: 2, workers: [paid, own]}}
+store: {path: /srv/PRIVATE/podium.db}
+"""
+
+
+def test_what_is_private_in_the_pool_is_not_published_and_what_the_conductor_was_shown_is(tmp_path: Path):
+    run = finished(tmp_path, PRIVATE)
+    assert "PRIVATE" in (run / "pool.yaml").read_text("utf-8")
+    made = publish(run, tmp_path / "adapters")
+    assert not [file.name for file in made.iterdir() if b"PRIVATE" in file.read_bytes()]
+    before, after = load(run / "pool.yaml"), load(made / "pool.yaml")
+    assert after.prompts == before.prompts
+    assert after.conductor == before.conductor
+    assert after.models == before.models
+    assert after.pool == before.pool
+    for one, other in zip(before.workers, after.workers, strict=True):
+        assert (one.name, one.kind, one.card, one.price) == (other.name, other.kind, other.card, other.price)
+        assert context_tokens_of(one, before) == context_tokens_of(other, after)
+
+
+@pytest.mark.parametrize(
+    ("changes", "tags"),
+    [
+        ({}, ["sft", "grpo"]),
+        ({"grpo": {"steps": 0}}, ["sft"]),
+        ({"grpo": {"steps": 0}, "expected_reward": {"examples": 10}}, ["sft", "expected-reward"]),
+        ({"warm_start": None}, ["grpo"]),
+    ],
+)
+def test_the_tags_are_those_of_the_stages_that_there_were(
+    tmp_path: Path, changes: dict[str, Any], tags: list[str]
+):
+    card = (publish(finished(tmp_path, changes=changes), tmp_path / "adapters") / "README.md").read_text(
+        "utf-8"
+    )
+    assert yaml.safe_load(card.split("---")[1])["tags"] == ["podium", "conductor", "lora", *tags]
+
+
+def half(file: str) -> Callable[[Path], None]:
+    """A file of the run that is not whole."""
+
+    def cut(run: Path) -> None:
+        content = (run / file).read_bytes()
+        (run / file).write_bytes(content[: len(content) // 2])
+
+    return cut
+
+
+def a_list(run: Path) -> None:
+    (run / "final" / "adapter_config.json").write_text("[]", "utf-8")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "into", "told"),
+    [
+        (
+            half("report.json"),
+            "adapters",
+            r"run/report\.json is not whole: .*\. Train the run to its end again",
+        ),
+        (
+            half("final/adapter_config.json"),
+            "adapters",
+            r"adapter_config\.json is not whole: .*\. Train the run",
+        ),
+        (
+            half("final/adapter_model.safetensors"),
+            "adapters",
+            r"adapter_model\.safetensors is not whole: .* Train",
+        ),
+        (
+            a_list,
+            "adapters",
+            r"final/adapter_config\.json is no JSON object\. Train the run to its end again",
+        ),
+        (None, "pool.yaml", r"cannot be published in .*pool\.yaml: File exists\. Give --into a folder"),
+        (
+            None,
+            "pool.yaml/adapters",
+            r"cannot be published in .*pool\.yaml/adapters: Not a dir.*\. Give --into",
+        ),
+    ],
+)
+def test_what_cannot_be_published_is_told_in_one_line_with_its_place(
+    tmp_path: Path,
+    spoil: Callable[[Path], None] | None,
+    into: str,
+    told: str,
+    capsys: pytest.CaptureFixture[str],
+):
+    run = finished(tmp_path)
+    if spoil:
+        spoil(run)
+    assert main([str(run), "--into", str(tmp_path / into)]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    (line,) = said.err.splitlines()
+    assert re.search(told, line), line
+
+
+def test_what_was_published_is_all_that_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert main([str(finished(tmp_path)), "--into", str(tmp_path / "adapters")]) == 0
+    (made,) = (tmp_path / "adapters").iterdir()
+    assert capsys.readouterr().out == f"{made}\n"
 
 
 def test_an_adapter_that_training_made_can_be_published_and_moves_the_base(tmp_path: Path):

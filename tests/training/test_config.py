@@ -90,6 +90,14 @@ def test_every_config_that_ships_is_read_and_is_the_same_when_written_out_and_re
         ({"model": {"scratch": {"hidden": 18, "heads": 6}}}, "take a hidden that is a multiple of 12"),
         ({"look_up": {"examples": 20}}, "look_up teaches to find the worker whose card fits"),
         (
+            {"warm_start": None, "expected_reward": {"examples": 20}},
+            "expected_reward needs warm_start, whose fields and subtask its plans are written by; add it",
+        ),
+        *(
+            ({"name": name}, "name: String should match pattern")
+            for name in (".", "..", ".hidden", "-x", "a/b")
+        ),
+        (
             {"questions": {"also": [{"train": "a", "held_out": "b", "share": 0.6}] * 2}},
             "must be less than 1 together",
         ),
@@ -102,10 +110,23 @@ def test_what_could_only_fail_later_is_refused_at_once_with_its_place(
         config(tmp_path, **changes)
 
 
-def test_a_team_of_nobody_is_refused(tmp_path: Path):
+@pytest.mark.parametrize(
+    ("pool", "told"),
+    [
+        ({"settings": ""}, "pool.settings: String should have at least 1 character"),
+        ({"teams": {"skills": []}}, "pool.teams.skills: Tuple should have at least 1 item"),
+        (
+            {"teams": {"skills": ["adder", "speller", "adder"]}},
+            "pool.teams: skills has 'adder' twice; name each worker once",
+        ),
+    ],
+)
+def test_a_pool_of_nothing_and_a_team_of_nobody_or_of_one_worker_twice_are_refused(
+    tmp_path: Path, pool: dict[str, Any], told: str
+):
     data = config(tmp_path).model_dump(mode="json")
-    data["pool"]["teams"] = {"skills": []}
-    with pytest.raises(SettingsError, match=r"pool.teams.skills: Tuple should have at least 1 item"):
+    data["pool"] |= pool
+    with pytest.raises(SettingsError, match=re.escape(told)):
         parse(data)
 
 

@@ -1,6 +1,7 @@
 """The curriculum: what it holds, what it holds back, and that its best plans are right when they are run."""
 
 import asyncio
+import random
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from tests.training.tiny_models import config
 from training.curriculum.about import is_about, own_words
 from training.curriculum.materials import FOLDER, HELD_OUT_DOMAINS, SMALL_TALK, load
 from training.curriculum.questions import RequestQuestion, lesson, request_questions
-from training.curriculum.requests import SHARES
+from training.curriculum.requests import SHARES, fill
 from training.curriculum.teams import SIZES
 from training.curriculum.verdicts import judge
 from training.examples import format_plan
@@ -221,7 +222,35 @@ def test_small_talk_is_for_whoever_costs_least():
 )
 def test_a_subtask_is_about_its_part_by_the_words_of_the_part(subtask: str, is_so: bool):
     assert is_about(subtask, "find a recipe for lentil soup") == is_so
-    assert own_words("find a recipe for lentil soup") == {"find", "recipe", "lentil", "soup"}
+    assert own_words("find a recipe for lentil soup") == {"recipe", "lentil", "soup"}
+
+
+@pytest.mark.parametrize(
+    "phrase",
+    [
+        "Find the answer.",
+        "Write it.",
+        "Make it.",
+        "Tell me the result.",
+        "Check whether the answer is right and correct mistakes",
+    ],
+)
+def test_a_phrase_that_fits_any_request_is_about_none(phrase: str):
+    assert not own_words(phrase)
+    for clause in ("find a joke that connects the two", "write it up for a child", "check it for mistakes"):
+        assert not is_about(phrase, clause)
+
+
+def test_every_part_that_can_be_asked_for_has_words_of_its_own():
+    rng = random.Random(0)
+    for side in (load("train"), load("held_out")):
+        clauses = [
+            (text, domain) for domain in side.domains.values() for text in (*domain.parts, *domain.then)
+        ]
+        for text, domain in clauses:
+            assert own_words(fill(rng, text, domain.slots).replace("{it}", "it")), (domain.domain, text)
+        for last in side.joints.join_last:
+            assert own_words(fill(rng, last.text, side.joints.slots)), last.text
 
 
 def test_a_plan_that_cannot_run_or_has_the_wrong_shape_is_judged_so():

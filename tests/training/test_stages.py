@@ -1,16 +1,25 @@
-"""The comparison of a run's stages: its clock, and what it asks of a config. The whole of it is
-`python -m training.stages`.
+"""The comparison of a run's stages: its clock, what it asks of a config, and the whole of it for a second a
+stage.
 """
 
+import io
+import json
 import time
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from rich.console import Console
 
 from serving.settings.settings import SettingsError
+from tests.training.test_checks import recorded
+from tests.training.test_curriculum import POOL
+from tests.training.tiny_models import config
 from training.config import load
+from training.curriculum.requests import SHARES
 from training.data import assign_teams, training_questions
-from training.stages import Clock, check
+from training.stages import ARMS, Clock, Comparison, check, plot, show
 
 
 def burn(seconds: float) -> None:
@@ -54,3 +63,49 @@ def test_workers_keep_their_order_where_a_config_says_so() -> None:
     pool = ["a", "b", "c", "d", "e", "f"]
     teams = assign_teams(config, pool, training_questions(config.questions, 20), "pools")
     assert {each.workers for each in teams} == {tuple(pool)}
+
+
+NEEDS = ["needs", "worker", "subtask", "access"]
+
+
+@pytest.mark.parametrize("with_recorded", [False, True], ids=["requests", "requests and recorded"])
+def test_the_stages_are_compared_on_requests_and_drawn_in_one_picture(
+    tmp_path: Path, with_recorded: bool
+) -> None:
+    name = recorded(tmp_path)
+    also: list[dict[str, Any]] = [
+        {"train": f"{name}?part=train", "held_out": f"{name}?part=test", "share": 0.25}
+    ]
+    questions = {"source": "requests", "families": None, "requests_per_team": 4}
+    made = config(
+        tmp_path,
+        POOL,
+        questions=questions | {"also": also if with_recorded else []},
+        look_up={"examples": 8, "per_team": 4},
+        warm_start={"examples": 16, "batch": 2, "fields": NEEDS},
+        expected_reward={"examples": 16, "batch": 2},
+        grpo={"steps": 20},
+        held_out=8,
+    )
+    check(made)
+    comparison = Comparison(made, tmp_path / "run", minutes=0.01, every_s=0.3)
+    curves = comparison.run()
+    assert curves.keys() == ARMS.keys()
+    kinds = {kind.replace("_", " ") for kind in SHARES}
+    for points in curves.values():
+        assert len(points) >= 2
+        assert points[-1]["minutes"] > points[0]["minutes"] == 0
+        for point in points:
+            assert point["questions"] == 8
+            assert 0 <= point["right"] <= point["parsed"] <= 1
+            assert ("recorded" in point["kinds"]) == with_recorded
+            assert point["kinds"].keys() - {"recorded"} <= kinds
+    assert "SYNTHETIC" in comparison.workers
+    plot({"0": curves, "1": curves}, comparison.workers, tmp_path / "stages.png")
+    assert (tmp_path / "stages.png").read_bytes().startswith(b"\x89PNG")
+    json.dumps(curves, allow_nan=False)
+    told = io.StringIO()
+    show(Console(file=told, width=400), 0, curves)
+    assert [line.split(",")[1].split(":")[0].strip() for line in told.getvalue().splitlines()] == [
+        *ARMS.values()
+    ]

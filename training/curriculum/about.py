@@ -2,87 +2,40 @@
 
 import re
 
-COMMON = frozenset(
-    [
-        "a",
-        "about",
-        "after",
-        "all",
-        "also",
-        "an",
-        "and",
-        "any",
-        "are",
-        "as",
-        "at",
-        "be",
-        "but",
-        "by",
-        "can",
-        "do",
-        "for",
-        "from",
-        "get",
-        "give",
-        "has",
-        "have",
-        "how",
-        "i",
-        "if",
-        "in",
-        "into",
-        "is",
-        "it",
-        "its",
-        "just",
-        "me",
-        "more",
-        "my",
-        "no",
-        "not",
-        "of",
-        "on",
-        "one",
-        "only",
-        "or",
-        "out",
-        "please",
-        "result",
-        "so",
-        "some",
-        "than",
-        "that",
-        "the",
-        "their",
-        "them",
-        "then",
-        "there",
-        "these",
-        "this",
-        "to",
-        "two",
-        "up",
-        "use",
-        "using",
-        "want",
-        "what",
-        "when",
-        "where",
-        "which",
-        "who",
-        "why",
-        "will",
-        "with",
-        "you",
-        "your",
-    ]
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(re.findall(r"\w+", text.lower()))
+
+
+COMMON = _words(
+    """
+    a about after all also an and any are as at be but by can do for from get has have how i if in into
+    is it its just me more my no not of on one only or out please so some than that the their them then
+    there these this to two up use using want what when where which who why will with you your
+    """
 )
 """Words that say nothing of what is asked."""
+TASK_WORDS = _words(
+    """
+    add answer answered answers ask asked asks begin best better carefully change check checked checking
+    clear clearly complete correct corrected correction corrections correctly create describe detail
+    details did does doing done each error errors every everything explain explained explanation fault
+    faults find first fix following found gave give given gives go going good help here improve improved
+    information instruction instructions job keep know known last let list look made make makes making
+    mistake mistakes must need needed needs new next nothing now other output outputs part parts perform
+    prepare previous problem problems produce provide put question questions read reply request
+    requested requests respond response responses result results return review right said say says
+    second see send should show shown solution solve something state step steps suggest sure take task
+    tasks tell text thing things think try user verify very we well whether whole work write written
+    wrong
+    """
+)
+"""What any part is asked for with: "Find the answer" and "Check whether it is right" fit every request."""
 
 
 def own_words(clause: str) -> frozenset[str]:
     """The words of `clause` that tell it from other clauses."""
-    return frozenset(word for word in re.findall(r"\w+", clause.lower()) if word not in COMMON)
+    return _words(clause) - COMMON - TASK_WORDS
 
 
 def is_about(subtask: str, clause: str) -> bool:

@@ -28,7 +28,8 @@ class Verdict:
         workers: the share of parts whose worker can do them as well as anybody in the team; 0 without the
             shape, but for a plan of several steps for a request of one part, whose last step counts.
         about: the share of subtasks that name their part by its own words, or are empty in a plan of one
-            step.
+            step. Where there are more steps or fewer than parts, nobody can say which part is whose: there a
+            subtask may name any of them.
         empty: the share of subtasks that are empty.
     """
 

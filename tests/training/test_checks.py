@@ -1,0 +1,89 @@
+"""What a run checks before anything is drawn, also where it measures nothing itself."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serving.settings.settings import SettingsError
+from tests.training.tiny_models import config
+from training.config import Config, parse
+from training.run import TrainingRun
+from training.run_dir import RunDir
+
+
+def recorded(folder: Path) -> str:
+    """The name of a recorded set of twenty questions."""
+    rows = [
+        {
+            "dataset": "sums",
+            "question": f"{number} + {number}?",
+            "expected": str(2 * number),
+            "models": {"lab_a": {"s": 1.0, "a": str(2 * number)}},
+        }
+        for number in range(20)
+    ]
+    (folder / "recorded.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    return f"recorded:{folder}/recorded.jsonl"
+
+
+def checked(folder: Path, made: Config) -> None:
+    """The checks of a run and the run itself, which makes them first."""
+    with pytest.raises(SettingsError) as told:
+        TrainingRun(made, RunDir(folder)).check()
+    with pytest.raises(SettingsError) as again:
+        TrainingRun(made, RunDir(folder)).run()
+    assert told.value.message == again.value.message
+    assert not (folder / "examples.json").exists(), "nothing was drawn"
+    raise told.value
+
+
+def with_pool(made: Config, **pool: Any) -> Config:
+    data = made.model_dump(mode="json")
+    return parse(data | {"pool": data["pool"] | pool})
+
+
+def test_an_adapter_to_go_on_from_that_is_not_there_is_told(tmp_path: Path):
+    lora = {"rank": 16, "start": str(tmp_path / "first" / "final")}
+    made = config(tmp_path, model={"scratch": None, "path": "some/model", "lora": lora})
+    with pytest.raises(SettingsError, match=r"model\.lora\.start: .*first/final/.* cannot be read"):
+        checked(tmp_path, made)
+
+
+def test_questions_that_are_taught_and_held_out_are_told_where_a_run_holds_none_out_too(tmp_path: Path):
+    also = {"train": f"{recorded(tmp_path)}?part=train", "held_out": recorded(tmp_path), "share": 0.5}
+    made = config(tmp_path, questions={"also": [also]})
+    assert made.held_out == 0
+    with pytest.raises(SettingsError, match=r"is in train and in held_out"):
+        checked(tmp_path, made)
+
+
+@pytest.mark.parametrize(
+    ("pool", "told"),
+    [
+        (
+            {"teams": {"skill": ["adder"]}},
+            r"pool\.teams\.skill: no question .* has this source; there are: recorded, skills",
+        ),
+        ({"cards": {"record": "SET?part=train"}}, r"pool\.cards\.record: no question .* there are: recorded"),
+        (
+            {"teams": {"recorded": ["ader"]}},
+            r"pool\.teams\.recorded has 'ader'; the pool has: adder, speller",
+        ),
+    ],
+)
+def test_a_team_or_cards_for_nobody_are_told(tmp_path: Path, pool: dict[str, Any], told: str):
+    name = recorded(tmp_path)
+    also = {"train": f"{name}?part=train", "held_out": f"{name}?part=test", "share": 0.5}
+    made = config(tmp_path, questions={"also": [also]})
+    TrainingRun(with_pool(made, teams={"skills": ["adder"]}), RunDir(tmp_path)).check()
+    named = json.loads(json.dumps(pool).replace("SET", name))
+    with pytest.raises(SettingsError, match=told):
+        checked(tmp_path, with_pool(made, **named))
+
+
+def test_requests_bring_teams_of_their_own(tmp_path: Path):
+    made = config(tmp_path, questions={"source": "requests", "families": None})
+    with pytest.raises(SettingsError, match=r"pool\.teams\.requests: .* there are: none"):
+        checked(tmp_path, with_pool(made, teams={"requests": ["adder"]}))
