@@ -17,8 +17,6 @@ import httpx2 as httpx
 import openai
 from rich.progress import track
 
-from serving.api.wire import WORKFLOW_HEADER
-
 QUESTIONS = (
     "hi, how are you?",
     "What is the capital of France, and what is it known for?",
@@ -31,6 +29,7 @@ QUESTIONS = (
     "Is this sentence correct? 'He go to school yesterday.'",
     "First list three uses of a brick, then write one sentence that names all of them.",
 )
+WORKFLOW_HEADER = "x-podium-workflow-id"
 SHOWN = 170
 """Characters of an answer in the table."""
 HEADER = """\

@@ -8,9 +8,9 @@ SYNTHETIC, like the requests (`training.curriculum.requests`).
 
 import random
 
-from training.curriculum.materials import SMALL_TALK, load
+from training.curriculum.materials import SMALL_TALK, Materials, load
 from training.curriculum.questions import RequestQuestion, question_of
-from training.curriculum.requests import request_about
+from training.curriculum.requests import Request, request_about
 from training.curriculum.teams import TRIES, DrawnTeam
 
 
@@ -24,12 +24,17 @@ def namings(seed: object, count: int, team: DrawnTeam, longest: int | None = Non
         longest: characters in a request; None: as they come.
     """
     rng, materials = random.Random(f"namings {seed}"), load("train")
-    small_talk = materials.domains[SMALL_TALK]
     drawn: list[RequestQuestion] = []
     for number in range(count):
+        request = _draw(rng, materials)
         for _ in range(TRIES):
-            request = request_about(rng, materials, rng.choice([*materials.draw_fields(rng), small_talk]))
             if longest is None or sum(map(len, request.turns)) <= longest:
                 break
+            request = _draw(rng, materials)
         drawn.append(question_of(request, team, f"namings/{seed}/{number}"))
     return drawn
+
+
+def _draw(rng: random.Random, materials: Materials) -> Request:
+    fields = [*materials.draw_fields(rng), materials.domains[SMALL_TALK]]
+    return request_about(rng, materials, rng.choice(fields))
