@@ -42,9 +42,8 @@ def check(config: Config, pool: Sequence[str]) -> None:
     found = [each for pair in sets for questions in pair for each in questions]
     found += read_questions(own.path) if own.path else []
     found += _second_file(own.path, own.held_out_path) if own.path and own.held_out_path else []
-    sources = {each.source for each in found}
-    if own.source == "skills":
-        sources.add("skills")
+    # Requests bring teams of their own.
+    sources = {each.source for each in found} | ({own.source} & {"skills"})
     for field, by_source in (("teams", config.pool.teams), ("cards", config.pool.cards)):
         if unknown := by_source.keys() - sources:
             raise SettingsError(
