@@ -121,9 +121,9 @@ class WorkerHealth:
     @property
     def is_open_elsewhere(self) -> bool:
         """Whether what another replica has open of it holds here; it may be open by our own calls as well."""
-        return bool(self._believed())
+        return bool(self._openings_to_heed())
 
-    def _believed(self) -> Sequence[Opening]:
+    def _openings_to_heed(self) -> Sequence[Opening]:
         """What holds here of `elsewhere`. A whole answer of our own since says that only the other's way to the worker
         is broken; one shortly before is taken to say so until a call fails here too.
         """
@@ -145,7 +145,7 @@ class WorkerHealth:
     @property
     def rest_s(self) -> float:
         """How long it is better left alone yet; 0: it can be asked."""
-        until_s = max([self.rests_until_s, *(each.until_s for each in self._believed())])
+        until_s = max([self.rests_until_s, *(each.until_s for each in self._openings_to_heed())])
         return max(0.0, until_s - time.monotonic())
 
     @property

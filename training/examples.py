@@ -23,11 +23,7 @@ from evaluation.cards.families import kind_of
 from evaluation.graders import grade
 from serving.settings.settings import SettingsError
 from training.config import Config
-from training.curriculum.look_ups import look_ups
-from training.curriculum.materials import field_of
-from training.curriculum.namings import namings
 from training.curriculum.questions import RequestQuestion, lesson
-from training.curriculum.requests import best_workers
 from training.data import assign_teams, training_questions, worth_questions
 from training.plan_runner import Chat, PlanRunner
 from training.policy_eval import score_plan
@@ -144,40 +140,6 @@ def examples(
         ]
 
     return asyncio.run(draw_all())
-
-
-def look_up_examples(config: Config, runner: PlanRunner) -> list[Example]:
-    """The examples of the first lesson: the cards as the server shows them, and the beginning of a plan up to
-    the worker's number. No user says anything, which keeps an example short. After those to one team, requests
-    whose field is to be named.
-    """
-    chosen = config.look_up
-    assert chosen is not None, "the caller sees to it"
-    drawn = look_ups(config.seed, chosen.examples, chosen.per_team, chosen.made_up_share)
-    made: list[Example] = []
-    for start in range(0, len(drawn), chosen.per_team):
-        group = drawn[start : start + chosen.per_team]
-        named = namings(
-            f"{config.seed}/{start}", chosen.named_per_team, group[0].team, config.questions.longest_request
-        )
-        made += [_look_up_example(runner, each) for each in group]
-        made += [_naming_example(runner, each) for each in named]
-    return made
-
-
-def _look_up_example(runner: PlanRunner, question: RequestQuestion) -> Example:
-    rng, (part,) = random.Random(question.question.id), question.request.parts
-    worker = rng.choice(best_workers(part, question.team))
-    cards = [turn for turn in runner.prompt(question) if turn["role"] == "system"]
-    return Example(
-        cards, f'{{"needs": {json.dumps(question.request.text, ensure_ascii=False)}, "worker": {worker}'
-    )
-
-
-def _naming_example(runner: PlanRunner, question: RequestQuestion) -> Example:
-    (part,) = question.request.parts
-    needs = json.dumps(field_of(part.domain), ensure_ascii=False)
-    return Example(runner.prompt(question), f'{{"needs": {needs}, "worker": ')
 
 
 def _best_example(runner: PlanRunner, config: WarmStartConfig, question: RequestQuestion) -> Example:

@@ -59,22 +59,6 @@ class SoloAccuracy:
     oracle: float
 
 
-def evaluate_policy(
-    model: Any,
-    tokenizer: Any,
-    runner: PlanRunner,
-    questions: Sequence[TeamQuestion],
-    max_tokens: int,
-    batch: int = 64,
-    temperature: float = 0.0,
-) -> dict[str, PolicyMetrics]:
-    """The figures of `score_policy`, by the questions' source."""
-    scores = score_policy(model, tokenizer, runner, questions, max_tokens, batch, temperature)
-    return {
-        source: summarize(*zip(*pairs, strict=True)) for source, pairs in by_source(questions, scores).items()
-    }
-
-
 def score_policy(
     model: Any,
     tokenizer: Any,
@@ -117,6 +101,13 @@ def by_source(
     for each, value in zip(questions, values, strict=True):
         groups[each.question.source].append((each, value))
     return groups
+
+
+def metrics_by_source(questions: Sequence[TeamQuestion], scores: Sequence[Score]) -> dict[str, PolicyMetrics]:
+    """What the scores of the questions come to, for each source."""
+    return {
+        source: summarize(*zip(*pairs, strict=True)) for source, pairs in by_source(questions, scores).items()
+    }
 
 
 async def score_plan(runner: PlanRunner, question: TeamQuestion, text: str, *, ended: bool = True) -> Score:

@@ -22,10 +22,11 @@ from training.caching_worker import CallCache
 from training.callbacks import CurveLog, ProgressBar, StopSignal, tensorboard
 from training.config import Config
 from training.data import assign_teams, eval_questions, training_questions
-from training.examples import Example, examples, look_up_examples
+from training.examples import Example, examples
+from training.look_up_examples import look_up_examples
 from training.models import model_for, tokenizer_for
 from training.plan_runner import PlanRunner, training_pool
-from training.policy_eval import evaluate_policy, solo_accuracy, sources
+from training.policy_eval import PolicyMetrics, metrics_by_source, score_policy, solo_accuracy, sources
 from training.reward import PlanReward
 from training.run_dir import RunDir, digests
 from training.supervised import learn
@@ -284,10 +285,16 @@ class TrainingRun:
 
         def figures() -> dict[str, dict[str, float | None]]:
             tokens = self.config.grpo.max_plan_tokens
-            greedy = evaluate_policy(model, tokenizer, self.runner(), held_out, tokens)
+
+            def measure(temperature: float) -> dict[str, PolicyMetrics]:
+                runner = self.runner()
+                scores = score_policy(model, tokenizer, runner, held_out, tokens, temperature=temperature)
+                return metrics_by_source(held_out, scores)
+
+            greedy = measure(0.0)
             state = torch.get_rng_state()
             torch.manual_seed(self.config.seed)
-            sampled = evaluate_policy(model, tokenizer, self.runner(), held_out, tokens, temperature=1.0)
+            sampled = measure(1.0)
             torch.set_rng_state(state)
             return {
                 source: each.asdict() | {"sampled": sampled[source].right} for source, each in greedy.items()

@@ -160,7 +160,7 @@ class Reply:
             )
         self.close_bill()
         if self.finish is FinishReason.CONTENT_FILTER and not (any(self.texts) or self.tool_calls):
-            raise _filtered(self.worker)
+            raise _filter_error(self.worker)
 
     def _fold(self, delta: Delta) -> None:
         """Take `delta` into account: a later value replaces an earlier one."""
@@ -278,7 +278,7 @@ async def open_reply(
                 if delta.text or delta.reasoning or delta.tool_calls or delta.finish or delta.inner_run:
                     break
             if early and _is_refusal(early[-1]):
-                raise _filtered(worker, early, price)
+                raise _filter_error(worker, early, price)
         except WorkerError as exc:
             _bill(exc, early, price)
             raise
@@ -311,7 +311,7 @@ def _is_refusal(delta: Delta) -> bool:
     )
 
 
-def _filtered(worker: str, early: Sequence[Delta] = (), price: Price | None = FREE) -> ContentFiltered:
+def _filter_error(worker: str, early: Sequence[Delta] = (), price: Price | None = FREE) -> ContentFiltered:
     """The error of an answer without a word. It ended well, so it is billed like any other: at its bound where
     its server did not tell what it took.
     """

@@ -10,8 +10,6 @@ from conductor.run.events import (
     CallFailed,
     CallQueued,
     Event,
-    GuessEnded,
-    GuessStarted,
     KeptEvent,
     PlanEnded,
     PlanStarted,
@@ -33,6 +31,7 @@ from conductor.run.events import (
     StepWaits,
     WorkDelta,
 )
+from conductor.run.guess_events import GuessEnded, GuessStarted
 from conductor.run.plan_record import GuessRecord, PlanRecord, StepRecord, StepStatus
 from conductor.run.record import Record
 from conductor.run.turns import Given, Segment, StepTurn

@@ -25,7 +25,8 @@ from conductor.plan.tool_text import with_tools_as_text
 from conductor.run.call import open_call
 from conductor.run.call_bound import call_bound
 from conductor.run.call_task import CallTask
-from conductor.run.events import CallFailed, CallQueued, GuessEnded, GuessOutcome, GuessStarted
+from conductor.run.events import CallFailed, CallQueued
+from conductor.run.guess_events import GuessEnded, GuessOutcome, GuessStarted
 from conductor.run.ledger import Hold, Ledger
 from conductor.run.run_context import RunContext
 from conductor.run.speculation import Speculation, may_guess

@@ -10,7 +10,8 @@ from conductor.model.failure import Attempt, Failure
 from conductor.model.messages import Message
 from conductor.model.reply import CallResult
 from conductor.plan.plan import OnFailure, Step
-from conductor.run.events import GuessOutcome, Source, reason_of
+from conductor.run.events import Source, reason_of
+from conductor.run.guess_events import GuessOutcome
 from conductor.run.turns import StepTurn
 
 StepStatus = Literal["planned", "running", "waiting", "done", "failed", "not_needed", "cancelled"]

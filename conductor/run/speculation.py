@@ -3,7 +3,7 @@
 from decimal import Decimal
 from typing import Protocol
 
-from conductor.run.events import GuessOutcome
+from conductor.run.guess_events import GuessOutcome
 from conductor.run.record import Record
 from conductor.run.task import Task
 

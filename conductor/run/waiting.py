@@ -1,7 +1,8 @@
-"""Waiting for tasks that own calls. Knows nothing of runs."""
+"""Waiting for tasks to end. Knows nothing of runs."""
 
 import asyncio
 from collections.abc import Collection
+from contextlib import suppress
 from typing import Any
 
 
@@ -17,3 +18,11 @@ async def wait_until_done(tasks: Collection[asyncio.Future[Any]]) -> None:
             cancelled = exc
     if cancelled:
         raise cancelled
+
+
+async def end_task(task: asyncio.Task[None] | None) -> None:
+    """Cancel a task that would go on for ever, and wait until it has ended; None: there is none. Raises what it raised."""
+    if task is not None:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task

@@ -16,6 +16,7 @@ import httpx2
 from standardwebhooks.webhooks import Webhook
 
 from conductor.errors import StoreUnavailable
+from conductor.run.waiting import end_task
 from serving.accounts.alerts import Alert, notice, put_off, take_due
 from serving.accounts.money import to_usd
 from serving.accounts.replica_store import ReplicaStore
@@ -67,10 +68,7 @@ class BudgetWebhooks:
     async def aclose(self) -> None:
         """Look no more. What was on its way is sent again by another replica."""
         task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+        await end_task(task)
 
     async def _look_on(self) -> None:
         while True:

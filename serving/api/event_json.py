@@ -7,8 +7,6 @@ from conductor.run.events import (
     CallFailed,
     CallQueued,
     Event,
-    GuessEnded,
-    GuessStarted,
     PlanEnded,
     PlanStarted,
     ResultsGiven,
@@ -29,6 +27,7 @@ from conductor.run.events import (
     StepWaits,
     WorkDelta,
 )
+from conductor.run.guess_events import GuessEnded, GuessStarted
 from serving.api.error_json import attempt_json, error_json
 from serving.api.message_json import call_of_tool, results_json
 from serving.api.record_json import call_json, dollars, seconds, step_json, tokens

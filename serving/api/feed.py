@@ -11,6 +11,7 @@ from typing import Any
 
 from conductor.errors import StoreUnavailable
 from conductor.run.events import AnswerDelta, Event, ResultsGiven, RunResumed, StepRestarted
+from conductor.run.waiting import end_task
 from serving.api import event_json
 from serving.api.encode import dumps
 from serving.runs.following import AnswerDiffers, RetoldAnswer
@@ -55,10 +56,7 @@ class Feed:
 
     async def aclose(self) -> None:
         """Look no more."""
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+        await end_task(self._task)
 
     def hear(self, items: Sequence[Item]) -> None:
         """What has just happened in the run, here."""

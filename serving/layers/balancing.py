@@ -138,7 +138,9 @@ class Balancing:
     def _take(self, deployment: Deployment, call: Call) -> None:
         """`call` goes there."""
         if call.places:
-            call.places.take(deployment.name, lambda: any(each.is_free for each in self._untaken(call)))
+            call.places.take(
+                deployment.name, lambda: any(each.is_free for each in self._other_deployments(call))
+            )
         deployment.count(_estimate(call))
         deployment.health.begin_call()
 
@@ -159,7 +161,9 @@ class Balancing:
                 detail="Every deployment has reached its requests_per_minute or tokens_per_minute.",
             )
         # The least of exponential draws is each one's with a chance of its weight over all of them.
-        drawn = sorted(self._untaken(call, free) or free, key=lambda each: random.expovariate(each.weight))
+        drawn = sorted(
+            self._other_deployments(call, free) or free, key=lambda each: random.expovariate(each.weight)
+        )
         writer = self._writer(call)
 
         broken = call.broken_deployment if call.broken == self._name else ""
@@ -170,7 +174,7 @@ class Balancing:
 
         return sorted(drawn, key=reluctance)
 
-    def _untaken(self, call: Call, line: Sequence[Deployment] = ()) -> list[Deployment]:
+    def _other_deployments(self, call: Call, line: Sequence[Deployment] = ()) -> list[Deployment]:
         """Those of `line`, or of all, where the call has not gone."""
         taken = call.places.taken if call.places else ()
         return [each for each in line or self._deployments if each.name not in taken]

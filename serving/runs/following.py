@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from conductor.errors import BadTask, Interrupted, StoreUnavailable
@@ -21,6 +21,7 @@ from conductor.run.events import (
 from conductor.run.fold import after
 from conductor.run.record import RunRecords
 from conductor.run.run import Run
+from conductor.run.waiting import end_task
 from serving.runs.claims import Claim
 from serving.runs.rows import Item
 from serving.runs.store import RecordStore
@@ -147,9 +148,7 @@ async def _pumped(store: RecordStore, id: str, n_given: int = 0) -> AsyncGenerat
         yield run
     finally:
         run.answer.close()
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
+        await end_task(task)
 
 
 def lost() -> Interrupted:

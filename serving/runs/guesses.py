@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import replace
 from decimal import Decimal
 
-from conductor.run.events import GuessOutcome
+from conductor.run.guess_events import GuessOutcome
 from conductor.run.record import Record
 from conductor.run.team import Team
 from conductor.run.team_worker import TEAM

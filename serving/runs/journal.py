@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from conductor.errors import StoreUnavailable
 from conductor.run.events import AnswerDelta, Event, WorkDelta
 from conductor.run.record import Record, RunRecords
+from conductor.run.waiting import end_task
 from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import StoreError
 from serving.runs.rows import ENDED, EventRow, Item, event_row, join_pieces, join_work, top_run
@@ -216,9 +217,7 @@ class RunJournal:
         with suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_S):
                 await self._idle.wait()
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
+        await end_task(task)
         if left := [id for id, run in self._runs.items() if run.is_waiting]:
             logger.error("the store was away to the end: %d runs were not written", len(left))
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from conductor.errors import PodiumError, WorkerUnavailable
 from conductor.model.failure import Failure
+from conductor.run.waiting import end_task
 from serving.lora.adapters import AdapterError
 from serving.pool import Pool
 from serving.runs.service import Service
@@ -70,10 +71,7 @@ class LiveSettings:
     async def aclose(self) -> None:
         """Follow them no more."""
         task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+        await end_task(task)
 
     async def patch(self, user_config: Mapping[str, Any]) -> None:
         """What `user_config` changes of the settings holds from now on, in place of an earlier one.

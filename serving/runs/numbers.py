@@ -12,8 +12,6 @@ from conductor.run.events import (
     CallFailed,
     CallQueued,
     Event,
-    GuessEnded,
-    GuessStarted,
     PlanEnded,
     PlanStarted,
     ResultsGiven,
@@ -29,6 +27,7 @@ from conductor.run.events import (
     StepWaits,
     WorkDelta,
 )
+from conductor.run.guess_events import GuessEnded, GuessStarted
 from conductor.run.plan_record import GuessRecord, PlanRecord, StepRecord
 from conductor.run.record import Record, RunRecords
 from conductor.run.turns import Given, Segment, StepTurn

@@ -18,6 +18,7 @@ from sqlalchemy.dialects.postgresql import Insert, insert
 from sqlalchemy.exc import SQLAlchemyError
 
 from conductor.errors import StoreUnavailable
+from conductor.run.waiting import end_task
 from serving.accounts.postgresql import NOW_US
 from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import StoreError
@@ -71,10 +72,7 @@ class SharedCircuits:
     async def aclose(self) -> None:
         """Look no more, and take back what is open here."""
         task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+        await end_task(task)
         if self._written:
             with suppress(*OUTAGES):
                 async with asyncio.timeout(self._patience_s):

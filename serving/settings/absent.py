@@ -87,14 +87,14 @@ def absent_workers(settings: Settings, environment: Mapping[str, str]) -> dict[s
             continue
         places = places_of(worker)
         for place, own in places.items():
-            if isinstance(own, API_SETTINGS) and (source := _absent_key(own, environment)):
+            if isinstance(own, API_SETTINGS) and (source := _key_that_is_missing(own, environment)):
                 absent[place] = source
         if absent.keys() >= places.keys():
             absent[worker.name] = ", ".join(absent[place] for place in places)
     return absent
 
 
-def _absent_key(worker: ApiSettings, environment: Mapping[str, str]) -> str | None:
+def _key_that_is_missing(worker: ApiSettings, environment: Mapping[str, str]) -> str | None:
     """Where a key should be that is not there; None where there is one, or none is named.
 
     Raises:

@@ -20,14 +20,12 @@ from conductor.run.events import (
     AnswerDelta,
     CallQueued,
     Event,
-    GuessEnded,
-    GuessOutcome,
-    GuessStarted,
     RunFailed,
     RunFinished,
     StepPlanned,
     StepStarted,
 )
+from conductor.run.guess_events import GuessEnded, GuessOutcome, GuessStarted
 from conductor.run.ledger import Budget, BudgetLedger
 from conductor.run.lifecycle import open_run, resume_run
 from conductor.run.record import Account, Record, RunRecords

@@ -230,7 +230,7 @@ forging = st.lists(
 ).map("".join)  # fmt: skip
 
 
-def marked(name: str, text: str) -> tuple[list[str], str]:
+def parts_of(name: str, text: str) -> tuple[list[str], str]:
     """What the prompt's own marks hold: the first of that name is one, for the prompt begins with it."""
     found = re.search(rf"<{name}-(\w+)", text)
     assert found
@@ -247,12 +247,12 @@ def test_nothing_that_users_and_workers_write_is_taken_for_a_mark(
     talk: list[tuple[str, str]], outcome: str, written: str
 ) -> None:
     asked = Prompts().plan("lines", POOL, 5, [Message.of(role, text) for role, text in talk])  # type: ignore[arg-type]
-    assert marked("turn", asked[1].text)[0] == [text for _, text in talk]
+    assert parts_of("turn", asked[1].text)[0] == [text for _, text in talk]
     verdict = Prompts().revise(asked, written, outcome, "lines")[-1].text
-    inside, after = marked("outcome", verdict)
+    inside, after = parts_of("outcome", verdict)
     assert (inside, after.split(",")[0]) == ([outcome], "\n\nIf this answers the user's question well")
     error = InvalidPlan(outcome, reason=Reason.MALFORMED)
-    assert marked("reason", Prompts().repair(asked, written, error.message)[-1].text)[0] == [outcome]
+    assert parts_of("reason", Prompts().repair(asked, written, error.message)[-1].text)[0] == [outcome]
 
 
 def test_a_conversation_that_grows_keeps_the_prefix_of_its_prompt() -> None:

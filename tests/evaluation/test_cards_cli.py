@@ -27,7 +27,7 @@ from tests.evaluation.test_cards_records import records, step
 FAMILIES = ("simple_equations", "shortest_path")
 
 
-def recorded(folder: Path) -> str:
+def write_recording(folder: Path) -> str:
     """120 questions: `good` has all equations right and no graph, `even` half of each."""
     rows: list[dict[str, Any]] = [
         ROWS[0]
@@ -62,7 +62,7 @@ workers:
 def test_cards_are_shown_with_how_many_questions_they_rest_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    name = f"recorded:{recorded(tmp_path)}?part=train"
+    name = f"recorded:{write_recording(tmp_path)}?part=train"
     assert main(["--recorded", name]) == 0
     questions = select(Spec.parse(name))
     families = [question.dataset for _, question in questions]
@@ -77,7 +77,7 @@ def test_a_hand_written_card_is_kept_unless_it_is_to_be_replaced(
 ):
     pool, given = (
         settings(tmp_path, POOL),
-        ["--recorded", f"recorded:{recorded(tmp_path)}?part=train", "--into"],
+        ["--recorded", f"recorded:{write_recording(tmp_path)}?part=train", "--into"],
     )
     assert main([*given, str(pool)]) == 0
     assert "Kept as they are: card of even. --replace" in capsys.readouterr().err
@@ -93,7 +93,13 @@ def test_a_hand_written_card_is_kept_unless_it_is_to_be_replaced(
 
 def test_cards_begin_with_the_workers_names_where_a_conductor_knows_them_by_name(tmp_path: Path):
     pool = settings(tmp_path, POOL)
-    given = ["--recorded", f"recorded:{recorded(tmp_path)}?part=train", "--into", str(pool), "--replace"]
+    given = [
+        "--recorded",
+        f"recorded:{write_recording(tmp_path)}?part=train",
+        "--into",
+        str(pool),
+        "--replace",
+    ]
     assert main([*given, "--named"]) == 0
     good, even = load(pool).workers
     assert good.card.startswith("good: best at equations")
@@ -103,7 +109,7 @@ def test_cards_begin_with_the_workers_names_where_a_conductor_knows_them_by_name
 def test_a_measured_speed_goes_into_its_setting_and_not_into_the_card(tmp_path: Path):
     pool = settings(tmp_path, POOL)
     seen = records(tmp_path, *[step("good")] * 5, *[step("even")] * 5)
-    name = f"recorded:{recorded(tmp_path)}?part=train"
+    name = f"recorded:{write_recording(tmp_path)}?part=train"
     assert main(["--recorded", name, "--records", seen, "--into", str(pool)]) == 0
     good, even = load(pool).workers
     assert good.tokens_per_s == 50
@@ -119,7 +125,7 @@ def test_where_the_prompt_shows_no_facts_the_card_tells_them(tmp_path: Path):
     pool = settings(
         tmp_path, bare.replace("m,", "m, price: {input_usd_per_mtok: 1, output_usd_per_mtok: 4},", 1)
     )
-    assert main(["--recorded", f"recorded:{recorded(tmp_path)}?part=train", "--into", str(pool)]) == 0
+    assert main(["--recorded", f"recorded:{write_recording(tmp_path)}?part=train", "--into", str(pool)]) == 0
     assert (
         load(pool)
         .worker("good")
@@ -130,7 +136,7 @@ def test_where_the_prompt_shows_no_facts_the_card_tells_them(tmp_path: Path):
 
 
 def test_results_of_an_evaluation_become_the_cards_of_its_own_settings(tmp_path: Path):
-    path, pool, out = recorded(tmp_path), tmp_path / "pool.yaml", tmp_path / "out"
+    path, pool, out = write_recording(tmp_path), tmp_path / "pool.yaml", tmp_path / "out"
     assert replay_settings.main([path, "--out", str(pool)]) == 0
     with ResultLog(out / "results.jsonl") as log:
         for number, question in enumerate(sources.load(f"recorded:{path}?part=train")):
@@ -147,7 +153,7 @@ def test_results_of_an_evaluation_become_the_cards_of_its_own_settings(tmp_path:
 
 
 def test_a_patch_for_user_config_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    name = f"recorded:{recorded(tmp_path)}?part=train"
+    name = f"recorded:{write_recording(tmp_path)}?part=train"
     assert main(["--recorded", name, "--print-yaml", "--settings", str(settings(tmp_path, POOL))]) == 0
     patch = yaml.safe_load(capsys.readouterr().out)["workers"]
     assert [sorted(worker) for worker in patch] == [["card", "name"]] * 2
@@ -158,7 +164,7 @@ def test_a_patch_for_user_config_is_printed(tmp_path: Path, capsys: pytest.Captu
 
 def test_who_is_who_can_be_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     pool = settings(tmp_path, POOL.replace("name: good", "name: best").replace("name: even", "name: other"))
-    given = ["--recorded", f"recorded:{recorded(tmp_path)}?part=train", "--into", str(pool)]
+    given = ["--recorded", f"recorded:{write_recording(tmp_path)}?part=train", "--into", str(pool)]
     assert main(given) == 2
     assert "None of those measured" in capsys.readouterr().err
     assert main([*given, "--name", "lab_good=best"]) == 0
@@ -190,7 +196,7 @@ def test_what_cannot_be_done_is_told_exits_2_and_writes_nothing(
     arguments: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     pool = settings(tmp_path, POOL)
-    assert main(shlex.split(arguments.format(recorded=recorded(tmp_path), pool=pool))) == 2
+    assert main(shlex.split(arguments.format(recorded=write_recording(tmp_path), pool=pool))) == 2
     assert told in capsys.readouterr().err
     assert pool.read_text() == POOL
 
@@ -200,7 +206,7 @@ def test_a_file_that_cannot_be_written_stays_and_exits_1(tmp_path: Path, capsys:
     folder.mkdir()
     pool = settings(folder, POOL)
     (folder / ".pool.yaml.new").mkdir()  # stands in the way, also of root
-    assert main(["--recorded", f"recorded:{recorded(tmp_path)}?part=train", "--into", str(pool)]) == 1
+    assert main(["--recorded", f"recorded:{write_recording(tmp_path)}?part=train", "--into", str(pool)]) == 1
     assert "is as it was" in capsys.readouterr().err
     assert pool.read_text() == POOL
 
@@ -208,7 +214,7 @@ def test_a_file_that_cannot_be_written_stays_and_exits_1(tmp_path: Path, capsys:
 @pytest.mark.parametrize("form", [[], ["--print-yaml"]])
 def test_a_full_disk_under_what_is_printed_is_told_and_nothing_is_written(tmp_path: Path, form: list[str]):
     pool = settings(tmp_path, POOL)
-    name = f"recorded:{recorded(tmp_path)}?part=train"
+    name = f"recorded:{write_recording(tmp_path)}?part=train"
     command = ["-m", "evaluation.cards.cli", "--recorded", name, "--into", str(pool), "--replace", *form]
     with Path("/dev/full").open("w") as full:
         ended = subprocess.run([sys.executable, *command], stdout=full, stderr=subprocess.PIPE, text=True)
@@ -235,7 +241,7 @@ def test_a_name_in_a_record_is_printed_as_text_that_no_terminal_obeys(
 def test_it_needs_the_base_packages_only(tmp_path: Path):
     ended = with_base_only(
         "from evaluation.cards.cli import main\n"
-        f"sys.exit(main(['--recorded', 'recorded:{recorded(tmp_path)}?part=train', '--settings', 'cluster/scripted.yaml', '--name', 'lab_good=a']))"
+        f"sys.exit(main(['--recorded', 'recorded:{write_recording(tmp_path)}?part=train', '--settings', 'cluster/scripted.yaml', '--name', 'lab_good=a']))"
     )
     assert ended.returncode == 0, ended.stderr
     assert "best at equations" in ended.stdout

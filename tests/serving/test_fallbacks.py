@@ -27,13 +27,13 @@ def api(name: str, usd: float = 1, card: str = "", **more: Any) -> Json:
     return {"name": name, "kind": "openai", "model": "some-model", "card": card} | price(usd) | more
 
 
-def served(*others: Json, own: Json | None = None, **more: Any) -> Settings:
+def settings_with(*others: Json, own: Json | None = None, **more: Any) -> Settings:
     first = api("own", card=MATHS) | (own or {}) | {"fallbacks": "auto"}
     return parse({"workers": [first, *others]} | more)
 
 
 def chain(*others: Json, own: Json | None = None, **more: Any) -> list[str]:
-    settings = served(*others, own=own, **more)
+    settings = settings_with(*others, own=own, **more)
     return list(fallbacks_of(settings.worker("own"), settings))
 
 
@@ -121,7 +121,7 @@ def test_a_model_of_the_same_engine_is_no_way_out():
 
 
 def test_it_is_said_how_each_was_chosen():
-    settings = served(api("alike", 1.5, MATHS), api("free", 0))
+    settings = settings_with(api("alike", 1.5, MATHS), api("free", 0))
     assert chain_of(settings.worker("own"), settings) == (
         Fallback("alike", "by card (likeness 1.0), at 1.5 times its price"),
         Fallback("free", "by price, as its card is not alike, at no price"),
@@ -135,8 +135,8 @@ def test_declared_fallbacks_stay_as_they_are():
 
 def test_the_start_tells_the_chain_and_where_there_is_none(caplog: pytest.LogCaptureFixture):
     with caplog.at_level(logging.INFO, "podium"):
-        pool(served(api("alike", 1, MATHS), api("lone", 9, fallbacks=["own"])))
-        pool(served())
+        pool(settings_with(api("alike", 1, MATHS), api("lone", 9, fallbacks=["own"])))
+        pool(settings_with())
     assert (
         "Worker own falls back to alike, chosen by card (likeness 1.0), at 1 times its price." in caplog.text
     )
@@ -146,18 +146,18 @@ def test_the_start_tells_the_chain_and_where_there_is_none(caplog: pytest.LogCap
 
 def test_a_call_is_reserved_at_the_dearest_of_the_chain_and_takes_what_all_of_it_take():
     claude = api("claude", 2) | {"kind": "anthropic", "model": "claude-sonnet-5-5"}
-    settings = served(api("dear", 9), claude)
+    settings = settings_with(api("dear", 9), claude)
     member = pool(settings).members["own"]
     assert (member.has_stand_in, member.worst_price) == (
         True,
         Price(*[claude["price"]["input_usd_per_mtok"]] * 2),
     )
     assert "top_logprobs" not in takes_of(settings.worker("own"), settings)
-    assert not pool(served(api("dear", 9))).members["own"].has_stand_in
+    assert not pool(settings_with(api("dear", 9))).members["own"].has_stand_in
 
 
 def test_a_worker_that_is_added_or_has_no_key_changes_the_chain():
-    settings = served(api("a"), own={"card": ""})
+    settings = settings_with(api("a"), own={"card": ""})
     assert fallbacks_of(settings.worker("own"), settings) == ("a",)
     more = apply_patch(settings, {"workers": [api("b"), {"name": "a", "in_pool": False}]})
     assert fallbacks_of(more.worker("own"), more) == ("b",)
@@ -166,7 +166,7 @@ def test_a_worker_that_is_added_or_has_no_key_changes_the_chain():
 
 
 def test_a_conductor_without_its_key_gives_its_place_to_the_first_that_fits_and_is_there():
-    settings = served(api("a", card=MATHS), api("b"), conductor={"worker": "own"})
+    settings = settings_with(api("a", card=MATHS), api("b"), conductor={"worker": "own"})
     led = [without_workers(settings, absent).conductor for absent in ({"own"}, {"own", "a"})]
     assert [conductor.worker for conductor in led if conductor] == ["a", "b"]
     with pytest.raises(SettingsError, match="whose key is not set"):

@@ -43,7 +43,7 @@ def test_an_adapter_that_vllm_cannot_serve_is_refused_with_the_reason(change: di
     assert any(told in why for why in unservable(FINE | change))
 
 
-def finished(path: Path, pool: str = POOL, *, changes: dict[str, Any] | None = None, **adapter: Any) -> Path:
+def run_at(path: Path, pool: str = POOL, *, changes: dict[str, Any] | None = None, **adapter: Any) -> Path:
     """A run's folder as training leaves it, with made-up weights."""
     lora = {"scratch": None, "path": "some/model", "lora": {"rank": 16}}
     made = config(path, pool, model=lora, **changes or {})
@@ -66,7 +66,7 @@ def finished(path: Path, pool: str = POOL, *, changes: dict[str, Any] | None = N
 
 
 def test_what_is_published_is_whole_named_after_its_weights_and_says_what_it_is(tmp_path: Path):
-    made = publish(finished(tmp_path), tmp_path / "adapters", base="HuggingFaceTB/SmolLM2-135M-Instruct")
+    made = publish(run_at(tmp_path), tmp_path / "adapters", base="HuggingFaceTB/SmolLM2-135M-Instruct")
     assert [each.name for each in (tmp_path / "adapters").iterdir()] == [made.name]
     adapters.verify(made, made.name)  # as the server does before it serves one
     assert made.name.startswith("conductor@")
@@ -94,7 +94,7 @@ def test_what_is_published_is_whole_named_after_its_weights_and_says_what_it_is(
 
 
 def test_the_same_weights_have_the_same_name_and_are_there_once(tmp_path: Path):
-    run = finished(tmp_path)
+    run = run_at(tmp_path)
     assert publish(run, tmp_path / "adapters") == publish(run, tmp_path / "adapters")
     assert len(list((tmp_path / "adapters").iterdir())) == 1
 
@@ -102,15 +102,15 @@ def test_the_same_weights_have_the_same_name_and_are_there_once(tmp_path: Path):
 def test_the_same_weights_at_another_scale_are_another_adapter(tmp_path: Path):
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
-    one = publish(finished(tmp_path / "a"), tmp_path / "adapters")
-    other = publish(finished(tmp_path / "b", lora_alpha=99), tmp_path / "adapters")
+    one = publish(run_at(tmp_path / "a"), tmp_path / "adapters")
+    other = publish(run_at(tmp_path / "b", lora_alpha=99), tmp_path / "adapters")
     assert one != other
     assert json.loads((other / "adapter_config.json").read_text("utf-8"))["lora_alpha"] == 99
 
 
 def test_what_cannot_be_served_is_not_published_and_leaves_nothing(tmp_path: Path):
     with pytest.raises(SettingsError, match=r"rank is 3.*DoRA"):
-        publish(finished(tmp_path, r=3, use_dora=True), tmp_path / "adapters")
+        publish(run_at(tmp_path, r=3, use_dora=True), tmp_path / "adapters")
     assert not (tmp_path / "adapters").exists()
     assert main([str(tmp_path / "run"), "--into", str(tmp_path / "adapters")]) == 1
 
@@ -133,7 +133,7 @@ store: {path: /srv/PRIVATE/podium.db}
 
 
 def test_what_is_private_in_the_pool_is_not_published_and_what_the_conductor_was_shown_is(tmp_path: Path):
-    run = finished(tmp_path, PRIVATE)
+    run = run_at(tmp_path, PRIVATE)
     assert "PRIVATE" in (run / "pool.yaml").read_text("utf-8")
     made = publish(run, tmp_path / "adapters")
     assert not [file.name for file in made.iterdir() if b"PRIVATE" in file.read_bytes()]
@@ -159,7 +159,7 @@ def test_what_is_private_in_the_pool_is_not_published_and_what_the_conductor_was
 def test_the_tags_are_those_of_the_stages_that_there_were(
     tmp_path: Path, changes: dict[str, Any], tags: list[str]
 ):
-    card = (publish(finished(tmp_path, changes=changes), tmp_path / "adapters") / "README.md").read_text(
+    card = (publish(run_at(tmp_path, changes=changes), tmp_path / "adapters") / "README.md").read_text(
         "utf-8"
     )
     assert yaml.safe_load(card.split("---")[1])["tags"] == ["podium", "conductor", "lora", *tags]
@@ -217,7 +217,7 @@ def test_what_cannot_be_published_is_told_in_one_line_with_its_place(
     told: str,
     capsys: pytest.CaptureFixture[str],
 ):
-    run = finished(tmp_path)
+    run = run_at(tmp_path)
     if spoil:
         spoil(run)
     assert main([str(run), "--into", str(tmp_path / into)]) == 1
@@ -228,7 +228,7 @@ def test_what_cannot_be_published_is_told_in_one_line_with_its_place(
 
 
 def test_what_was_published_is_all_that_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    assert main([str(finished(tmp_path)), "--into", str(tmp_path / "adapters")]) == 0
+    assert main([str(run_at(tmp_path)), "--into", str(tmp_path / "adapters")]) == 0
     (made,) = (tmp_path / "adapters").iterdir()
     assert capsys.readouterr().out == f"{made}\n"
 

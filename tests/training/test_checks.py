@@ -13,7 +13,7 @@ from training.run import TrainingRun
 from training.run_dir import RunDir
 
 
-def recorded(folder: Path) -> str:
+def write_recording(folder: Path) -> str:
     """The name of a recorded set of twenty questions."""
     rows = [
         {
@@ -28,7 +28,7 @@ def recorded(folder: Path) -> str:
     return f"recorded:{folder}/recorded.jsonl"
 
 
-def checked(folder: Path, made: Config) -> None:
+def check(folder: Path, made: Config) -> None:
     """The checks of a run and the run itself, which makes them first."""
     with pytest.raises(SettingsError) as told:
         TrainingRun(made, RunDir(folder)).check()
@@ -48,15 +48,19 @@ def test_an_adapter_to_go_on_from_that_is_not_there_is_told(tmp_path: Path):
     lora = {"rank": 16, "start": str(tmp_path / "first" / "final")}
     made = config(tmp_path, model={"scratch": None, "path": "some/model", "lora": lora})
     with pytest.raises(SettingsError, match=r"model\.lora\.start: .*first/final/.* cannot be read"):
-        checked(tmp_path, made)
+        check(tmp_path, made)
 
 
 def test_questions_that_are_taught_and_held_out_are_told_where_a_run_holds_none_out_too(tmp_path: Path):
-    also = {"train": f"{recorded(tmp_path)}?part=train", "held_out": recorded(tmp_path), "share": 0.5}
+    also = {
+        "train": f"{write_recording(tmp_path)}?part=train",
+        "held_out": write_recording(tmp_path),
+        "share": 0.5,
+    }
     made = config(tmp_path, questions={"also": [also]})
     assert made.held_out == 0
     with pytest.raises(SettingsError, match=r"is in train and in held_out"):
-        checked(tmp_path, made)
+        check(tmp_path, made)
 
 
 @pytest.mark.parametrize(
@@ -74,16 +78,16 @@ def test_questions_that_are_taught_and_held_out_are_told_where_a_run_holds_none_
     ],
 )
 def test_a_team_or_cards_for_nobody_are_told(tmp_path: Path, pool: dict[str, Any], told: str):
-    name = recorded(tmp_path)
+    name = write_recording(tmp_path)
     also = {"train": f"{name}?part=train", "held_out": f"{name}?part=test", "share": 0.5}
     made = config(tmp_path, questions={"also": [also]})
     TrainingRun(with_pool(made, teams={"skills": ["adder"]}), RunDir(tmp_path)).check()
     named = json.loads(json.dumps(pool).replace("SET", name))
     with pytest.raises(SettingsError, match=told):
-        checked(tmp_path, with_pool(made, **named))
+        check(tmp_path, with_pool(made, **named))
 
 
 def test_requests_bring_teams_of_their_own(tmp_path: Path):
     made = config(tmp_path, questions={"source": "requests", "families": None})
     with pytest.raises(SettingsError, match=r"pool\.teams\.requests: .* there are: none"):
-        checked(tmp_path, with_pool(made, teams={"requests": ["adder"]}))
+        check(tmp_path, with_pool(made, teams={"requests": ["adder"]}))

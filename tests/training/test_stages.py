@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from serving.settings.settings import SettingsError
-from tests.training.test_checks import recorded
+from tests.training.test_checks import write_recording
 from tests.training.test_curriculum import POOL
 from tests.training.tiny_models import config
 from training.config import load
@@ -72,7 +72,7 @@ NEEDS = ["needs", "worker", "subtask", "access"]
 def test_the_stages_are_compared_on_requests_and_drawn_in_one_picture(
     tmp_path: Path, with_recorded: bool
 ) -> None:
-    name = recorded(tmp_path)
+    name = write_recording(tmp_path)
     also: list[dict[str, Any]] = [
         {"train": f"{name}?part=train", "held_out": f"{name}?part=test", "share": 0.25}
     ]

@@ -7,11 +7,12 @@ SYNTHETIC, like the requests (`training.curriculum.requests`).
 """
 
 import random
+from functools import partial
 
 from training.curriculum.materials import SMALL_TALK, Materials, load
 from training.curriculum.questions import RequestQuestion, question_of
-from training.curriculum.requests import Request, request_about
-from training.curriculum.teams import TRIES, DrawnTeam
+from training.curriculum.requests import Request, draw_short, request_about
+from training.curriculum.teams import DrawnTeam
 
 
 def namings(seed: object, count: int, team: DrawnTeam, longest: int | None = None) -> list[RequestQuestion]:
@@ -24,15 +25,8 @@ def namings(seed: object, count: int, team: DrawnTeam, longest: int | None = Non
         longest: characters in a request; None: as they come.
     """
     rng, materials = random.Random(f"namings {seed}"), load("train")
-    drawn: list[RequestQuestion] = []
-    for number in range(count):
-        request = _draw(rng, materials)
-        for _ in range(TRIES):
-            if longest is None or sum(map(len, request.turns)) <= longest:
-                break
-            request = _draw(rng, materials)
-        drawn.append(question_of(request, team, f"namings/{seed}/{number}"))
-    return drawn
+    requests = (draw_short(partial(_draw, rng, materials), longest) for _ in range(count))
+    return [question_of(each, team, f"namings/{seed}/{number}") for number, each in enumerate(requests)]
 
 
 def _draw(rng: random.Random, materials: Materials) -> Request:

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from conductor.model.pool_member import PoolMember
 from evaluation.questions import Question
@@ -13,9 +14,10 @@ from training.curriculum.requests import (
     Request,
     best_plan,
     draw_request,
+    draw_short,
     part_rewards,
 )
-from training.curriculum.teams import TRIES, DrawnTeam, draw_team
+from training.curriculum.teams import DrawnTeam, draw_team
 from training.curriculum.worker import PartWorker, result
 from training.team_question import TeamQuestion
 
@@ -67,11 +69,7 @@ def _draw(
     while True:
         team = draw_team(rng, materials, size)
         for _ in range(per_team):
-            request = draw_request(rng, materials, team, shares)
-            for _ in range(TRIES):
-                if longest is None or sum(map(len, request.turns)) <= longest:
-                    break
-                request = draw_request(rng, materials, team, shares)
+            request = draw_short(partial(draw_request, rng, materials, team, shares), longest)
             yield question_of(request, team, f"{prefix}/{number}")
             number += 1
 

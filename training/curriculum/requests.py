@@ -13,7 +13,7 @@ from typing import Literal
 
 from conductor.plan.plan import Step
 from training.curriculum.materials import SMALL_TALK, Domain, Materials, field_of
-from training.curriculum.teams import DrawnTeam
+from training.curriculum.teams import TRIES, DrawnTeam
 
 Kind = Literal["one", "small_talk", "chain", "join", "check"]
 SHARES: dict[Kind, float] = {"one": 0.6, "small_talk": 0.08, "chain": 0.14, "join": 0.08, "check": 0.1}
@@ -86,6 +86,18 @@ def draw_request(
     (kind,) = rng.choices(list(shares), list(shares.values()))
     request = kinds[kind]() or _one(rng, materials, team)
     assert request is not None, "a team without a specialist has a generalist"
+    return request
+
+
+def draw_short(draw: Callable[[], Request], longest: int | None) -> Request:
+    """What `draw` gives, drawn again while all its turns have more than `longest` characters together; the last of `TRIES`
+    where none is shorter. None: as it comes.
+    """
+    request = draw()
+    for _ in range(TRIES):
+        if longest is None or sum(map(len, request.turns)) <= longest:
+            break
+        request = draw()
     return request
 
 
