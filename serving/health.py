@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 FAILURES_BEFORE_REST = 3
 FIRST_REST_S = 5.0
 MOST_REST_S = 60.0
-"""After so many failures in a row it is left alone for a while, which doubles with each further one."""
+"""After so many failures in a row it is left alone for a while, which doubles with each probe that fails."""
 MOST_ASKED_REST_S = 300.0
 """As long as it may ask to be left alone."""
 PROBE_S = 30.0
@@ -82,6 +82,10 @@ class WorkerHealth:
     """Of the circuit, by calls of this replica."""
     elsewhere: Sequence[Opening] = ()
     """What other replicas have open of it now."""
+    _rests: int = 0
+    """In a row, that failures have begun."""
+    _probes_until_s: float = 0.0
+    """A probe is under way, and is waited for until then."""
     _outcomes: deque[bool] = field(default_factory=_newest_outcomes)
     _first_token_s: deque[float] = field(default_factory=_newest_seconds)
 
@@ -95,19 +99,28 @@ class WorkerHealth:
         if self.circuit != "closed":
             self.rests_until_s = 0.0
         self.failures_in_a_row, self.opening = 0, None
+        self._rests, self._probes_until_s = 0, 0.0
         self.succeeded_at_s = time.monotonic()
         self._outcomes.append(True)
 
     def fail(self, rest_s: float = 0.0) -> None:
-        """Count a call that the worker failed; by what it said it is better left alone for `rest_s`."""
+        """Count a call that the worker failed; by what it said it is better left alone for `rest_s`.
+
+        One that was under way when the circuit opened says nothing new, and makes no rest longer: else many that end
+        together would look like as many failed probes.
+        """
+        now_s = time.monotonic()
+        is_news = self.circuit != "open" or now_s < self._probes_until_s
+        self._probes_until_s = 0.0
         self.failures_in_a_row += 1
         self._outcomes.append(False)
-        now_s, rest_s = time.monotonic(), min(rest_s, MOST_ASKED_REST_S)
-        more = self.failures_in_a_row - FAILURES_BEFORE_REST
-        if more >= 0 or self.is_open_elsewhere:
-            rest_s = max(rest_s, min(MOST_REST_S, FIRST_REST_S * 2.0 ** min(max(more, 0), 8)))
+        rest_s = min(rest_s, MOST_ASKED_REST_S)
+        opens = self.failures_in_a_row >= FAILURES_BEFORE_REST
+        if is_news and (opens or self.is_open_elsewhere):
+            rest_s = max(rest_s, min(MOST_REST_S, FIRST_REST_S * 2.0 ** min(self._rests, 8)))
+            self._rests += 1
         self.rests_until_s = max(self.rests_until_s, now_s + rest_s)
-        if more >= 0:
+        if opens:
             since_s = self.opening.since_s if self.opening else now_s
             self.opening = Opening(since_s, self.rests_until_s)
 
@@ -139,13 +152,15 @@ class WorkerHealth:
         """
         is_probe = self.circuit == "half_open"
         if is_probe:
-            self.rests_until_s = time.monotonic() + PROBE_S
+            self._probes_until_s = time.monotonic() + PROBE_S
         return is_probe
 
     @property
     def rest_s(self) -> float:
         """How long it is better left alone yet; 0: it can be asked."""
-        until_s = max([self.rests_until_s, *(each.until_s for each in self._openings_to_heed())])
+        until_s = max(
+            [self.rests_until_s, self._probes_until_s, *(each.until_s for each in self._openings_to_heed())]
+        )
         return max(0.0, until_s - time.monotonic())
 
     @property

@@ -10,7 +10,15 @@ import pytest
 from conductor.errors import WorkerError
 from conductor.model.call import Call
 from conductor.model.messages import Message
-from serving.health import FIRST_REST_S, WINDOW, Health, Opening, WorkerHealth
+from serving.health import (
+    FAILURES_BEFORE_REST,
+    FIRST_REST_S,
+    PROBE_S,
+    WINDOW,
+    Health,
+    Opening,
+    WorkerHealth,
+)
 from serving.pool import Pool, build_pool
 from serving.runs.service import Service
 from serving.settings.settings import parse
@@ -160,6 +168,33 @@ def test_shares_and_quantiles_are_of_the_newest_calls() -> None:
     assert health.first_token_s(0.5) == pytest.approx(0.5, abs=0.01)
     assert health.first_token_s(0.95) == pytest.approx(0.95, abs=0.01)
     assert health.first_token_s(0) == 0
+
+
+def test_many_calls_that_fail_together_open_a_circuit_for_no_longer_than_three() -> None:
+    health = WorkerHealth()
+    for _ in range(64):
+        health.fail()
+    assert (health.circuit, health.failures_in_a_row) == ("open", 64)
+    assert health.rest_s == pytest.approx(FIRST_REST_S, abs=1)
+
+
+def test_each_probe_that_fails_doubles_the_rest_and_a_whole_answer_begins_anew() -> None:
+    health = WorkerHealth()
+
+    def probe_and_fail() -> float:
+        health.rests_until_s = 0.0
+        assert health.begin_call() == (health.failures_in_a_row >= FAILURES_BEFORE_REST)
+        health.fail()
+        return health.rest_s
+
+    rests = [round(probe_and_fail()) for _ in range(9)]
+    assert rests == [0, 0, 5, 10, 20, 40, 60, 60, 60]
+    health.rests_until_s = 0.0
+    assert health.begin_call()
+    assert health.rest_s == pytest.approx(PROBE_S, abs=1), "its answer is waited for"
+    health.succeed()
+    assert (health.circuit, health.rest_s) == ("closed", 0)
+    assert [round(probe_and_fail()) for _ in range(4)] == [0, 0, 5, 10]
 
 
 def test_a_call_that_fails_on_another_replica_s_word_rests_like_one_of_an_open_circuit() -> None:
