@@ -13,6 +13,9 @@ ARRIVE_IN_S = 3.0
 """That all workflows begin in."""
 PROBED_EVERY_S, PROBED_AFTER_S = 0.1, 5.0
 """Short requests are sent so often; for so long after the last workflow."""
+ENDED = frozenset({"lost", "cancelled", "finished", "failed"})
+"""What the record of a run may say whose transfer broke: `lost` with its router, `cancelled` where a proxy died, the others where
+it had just ended."""
 ASKED_AGAIN = 60
 """How often a kept stream is sent again, a second apart: Ray Serve takes half a minute to replace a proxy."""
 
@@ -55,10 +58,9 @@ class Found:
 
     @property
     def is_right(self) -> bool:
-        """Whether nothing that was cut looked whole, and all that was to go on did."""
-        return not (self.looked_whole or self.given_up or self.still_running) and set(self.kept) <= {
-            "finished"
-        }
+        """Whether nothing that was cut looked whole, its record says that it ended, and all that was to go on did."""
+        went_on = not (self.given_up or self.still_running) and set(self.kept) <= {"finished"}
+        return went_on and not self.looked_whole and set(self.records) <= ENDED
 
     @property
     def cells(self) -> list[str]:

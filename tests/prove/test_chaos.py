@@ -1,5 +1,7 @@
 """What `make prove-chaos` serves, and how it judges a round; the rounds themselves take minutes."""
 
+from collections import Counter
+
 import pytest
 
 from prove.chaos import ENGINE, STAND_IN, Json, real_engine, replicas_of, settings_with
@@ -29,6 +31,8 @@ def test_a_real_engine_and_haproxy_can_be_killed_only_where_they_are_and_the_hea
         (Found(given_up=1), False),
         (Found(still_running=1), False),
         (Found(kept={"finished": 3, "lost": 1}), False),
+        (Found(broken=2, records=Counter(lost=1, cancelled=1)), True),
+        (Found(broken=1, records=Counter({"no record": 1})), False),
     ],
 )
 def test_a_round_is_wrong_where_a_cut_looked_whole_or_a_kept_run_did_not_finish(
