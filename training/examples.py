@@ -43,11 +43,13 @@ class Example:
         prompt: of the conductor.
         plan: its text.
         rewards: of each step, what it is worth to ask each worker of the team instead; empty where not known.
+        names_need: whether the need is learned even where a plan's tokens have no weight.
     """
 
     prompt: Chat
     plan: str
     rewards: Sequence[Sequence[float]] = ()
+    names_need: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,10 @@ def _look_up_example(runner: PlanRunner, question: RequestQuestion) -> Example:
 
 
 def _naming_example(runner: PlanRunner, question: RequestQuestion) -> Example:
+    """What the request needs; and whom to ask, where somebody can do it and nobody else might."""
     (part,) = question.request.parts
     needs = json.dumps(field_of(part.domain), ensure_ascii=False)
-    return Example(runner.prompt(question), f'{{"needs": {needs}, "worker": ')
+    team = question.team
+    able = [] if part.domain in team.claims - set(team.topics) else best_workers(part, team)
+    worker = random.Random(question.question.id).choice(able) if able else ""
+    return Example(runner.prompt(question), f'{{"needs": {needs}, "worker": {worker}', names_need=True)

@@ -26,8 +26,8 @@ TARGET, WEIGHT, CHOICES = 0, 1, 2
 """Columns of a label: the token, its weight, then the tokens to choose among and what each is worth."""
 WIDTH = CHOICES + 2 * MOST_WORKERS
 _WORKER = re.compile(r'"worker": (\d)\b')
-_NEEDS = re.compile(r'"needs": "(.*",) "worker": $')
-"""What a plan that stops before its worker says last."""
+_NEEDS = re.compile(r'"needs": "(.*",) "worker": ')
+"""What an example whose need is learned says of it."""
 
 
 class Collator:
@@ -43,8 +43,7 @@ class Collator:
         tokenizer: of the policy.
         prompt_weight: of a prompt's token.
         plan_weight: of a plan's token.
-        worker_weight: of a token that chooses a worker; where a plan stops before that, of the tokens of what it needs,
-            which are then all that counts.
+        worker_weight: of a token that chooses a worker, and of those of a need that is learned (`Example.names_need`).
         with_rewards: whether a worker's token is judged by what each worker is worth, where an example says
             so.
     """
@@ -93,9 +92,10 @@ class Collator:
         weights = [self._prompt_weight] * len(before) + [self._plan_weight] * len(after)
         for place in workers:
             weights[place] = self._worker_weight
-        if named := _NEEDS.search(example["plan"]):
+        if example["names_need"] and (named := _NEEDS.search(example["plan"])):
             for place, start in enumerate(starts, len(before)):
-                weights[place] = self._worker_weight if named.start(1) <= start < named.end(1) else 0
+                if named.start(1) <= start < named.end(1):
+                    weights[place] = self._worker_weight
         labels = [_label(token, weight) for token, weight in zip(ids[1:], weights[1:], strict=True)]
         if self._with_rewards and example["rewards"]:
             for place, worths in zip(workers, example["rewards"], strict=True):

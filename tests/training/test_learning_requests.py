@@ -42,5 +42,6 @@ def test_a_run_over_requests_goes_through_all_its_stages(tmp_path: Path):
     )
     for each in first:
         assert each.prompt[0]["role"] == "system"
-        digit = r"\d" if len(each.prompt) == 1 else ""
+        assert each.names_need == (len(each.prompt) == 2)
+        digit = r"\d?" if each.names_need else r"\d"
         assert re.fullmatch(rf'\{{"needs": ".+", "worker": {digit}', each.plan)

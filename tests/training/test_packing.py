@@ -163,11 +163,20 @@ def test_a_pool_without_drawn_teams_has_a_row_for_each_example(tmp_path: Path):
     assert {len(row) for row in rows(run.examples()[:50], run.config.questions.requests_per_team)} == {1}
 
 
-def test_where_a_plan_stops_before_its_worker_the_tokens_of_what_it_needs_are_all_that_counts(tmp_path: Path):
+def test_where_a_need_is_learned_its_tokens_count_beside_the_worker(tmp_path: Path):
     run = TrainingRun(config(tmp_path), RunDir.begin(tmp_path / "run", config(tmp_path), resume=False))
-    plans = ['{"needs": "stories and tales", "worker": ', '{"needs": "stories and tales", "worker": 3']
     tokenizer = tokenizer_for(run.config.model, [each.request.text for each in request_questions(3, 50)])
-    row = [asdict(Example([{"role": "user", "content": plan[-1]}], plan)) for plan in plans]
-    labels = Collator(tokenizer, plan_weight=0)([{"examples": row}])["labels"][0]
-    counted = tokenizer.decode(labels[labels[:, WEIGHT] > 0, TARGET])
-    assert counted in ('stories and tales",3', 'stories and tales", 3'), "a token may reach over the comma"
+    prompt = [{"role": "user", "content": "one of the team"}]
+
+    def counted(worker: str, *, names_need: bool) -> str:
+        example = Example(
+            prompt, f'{{"needs": "stories and tales", "worker": {worker}', names_need=names_need
+        )
+        labels = Collator(tokenizer, plan_weight=0)([{"examples": [asdict(example)]}])["labels"][0]
+        return tokenizer.decode(labels[labels[:, WEIGHT] > 0, TARGET])
+
+    assert counted("3", names_need=False).strip() == "3"
+    assert counted("3", names_need=True).replace(" ", "") == 'storiesandtales",3', (
+        "a token may reach over the comma"
+    )
+    assert counted("", names_need=True).rstrip() == 'stories and tales",', "nobody can do it"

@@ -3,7 +3,7 @@ join clauses.
 
 The YAML files beside this one are the curriculum's text; this file reads them, and says what is held out:
 whole domains and roles, and of all others a fifth of the phrasings and cards, by their words. Topics, and the
-folder `cards`, are for training alone: none is about a held-out domain, and nobody is measured by them.
+folders `cards` and `requests`, are for training alone: none is about a held-out domain, and nobody is measured by them.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ import yaml
 from serving.settings.workers import Frozen
 
 Side = Literal["train", "held_out"]
-Texts = TypeVar("Texts", bound=Frozen)
+Model = TypeVar("Model", bound=Frozen)
 FOLDER = Path(__file__).parent
 HELD_OUT_DOMAINS = frozenset(
     {
@@ -67,6 +67,14 @@ class Domain(Frozen):
     """Clauses that ask for one thing."""
     then: tuple[str, ...] = ()
     """Clauses that do something to `{it}`, what another worker gave."""
+
+
+class Asked(Frozen):
+    """More of what people ask of one field, for training alone."""
+
+    phrasings: tuple[str, ...]
+    parts: tuple[str, ...]
+    then: tuple[str, ...]
 
 
 class Role(Frozen):
@@ -185,7 +193,9 @@ def load(side: Side) -> Materials:
         ),
         _keep(_read(FOLDER / "texts.yaml"), side),
     )
-    return _with_topics(_with_cards(materials), _read_topics()) if side == "train" else materials
+    return (
+        _with_topics(_with_requests(_with_cards(materials)), _read_topics()) if side == "train" else materials
+    )
 
 
 def _with_cards(materials: Materials) -> Materials:
@@ -207,6 +217,26 @@ def _with_cards(materials: Materials) -> Materials:
                 kind: (*getattr(generalists, kind), *texts) for kind, texts in more["generalists"].items()
             }
         ),
+    )
+
+
+def _with_requests(materials: Materials) -> Materials:
+    """`materials` with more requests of its domains, for the same reason."""
+
+    def add(domain: Domain, more: Asked) -> Domain:
+        return domain.model_copy(
+            update={name: (*getattr(domain, name), *getattr(more, name)) for name in Asked.model_fields}
+        )
+
+    more = {
+        path.stem: Asked.model_validate(_read(path)) for path in sorted((FOLDER / "requests").glob("*.yaml"))
+    }
+    return replace(
+        materials,
+        domains={
+            name: add(domain, more[name]) if name in more else domain
+            for name, domain in materials.domains.items()
+        },
     )
 
 
@@ -272,5 +302,5 @@ def _role_of(role: Role, side: Side) -> Role | None:
     )
 
 
-def _texts_of(model: Texts, side: Side, fields: Iterable[str]) -> Texts:
+def _texts_of(model: Model, side: Side, fields: Iterable[str]) -> Model:
     return model.model_copy(update={name: _keep(getattr(model, name), side) for name in fields})

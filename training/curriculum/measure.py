@@ -23,7 +23,7 @@ from training.plan_runner import Chat
 MAX_TOKENS = 256
 """Of a plan; five steps take fewer."""
 BATCH = 16
-SUBTASK_CHARS = 120
+SUBTASK_CHARS = 180
 
 
 def write_plans(

@@ -1,7 +1,8 @@
-"""The other half of the first lesson: whole requests, of which only the field is to be named.
+"""The other half of the first lesson: whole requests, of which the field is to be named, and whom to ask for it.
 
-Which field a request is about does not depend on who is in the team, so a row has many of them behind one team's cards, on
-whatever field: a sixth of the tokens of a plan, for the part of it that a small model gets wrong most often.
+A row has many of them behind one team's cards: a sixth of the tokens of a plan, for the part of it that a small model gets
+wrong most often. Some are on fields of the team's specialists, the others on anything, so that it learns when to ask a
+generalist.
 
 SYNTHETIC, like the requests (`training.curriculum.requests`).
 """
@@ -14,9 +15,12 @@ from training.curriculum.questions import RequestQuestion, question_of
 from training.curriculum.requests import Request, draw_short, request_about
 from training.curriculum.teams import DrawnTeam
 
+COVERED = 0.6
+"""How often a request is on a field of one of the team's specialists, where it has any."""
+
 
 def namings(seed: object, count: int, team: DrawnTeam, longest: int | None = None) -> list[RequestQuestion]:
-    """`count` requests of the training side, of one part each. Perhaps nobody in the team can do it.
+    """`count` requests of the training side, of one part each. Perhaps nobody in the team can do one.
 
     Args:
         seed: the same gives the same.
@@ -25,10 +29,13 @@ def namings(seed: object, count: int, team: DrawnTeam, longest: int | None = Non
         longest: characters in a request; None: as they come.
     """
     rng, materials = random.Random(f"namings {seed}"), load("train")
-    requests = (draw_short(partial(_draw, rng, materials), longest) for _ in range(count))
+    requests = (draw_short(partial(_draw, rng, materials, team), longest) for _ in range(count))
     return [question_of(each, team, f"namings/{seed}/{number}") for number, each in enumerate(requests)]
 
 
-def _draw(rng: random.Random, materials: Materials) -> Request:
-    fields = [*materials.draw_fields(rng), materials.domains[SMALL_TALK]]
-    return request_about(rng, materials, rng.choice(fields))
+def _draw(rng: random.Random, materials: Materials, team: DrawnTeam) -> Request:
+    covered = [materials.domains[name] for name in team.topics if name in materials.domains]
+    anything = [*materials.draw_fields(rng), materials.domains[SMALL_TALK]]
+    return request_about(
+        rng, materials, rng.choice(covered if covered and rng.random() < COVERED else anything)
+    )
