@@ -170,8 +170,9 @@ def _stages(config: Config) -> str:
     stages = [f"what {lora.start} had learned"] if lora and lora.start else []
     if config.look_up:
         look_up = config.look_up
-        named = " and, as often, requests whose field is named" if look_up.named_per_team else ""
-        stages.append(f"{_count(look_up)} look-ups of a card by a few words{named}")
+        named = look_up.examples * look_up.epochs * look_up.named_per_team / look_up.per_team
+        whole = f" and {named:,.0f} whole requests" if named else ""
+        stages.append(f"{_count(look_up)} look-ups of a card by a few words{whole}")
     if warm:
         origin = (
             "the worker worth most, by how often it is right less its dollars"
