@@ -46,6 +46,6 @@ def _naming_example(runner: PlanRunner, question: RequestQuestion) -> Example:
     (part,) = question.request.parts
     needs = json.dumps(field_of(part.domain), ensure_ascii=False)
     team = question.team
-    able = [] if part.domain in team.claims - set(team.topics) else best_workers(part, team)
+    able = [] if part.domain in team.disputed else best_workers(part, team)
     worker = random.Random(question.question.id).choice(able) if able else ""
     return Example(runner.prompt(question), f'{{"needs": {needs}, "worker": {worker}', names_need=True)

@@ -168,15 +168,15 @@ def test_where_a_need_is_learned_its_tokens_count_beside_the_worker(tmp_path: Pa
     tokenizer = tokenizer_for(run.config.model, [each.request.text for each in request_questions(3, 50)])
     prompt = [{"role": "user", "content": "one of the team"}]
 
-    def counted(worker: str, *, names_need: bool) -> str:
+    def tokens_that_count(worker: str, *, names_need: bool) -> str:
         example = Example(
             prompt, f'{{"needs": "stories and tales", "worker": {worker}', names_need=names_need
         )
         labels = Collator(tokenizer, plan_weight=0)([{"examples": [asdict(example)]}])["labels"][0]
         return tokenizer.decode(labels[labels[:, WEIGHT] > 0, TARGET])
 
-    assert counted("3", names_need=False).strip() == "3"
-    assert counted("3", names_need=True).replace(" ", "") == 'storiesandtales",3', (
+    assert tokens_that_count("3", names_need=False).strip() == "3"
+    assert tokens_that_count("3", names_need=True).replace(" ", "") == 'storiesandtales",3', (
         "a token may reach over the comma"
     )
-    assert counted("", names_need=True).rstrip() == 'stories and tales",', "nobody can do it"
+    assert tokens_that_count("", names_need=True).rstrip() == 'stories and tales",', "nobody can do it"

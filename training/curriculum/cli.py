@@ -14,6 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from conductor.plan.grammars import SUBTASK_CHARS
 from conductor.plan.prompts import Prompts
 from program.options import count as count_of
 from serving.settings.settings import SettingsError
@@ -83,14 +84,16 @@ def measure(options: argparse.Namespace, console: Console, questions: list[Reque
     from training.curriculum.measure import figures, random_plans, write_plans
     from training.models import model_for, tokenizer_for
 
-    prompts = Prompts(**load_settings(options.settings).prompts.model_dump(exclude_none=True))
+    settings = load_settings(options.settings)
+    prompts = Prompts(**settings.prompts.model_dump(exclude_none=True))
+    subtask_chars = settings.conductor.subtask_chars if settings.conductor else SUBTASK_CHARS
     plans = {"random": random_plans(questions)}
     for given in options.model:
         name, _, folder = given.rpartition("=")
         config = ModelConfig(path=folder)
         tokenizer: Any = tokenizer_for(config, ())
         model: Any = model_for(config, tokenizer, 0).eval()
-        plans[name or Path(folder).name] = write_plans(model, tokenizer, questions, prompts)
+        plans[name or Path(folder).name] = write_plans(model, tokenizer, questions, prompts, subtask_chars)
     results = {name: figures(questions, texts) for name, texts in plans.items()}
     for group in next(iter(results.values())):
         console.print(_table(group, results))

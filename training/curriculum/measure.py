@@ -23,18 +23,17 @@ from training.plan_runner import Chat
 MAX_TOKENS = 256
 """Of a plan; five steps take fewer."""
 BATCH = 16
-SUBTASK_CHARS = 180
 
 
 def write_plans(
-    model: Any, tokenizer: Any, questions: Sequence[RequestQuestion], prompts: Prompts
+    model: Any, tokenizer: Any, questions: Sequence[RequestQuestion], prompts: Prompts, subtask_chars: int
 ) -> list[str]:
     """The model's plans, greedy and held to the grammar, as the server holds them."""
     info = xgrammar.TokenizerInfo.from_huggingface(tokenizer, vocab_size=model.config.vocab_size)
     compiler = xgrammar.GrammarCompiler(info)
     sizes = {len(question.workers) for question in questions}
     compiled = {
-        size: compiler.compile_grammar(grammar("steps", size, MAX_STEPS, subtask_chars=SUBTASK_CHARS).ebnf)
+        size: compiler.compile_grammar(grammar("steps", size, MAX_STEPS, subtask_chars=subtask_chars).ebnf)
         for size in sizes
     }
     # Prompts of like length together: padding costs as much as reading.

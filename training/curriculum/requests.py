@@ -200,13 +200,11 @@ def _chain(rng: random.Random, materials: Materials, team: DrawnTeam) -> Request
 def _join(rng: random.Random, materials: Materials, team: DrawnTeam) -> Request | None:
     first = _clause(rng, materials, team, ())
     second = first and _clause(rng, materials, team, (first,))
-    joints = materials.joints
+    joints, disputed = materials.joints, team.disputed
     lasts = [
         each
         for each in joints.join_last
-        if each.domain in materials.domains
-        and each.domain not in team.claims - set(team.topics)
-        and team.best(each.domain)
+        if each.domain in materials.domains and each.domain not in disputed and team.best(each.domain)
     ]
     if not first or not second or not lasts:
         return None
@@ -235,19 +233,19 @@ def _clause(
 ) -> Part | None:
     """A part for a worker that is the best for none of those `before`; None where there is none."""
     taken = {index for part in before for index in team.best(part.domain)}
+    topics, disputed = set(team.topics), team.disputed
     usable = [
         each
         for each in (*materials.fields, *materials.topics)
-        if each.domain not in team.claims - set(team.topics)
+        if each.domain not in disputed
         and (each.then if then else each.parts)
         and team.best(each.domain)
         and not taken & set(team.best(each.domain))
     ]
-    covered = [each for each in usable if each.domain in team.topics]
+    covered = [each for each in usable if each.domain in topics]
     drawn = {each.domain for each in materials.draw_fields(rng)}
-    others = [each for each in usable if each.domain not in team.topics and each.domain in drawn] or [
-        each for each in usable if each.domain not in team.topics
-    ]
+    uncovered = [each for each in usable if each.domain not in topics]
+    others = [each for each in uncovered if each.domain in drawn] or uncovered
     if not usable:
         return None
     domain = rng.choice(covered if covered and (not others or rng.random() >= WITHOUT_SPECIALIST) else others)

@@ -114,6 +114,11 @@ class DrawnTeam:
         return frozenset[str]().union(*(mate.can | mate.might for mate in self.mates))
 
     @property
+    def disputed(self) -> frozenset[str]:
+        """What somebody might do, or not: no request is about it."""
+        return self.claims - frozenset(self.topics)
+
+    @property
     def critics(self) -> tuple[int, ...]:
         """Who checks the work of others."""
         return tuple(index for index, mate in enumerate(self.mates) if mate.kind == "critic")
