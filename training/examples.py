@@ -43,7 +43,7 @@ class Example:
         prompt: of the conductor.
         plan: its text.
         rewards: of each step, what it is worth to ask each worker of the team instead; empty where not known.
-        names_need: whether the need is learned even where a plan's tokens have no weight.
+        names_need: whether each step's need is learned even where a plan's tokens have no weight.
     """
 
     prompt: Chat

@@ -27,7 +27,7 @@ TARGET, WEIGHT, CHOICES = 0, 1, 2
 WIDTH = CHOICES + 2 * MOST_WORKERS
 _WORKER = re.compile(r'"worker": (\d)\b')
 _NEEDS = re.compile(r'"needs": "(.*",) "worker": ')
-"""What an example whose need is learned says of it."""
+"""What a step whose need is learned says of it."""
 
 
 class Collator:
@@ -43,7 +43,7 @@ class Collator:
         tokenizer: of the policy.
         prompt_weight: of a prompt's token.
         plan_weight: of a plan's token.
-        worker_weight: of a token that chooses a worker, and of those of a need that is learned (`Example.names_need`).
+        worker_weight: of a token that chooses a worker, and of those of needs that are learned (`Example.names_need`).
         with_rewards: whether a worker's token is judged by what each worker is worth, where an example says
             so.
     """
@@ -92,10 +92,10 @@ class Collator:
         weights = [self._prompt_weight] * len(before) + [self._plan_weight] * len(after)
         for place in workers:
             weights[place] = self._worker_weight
-        if example["names_need"] and (named := _NEEDS.search(example["plan"])):
-            for place, start in enumerate(starts, len(before)):
-                if named.start(1) <= start < named.end(1):
-                    weights[place] = self._worker_weight
+        needs = [found.span(1) for found in _NEEDS.finditer(example["plan"])] if example["names_need"] else []
+        for place, start in enumerate(starts, len(before)):
+            if any(first <= start < end for first, end in needs):
+                weights[place] = self._worker_weight
         labels = [_label(token, weight) for token, weight in zip(ids[1:], weights[1:], strict=True)]
         if self._with_rewards and example["rewards"]:
             for place, worths in zip(workers, example["rewards"], strict=True):

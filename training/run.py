@@ -108,7 +108,7 @@ class TrainingRun:
     def examples_per_row(self, stage: StageConfig) -> int:
         """Of one team, learned from together in this supervised stage."""
         if isinstance(stage, LookUpConfig):
-            return stage.per_team + stage.named_per_team
+            return stage.per_team + stage.named_per_team + stage.of_parts_per_team
         return self.config.questions.requests_per_team
 
     def check(self) -> None:

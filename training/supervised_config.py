@@ -27,6 +27,8 @@ class LookUpConfig(Frozen):
     """Look-ups that are learned from together; they share the team's cards."""
     named_per_team: int = Field(default=0, ge=0)
     """Beside them, requests on anything whose field is to be named (`training.curriculum.namings`), in the same row."""
+    of_parts_per_team: int = Field(default=0, ge=0)
+    """The same for requests of several parts."""
     batch: int = Field(default=1, ge=1)
     """Rows a step, a team each."""
     epochs: float = Field(default=1.0, gt=0)

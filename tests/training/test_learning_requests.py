@@ -14,7 +14,13 @@ def test_a_run_over_requests_goes_through_all_its_stages(tmp_path: Path):
         tmp_path,
         POOL,
         questions={"source": "requests", "families": None, "requests_per_team": 4},
-        look_up={"examples": 24, "per_team": 8, "named_per_team": 4},
+        look_up={
+            "examples": 24,
+            "per_team": 8,
+            "named_per_team": 4,
+            "of_parts_per_team": 2,
+            "made_up_share": 0,
+        },
         warm_start={"examples": 32, "batch": 2, "fields": ["needs", "worker", "subtask", "access"]},
         expected_reward={"examples": 16, "batch": 2},
         grpo={"steps": 1},
@@ -37,11 +43,13 @@ def test_a_run_over_requests_goes_through_all_its_stages(tmp_path: Path):
     assert (tmp_path / "run" / "expected" / "weights.pt").exists()
     assert (tmp_path / "run" / "look_up" / "weights.pt").exists()
     first = TrainingRun(made, run_dir).examples("look_up")
-    assert [len(each.prompt) for each in first] == 3 * (8 * [1] + 4 * [2]), (
+    assert [len(each.prompt) for each in first] == 3 * (8 * [1] + 6 * [2]), (
         "of each team the look-ups, then the namings"
     )
     for each in first:
         assert each.prompt[0]["role"] == "system"
         assert each.names_need == (len(each.prompt) == 2)
         digit = r"\d?" if each.names_need else r"\d"
-        assert re.fullmatch(rf'\{{"needs": ".+", "worker": {digit}', each.plan)
+        assert re.fullmatch(rf'\{{"needs": ".+", "worker": {digit}', each.plan.splitlines()[-1])
+    of_parts = [each.plan.splitlines() for place, each in enumerate(first) if place % 14 >= 12]
+    assert any(len(steps) > 1 for steps in of_parts)

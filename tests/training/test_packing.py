@@ -180,3 +180,16 @@ def test_where_a_need_is_learned_its_tokens_count_beside_the_worker(tmp_path: Pa
         "a token may reach over the comma"
     )
     assert tokens_that_count("", names_need=True).rstrip() == 'stories and tales",', "nobody can do it"
+
+
+def test_of_a_plan_of_several_steps_each_need_that_is_learned_counts(tmp_path: Path):
+    run = TrainingRun(config(tmp_path), RunDir.begin(tmp_path / "run", config(tmp_path), resume=False))
+    tokenizer = tokenizer_for(run.config.model, [each.request.text for each in request_questions(3, 50)])
+    steps = [
+        '{"needs": "tales", "worker": 3, "subtask": "tell one", "access": []}',
+        '{"needs": "maps", "worker": 1',
+    ]
+    example = Example([{"role": "user", "content": "one of the team"}], "\n".join(steps), names_need=True)
+    labels = Collator(tokenizer, plan_weight=0)([{"examples": [asdict(example)]}])["labels"][0]
+    counted = tokenizer.decode(labels[labels[:, WEIGHT] > 0, TARGET]).replace(" ", "")
+    assert counted == 'tales",3maps",1'
