@@ -97,7 +97,7 @@ def _with_room_for_adapters(folder: Path) -> Path:
     """The embedded default's settings, its conductor's engine started for adapters: not every test is to start one of its own."""
     settings = yaml.safe_load((ROOT / "cluster/local.yaml").read_text())
     conductor = next(worker for worker in settings["workers"] if worker["name"] == "conductor")
-    conductor["engine"] = conductor["engine"] | {"enable_lora": True}
+    conductor["engine"] = conductor["engine"] | {"enable_lora": True, "speculative_config": None}
     path = folder / "local.yaml"
     path.write_text(yaml.safe_dump(settings))
     return path

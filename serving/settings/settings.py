@@ -109,6 +109,7 @@ class Settings(Frozen):
                     raise ValueError(
                         f"worker {worker.name!r}: deployment {worker.deployment!r} is no vllm worker with an engine"
                     )
+        self._check_engines()
         self._check_workflows()
         self._check_pool()
         return self
@@ -152,6 +153,20 @@ class Settings(Frozen):
             raise ValueError(
                 f"a worker is called {TEAM!r}; where a model has depth, that is the whole team's name"
             )
+
+    def _check_engines(self) -> None:
+        """On a CPU vLLM's answers are wrong where it speculates and has adapters: some of an adapter's tokens are the model's
+        own (0068).
+        """
+        for worker in self.workers:
+            if not isinstance(worker, VllmSettings) or worker.scale.gpus:
+                continue
+            has_adapters = worker.engine.get("enable_lora", bool(self.adapters_of(worker.name)))
+            if has_adapters and worker.engine.get("speculative_config"):
+                raise ValueError(
+                    f"worker {worker.name!r}: its engine has `speculative_config` and adapters, with which vLLM's answers on a CPU "
+                    "are wrong. Take one of the two away"
+                )
 
     def _check_workflows(self) -> None:
         for name, steps in self.workflows.items():

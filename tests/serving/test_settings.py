@@ -306,6 +306,23 @@ def test_a_patch_gives_workers_of_an_engine_with_room_other_adapters_and_takes_t
     assert (other.adapters_of("v"), none.adapters_of("v")) == (["a/x@11111111"], [])
 
 
+@pytest.mark.parametrize("room", [{"engine": {"enable_lora": True}}, {"adapter": "a/x@00000000"}])
+def test_an_engine_on_a_cpu_that_speculates_has_no_adapters(room: dict[str, Any]):
+    guesses = {"speculative_config": {"method": "ngram", "num_speculative_tokens": 4}}
+    on_gpu = VLLM | room | {"engine": room.get("engine", {}) | guesses}
+    on_cpu = on_gpu | {"scale": {"gpus": 0}}
+    without = VLLM | {"engine": guesses, "scale": {"gpus": 0}}
+
+    def load(worker: dict[str, Any], sharing: dict[str, Any] = SHARED) -> Settings:
+        return settings(workers=[*FULL["workers"][:3], worker, sharing])
+
+    assert load(on_gpu)
+    assert load(without)
+    for worker, sharing in ((on_cpu, SHARED), (without, SHARED | {"adapter": "a/x@00000000"})):
+        with pytest.raises(SettingsError, match=r"worker 'v': .*`speculative_config` and adapters"):
+            load(worker, sharing)
+
+
 @pytest.mark.parametrize("engine", [{}, {"enable_lora": False}])
 def test_an_adapter_for_an_engine_that_was_started_without_room_is_refused_with_the_remedy(
     engine: dict[str, Any],
