@@ -168,6 +168,7 @@ access-table: setup-dev ## write the table of who may ask what into docs/securit
 
 faults: setup-dev ## play every fault of a provider to clients and write what they see into docs/faults.md again
 	@$(BIN)/python -m tests.serving.api.play_faults --out docs/faults.md
+	@$(BIN)/python -m tests.serving.api.play_defaults --append docs/faults.md
 
 lock: setup-base ## write requirements/all.lock again from pyproject.toml; versions change only where it asks for that
 	@$(BIN)/python -m cluster.local.uv

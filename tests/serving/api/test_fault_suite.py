@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from tests.conftest import ROOT
+from tests.serving.api.play_defaults import FAULTS
 from tests.serving.api.play_faults import see_everything
 from tests.serving.api.provider_faults import CASES, POSITIONS
 from tests.serving.api.served import left_tasks
@@ -22,10 +23,13 @@ async def test_every_fault_of_a_provider_ends_as_expected_in_every_position():
 
 
 def test_the_page_of_faults_says_of_each_what_clients_see():
-    page = (ROOT / "docs/faults.md").read_text("utf-8")
+    page, _, by_default = (ROOT / "docs/faults.md").read_text("utf-8").partition("\n## Where nothing is set")
     rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")][2:]
     assert [name for name, *_ in rows] == list(CASES), "run `make faults`"
     for name, *cells in rows:
         for position, cell in zip(POSITIONS, cells, strict=True):
             expected = [CASES[name].outcome(position, stream=stream) for stream in (False, True)]
             assert cell.split(" (")[0] == " / ".join(dict.fromkeys(expected)), "run `make faults`"
+    assert [line.split(" | ")[0].strip("| ") for line in by_default.splitlines() if line.startswith("| ")][
+        2:-1
+    ] == list(FAULTS), "run `make faults`"
