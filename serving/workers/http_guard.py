@@ -5,6 +5,7 @@ The libraries under the SDKs leave some of it open: a body that breaks under aio
 until the timeout.
 """
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import aiohttp
@@ -75,5 +76,13 @@ async def end_with_connection(response: httpx2.Response) -> None:
     def forget() -> None:
         closed.remove_done_callback(end)
 
+    closed.remove_done_callback(_retrieve)  # the connection has been used before
+    closed.add_done_callback(_retrieve)
     closed.add_done_callback(end)
     content.on_eof(forget)  # the connection is kept, the body is not
+
+
+def _retrieve(closed: asyncio.Future[None]) -> None:
+    """asyncio logs an error that nobody retrieved; a reset is told by the body that it breaks."""
+    if not closed.cancelled():
+        closed.exception()

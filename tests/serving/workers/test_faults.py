@@ -1,6 +1,7 @@
 """Servers that break below the wire, played to all three workers that speak HTTP: each fault is a `WorkerUnavailable`, soon."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -159,3 +160,16 @@ async def test_tls_where_none_is_and_none_where_it_is(provider: Provider, scheme
         error = await asyncio.wait_for(failing(worker), SOON_S)
         await worker.aclose()
     assert type(error) is WorkerUnavailable
+
+
+async def test_a_reset_in_the_middle_leaves_no_traceback_in_the_log(
+    provider: Provider, caplog: pytest.LogCaptureFixture
+):
+    """asyncio logs the error of a future that nobody asked for it, once the future is collected."""
+    async with provider(Answer(), Answer(text="a b c d", cut_after=provider.first_word + 2)) as (worker, _):
+        async with worker.open(CALL) as reply:
+            assert [delta async for delta in reply]
+        await failing(worker)
+    gc.collect()
+    await asyncio.sleep(0)
+    assert [each.getMessage() for each in caplog.records if each.name == "asyncio"] == []
