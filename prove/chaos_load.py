@@ -14,8 +14,9 @@ ARRIVE_IN_S = 3.0
 PROBED_EVERY_S, PROBED_AFTER_S = 0.1, 5.0
 """Short requests are sent so often; for so long after the last workflow."""
 ENDED = frozenset({"lost", "cancelled", "finished", "failed"})
-"""What the record of a run may say whose transfer broke: `lost` with its router, `cancelled` where a proxy died, the others where
-it had just ended."""
+"""What the record of a run may say whose transfer broke, where a proxy died: a router cannot tell that from a client that leaves."""
+LOST = frozenset({"lost", "finished"})
+"""The same where its router died: it may just have ended."""
 ASKED_AGAIN = 60
 """How often a kept stream is sent again, a second apart: Ray Serve takes half a minute to replace a proxy."""
 
@@ -56,11 +57,10 @@ class Found:
     replaced_s: float = 0.0
     still_running: int = 0
 
-    @property
-    def is_right(self) -> bool:
-        """Whether nothing that was cut looked whole, its record says that it ended, and all that was to go on did."""
+    def is_right(self, records: frozenset[str] = ENDED) -> bool:
+        """Whether nothing that was cut looked whole, its record says one of `records`, and all that was to go on did."""
         went_on = not (self.given_up or self.still_running) and set(self.kept) <= {"finished"}
-        return went_on and not self.looked_whole and set(self.records) <= ENDED
+        return went_on and not self.looked_whole and set(self.records) <= records
 
     @property
     def cells(self) -> list[str]:

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from prove.chaos import ENGINE, STAND_IN, Json, real_engine, replicas_of, settings_with
-from prove.chaos_load import Found
+from prove.chaos_load import LOST, Found
 from prove.chaos_victims import kinds_of
 from serving.settings.settings import Settings
 
@@ -38,4 +38,9 @@ def test_a_real_engine_and_haproxy_can_be_killed_only_where_they_are_and_the_hea
 def test_a_round_is_wrong_where_a_cut_looked_whole_or_a_kept_run_did_not_finish(
     found: Found, is_right: bool
 ) -> None:
-    assert found.is_right == is_right
+    assert found.is_right() == is_right
+
+
+def test_what_broke_with_its_router_is_lost_and_nothing_that_a_client_left() -> None:
+    assert Found(broken=2, records=Counter(lost=1, finished=1)).is_right(LOST)
+    assert not Found(broken=2, records=Counter(lost=1, cancelled=1)).is_right(LOST)
