@@ -160,6 +160,9 @@ class WorkerUnavailable(WorkerError):
     only_this_call: bool = False
     """Whether it says nothing of other calls, as where the answer was not the one that was asked for; else they
     would probably fail too."""
+    only_late: bool = False
+    """Whether it was given up because its first token took longer than is usual: where others got theirs meanwhile,
+    it was long or hard."""
 
 
 class WorkerBusy(WorkerError):

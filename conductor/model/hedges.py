@@ -17,8 +17,8 @@ class Hedges(Protocol):
         """The second call is not made."""
         ...
 
-    async def drop(self, *, hedge: bool, took_s: float, error: WorkerError | None = None) -> Attempt:
-        """Pay for one of the two; the other is the call from now on.
+    def drop(self, *, hedge: bool, took_s: float, error: WorkerError | None = None) -> Attempt:
+        """Put one of the two on record; the other is the call from now on. It is paid by `settle_dropped`.
 
         Args:
             hedge: the second one; else the first.
@@ -28,4 +28,8 @@ class Hedges(Protocol):
         Returns:
             What goes on record of it.
         """
+        ...
+
+    async def settle_dropped(self) -> None:
+        """Pay for the one that was dropped, as is on record; awaited before the other ends."""
         ...

@@ -46,6 +46,8 @@ class CallHolds:
         self._hold: Hold | None = None
         self._second: Hold | None = None
         """For a hedge, while two calls are under way."""
+        self._dropped: tuple[Hold, Attempt] | None = None
+        """The one of the two that lost, while it is not paid."""
         self._left = AsyncExitStack()
         self._waits = False
         self.failed: list[Attempt] = []
@@ -113,18 +115,23 @@ class CallHolds:
             await self._ledger.settle(self._second, Decimal(0), Usage())
             self._second = None
 
-    async def drop(self, *, hedge: bool, took_s: float, error: WorkerError | None = None) -> Attempt:
+    def drop(self, *, hedge: bool, took_s: float, error: WorkerError | None = None) -> Attempt:
         """See `Hedges.drop`."""
         lost, second = (self._second, None) if hedge else (self._hold, self._second)
         attempt = self._lost_race(took_s) if error is None else self._attempt_of(error, took_s)
         attempt = replace(attempt, hedge=hedge)
         self._note(attempt)
-        if lost is not None:
-            cost_usd = attempt.cost_usd if attempt.cost_usd is not None else self._zero_cost()
-            usage = None if error is None else attempt.usage or Usage()
-            await self._ledger.settle(lost, cost_usd, usage, is_bound=attempt.cost_is_bound)
         self._hold, self._second = (self._hold if hedge else second), None
+        self._dropped = None if lost is None else (lost, attempt)
         return attempt
+
+    async def settle_dropped(self) -> None:
+        """See `Hedges.settle_dropped`."""
+        if self._dropped is not None:
+            (lost, attempt), self._dropped = self._dropped, None
+            cost_usd = attempt.cost_usd if attempt.cost_usd is not None else self._zero_cost()
+            usage = None if attempt.outcome == "lost_race" else attempt.usage or Usage()
+            await self._ledger.settle(lost, cost_usd, usage, is_bound=attempt.cost_is_bound)
 
     def _note(self, attempt: Attempt) -> None:
         self.failed.append(attempt)

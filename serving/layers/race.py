@@ -17,6 +17,7 @@ from conductor.model.places import Places
 from conductor.model.reply import Reply
 from conductor.model.worker import Worker
 from conductor.run.call_task import CallTask
+from conductor.run.waiting import wait_until_done
 from serving.health import WorkerHealth
 
 
@@ -30,11 +31,13 @@ class Race:
         self._places = call.places or Places()
         self._tries: list[_Try] = []
         self._lost: list[Attempt] = []
+        self._ends: list[asyncio.Task[None]] = []
+        """Of tries that nobody waits for until the race has ended."""
 
     @asynccontextmanager
     async def run(self, after_s: float, may_hedge: Callable[[], bool]) -> AsyncGenerator[Reply]:
         """The reply of whichever speaks first. `may_hedge` is asked after so long, where the first is not known to be
-        at the only place there is.
+        at the only place there is. What lost is closed and paid once this is left, not before the reply is there.
 
         Raises:
             WorkerError: both failed, or the only one that was made. Nothing was shown.
@@ -52,12 +55,13 @@ class Race:
             reply.attempts = (*self._lost, *reply.attempts)
             yield reply
         except BaseException as exc:
-            for each in self._tries:
-                await each.leave(exc)
+            self._ends += [asyncio.create_task(each.leave(exc)) for each in self._tries]
             raise
         else:
             for each in self._tries:
                 await each.leave()
+        finally:
+            await wait_until_done(self._ends)
 
     @property
     def _paid_together(self) -> Call:
@@ -82,29 +86,34 @@ class Race:
         return False
 
     async def _winner(self) -> "_Try":
-        """The first that speaks; the other is closed and paid, and so is one that failed while the other goes on."""
+        """The first that speaks; the other is dropped, and so is one that failed while the other goes on."""
         while True:
             await _any_of(self._tries)
             first = next(each for each in self._tries if each.has_ended)
             error = first.opened.exception()
             if error is None:
                 for other in [each for each in self._tries if each is not first]:
-                    await self._drop(other)
+                    self._drop(other)
                 return first
             if len(self._tries) == 1 or not isinstance(error, WorkerError):
                 if isinstance(error, WorkerError):
                     error.attempts = (*self._lost, *error.attempts)
                 raise error
-            await self._drop(first, error)
+            self._drop(first, error)
 
-    async def _drop(self, lost: "_Try", error: WorkerError | None = None) -> None:
+    def _drop(self, lost: "_Try", error: WorkerError | None = None) -> None:
         self._tries.remove(lost)
-        await lost.leave(asyncio.CancelledError())
         took_s = time.monotonic() - lost.began_s
         self._lost += error.attempts if error else ()
         if error is None:
             self._health.speak(took_s)  # it would have taken longer still: without this the tail were unknown
-        self._lost.append(await self._hedges.drop(hedge=lost.is_hedge, took_s=took_s, error=error))
+        self._lost.append(self._hedges.drop(hedge=lost.is_hedge, took_s=took_s, error=error))
+        self._ends.append(asyncio.create_task(self._close(lost)))
+
+    async def _close(self, lost: "_Try") -> None:
+        """Closing may take its server's time, and paying the store's: neither is the winner's."""
+        await lost.leave(asyncio.CancelledError())
+        await self._hedges.settle_dropped()
 
 
 async def _any_of(tries: "list[_Try]", within_s: float | None = None) -> None:

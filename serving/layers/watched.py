@@ -33,7 +33,7 @@ class Watched(Layer):
                 self._health.speak(time.monotonic() - began_s)
                 yield reply
         except WorkerError as exc:
-            failed = _blames_worker(exc) and not (reply is None and self._was_slow(call, began_s))
+            failed = _blames_worker(exc) and not (_is_only_late(exc) and self._health.spoke_at_s > began_s)
             if failed:
                 self._health.fail(_rest_s(exc))
             raise
@@ -41,19 +41,19 @@ class Watched(Layer):
             if not failed and reply is not None and reply.finish is not None:
                 self._health.succeed()
 
-    def _was_slow(self, call: Call, began_s: float) -> bool:
-        """Whether a call took longer for its first token than is usual, while others got theirs: it was long or hard,
-        and says nothing of the worker. Else one key's slow calls would close it to everybody.
-        """
-        limit_s, now_s = call.first_token_s, time.monotonic()
-        return limit_s is not None and now_s - began_s >= limit_s and self._health.spoke_at_s > began_s
-
 
 def _rest_s(error: WorkerError) -> float:
     """How long the worker is better left alone, by what it says."""
     if isinstance(error, WorkerBusy):
         return error.retry_after_s or BUSY_REST_S
     return REFUSED_REST_S if isinstance(error, WorkerRefused) else 0.0
+
+
+def _is_only_late(error: WorkerError) -> bool:
+    """Whether it says nothing of the worker where others got their first tokens meanwhile. Else one key's slow calls
+    would close it to everybody.
+    """
+    return isinstance(error, WorkerUnavailable) and error.only_late
 
 
 def _blames_worker(error: WorkerError) -> bool:

@@ -85,8 +85,8 @@ class Account:
         """
         thinks = self.accepts.thinks(call.sampling.effort)
         silence_s = self.stall_timeout_s or (THINKING_STALL_S if thinks else STALL_S)
-        known_s = silence_s if thinks or call.first_token_s is None else min(silence_s, call.first_token_s)
-        return StallTimer(silence_s, faults.stall, self.first_token_timeout_s or known_s)
+        usual_s = None if thinks or self.first_token_timeout_s else call.first_token_s
+        return StallTimer(silence_s, faults.stall, self.first_token_timeout_s, usual_s)
 
     def faults(self, provider: str, key_env: str, url: httpx2.URL) -> ErrorMapper:
         """What makes the errors of calls to `url`. See `Faults` for the rest."""

@@ -30,10 +30,11 @@ class Patience:
         """
         yields = call.priority == "batch"
         first_s = self.stall_timeout_s or (BATCH_S if yields else FIRST_TOKEN_S)
-        if call.first_token_s is not None and not yields:
-            first_s = min(first_s, call.first_token_s)
         silence_s = self.stall_timeout_s or (BATCH_S if yields else STALL_S)
-        return StallTimer(silence_s, lambda _: silent("its engine"), self.first_token_timeout_s or first_s)
+        usual_s = None if yields or self.first_token_timeout_s else call.first_token_s
+        return StallTimer(
+            silence_s, lambda _: silent("its engine"), self.first_token_timeout_s or first_s, usual_s
+        )
 
     def with_anyone(self, name: str) -> StallTimer:
         """Likewise for `name`, of which nothing is known but what is set: without that it is waited for."""

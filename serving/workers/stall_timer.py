@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from math import inf
 from typing import TypeVar
 
-from conductor.errors import WorkerError
+from conductor.errors import WorkerUnavailable
 
 GOODBYE_S = 10.0
 """Once the model has stopped, so long its usage may take; the answer is whole without it."""
@@ -24,14 +24,22 @@ class StallTimer:
 
     Args:
         limit_s: the longest silence between two words; `inf`: any.
-        first_s: the longest silence before the first one. None: `limit_s`.
         error: makes what is raised then; called with whether the server had begun to answer.
+        first_s: the longest silence before the first one. None: `limit_s`.
+        usual_s: likewise, where less is usual: a call that takes longer is `only_late`. None: not known.
     """
 
     def __init__(
-        self, limit_s: float, error: Callable[[bool], WorkerError], first_s: float | None = None
+        self,
+        limit_s: float,
+        error: Callable[[bool], WorkerUnavailable],
+        first_s: float | None = None,
+        usual_s: float | None = None,
     ) -> None:
-        self.limit_s, self.first_s, self._error = limit_s, limit_s if first_s is None else first_s, error
+        longest_s = limit_s if first_s is None else first_s
+        self.limit_s, self.first_s = limit_s, longest_s if usual_s is None else min(longest_s, usual_s)
+        self._error = error
+        self._is_usual = self.first_s < longest_s
         self._left_s = self.first_s
         self._has_begun = False
         self._waiting: asyncio.Timeout | None = None
@@ -44,6 +52,7 @@ class StallTimer:
     def hear(self, *, is_last: bool = False) -> None:
         """A word came: the time starts again. `is_last`: it was the finish, and no more words will come."""
         self._left_s = min(self.limit_s, GOODBYE_S) if is_last else self.limit_s
+        self._is_usual = False
 
     def excuse(self) -> None:
         """The first word is late for a reason that is known, and being seen to: its time starts again."""
@@ -55,7 +64,7 @@ class StallTimer:
         """The next event; None after the last.
 
         Raises:
-            WorkerError: the time is over. The wait was cancelled, so whatever `events` holds open is closed.
+            WorkerUnavailable: the time is over. The wait was cancelled, so whatever `events` holds open is closed.
         """
         return await self.wait(anext(events, None))
 
@@ -70,7 +79,9 @@ class StallTimer:
         except TimeoutError:
             if not timeout.expired():
                 raise
-            raise self._error(self._has_begun) from None
+            error = self._error(self._has_begun)
+            error.only_late = self._is_usual
+            raise error from None
         finally:
             self._left_s, self._waiting = max(0.0, self._left_s - (clock() - self._since_s)), None
 

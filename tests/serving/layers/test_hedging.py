@@ -1,6 +1,7 @@
 """A second call where the first is late: who answers, what is paid, and when none is made."""
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from decimal import Decimal
@@ -16,7 +17,7 @@ from conductor.model.reply import CallResult, Delta, FinishReason, Reply, open_r
 from conductor.model.usage import FREE, Price, Usage
 from conductor.model.worker import Worker
 from conductor.run.call import open_call
-from conductor.run.ledger import BudgetLedger
+from conductor.run.ledger import BudgetLedger, Hold
 from serving.health import FAILURES_BEFORE_REST, WorkerHealth
 from serving.layers.balancing import Balancing, Deployment
 from serving.layers.hedging import KNOWN_CALLS, Hedging
@@ -28,7 +29,7 @@ from tests.serving.workers.subjects import Behaviour, ScriptedEngine
 
 CALL = Call((Message.of("user", "hi"),))
 PRICE = Price(Decimal(1), Decimal(1))
-FAST, SLOW = 0.02, 5.0
+FAST, SLOW, CLOSES_S = 0.02, 5.0, 0.4
 
 
 class Paced:
@@ -40,7 +41,7 @@ class Paced:
 
     def __init__(self, price: Price = FREE) -> None:
         self.delays_s: Iterator[float | type[WorkerError]] = repeat(FAST)
-        self.price = price
+        self.price, self.closes_s = price, 0.0
         self.n_calls = self.n_open = 0
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
@@ -58,7 +59,20 @@ class Paced:
                     yield Delta(word)
             yield Delta(finish=FinishReason.STOP, usage=Usage(3, 3))
         finally:
-            self.n_open -= 1
+            try:
+                await asyncio.sleep(self.closes_s)
+            finally:
+                self.n_open -= 1
+
+
+class SlowLedger(BudgetLedger):
+    """One whose settling takes a while, as a store's does."""
+
+    async def settle(
+        self, hold: Hold, cost_usd: Decimal | None, usage: Usage | None, *, is_bound: bool = False
+    ) -> None:
+        await asyncio.sleep(CLOSES_S)
+        await super().settle(hold, cost_usd, usage, is_bound=is_bound)
 
 
 class Hedged:
@@ -146,6 +160,54 @@ async def test_none_is_made_at_a_worker_whose_circuit_has_opened_meanwhile():
     for _ in range(FAILURES_BEFORE_REST):
         it.health.fail()
     assert ((await asking).output, it.inner.n_calls) == ("call 1 said so", 1)
+
+
+@pytest.mark.parametrize("how", ["read", "leave", "raise", "cancel"])
+async def test_the_answer_does_not_wait_until_the_other_call_is_closed_and_paid(how: str):
+    it = Hedged(PRICE)
+    it.inner.delays_s, it.inner.closes_s, it.ledger = iter([SLOW, FAST]), CLOSES_S, SlowLedger()
+    began_s, before, replies = time.monotonic(), asyncio.all_tasks(), list[Reply]()
+
+    async def read() -> None:
+        async with it.open() as reply:
+            replies.append(reply)
+            deltas = aiter(reply)
+            await anext(deltas)
+            assert time.monotonic() - began_s < CLOSES_S
+            assert (it.inner.n_open, len(it.ledger.holds), len(reply.attempts)) == (2, 2, 1)
+            if how == "raise":
+                raise WorkerUnavailable("the reader's word for it", worker="w")
+            if how == "cancel":
+                asyncio.current_task().cancel()  # pyright: ignore[reportOptionalMemberAccess]
+                await asyncio.sleep(1)
+            if how == "read":
+                async for _ in deltas:
+                    pass
+            await deltas.aclose()
+
+    reading = asyncio.create_task(read())
+    (ended,) = await asyncio.gather(reading, return_exceptions=True)
+    expected = {"raise": WorkerUnavailable, "cancel": asyncio.CancelledError}
+    assert type(ended) is expected.get(how, type(None)), ended
+    (lost,) = replies[0].result.attempts
+    assert lost.outcome == "lost_race"
+    assert it.ledger.spent_usd == (replies[0].result.cost_usd or 0) + (lost.cost_usd or 0)
+    assert lost.cost_usd
+    assert it.is_clean()
+    assert asyncio.all_tasks() == before
+
+
+async def test_a_hedge_that_fails_does_not_hold_back_the_call_that_goes_on():
+    it = Hedged(PRICE)
+    it.inner.delays_s, it.ledger = iter([FAST * 5, WorkerUnavailable]), SlowLedger()
+    began_s, before = time.monotonic(), asyncio.all_tasks()
+    async with it.open() as reply:
+        assert time.monotonic() - began_s < CLOSES_S
+        async for _ in reply:
+            pass
+    assert [(each.outcome, each.hedge) for each in reply.result.attempts] == [("failed", True)]
+    assert it.is_clean()
+    assert asyncio.all_tasks() == before
 
 
 @pytest.mark.parametrize("pieces", [0, 1, 3])

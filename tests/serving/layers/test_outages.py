@@ -12,6 +12,7 @@ from conductor.model.call import Call
 from conductor.model.messages import Message
 from conductor.model.reply import Reply
 from serving.health import FAILURES_BEFORE_REST, PROBE_S, WINDOW, Health, WorkerHealth
+from serving.layers import first_token_limit
 from serving.layers.balancing import Balancing, Deployment
 from serving.layers.failing_over import FailingOver
 from serving.layers.first_token_limit import KNOWN_CALLS, LEAST_S, START_S, usual_limit_s
@@ -26,7 +27,7 @@ from serving.workers.scripted import ScriptedReply, ScriptedWorker
 from tests.serving.states import until
 from tests.wires.faults import COMMENTS, SILENT, Fault, faulty
 from tests.wires.openai import OpenAIWire
-from tests.wires.server import Answer, serving
+from tests.wires.server import Answer, Request, serving
 
 CALL = Call((Message.of("user", "hi"),))
 DOWN: dict[str, Any] = {"name": "a", "kind": "scripted", "replies": [{"error": "unavailable"}]}
@@ -289,26 +290,38 @@ async def test_a_content_filter_is_routed_around_or_told(rule: str):
         await own.aclose()
 
 
-async def test_calls_that_are_slower_than_usual_are_no_failures_while_others_are_answered():
-    health = WorkerHealth()
-    slow = ScriptedWorker("a", [ScriptedReply(error="unavailable")], delay_s=0.03)
-    quick = Watched(ScriptedWorker("a", ["Yes."]), health)
+HARD = Call((Message.of("user", "a hard one"),))
+SHORT_S = 0.3
 
-    async def ask_slowly() -> None:
-        with pytest.raises(WorkerUnavailable):
-            async with Watched(slow, health).open(replace(CALL, first_token_s=0.02)):
-                pass
 
-    async def ask_quickly() -> None:
-        async with quick.open(CALL) as reply:
-            [_ async for _ in reply]
+def _stall_on_hard_ones(request: Request) -> Answer:
+    is_hard = request.body["messages"][-1]["content"] == HARD.messages[0].text
+    return Answer(stall_after=0) if is_hard else Answer(text="Yes.")
 
-    for _ in range(5):
-        await asyncio.gather(ask_slowly(), ask_quickly())
-    assert (health.circuit, health.failures) == ("closed", 0)
-    for _ in range(3):
-        await ask_slowly()
-    assert health.circuit == "open", "nobody was answered: it is down"
+
+@pytest.mark.parametrize("places", [(), ("one", "two")], ids=["one address", "deployments"])
+async def test_calls_that_are_slower_than_usual_are_no_failures_while_others_are_answered(
+    places: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(first_token_limit, "LEAST_S", SHORT_S)
+    async with serving(OpenAIWire()) as upstream:
+        upstream.respond = _stall_on_hard_ones
+        settings = api(upstream.url, retry=ONCE, fallbacks=["b"], deployments=[{"name": p} for p in places])
+        health = Health()
+        own = build_pool(parse({"workers": [settings, {"kind": "scripted"} | INSTEAD]}), {}, {}, health)
+        for _ in range(KNOWN_CALLS * (4 if places else 1)):  # so that each place's pace is known
+            await ask(own)
+        known = [each for who, each in health.workers().items() if who.kind == "openai"]
+        assert len(known) == 1 + len(places)
+        assert all(each.first_tokens >= KNOWN_CALLS for each in known)
+        asking = [asyncio.create_task(ask(own, call=HARD)) for _ in range(3)]
+        while not all(each.done() for each in asking):
+            assert (await ask(own))[0] == "Yes."
+        assert {(await each)[0] for each in asking} == {"Instead."}
+        assert [(each.circuit, each.failures) for each in known] == [("closed", 0)] * len(known)
+        await asyncio.gather(*(ask(own, call=HARD) for _ in range(3)))
+        assert own.health["a"].circuit == "open", "nobody was answered: it is down"
+        await own.aclose()
 
 
 REST = replace(CALL, prefix="The first half of an answer")

@@ -160,6 +160,27 @@ def test_how_long_an_engine_may_be_silent(patience: Patience, call: Call, silenc
     assert (timer.limit_s, timer.first_s) == (silence_s, first_s)
 
 
+@pytest.mark.parametrize(
+    ("patience", "call", "heard", "only_late"),
+    [
+        (Patience(), replace(CALL, first_token_s=0.01), False, True),
+        (Patience(0.01), replace(CALL, first_token_s=60), False, False),
+        (Patience(first_token_timeout_s=0.01), replace(CALL, first_token_s=0.001), False, False),
+        (Patience(0.02), replace(CALL, first_token_s=0.01), True, False),
+    ],
+    ids=["more than usual", "more than is borne", "more than is set", "in the middle"],
+)
+async def test_only_a_first_token_that_takes_longer_than_usual_is_just_late(
+    patience: Patience, call: Call, heard: bool, only_late: bool
+):
+    timer = patience.with_engine(call)
+    if heard:
+        timer.hear()
+    with pytest.raises(WorkerUnavailable) as caught:
+        await timer.wait(asyncio.sleep(5))
+    assert caught.value.only_late == only_late
+
+
 class Slow:
     """A worker of one's own, which takes its time before each of two words."""
 
