@@ -125,3 +125,13 @@ async def test_claude_that_says_in_mid_stream_that_it_is_overloaded_leaves_the_s
             told = (await api.newest())["steps"][1]
     assert (len(upstream.requests), told["served_by"]) == (1, "b")
     assert (told["attempts"][0]["error"], told["attempts"][0]["outcome"]) == ("WorkerBusy", "cut")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_worker_that_breaks_off_every_answer_is_asked_again_within_its_retry_budget(stream: bool):
+    worker = scripted("a", {"text": WORDS, "fail_after_tokens": 4}, retry={"share": 0.2})
+    async with served(team(workers=[worker], workflows={})) as api:
+        for _ in range(60):
+            await api.post({"model": "a", "stream": stream})
+        n_calls = len(api.worker("a").calls)
+    assert 70 <= n_calls <= 60 + 10 + 60 * 0.2, "ten to begin with, and a fifth of its calls"
