@@ -111,6 +111,9 @@ class Call:
     empty: there are none. Never sent by itself."""
     prefix: str = ""
     """How the answer begins, which its reader has: what comes after it is wanted, and nothing of it again."""
+    rest_tokens: int | None = None
+    """How long what comes after `prefix` may be, where `sampling` leaves room beside it for a model that has to repeat
+    the end of `prefix`; None: `sampling` says it alone."""
     broken: str = field(default="", compare=False)
     """The worker whose answer to the same call broke off, which is asked after all others; never sent."""
     broken_deployment: str = field(default="", compare=False)

@@ -23,6 +23,10 @@ CONTINUATIONS = 2
 """So often an answer goes on after it broke off."""
 BYTES_PER_TOKEN = 4
 """Of an answer whose tokens nobody counted."""
+REPEATED_CHARS = 280
+"""So much of the end a model may be asked to repeat, so that it is seen where it goes on; a token has a byte at least."""
+MARK_TOKENS = 16
+"""Of the mark before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,22 +50,26 @@ class Shown:
     def after(self, reply: Reply) -> "Shown":
         """With what `reply` has said, which begins with this, until it broke off."""
         text, said = "".join(reply.texts), "".join(reply.texts)[len(self.text) :]
-        counted = reply.counted.output_tokens if reply.counted else 0
+        is_first = not self.breaks  # what is counted of others may begin with words that were there
+        counted = reply.counted.output_tokens if reply.counted and is_first else 0
         tokens = self.tokens + max(counted, _tokens(said))
         thoughts = "".join(reply.thoughts)
         return Shown(text, thoughts, tokens, self.breaks + 1, reply.worker, reply.deployment)
 
     def continue_call(self, call: Call) -> Call:
-        """`call`, for the rest of the answer: who broke off is asked last."""
+        """`call`, for the rest of the answer: who broke off is asked last. Where the answer's length is limited, what
+        is left of it is estimated, and the call may take more: what a model may have to repeat of the end.
+        """
         if not self.breaks:
             return call
         longest = call.sampling.max_output_tokens
         left = None if longest is None else max(longest - self.tokens, 1)
-        sampling = replace(call.sampling, max_output_tokens=left)
+        most = None if left is None else left + MARK_TOKENS + _size(self.text.rstrip()[-REPEATED_CHARS:])
         return replace(
             call,
-            sampling=sampling,
+            sampling=replace(call.sampling, max_output_tokens=most),
             prefix=self.text,
+            rest_tokens=left,
             broken=self.worker,
             broken_deployment=self.deployment,
         )
@@ -97,9 +105,12 @@ class Shown:
 
 
 def may_restart(member: PoolMember, error: WorkerError) -> bool:
-    """Whether a step whose answer broke off unseen may begin again."""
-    may_help = error.retryable or member.has_stand_in  # else a model at work would be asked twice
-    return _is_filtered(member, error) or (isinstance(error, WorkerUnavailable) and may_help)
+    """Whether a step whose answer broke off unseen may begin again: at once, so that one which said when to come back
+    is not asked again by itself.
+    """
+    is_told_when = isinstance(error, WorkerBusy) and error.retry_after_s is not None
+    may_help = member.has_stand_in or (error.retryable and not is_told_when)  # one at work is not asked twice
+    return _is_filtered(member, error) or (isinstance(error, BREAKS) and may_help)
 
 
 def may_continue(member: PoolMember, task: Task, shown: Shown, error: WorkerError) -> bool:
@@ -120,7 +131,11 @@ def _is_filtered(member: PoolMember, error: WorkerError) -> bool:
 
 
 def _tokens(text: str) -> int:
-    return len(text.encode("utf-8", "surrogatepass")) // BYTES_PER_TOKEN
+    return _size(text) // BYTES_PER_TOKEN
+
+
+def _size(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))
 
 
 async def _words(deltas: AsyncGenerator[Delta]) -> AsyncGenerator[Delta]:

@@ -14,7 +14,7 @@ from conductor.errors import ContentFiltered, WorkerError, WorkerRefused, Worker
 from conductor.model.call import Call
 from conductor.model.failure import Attempt, Failure
 from conductor.model.messages import Message
-from conductor.model.reply import Delta, Reply
+from conductor.model.reply import Delta, FinishReason, Reply
 from conductor.model.retries import call_again
 from conductor.model.worker import Worker
 from serving.layers.layer import Layer
@@ -26,6 +26,8 @@ Begin with the mark and its last words exactly as they stand below, and go strai
 sentence, in the same form, as if nothing had happened. Repeat nothing else, and say nothing of the fault. Begin with:
 
 {beginning}"""
+BYTES_PER_TOKEN = 4
+"""About what a token of prose is long; each has at least one."""
 SEAM_NOTE = "It was asked to go on, and repeated the last words that were there; they were removed."
 
 
@@ -55,7 +57,7 @@ class Continuing(Layer):
         if not call.prefix:
             return self._worker.open(call)
         if not call.prefix.strip():  # there is nothing to go on with
-            return self._worker.open(replace(call, prefix=""))
+            return self._worker.open(replace(_without_room(call), prefix=""))
         return self._open(call)
 
     @asynccontextmanager
@@ -85,20 +87,29 @@ class Continuing(Layer):
         once more. A refusal is of this form of the call, so that the run does not keep it.
         """
         sent = call.prefix.rstrip()
-        reply = await opened.enter_async_context(self._worker.open(replace(call, prefix=sent, refusals=None)))
         blanks = call.prefix[len(sent) :]
+        asked = replace(_without_room(call, repeated=blanks), prefix=sent, refusals=None)
+        reply = await opened.enter_async_context(self._worker.open(asked))
         if blanks:
             reply.deltas = await opened.enter_async_context(aclosing(_without(blanks, reply.deltas)))
         return reply
 
     async def _ask(self, opened: AsyncExitStack, call: Call) -> Reply:
-        """The model is asked to go on; entered once it is known that it does."""
+        """The model is asked to go on; entered once it is known that it does.
+
+        What it has to repeat counts as its answer. So where the rest is limited, it may say more by a bound of the
+        repetition's tokens, its bytes: the rest is not short for the repetition, and may be longer than its limit,
+        by what is left of that bound. Only where the budget allows no more may it be short. One that repeats much
+        more than it was asked to, and ends at its limit, has broken off.
+        """
         seam = Seam(call.prefix)
         turns = (
             Message.of("assistant", call.prefix),
             Message.of("user", GO_ON.format(beginning=seam.beginning)),
         )
-        asked = replace(call, messages=(*call.messages, *turns), prefix="")
+        wanted = seam.beginning + seam.blanks
+        limited = _without_room(call, repeated=wanted)
+        asked = replace(limited, messages=(*call.messages, *turns), prefix="")
         reply = await opened.enter_async_context(self._worker.open(asked))
         try:
             held = await _hold(seam, reply.deltas)
@@ -114,9 +125,26 @@ class Continuing(Layer):
         except WorkerError as exc:
             exc.billed_at_bound = True
             raise
-        reply.deltas = await opened.enter_async_context(aclosing(_first(held, reply.deltas)))
+        deltas = _first(held, reply.deltas)
+        is_much = _size(seam.repeated) > BYTES_PER_TOKEN * _size(wanted)  # more tokens than it had for it
+        if is_much and call.rest_tokens is not None:
+            deltas = _unless_full(deltas, reply.worker)
+        reply.deltas = await opened.enter_async_context(aclosing(deltas))
         reply.notes += (SEAM_NOTE,)
         return reply
+
+
+def _without_room(call: Call, repeated: str = "") -> Call:
+    """`call`, as long as its rest may be and what is `repeated` before it, and no longer than is held for it."""
+    most = call.sampling.max_output_tokens
+    if call.rest_tokens is None or most is None:
+        return call
+    longest = min(most, call.rest_tokens + _size(repeated))
+    return replace(call, sampling=replace(call.sampling, max_output_tokens=longest))
+
+
+def _size(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))
 
 
 async def _hold(seam: Seam, deltas: AsyncGenerator[Delta]) -> list[Delta]:
@@ -142,6 +170,21 @@ async def _first(held: list[Delta], deltas: AsyncGenerator[Delta]) -> AsyncGener
             yield delta
         async for delta in deltas:
             yield delta
+
+
+async def _unless_full(deltas: AsyncGenerator[Delta], worker: str) -> AsyncGenerator[Delta]:
+    """`deltas` of one that repeated too much, so that an end for its length would look like that of the answer.
+
+    Raises:
+        WorkerUnavailable: in place of that end.
+    """
+    async with aclosing(deltas):
+        async for delta in deltas:
+            is_full = delta.finish is FinishReason.LENGTH
+            yield replace(delta, finish=None) if is_full else delta
+            if is_full:
+                message = f"{worker} repeated so much of the answer that it had no room for the rest."
+                raise WorkerUnavailable(message, worker=worker, only_this_call=True)
 
 
 async def _without(blanks: str, deltas: AsyncGenerator[Delta]) -> AsyncGenerator[Delta]:

@@ -66,9 +66,9 @@ class Retrying(Layer):
     async def _open_with_retries(self, opened: AsyncExitStack, call: Call) -> Reply:
         failed: list[Attempt] = []
         call = replace(call, places=Places())
-        if self._budget:
+        if self._budget and not call.broken:  # else what breaks off would pay for its own next call
             self._budget.earn()
-        if call.prefix and call.broken == self.name and not self._can_afford():
+        if call.broken == self.name and not self._can_afford():
             message = f"{self.name} broke off, and no more calls may be made again."
             raise WorkerUnavailable(message, worker=self.name)
         for number in count(1):

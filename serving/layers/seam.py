@@ -52,8 +52,11 @@ class Seam:
 
     def __init__(self, prefix: str) -> None:
         self._prefix, self._whole = prefix, prefix.rstrip()
-        self._blanks = prefix[len(self._whole) :]
+        self.blanks = prefix[len(self._whole) :]
+        """At the end of what is there."""
         self.anchor = anchor_of(prefix)
+        self.repeated = ""
+        """What was said before what is new, once that is known."""
         self._held = ""
 
     @property
@@ -72,6 +75,12 @@ class Seam:
             NotContinued: it begins with something else.
         """
         self._held += text
+        new = self._find_new(is_last=is_last)
+        if new is not None:
+            self.repeated = self._held[: len(self._held) - len(new)]
+        return new
+
+    def _find_new(self, *, is_last: bool) -> str | None:
         said = self._held.lstrip()
         if MARK.startswith(said[: len(MARK)]):
             if len(said) <= len(MARK) and not is_last:
@@ -100,15 +109,15 @@ class Seam:
 
     def _after_blanks(self, rest: str, *, is_last: bool) -> str | None:
         """`rest` without the blanks that are there already."""
-        if not self._blanks:
+        if not self.blanks:
             return rest
         words = rest.lstrip()
         if not words:
             return "" if is_last else None
         said = rest[: len(rest) - len(words)]
-        if said.startswith(self._blanks):
-            return rest[len(self._blanks) :]
-        if said and self._blanks.startswith(said):
+        if said.startswith(self.blanks):
+            return rest[len(self.blanks) :]
+        if said and self.blanks.startswith(said):
             return words
         raise NotContinued("Other blanks follow the last words that were there.")
 

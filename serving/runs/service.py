@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from conductor.errors import PodiumError, UnknownName, quote
+from conductor.model.priority import Priority
 from conductor.run.event_log import Journal
 from conductor.run.ledger import Ledger
 from conductor.run.lifecycle import open_run
@@ -144,7 +145,7 @@ class Service:
         Raises:
             Overloaded: there is no room; nothing was run.
         """
-        self._check_room(caller.account)
+        self._check_room(task.priority, caller.account)
         with enter_lines(self.pool, team, task, caller.account, id):
             async with self._run(task, team, id, headers, caller, of_cache=of_cache) as run:
                 yield run
@@ -242,14 +243,21 @@ class Service:
             logger.warning("the turn of %s was not added to its conversation: %s", records.record.id, exc)
 
     async def resume(
-        self, id: str, given: Given, headers: dict[str, str], policies: Policies, request_id: str
+        self,
+        id: str,
+        given: Given,
+        headers: dict[str, str],
+        policies: Policies,
+        request_id: str,
+        priority: Priority,
     ) -> Run | None:
         """See `Continuing.resume`. What was taken of the rates for the request of that id is settled with the run.
+        `priority`: the run's.
 
         Raises:
             Overloaded: there is no room; the run waits on.
         """
-        self._check_room()
+        self._check_room(priority)
         run = await self.continuing.resume(id, given, headers, policies)
         if run is not None:
             self.rates.pass_on(request_id, id)
@@ -267,9 +275,10 @@ class Service:
         run = self._running.get(id)
         return run.records if run else await self.store.find_waiting(id)
 
-    def _check_room(self, account: Account = NOBODY) -> None:
+    def _check_room(self, priority: Priority, account: Account = NOBODY) -> None:
         """See `check_room`."""
-        check_room((run.record.account for run in self._running.values()), self.running, self.pool, account)
+        accounts = (run.record.account for run in self._running.values())
+        check_room(accounts, self.running, self.pool, account, priority)
 
     async def aclose(self) -> None:
         """Leave the runs that outlive this process to another one, and write what is waiting."""

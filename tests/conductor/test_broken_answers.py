@@ -10,6 +10,7 @@ from conductor.model.answer_format import AnswerFormat
 from conductor.model.call import Sampling
 from conductor.model.usage import Price, Usage
 from conductor.plan.plan import Plan
+from conductor.run.continuing import MARK_TOKENS
 from conductor.run.events import StepContinued, StepRestarted
 from conductor.run.ledger import Budget
 from conductor.run.task import Task
@@ -80,7 +81,9 @@ async def test_some_answers_do_not_go_on(facts: dict[str, object]):
 async def test_the_rest_is_as_long_as_is_left_and_is_reserved_before_it_is_asked_for():
     player = Player("a", ["four words of it ", breaks()], ["end."])
     await run_of(player, sampling=Sampling(max_output_tokens=100))
-    assert [call.sampling.max_output_tokens for call in player.calls] == [100, 96]
+    assert [call.rest_tokens for call in player.calls] == [None, 96]
+    most = [call.sampling.max_output_tokens for call in player.calls]
+    assert most == [100, 96 + MARK_TOKENS + len("four words of it")], "and what may have to be repeated"
     dear = Player("a", ["It is", breaks()], [" four."], price=PRICE)
     run = await run_of(dear, budget=Budget(max_cost_usd=Decimal("0.005")))
     assert len(dear.calls) == 1

@@ -96,12 +96,14 @@ class Case:
     second_cut: float | None
     """The second call breaks off too, after this part of it."""
     refuses_prefill: bool
+    limit: int | None = None
+    """Of the answer's tokens; None: it may be as long as it is."""
     calls: list[str] = field(default_factory=list[str])
 
     @property
     def may_fail(self) -> bool:
-        """Whether its model, where it has to be asked, does not do as it is asked."""
-        return self.way not in OBEDIENT
+        """Whether its model had to be asked, and does not do as it is asked."""
+        return "asked" in self.calls and self.way not in OBEDIENT
 
 
 def case_of(draw: random.Random) -> Case:
@@ -113,7 +115,19 @@ def case_of(draw: random.Random) -> Case:
         ["cut_after", "end_after", "garble_after", "cut_after", "end_after", "garble_after", "stall_after"]
     )
     second = draw.random() if draw.random() < 0.2 else None
-    return Case(truth, way, pieces, draw.randint(1, len(pieces)), fault, second, draw.random() < 0.05)
+    cut, refuses = draw.randint(1, len(pieces)), draw.random() < 0.05
+    limit = count_tokens(truth) if draw.random() < 0.33 else None
+    return Case(truth, way, pieces, cut, fault, second, refuses, limit)
+
+
+def count_tokens(text: str) -> int:
+    """As these models count: four bytes are one."""
+    return -(-len(text.encode()) // 4)
+
+
+def cut_at(most: int | None, text: str) -> str:
+    """As much of `text` as a model says that may say so many tokens."""
+    return text if most is None else text.encode()[: 4 * most].decode(errors="ignore")
 
 
 class Model:
@@ -123,10 +137,11 @@ class Model:
         cases: by number, which each question names.
         first: events before the first word.
         prefills: whether the wire goes on with a turn of the model's.
+        full: the finish reason of an answer that is cut at its limit.
     """
 
-    def __init__(self, cases: Sequence[Case], first: int, *, prefills: bool) -> None:
-        self._cases, self._first, self._prefills = cases, first, prefills
+    def __init__(self, cases: Sequence[Case], first: int, *, prefills: bool, full: str) -> None:
+        self._cases, self._first, self._prefills, self._full = cases, first, prefills, full
 
     def respond(self, request: Request) -> Answer:
         turns = turns_of(request.body)
@@ -136,13 +151,14 @@ class Model:
         case.calls.append(kind)
         if kind == "refused":
             return Answer(status=400, error="This model does not take an assistant's turn at the end.")
-        pieces = case.pieces if n_calls == 0 else tokens(said)
+        shown = cut_at(limit_of(request.body), said)
+        pieces = case.pieces if n_calls == 0 else tokens(shown)
         text = PIECE + PIECE.join(pieces)
         if n_calls == 0:
             return Answer(text, **{case.fault: self._first + case.cut})
         if case.second_cut is not None and kind != "new" and case.calls.count(kind) == 1:
             return Answer(text, cut_after=self._first + round(case.second_cut * len(pieces)))
-        return Answer(text)
+        return Answer(text, finish=None if shown == said else self._full)
 
     def _said(self, case: Case, turns: list[tuple[str, str]]) -> tuple[str, str]:
         """How it was called, and what it says."""
@@ -159,6 +175,13 @@ class Model:
         prefix = turns[-2][1]
         assert case.truth.startswith(prefix), (prefix, case.truth)
         return "asked", WAYS[case.way](prefix, beginning[1], case.truth)
+
+
+def limit_of(body: Json) -> int | None:
+    """How many tokens the answer may have, whichever wire it is."""
+    told = body | body.get("generationConfig", {})
+    names = ("max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutputTokens")
+    return next((told[name] for name in names if name in told), None)
 
 
 def turns_of(body: Json) -> list[tuple[str, str]]:
@@ -184,17 +207,21 @@ class CutEngine:
         n_calls = len(case.calls)
         case.calls.append("prefilled" if call.prefix else "new")
         assert case.truth.startswith(call.prefix)
-        pieces = tokens(case.truth[len(call.prefix) :]) if n_calls else case.pieces
+        rest = case.truth[len(call.prefix) :]
+        shown = cut_at(call.max_tokens, rest)
+        pieces = tokens(shown) if n_calls else case.pieces
         cut = None if n_calls else case.cut
         if n_calls == 1 and call.prefix and case.second_cut is not None:
             cut = round(case.second_cut * len(pieces))
         for n, piece in enumerate(pieces):
             if n == cut:
                 raise WorkerUnavailable("its engine failed. Try again.")
-            yield Chunk(piece, "", None, 12, 0, n + 1, 0)
+            n_whole = len("".join(pieces[: n + 1]).encode()) // 4
+            yield Chunk(piece, "", None, 12, 0, n_whole, 0)
         if cut == len(pieces):
             raise WorkerUnavailable("its engine failed. Try again.")
-        yield Chunk("", "", "stop", 12, 0, len(pieces), 0)
+        finish = "stop" if shown == rest else "length"
+        yield Chunk("", "", finish, 12, 0, count_tokens("".join(pieces)), 0)
 
     async def ready(self, adapters: Sequence[str] = ()) -> bool:
         return True

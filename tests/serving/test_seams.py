@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conductor.model.call import Call, Sampling
+from conductor.run.continuing import Shown
 from serving.layers.seam import MARK, NotContinued, Seam, anchor_of, drop_blanks
 from tests.serving.play_seams import WAYS, play
 
@@ -49,6 +51,14 @@ def test_whatever_is_said_what_is_kept_of_it_came_right_after_words_that_were_th
 
 
 @given(TEXTS)
+def test_a_call_has_room_for_what_is_to_be_repeated(prefix: str):
+    call = Shown(prefix, breaks=1).continue_call(Call((), Sampling(max_output_tokens=100)))
+    assert call.rest_tokens == 100
+    assert call.sampling.max_output_tokens
+    assert call.sampling.max_output_tokens - 100 >= len(Seam(prefix).beginning.encode())
+
+
+@given(TEXTS)
 def test_an_anchor_is_the_end_of_what_is_there_and_begins_with_a_word(prefix: str):
     anchor = anchor_of(prefix)
     assert anchor
@@ -67,6 +77,6 @@ def test_blanks_that_were_not_sent_are_not_shown_twice(blanks: str, said: str, n
 async def test_what_clients_see_of_answers_that_break_off_is_the_answer_or_its_beginning():
     found = await asyncio.gather(*(play(way, 8, seed=3) for way in WAYS.values()))
     for seams in found:
-        assert seams.wrong == []
+        assert (seams.is_right, seams.wrong, seams.told["obeyed"]) == (True, [], 0)
         assert (seams.doubled, seams.missing, seams.contradicting) == (0, 0, 0)
         assert seams.continued > 0

@@ -12,7 +12,7 @@ class ResponsesWire:
     garbled = b"event: response.output_text.delta\ndata: {this is not json\n\n"
 
     def events(self, answer: Answer) -> list[bytes]:
-        """response.created, words, response.completed with the usage."""
+        """response.created, words, response.completed with the usage; or response.incomplete, which says why."""
         words = [self.event("response.output_text.delta", delta=piece) for piece in tokens(answer.text)]
         usage = {
             "input_tokens": answer.input_tokens,
@@ -20,9 +20,11 @@ class ResponsesWire:
             "total_tokens": answer.input_tokens + answer.output_tokens,
         }
         begun = {"id": "resp_1", "object": "response", "status": "in_progress", "model": answer.model}
-        whole = begun | {"status": "completed", "usage": usage}
+        end = begun | {"status": "completed", "usage": usage}
+        if answer.finish:
+            end |= {"status": "incomplete", "incomplete_details": {"reason": answer.finish}}
         created = self.event("response.created", response=begun)
-        return [created, *words, self.event("response.completed", response=whole)]
+        return [created, *words, self.event(f"response.{end['status']}", response=end)]
 
     def event(self, kind: str, **fields: object) -> bytes:
         return sse({"type": kind, **fields}, event=kind)

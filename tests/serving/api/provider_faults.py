@@ -101,10 +101,12 @@ BY_STATUS = {
 }
 
 
-def _in_the_middle(shows: str = FIRST, *, well: bool = False, is_silent: bool = False, **breaks: int) -> Case:
+def _in_the_middle(
+    code: str = "worker_unavailable", *, well: bool = False, is_silent: bool = False, **breaks: Any
+) -> Case:
     """A stream that breaks once its first word was read; then `well`: the call made again succeeds."""
-    does = (Answer(pause_after=MIDDLE, **breaks), *([Answer()] if well else []))  # type: ignore[arg-type]
-    return Case(does, shows=shows, is_mended=well, is_silent=is_silent)
+    does = (Answer(pause_after=MIDDLE, **breaks), *([Answer()] if well else []))
+    return Case(does, code, shows=FIRST, is_mended=well, is_silent=is_silent)
 
 
 STREAMS = {
@@ -117,6 +119,12 @@ STREAMS = {
     "no JSON before the first word": Case((Answer(garble_after=FIRST_WORD),)),
     "no JSON in the middle": _in_the_middle(garble_after=MIDDLE),
     "an error event before the first word": Case((Answer(error_after=FIRST_WORD),), REFUSED),
+    "an error event of overload in the middle": _in_the_middle(
+        BUSY, error_after=MIDDLE, error_code="rate_limit_exceeded"
+    ),
+    "an error event of the server's in the middle": _in_the_middle(
+        error_after=MIDDLE, extra={"type": "server_error"}
+    ),
     "no event at all": Case((Answer(end_after=0),)),
     "a finish reason that nobody knows": Case((Answer(finish="tired", pause_after=4),), shows=TEXT),
     "an event that is a list": Case((Answer(instead=(sse([1]),)),)),

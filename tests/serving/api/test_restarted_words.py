@@ -10,6 +10,8 @@ from tests.serving.api.served import Json, plan, scripted, served, step, team
 from tests.serving.api.test_watching import said, watch
 from tests.serving.runs.stores import replicas
 from tests.serving.states import until
+from tests.wires.anthropic import AnthropicWire
+from tests.wires.server import Answer, serving
 
 WORDS = "one two three four five six"
 BREAKS: Json = {"text": WORDS, "fail_after_tokens": 4}
@@ -80,3 +82,56 @@ async def test_where_no_budget_is_left_for_a_second_try_the_first_ones_error_is_
         assert (answer.status_code, answer.json()["error"]["code"]) == (400, "worker_unavailable")
         assert len(api.worker("a").calls) == 1
         assert (await api.newest())["status"] == "failed"
+
+
+BUSY = BREAKS | {"error": "busy"}
+
+
+@pytest.mark.parametrize("kind", ["busy", "unavailable"])
+async def test_a_worker_that_says_in_the_middle_that_it_is_busy_leaves_the_answer_to_its_fallback(kind: str):
+    workers = [scripted("a", BREAKS | {"error": kind}, fallbacks=["b"]), scripted("b", "Well.")]
+    async with served(team(workers=workers, workflows={})) as api:
+        answer = await api.ok({"model": "a"})
+        (told,) = (await api.newest())["steps"]
+    assert answer["choices"][0]["message"]["content"] == "Well."
+    assert (told["served_by"], told["attempts"][0]["outcome"]) == ("b", "cut")
+
+
+async def test_an_inner_step_that_hears_in_the_middle_that_its_worker_is_busy_begins_again():
+    async with served(two_steps([BUSY, WORDS], ["Done."])) as api:
+        assert (await api.ok())["choices"][0]["message"]["content"] == "Done."
+        assert len(api.worker("a").calls) == 2
+
+
+async def test_a_worker_that_says_when_to_come_back_is_not_asked_again_at_once_where_it_stands_alone():
+    async with served(two_steps([BUSY | {"retry_after_s": 30}, WORDS], ["Done."])) as api:
+        answer = await api.post()
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "worker_busy")
+        assert len(api.worker("a").calls) == 1
+
+
+@pytest.mark.parametrize("kind", ["overloaded_error", "rate_limit_error"])
+async def test_claude_that_says_in_mid_stream_that_it_is_overloaded_leaves_the_step_to_its_fallback(
+    kind: str,
+):
+    overloaded = Answer(error_after=5, extra={"type": kind})
+    async with serving(AnthropicWire(), overloaded) as upstream:
+        claude: Json = {"name": "a", "kind": "anthropic", "model": "m", "base_url": upstream.url}
+        workers = [claude | {"fallbacks": ["b"]}, scripted("b", "{question}"), scripted("c", "Done.")]
+        steps = [step("c", "Begin."), step("a", "Say b's word.", [0]), step("c", "End it.", [1])]
+        settings = team(workers=workers, workflows={"three": steps})
+        async with served(settings) as api:
+            assert (await api.ok({"model": "three"}))["choices"][0]["message"]["content"] == "Done."
+            told = (await api.newest())["steps"][1]
+    assert (len(upstream.requests), told["served_by"]) == (1, "b")
+    assert (told["attempts"][0]["error"], told["attempts"][0]["outcome"]) == ("WorkerBusy", "cut")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_worker_that_breaks_off_every_answer_is_asked_again_within_its_retry_budget(stream: bool):
+    worker = scripted("a", {"text": WORDS, "fail_after_tokens": 4}, retry={"share": 0.2})
+    async with served(team(workers=[worker], workflows={})) as api:
+        for _ in range(60):
+            await api.post({"model": "a", "stream": stream})
+        n_calls = len(api.worker("a").calls)
+    assert 70 <= n_calls <= 60 + 10 + 60 * 0.2, "ten to begin with, and a fifth of its calls"

@@ -1,0 +1,76 @@
+"""The rest of an answer whose length is limited: what has to be repeated of its beginning takes nothing from it."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from conductor.errors import WorkerUnavailable
+from conductor.model.call import Call, Sampling
+from conductor.model.messages import Message
+from conductor.model.reply import Delta, FinishReason
+from conductor.run.continuing import Shown
+from serving.layers.continuing import Continuing
+from serving.layers.seam import MARK, Seam
+from tests.conductor.team import Piece, Player
+from tests.wires.server import tokens
+
+LIMIT = 30
+LONG = " ".join(f"word{n}" for n in range(200))
+TEXT = " ".join(LONG.split()[: LIMIT + 1])
+"""One word more than fits."""
+
+
+def begin(text: str, words: int) -> str:
+    return "".join(tokens(text)[:words])
+
+
+def call_after(prefix: str, limit: int = LIMIT) -> Call:
+    """For the rest of an answer of which so much is there."""
+    shown = Shown(prefix, tokens=len(tokens(prefix)), breaks=1, worker="a")
+    return shown.continue_call(Call((Message.of("user", "Say it."),), Sampling(max_output_tokens=limit)))
+
+
+def saying(text: str) -> Player:
+    """A model that says this, as far as it may: a word is a token."""
+
+    def say(call: Call) -> Sequence[Piece]:
+        pieces, most = tokens(text), call.sampling.max_output_tokens
+        assert most
+        return pieces if len(pieces) <= most else [*pieces[:most], Delta(finish=FinishReason.LENGTH)]
+
+    return Player("a", say)
+
+
+async def ask(player: Player, call: Call, *, prefills: bool = False) -> tuple[str, FinishReason | None]:
+    async with Continuing(player, lambda _: prefills).open(call) as reply:
+        return "".join([delta.text async for delta in reply]), reply.finish
+
+
+@pytest.mark.parametrize("cut", [1, 10, 20, 25, 30])
+async def test_an_answer_that_its_model_would_end_about_at_its_limit_is_whole(cut: int):
+    prefix = begin(TEXT, cut)
+    player = saying(Seam(prefix).beginning + TEXT[len(prefix) :])
+    assert await ask(player, call_after(prefix)) == (TEXT[len(prefix) :], FinishReason.STOP)
+
+
+@pytest.mark.parametrize("cut", [1, 10, 29])
+async def test_a_longer_answer_ends_no_further_beyond_its_limit_than_the_repetition_is_long(cut: int):
+    prefix = begin(LONG, cut)
+    beginning = Seam(prefix).beginning
+    text, finish = await ask(saying(beginning + LONG[len(prefix) :]), call_after(prefix))
+    assert finish is FinishReason.LENGTH
+    assert LONG.startswith(prefix + text)
+    assert LIMIT <= len(tokens(prefix + text)) <= LIMIT + len(beginning)
+
+
+async def test_who_need_not_repeat_anything_says_no_more_than_is_left():
+    prefix = begin(LONG, 10)
+    text, finish = await ask(saying(LONG[len(prefix) :]), call_after(prefix), prefills=True)
+    assert (len(tokens(prefix + text)), finish) == (LIMIT, FinishReason.LENGTH)
+
+
+async def test_one_that_repeats_so_much_that_no_room_is_left_has_broken_off():
+    prefix = begin(LONG, 150)
+    player = saying(f"{MARK} {LONG[len(begin(LONG, 95)) :]}")
+    with pytest.raises(WorkerUnavailable, match="repeated so much"):
+        await ask(player, call_after(prefix, limit=180))
