@@ -78,6 +78,9 @@ class FailingOver:
         """See `Worker.open`; `worker` of the reply says who answers, `attempts` why it is not the first,
         `notes` how one was chosen that no settings name.
         """
+        if state := self._states.get(self.name):
+            # Wherever it goes now: else a run that a fallback answers would be expected here to its end.
+            state.limiter.arrive(call.site.run)
         async with AsyncExitStack() as opened:
             line, failed = self._last_those_that_rest(self._line(call), call)
             passed = {each.worker for each in failed}
