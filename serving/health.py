@@ -146,14 +146,24 @@ class WorkerHealth:
             return ()
         return [each for each in self.elsewhere if each.since_s > self.succeeded_at_s]
 
-    def begin_call(self) -> bool:
+    def begin_call(self) -> float:
         """A call is about to be sent. Of a worker that may be well again it is the only one until it has
-        ended, or has taken `PROBE_S`: whether it is that one.
+        ended, or has taken `PROBE_S`.
+
+        Returns:
+            Until when its answer is waited for, by `time.monotonic`, where it is that one; else 0.
         """
-        is_probe = self.circuit == "half_open"
-        if is_probe:
-            self._probes_until_s = time.monotonic() + PROBE_S
-        return is_probe
+        if self.circuit != "half_open":
+            return 0.0
+        self._probes_until_s = time.monotonic() + PROBE_S
+        return self._probes_until_s
+
+    def end_call(self, probes_until_s: float) -> None:
+        """The call has ended for which `begin_call` gave that. Where it was to find out whether the worker is well
+        and has not, since its client left or its prompt was refused, the next one may at once.
+        """
+        if self._probes_until_s == probes_until_s:  # else it has, or another probes by now
+            self._probes_until_s = 0.0
 
     @property
     def rest_s(self) -> float:

@@ -120,7 +120,7 @@ class Balancing:
             has_stand_in = call.has_stand_in or any(each.is_free for each in line[len(failed) + 1 :])
             made = replace(call, site=site, has_stand_in=has_stand_in)
             try:
-                reply = await opened.enter_async_context(deployment.worker.open(made))
+                reply = await opened.enter_async_context(_ask(deployment, made))
             except WorkerError as exc:
                 deployment.correct(-_estimate(call))
                 if deployment is line[-1] or not _may_differ(exc):
@@ -142,7 +142,6 @@ class Balancing:
                 deployment.name, lambda: any(each.is_free for each in self._other_deployments(call))
             )
         deployment.count(_estimate(call))
-        deployment.health.begin_call()
 
     def _line(self, call: Call) -> list[Deployment]:
         """Who is asked, in order: drawn by weight without putting back, then by reluctance; of those that are well,
@@ -183,6 +182,16 @@ class Balancing:
         """The account that wrote the newest native turn of this worker's; empty: none."""
         turns = (message.native for message in reversed(call.messages) if message.native)
         return next((native.account for native in turns if native.worker == self._name), "")
+
+
+@asynccontextmanager
+async def _ask(deployment: Deployment, call: Call) -> AsyncGenerator[Reply]:
+    probes_until_s = deployment.health.begin_call()
+    try:
+        async with deployment.worker.open(call) as reply:
+            yield reply
+    finally:
+        deployment.health.end_call(probes_until_s)
 
 
 def _estimate(call: Call) -> int:

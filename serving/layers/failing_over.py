@@ -1,7 +1,7 @@
 """Another worker instead, where one fails before its first token."""
 
 import time
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from types import MappingProxyType
@@ -78,6 +78,9 @@ class FailingOver:
         """See `Worker.open`; `worker` of the reply says who answers, `attempts` why it is not the first,
         `notes` how one was chosen that no settings name.
         """
+        if state := self._states.get(self.name):
+            # Wherever it goes now: else a run that a fallback answers would be expected here to its end.
+            state.limiter.arrive(call.site.run)
         async with AsyncExitStack() as opened:
             line, failed = self._last_those_that_rest(self._line(call), call)
             passed = {each.worker for each in failed}
@@ -86,11 +89,11 @@ class FailingOver:
                 began_s = time.monotonic()
                 others = line[number + 1 :]
                 has_stand_in = any(self._is_free(other) for other in others)
-                on_turn = self._begin_call(worker, () if worker.name in passed else others, call)
                 try:
                     site = replace(call.site, attempt=first + len(failed))
-                    made = replace(call, site=site, has_stand_in=has_stand_in, on_turn=on_turn)
-                    reply = await opened.enter_async_context(worker.open(made))
+                    made = replace(call, site=site, has_stand_in=has_stand_in)
+                    asked = self._ask(worker, made, () if worker.name in passed else others)
+                    reply = await opened.enter_async_context(asked)
                     break
                 except LeftAlone as exc:
                     failed += exc.attempts
@@ -136,28 +139,33 @@ class FailingOver:
         state = self._states.get(worker.name)
         return state is None or not (state.health.rest_s or state.limiter.is_full)
 
-    def _begin_call(self, worker: Worker, others: Sequence[Worker], call: Call) -> Callable[[], None] | None:
-        """Let it wait for its turn.
-
-        Returns:
-            What looks again, once its turn has come, at what was looked at before: whether it is left to `others`.
+    @asynccontextmanager
+    async def _ask(self, worker: Worker, call: Call, others: Sequence[Worker]) -> AsyncGenerator[Reply]:
+        """Make the call once its turn has come; whether it is left to `others` is looked at again then. A probe is over
+        with it.
         """
         if not (state := self._states.get(worker.name)):
-            return None
+            async with worker.open(call) as reply:
+                yield reply
+            return
         health, began_s = state.health, time.monotonic()
-        is_probe = health.begin_call()
+        probes_until_s = health.begin_call()
 
         def look_again() -> None:
-            nonlocal is_probe
-            if is_probe:
+            nonlocal probes_until_s
+            if probes_until_s:
                 return
             if health.circuit == "open" and any(not self._why_not(other, call) for other in others):
                 took_s = time.monotonic() - began_s
                 attempt = _left_alone(worker.name, _resting(health.rest_s), took_s)
                 raise LeftAlone(attempt.message, worker=worker.name, attempts=(attempt,))
-            is_probe = health.begin_call()
+            probes_until_s = health.begin_call()
 
-        return look_again
+        try:
+            async with worker.open(replace(call, on_turn=look_again)) as reply:
+                yield reply
+        finally:
+            health.end_call(probes_until_s)
 
     def _line(self, call: Call) -> list[Worker]:
         """Who is asked, in order: only those whom the call's permit allows; only those who see, where the

@@ -80,7 +80,11 @@ class Limited(Layer):
         try:
             yield
         finally:
-            self._coming.pop(run, None)
+            self.arrive(run)
+
+    def arrive(self, run: str) -> None:
+        """That run is expected no longer: its call is here, or has gone elsewhere."""
+        self._coming.pop(run, None)
 
     def resize(self, slots: int) -> None:
         """There are so many places from now on; calls under way keep theirs."""
@@ -107,7 +111,7 @@ class Limited(Layer):
 
     async def _take_place(self, call: Call) -> None:
         self.queued += 1
-        self._coming.pop(call.site.run, None)
+        self.arrive(call.site.run)
         try:
             with call.on_wait() if call.on_wait else nullcontext():
                 await self._turns.take(call.priority, call.payer)

@@ -61,15 +61,15 @@ def check_room(
 
 
 @contextmanager
-def enter_lines(pool: Pool, team: Team, task: Task, account: Account, run: str) -> Generator[None]:
+def enter_lines(pool: Pool, team: Team, task: Task, account: Account, run: str) -> Generator[ExitStack]:
     """Let the run of that id in where those whom it calls can be expected to have a slot for it in time. Those whom it
-    calls first expect it.
+    calls first expect it, until its call is there or what this gives is closed.
 
     Raises:
         Overloaded: they cannot; it says when it may be worth asking again.
     """
     if task.priority == "batch":
-        yield
+        yield ExitStack()
         return
     waits = _Waits(pool, task, account)
     worst_s = waits.worst_s(team)
@@ -79,7 +79,7 @@ def enter_lines(pool: Pool, team: Team, task: Task, account: Account, run: str) 
     with ExitStack() as expected:
         for name in waits.first(team) & pool.limiters.keys():
             expected.enter_context(pool.limiters[name].expect(run, account.key_id))
-        yield
+        yield expected
 
 
 class _Waits:

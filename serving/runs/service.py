@@ -10,7 +10,7 @@ from conductor.model.priority import Priority
 from conductor.run.event_log import Journal
 from conductor.run.ledger import Ledger
 from conductor.run.lifecycle import open_run
-from conductor.run.record import NOBODY, Account, RunRecords
+from conductor.run.record import NOBODY, Account, Record, RunRecords
 from conductor.run.run import Run
 from conductor.run.task import Task
 from conductor.run.team import Team
@@ -146,15 +146,25 @@ class Service:
             Overloaded: there is no room; nothing was run.
         """
         self._check_room(task.priority, caller.account)
-        with enter_lines(self.pool, team, task, caller.account, id):
-            async with self._run(task, team, id, headers, caller, of_cache=of_cache) as run:
+        with enter_lines(self.pool, team, task, caller.account, id) as expected:
+            found = await self.answers.find(task, caller.account) if of_cache else None
+            if found is not None:
+                expected.close()  # it calls nobody, for as long as its client reads
+            async with self._run(task, team, id, headers, caller, found, of_cache=of_cache) as run:
                 yield run
 
     @asynccontextmanager
     async def _run(
-        self, task: Task, team: Team, id: str, headers: dict[str, str], caller: Caller, *, of_cache: bool
+        self,
+        task: Task,
+        team: Team,
+        id: str,
+        headers: dict[str, str],
+        caller: Caller,
+        found: Record | None,
+        *,
+        of_cache: bool,
     ) -> AsyncGenerator[Run]:
-        found = await self.answers.find(task, caller.account) if of_cache else None
 
         def open_it(ledger: Ledger | None, trace_id: str | None, journal: Journal) -> Opened:
             if found is not None:

@@ -183,7 +183,7 @@ def test_each_probe_that_fails_doubles_the_rest_and_a_whole_answer_begins_anew()
 
     def probe_and_fail() -> float:
         health.rests_until_s = 0.0
-        assert health.begin_call() == (health.failures_in_a_row >= FAILURES_BEFORE_REST)
+        assert bool(health.begin_call()) == (health.failures_in_a_row >= FAILURES_BEFORE_REST)
         health.fail()
         return health.rest_s
 
@@ -195,6 +195,27 @@ def test_each_probe_that_fails_doubles_the_rest_and_a_whole_answer_begins_anew()
     health.succeed()
     assert (health.circuit, health.rest_s) == ("closed", 0)
     assert [round(probe_and_fail()) for _ in range(4)] == [0, 0, 5, 10]
+
+
+def test_only_the_newest_probe_that_ends_without_a_verdict_lets_another_call_probe() -> None:
+    health = WorkerHealth()
+    for _ in range(FAILURES_BEFORE_REST):
+        health.fail()
+    health.end_call(health.begin_call())
+    assert health.circuit == "open", "a call that was no probe ends no rest"
+    health.rests_until_s = 0.0
+    late = health.begin_call()
+    health._probes_until_s = 0.0  # as once it was waited for in vain
+    newer = health.begin_call()
+    assert not health.begin_call(), "one at a time"
+    health.end_call(late)
+    assert health.circuit == "open"
+    health.end_call(newer)
+    assert health.circuit == "half_open"
+    failed = health.begin_call()
+    health.fail()
+    health.end_call(failed)
+    assert health.rest_s == pytest.approx(2 * FIRST_REST_S, abs=1), "a verdict stands"
 
 
 def test_a_call_that_fails_on_another_replica_s_word_rests_like_one_of_an_open_circuit() -> None:

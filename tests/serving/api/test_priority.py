@@ -7,8 +7,9 @@ from typing import Any
 import openai
 import pytest
 
+from serving.health import FAILURES_BEFORE_REST
 from tests.serving.api.keyed import Keyed, keyed
-from tests.serving.api.served import PRICE, scripted, served, team
+from tests.serving.api.served import PRICE, plan, scripted, served, step, team
 from tests.serving.states import until
 
 BUSY = team(
@@ -20,9 +21,9 @@ BUSY = team(
 )
 
 
-def ask(sdk: openai.AsyncOpenAI, text: str, **fields: Any) -> "asyncio.Task[Any]":
+def ask(sdk: openai.AsyncOpenAI, text: str, model: str = "a", **fields: Any) -> "asyncio.Task[Any]":
     messages: Any = [{"role": "user", "content": text}]
-    return asyncio.create_task(sdk.chat.completions.create(model="a", messages=messages, **fields))
+    return asyncio.create_task(sdk.chat.completions.create(model=model, messages=messages, **fields))
 
 
 def texts_of(calls: list[Any]) -> list[str]:
@@ -77,6 +78,45 @@ async def test_who_would_wait_too_long_is_told_when_to_come_back_and_another_key
         asked = texts_of(it.api.worker("a").calls)
         assert "too many" not in asked
         assert asked[-1] == "flex", "nobody waits for it: it waits"
+
+
+HANGS = {"text": "one two", "stall_after_tokens": 0}
+
+
+async def leave(asked: list["asyncio.Task[Any]"]) -> None:
+    for each in asked:
+        each.cancel()
+    await asyncio.wait(asked)
+
+
+async def test_runs_that_a_fallback_answers_do_not_stand_in_the_line_of_the_one_that_was_down() -> None:
+    brisk = scripted("a", "Done.", delay_s=0.1, max_concurrency=1, max_wait_s=0.5, fallbacks=["b"])
+    async with served(team(workers=[brisk, scripted("b", HANGS)], workflows={})) as api:
+        slots, health = api.service.pool.limiters["a"], api.service.pool.health["a"]
+        await ask(api.sdk, "so that its pace is known")
+        for _ in range(FAILURES_BEFORE_REST):
+            health.fail()
+        asked = [ask(api.sdk, "meanwhile") for _ in range(10)]
+        await until(lambda: api.worker("b").open_calls == 10)
+        assert slots.wait_s("") == 0
+        health.rests_until_s = 0.0
+        answer = await ask(api.sdk, "once it is well")
+        assert (answer.model, answer.choices[0].message.content) == ("a", "Done.")
+        assert health.circuit == "closed"
+        await leave(asked)
+
+
+async def test_runs_that_another_conductor_plans_do_not_stand_in_the_line_of_the_one_that_is_down() -> None:
+    workers = [scripted("second", plan(step("a")), in_pool=False), scripted("a", HANGS)]
+    settings = team(plan(step("a")), workers=workers, workflows={})
+    settings["workers"][0] |= {"fallbacks": ["second"]}
+    async with served(settings) as api:
+        for _ in range(FAILURES_BEFORE_REST):
+            api.service.pool.health["conductor"].fail()
+        asked = [ask(api.sdk, "meanwhile", model="mini") for _ in range(5)]
+        await until(lambda: api.worker("a").open_calls == 5)
+        assert api.service.pool.limiters["conductor"]._coming == {}
+        await leave(asked)
 
 
 def _sdk(it: Keyed, who: str) -> openai.AsyncOpenAI:

@@ -1,7 +1,9 @@
 """A worker that is down or silent costs its callers little: limits for the first token, circuits, retry budgets."""
 
 import asyncio
+import math
 import re
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -238,9 +240,79 @@ async def test_a_probe_that_nobody_reads_to_its_end_does_not_close_the_circuit()
     await ask(own)
     own.health["a"].rests_until_s = 0.0
     async with own.members["a"].worker.open(CALL):
-        pass
-    assert own.health["a"].circuit == "open"
-    assert 0 < own.health["a"].rest_s <= PROBE_S
+        assert 0 < own.health["a"].rest_s <= PROBE_S
+    assert own.health["a"].circuit == "half_open"
+
+
+FIRST_REPLY: dict[str, Any] = {
+    "prompt is refused": {"error": "refused"},
+    "client leaves": {"text": "one two", "stall_after_tokens": 0},
+    "client leaves the line": "Of the call before it.",
+}
+
+
+@pytest.mark.parametrize("ends", FIRST_REPLY)
+async def test_a_probe_that_says_nothing_of_the_worker_lets_the_next_call_probe_at_once(ends: str):
+    replies = [FIRST_REPLY[ends], "Well."]
+    a = {"name": "a", "replies": replies, "max_concurrency": 1, "fallbacks": ["b"], "retry": ONCE}
+    own = pool(a, INSTEAD)
+    health = own.health["a"]
+    async with AsyncExitStack() as held:
+        if ends == "client leaves the line":
+            await held.enter_async_context(own.limiters["a"].open(CALL))
+        for _ in range(FAILURES_BEFORE_REST):
+            health.fail()
+        health.rests_until_s = 0.0
+        probe = asyncio.create_task(ask(own))
+        await until(lambda: probe.done() or health.rest_s)
+        if ends != "prompt is refused":
+            assert (await ask(own))[0] == "Instead.", "one at a time"
+            probe.cancel()
+        await asyncio.wait([probe])
+        assert health.circuit == "half_open"
+    assert (await ask(own))[0] == "Well."
+    assert (health.circuit, is_idle(own)) == ("closed", True)
+
+
+async def test_a_probe_is_over_while_the_fallback_still_answers_the_prompt_that_it_refused():
+    a = {"name": "a", "replies": [{"error": "refused"}, "Well."], "fallbacks": ["b"], "retry": ONCE}
+    own = pool(a, INSTEAD)
+    for _ in range(FAILURES_BEFORE_REST):
+        own.health["a"].fail()
+    own.health["a"].rests_until_s = 0.0
+    async with own.members["a"].worker.open(CALL) as reply:
+        assert reply.worker == "b"
+        assert (await ask(own))[0] == "Well."
+
+
+@pytest.mark.parametrize("ends", ["prompt is refused", "client leaves the line"])
+async def test_a_probe_of_one_deployment_that_says_nothing_of_it_lets_the_next_call_probe_at_once(ends: str):
+    first, healths = ScriptedReply(error="refused"), (WorkerHealth(), WorkerHealth())
+    inner = ScriptedWorker("a", [first, "Well."] if ends == "prompt is refused" else ["Held.", "Well."])
+    here, there = Limited(Watched(inner, healths[0]), 1), Limited(ScriptedWorker("a", ["There."]), 8)
+    places = [
+        Deployment("here", here, here, healths[0], 1.0),
+        Deployment("there", there, there, healths[1], 1.0),
+    ]
+    line = Balancing("a", places)
+    healths[1].rests_until_s = math.inf
+    for _ in range(FAILURES_BEFORE_REST):
+        healths[0].fail()
+
+    async def answer() -> str:
+        async with line.open(CALL) as reply:
+            return "".join([delta.text async for delta in reply])
+
+    async with AsyncExitStack() as held:
+        if ends == "client leaves the line":
+            await held.enter_async_context(here.open(CALL))
+        healths[0].rests_until_s = 0.0
+        probe = asyncio.create_task(answer())
+        await until(lambda: probe.done() or here.queued)
+        probe.cancel()
+        await asyncio.wait([probe])
+        assert healths[0].circuit == "half_open"
+    assert await answer() == "Well."
 
 
 async def test_retries_are_a_share_of_the_calls():

@@ -1,13 +1,17 @@
 """Equal requests of one team are answered once and paid once; nobody else gets the answer."""
 
 import asyncio
+import json
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
 from serving.accounts.account_policy import AccountPolicy
+from serving.accounts.caller import ANYBODY
 from serving.accounts.windows import team_subject
+from serving.api.dialects.chat import ChatDialect
+from serving.api.resolve import resolve
 from serving.database.address import Address
 from tests.serving.api.keyed import Keyed, keyed
 from tests.serving.api.served import ASK, Json, parsed, said, scripted, served, team
@@ -82,6 +86,16 @@ async def test_only_what_is_equal_in_every_field_and_asks_for_it_is_answered_so(
         for _ in range(2):  # an answer is kept without them
             assert "cached_from" not in (await api.ok({"logprobs": True}))["podium"]
         assert "cached_from" not in (await api.post({}, "/v1/plans")).json()["podium"]
+
+
+async def test_who_is_given_an_answer_again_stands_in_no_line_while_it_is_read() -> None:
+    async with served(team(**CACHED)) as api:
+        await api.ok()
+        one = resolve(ChatDialect().parse(json.dumps(ASK).encode()), api.service.pool)
+        opened = api.service.run(one.task, one.team, "wf_again", {}, ANYBODY, of_cache=True)
+        async with opened as run:
+            assert run.record.cached_from
+            assert api.service.pool.limiters["conductor"]._coming == {}
 
 
 async def test_nothing_is_kept_unless_the_settings_say_so() -> None:
