@@ -94,9 +94,7 @@ class AccountLedger:
         if price is not None and not price.most(Usage(input_tokens, max_output_tokens)):
             nothing, tokens = Decimal(0), input_tokens + max_output_tokens
             request = self._request(price, nothing, what)
-            yield AccountHold(
-                nothing, tokens, max_output_tokens, request=request, price=price, is_held=False
-            )
+            yield AccountHold(nothing, tokens, max_output_tokens, request=request, price=price, is_held=False)
             return
         hold = await self._reserve(price, input_tokens, max_output_tokens, what)
         self._open += 1
