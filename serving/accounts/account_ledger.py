@@ -34,14 +34,19 @@ class AccountHold(Hold):
     """A hold that the store knows, too.
 
     Args:
-        request: what it is there; None: the call costs nothing, and the store is not asked.
+        request: what it is there.
         price: of the worker.
-        is_held: False: the store was away, and the call goes on all the same.
+        is_held: False: the store does not have it, since the call costs nothing or the store was away.
     """
 
     request: HoldRequest | None = None
     price: Price | None = None
     is_held: bool = True
+
+    @property
+    def is_free(self) -> bool:
+        """Whether the call costs nothing by its worker's price."""
+        return self.price is not None and not self.cost_usd
 
 
 class AccountLedger:
@@ -87,7 +92,9 @@ class AccountLedger:
         """
         self._calls += 1
         if price is not None and not price.most(Usage(input_tokens, max_output_tokens)):
-            yield AccountHold(Decimal(0), input_tokens + max_output_tokens, max_output_tokens)
+            nothing, tokens = Decimal(0), input_tokens + max_output_tokens
+            request = self._request(price, nothing, what)
+            yield AccountHold(nothing, tokens, max_output_tokens, request=request, price=price, is_held=False)
             return
         hold = await self._reserve(price, input_tokens, max_output_tokens, what)
         self._open += 1
@@ -101,14 +108,20 @@ class AccountLedger:
     async def settle(
         self, hold: Hold, cost_usd: Decimal | None, usage: Usage | None, *, is_bound: bool = False
     ) -> None:
-        """See `Ledger.settle`. It is written soon, not now."""
+        """See `Ledger.settle`. It is written soon, not now; a call that cost nothing, as was expected, is not.
+
+        What the server of a free worker says that a call cost is entered, past any budget: nothing was held for it.
+        """
         hold.settled = True
         if not isinstance(hold, AccountHold) or hold.request is None:
+            return
+        cost = _pico(cost_usd)
+        if hold.is_free and not cost:
             return
         known = usage if usage is not None and usage.is_possible else None
         bill = Bill(
             hold.request.id,
-            _pico(cost_usd),
+            cost,
             time.time_ns() // 1000,
             known and known.input_tokens,
             known and known.output_tokens,

@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 
 from conductor.errors import StoreUnavailable
 from conductor.model.reply import FinishReason
@@ -98,7 +99,10 @@ class AnswerCache:
             return None
         if cache.teams is not None and account.team_id not in cache.teams:
             return None
-        return _owner(account), hash_task(task, self._of(settings))
+        words = replace(
+            task, echo={}
+        )  # a kept answer is given in a run of the asker's own, which repeats its request
+        return _owner(account), hash_task(words, self._of(settings))
 
     def _of(self, settings: Settings) -> str:
         """What stands for `settings`: with others, the same task may be answered in another way."""

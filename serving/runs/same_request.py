@@ -1,4 +1,4 @@
-"""When two requests ask the same, and when the first one cost something. Knows neither who asks nor what is kept."""
+"""When two requests ask the same, and when the first one cost something. Knows neither whose key asks nor what is kept."""
 
 import hashlib
 import json
@@ -10,13 +10,14 @@ from conductor.run.task import Task
 
 
 def hash_task(task: Task, settings: str = "") -> str:
-    """The same for tasks that ask the same: whether the answer is streamed makes no difference, nor what it repeats.
+    """The same for tasks that ask the same. Whether the answer is streamed makes no difference; what it repeats of the
+    request does, such as whose it is and which conversation it belongs to.
 
     Args:
         task: what is asked.
         settings: what stands for those by which it is answered; empty: they make no difference.
     """
-    content = codec.dump(replace(task, stream=True, echo={}, left_out=()))
+    content = codec.dump(replace(task, stream=True, left_out=()))
     words = json.dumps([settings, content] if settings else content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(words.encode("utf-8", "surrogatepass")).hexdigest()
 

@@ -277,12 +277,13 @@ def fault(faults: ErrorMapper, exc: errors.APIError | errors.ContinuationInterru
     )
     given = cast(Mapping[str, str], getattr(response, "headers", None) or {})
     headers = {key.lower(): value for key, value in given.items()}
-    delay_s = _retry_delay_s(details)
+    delay_s = _in_details(details, "retryDelay")
     if delay_s is not None:
-        headers.setdefault("retry-after", delay_s)
-    code = cast(object, exc.code)  # whatever the body says
-    status = code if isinstance(code, int) else 500
-    return faults.by_status(status, str(exc.message or exc.status), headers, str(exc.status or ""))
+        headers.setdefault("retry-after", delay_s.removesuffix("s"))
+    number = cast(object, exc.code)  # whatever the body says
+    status = number if isinstance(number, int) else 500
+    code = " ".join(filter(None, (_in_details(details, "reason"), str(exc.status or ""))))
+    return faults.by_status(status, str(exc.message or exc.status), headers, code)
 
 
 async def _remember(response: httpx2.Response) -> None:
@@ -321,14 +322,16 @@ def _part(part: Text | Image | File) -> dict[str, object]:
     return {"inline_data": {"mime_type": media_type, "data": base64.b64decode(data)}}
 
 
-def _retry_delay_s(details: object) -> str | None:
-    """The seconds of a `google.rpc.RetryInfo`, such as `34.07` for `"34.07s"`."""
+def _in_details(details: object, name: str) -> str | None:
+    """A field of an error's details, such as `34.07s`, the `retryDelay` of a `google.rpc.RetryInfo`, or
+    `API_KEY_INVALID`, the `reason` of a `google.rpc.ErrorInfo`.
+    """
     if not isinstance(details, Mapping):
         return None
     error: object = cast(Mapping[str, object], details).get("error")
     infos: object = cast(Mapping[str, object], error).get("details") if isinstance(error, Mapping) else None
     for info in cast(list[object], infos) if isinstance(infos, list) else []:
-        delay = cast(Mapping[str, object], info).get("retryDelay") if isinstance(info, Mapping) else None
-        if isinstance(delay, str):
-            return delay.removesuffix("s")
+        found = cast(Mapping[str, object], info).get(name) if isinstance(info, Mapping) else None
+        if isinstance(found, str):
+            return found
     return None

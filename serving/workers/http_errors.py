@@ -12,10 +12,11 @@ import json
 import math
 import re
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Container, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
+from typing import Literal
 
 import aiohttp
 import anyio
@@ -49,18 +50,40 @@ GARBLED = (ValueError, TypeError, AttributeError, KeyError)
 should be: `json.JSONDecodeError`, `UnicodeDecodeError` and pydantic's `ValidationError` are `ValueError`s.
 """
 
-_TOO_LONG = re.compile(
-    r"context[ _-]?(length|window|size|limit)|maximum (context|model|input|prompt) length|max_model_len"
-    r"|(prompt|input|request|message)s? (is|are) too (long|large)|too many (input )?tokens"
-    r"|token count .{0,40}exceeds|exceeds? .{0,40}(tokens allowed|token limit)",
-    re.IGNORECASE,
-)
 _LOOKS_LIKE_A_KEY = re.compile(r"\b(?:sk|pk|gsk|xai|key)-[\w*.-]{6,}|\bAIza[\w*-]{6,}|(?<=Bearer )\S+")
-_FILTERED = re.compile(
-    r"content[ _]?filter|content_policy_violation|ResponsibleAIPolicyViolation|content management policy",
-    re.IGNORECASE,
-)
 _OUT_OF_MONEY = re.compile(r"insufficient_quota|billing|spend_limit")
+
+Meaning = Literal["too long", "filtered", "this call", "bad key"]
+_WORDS: tuple[tuple[Meaning, Container[int], str], ...] = (
+    (
+        "too long",
+        (400, 422),
+        (
+            r"context[ _-]?(length|window|size|limit)|maximum (context|model|input|prompt) length|max_model_len"
+            r"|(prompt|input|request|message)s? (is|are) too (long|large)|too many (input )?tokens"
+            r"|token count .{0,40}exceeds|exceeds? .{0,40}(tokens allowed|token limit)"
+        ),
+    ),
+    # OpenAI: alone it is more than may be sent in a minute
+    ("too long", (429,), r"request too large"),
+    (
+        "filtered",
+        range(400, 500),
+        r"content[ _]?filter|content_policy_violation|ResponsibleAIPolicyViolation|content management policy",
+    ),
+    # OpenRouter's moderation and guardrails, and xAI
+    ("filtered", (403,), r"moderation|flagged|guardrail|prompt injection|violates usage guidelines"),
+    # OpenRouter: less credit than this call may take, and nobody who has the model with tools or with pictures
+    ("this call", (402,), r"fewer max_tokens|prompt tokens limit exceeded"),
+    ("this call", (404,), r"no endpoints found that"),
+    # Gemini and xAI, which say 400. Only as their first words: what a client wrote is quoted further on
+    ("bad key", (400,), r"^API_KEY_INVALID INVALID_ARGUMENT$"),
+    ("bad key", (400,), r"^(incorrect|invalid) API key|^API key (not valid|not found|expired)"),
+    ("bad key", (403,), r"api[ _-]?key"),
+)
+"""What a status means where the provider's code or its words are these; the first that fits. Anything a client can put
+into a provider's words, such as the name of an argument, must not be read here as a fault of every call.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +188,8 @@ class ErrorMapper:
                 f"{self.address} sends its callers elsewhere ({status}, to {where}), and a prompt and a key are not sent after"
                 " it: set base_url to where the API is."
             )
-        wait_s = retry_after_s(headers)
-        if status == 413 or (status in (400, 422) and (_TOO_LONG.search(code) or _TOO_LONG.search(text))):
+        wait_s, meaning = retry_after_s(headers), _meaning(status, text, code)
+        if status == 413 or meaning == "too long":
             message = f"{self.worker} cannot hold this prompt and its answer: shorten them."
             return ContextOverflow(message, worker=self.worker, detail=said)
         if status == 429 and _OUT_OF_MONEY.search(code):
@@ -181,10 +204,10 @@ class ErrorMapper:
         if status >= 500 or status in (408, 409, 425, 499):
             message = f"{self.worker} failed on its provider's side. Try again."
             return WorkerUnavailable(message, worker=self.worker, detail=said)
-        if status < 500 and (_FILTERED.search(code) or (status == 400 and _FILTERED.search(text))):
+        if meaning == "filtered":
             message = f"{self.worker}'s provider has a content filter that stopped this prompt: change it."
             return ContentFiltered(message, worker=self.worker, detail=said)
-        advice = self._advice(status, text)
+        advice = self._advice(status, meaning)
         if advice is not None:
             return self._config_error(f"{advice} {said}")
         return WorkerRefused(
@@ -202,9 +225,11 @@ class ErrorMapper:
             detail=detail,
         )
 
-    def _advice(self, status: int, text: str) -> str | None:
+    def _advice(self, status: int, meaning: Meaning | None) -> str | None:
         """What the operator can do where every call would be refused; None where it is this call."""
-        if status == 401 or re.search(r"api[ _-]?key", text, re.IGNORECASE):
+        if meaning == "this call":
+            return None
+        if status == 401 or meaning == "bad key":
             return f"Check its key (settings: api_key_env, mostly {self.key_env})."
         if status == 402:
             return "Check the account's plan and credit."
@@ -229,6 +254,14 @@ class ErrorMapper:
             raise self.unreachable(exc) from exc
         except GARBLED as exc:
             raise self.garble_error() from exc
+
+
+def _meaning(status: int, text: str, code: str) -> Meaning | None:
+    """What the provider says beside the status, where that changes what the status means."""
+    for meaning, statuses, words in _WORDS:
+        if status in statuses and any(re.search(words, said, re.IGNORECASE) for said in (code, text)):
+            return meaning
+    return None
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:

@@ -21,7 +21,7 @@ its typed way to that client takes half a millisecond of CPU (decision 0010).
 from collections.abc import AsyncGenerator, Generator
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import httpx2
 import msgspec
@@ -341,7 +341,9 @@ class OpenAIWorker:
             content: Any = response.json()
         except ValueError:
             content = response.text.strip()
-        error = fields(content).get("error", content)
+        is_list = isinstance(content, list) and bool(content)  # from Gemini's endpoint for OpenAI's clients
+        told = cast(object, content[0] if is_list else content)
+        error = fields(told).get("error", told)
         return self._faults.by_status(
             response.status_code, error_text(error), response.headers, error_code(error)
         )

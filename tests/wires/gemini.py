@@ -3,7 +3,7 @@
 Source: https://ai.google.dev/api/generate-content#v1beta.GenerateContentResponse (chunks, each with a
 running usageMetadata), https://ai.google.dev/gemini-api/docs/troubleshooting (errors, in the shape of
 google.rpc.Status). `extra={"block": "SAFETY"}` blocks the prompt; `extra={"retry_delay": "3s"}` adds a
-RetryInfo to an error.
+RetryInfo to an error, `extra={"reason": "API_KEY_INVALID"}` an ErrorInfo.
 """
 
 import json
@@ -56,6 +56,9 @@ class GeminiWire:
 
 def _error(answer: Answer, code: int) -> dict[str, object]:
     error: dict[str, object] = {"code": code, "message": answer.error, "status": STATUS.get(code, "UNKNOWN")}
+    if "reason" in answer.extra:
+        info = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": answer.extra["reason"]}
+        error["details"] = [info]
     if "retry_delay" in answer.extra:
         info = {
             "@type": "type.googleapis.com/google.rpc.RetryInfo",

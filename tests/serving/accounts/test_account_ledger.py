@@ -190,6 +190,19 @@ async def test_a_call_that_costs_nothing_does_not_ask_the_store() -> None:
             raise AssertionError("its spending would be known to nobody")
 
 
+async def test_what_a_free_workers_server_says_that_a_call_cost_is_entered_past_any_budget(
+    ledgers: Ledgers,
+) -> None:
+    await ledgers.set_caps(100)
+    ledger = drawn_on(ledgers)
+    for cost_usd in (Decimal(0), *ABSURD, 250 * CENT):
+        async with ledger.hold(FREE, 100, 200, "own") as hold:
+            await ledger.settle(hold, cost_usd, Usage(100, 50))
+    async with ledger.hold(FREE, 100, 200, "own"):
+        assert await settled(ledgers) == (250, 0)
+    assert await ledgers.entries() == [("call", 250, 1, 1)]
+
+
 async def test_while_the_store_is_away_calls_can_go_on_and_are_entered_when_it_is_back(
     ledgers: Ledgers, store_address: Address
 ) -> None:

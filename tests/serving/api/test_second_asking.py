@@ -40,13 +40,20 @@ async def post(api: Served, path: str, **more: Any) -> httpx2.Response:
     return await api.http.post(path, json=BODIES[path] | more)
 
 
-async def read_and_leave(api: Served, path: str) -> str:
+async def read_and_leave(api: Served, path: str, **more: Any) -> str:
     """Read until the answer has begun, and close the connection; the run's id."""
-    async with api.http.stream("POST", path, json=BODIES[path] | {"stream": True}) as answer:
+    async with api.http.stream("POST", path, json=BODIES[path] | {"stream": True} | more) as answer:
         async for line in answer.aiter_lines():
             if "one" in line:
                 break
         return str(answer.headers["x-podium-workflow-id"])
+
+
+async def until_joined(router: Replica, run_id: str) -> None:
+    """Wait until the same request joins the run: that is written when its router sees that the client is gone."""
+    async with asyncio.timeout(10):
+        while not await router.rows("SELECT 1 FROM cached_answer WHERE run_id = :id", id=run_id):
+            await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("path", BODIES)
@@ -134,11 +141,7 @@ async def test_an_answer_that_was_cut_off_is_told_whole_to_the_same_request_and_
     async with replicas(store_address, two_steps(WORDS)) as (one, other):
         id = await read_and_leave(one.api, path)
         assert one.api.service.running == 1, "it goes on"
-        async with asyncio.timeout(
-            10
-        ):  # that it may be joined is written when its router sees that the client is gone
-            while not await one.rows("SELECT 1 FROM cached_answer WHERE run_id = :id", id=id):
-                await asyncio.sleep(0.01)
+        await until_joined(one, id)
         again = await post(other.api, path)
         assert (again.status_code, again.headers["x-podium-workflow-id"]) == (200, id)
         assert WORDS in again.text
@@ -147,6 +150,44 @@ async def test_an_answer_that_was_cut_off_is_told_whole_to_the_same_request_and_
             while (await post(one.api, path)).headers["x-podium-workflow-id"] == id:
                 pass
         assert calls(one, other) == [2, 2]
+
+
+ASKERS = ("metadata", "user", "safety_identifier", "conversation", "previous_response_id", "store")
+
+
+@pytest.mark.parametrize("field", ASKERS)
+async def test_the_same_words_of_another_user_or_conversation_are_a_run_of_their_own(
+    store_address: Address, field: str
+) -> None:
+    earlier = ("Before.", "Before.") if field == "previous_response_id" else ()
+    async with replicas(store_address, two_steps(*earlier, WORDS), n=1) as (one,):
+        anns, bobs = [await said_by(name, field, one.api) for name in ("ann", "bob")]
+        id = await read_and_leave(one.api, "/v1/responses", **anns)
+        await until_joined(one, id)
+        answer = await post(one.api, "/v1/responses", **bobs)
+        assert answer.headers["x-podium-workflow-id"] != id
+        shown, sent = answer.json()[field], bobs[field]
+        assert shown == ({"id": sent} if field == "conversation" else sent)
+        if field == "conversation":
+            assert WORDS in (await one.api.http.get(f"/v1/conversations/{sent}/items")).text
+        else:
+            again = await post(one.api, "/v1/responses", **anns)
+            assert again.headers["x-podium-workflow-id"] == id
+
+
+async def said_by(name: str, field: str, api: Served) -> Json:
+    """What a request of that user has in `field`."""
+    match field:
+        case "metadata":
+            return {field: {"user": name}}
+        case "conversation":
+            return {field: (await api.http.post("/v1/conversations", json={})).json()["id"]}
+        case "previous_response_id":
+            return {field: (await post(api, "/v1/responses", metadata={"user": name})).json()["id"]}
+        case "store":
+            return {field: name == "ann"}
+        case _:
+            return {field: name}
 
 
 async def test_a_run_goes_on_without_its_client_only_where_that_is_set(store_address: Address) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from conductor.errors import ContentFiltered, WorkerError, WorkerUnavailable
+from conductor.errors import ContentFiltered, ContextOverflow, WorkerError, WorkerRefused, WorkerUnavailable
 from conductor.model.call import Call
 from conductor.model.messages import Message
 from conductor.model.reply import Reply
@@ -359,6 +359,41 @@ async def test_a_content_filter_is_routed_around_or_told(rule: str):
                 await ask(own)
             assert not script(own, "b").calls
         await until(lambda: own.health["a"].circuit == "closed", "a filter is no outage")
+        await own.aclose()
+
+
+ONE_CALLS_FAULT = {
+    "an argument called api_key": (WorkerRefused, Answer(
+        status=400, error="Invalid schema for function 'login': In context=('properties', 'api_key'), 'strin' is not valid.")),
+    "an argument whose value begins so": (WorkerRefused, Answer(
+        status=400, error="Invalid value: 'API key not valid'. Supported values are: 'auto' and 'none'.")),
+    "OpenRouter's moderation": (ContentFiltered, Answer(
+        status=403, error="Your chosen model requires moderation and your input was flagged")),
+    "OpenRouter's guardrail": (ContentFiltered, Answer(
+        status=403, error="Request blocked: prompt injection patterns detected")),
+    "xAI's safety check": (ContentFiltered, Answer(
+        status=403, error="Content violates usage guidelines. Team: t, API key ID: k, Failed check: SAFETY_CHECK_TYPE_BIO")),
+    "more than the credit": (WorkerRefused, Answer(
+        status=402, error="This request requires more credits, or fewer max_tokens. You requested up to 65536 tokens.")),
+    "tools that nobody has": (WorkerRefused, Answer(status=404, error="No endpoints found that support tool use.")),
+    "more than may be sent in a minute": (ContextOverflow, Answer(
+        status=429, error_code="rate_limit_exceeded", headers={"retry-after": "60"}, extra={"type": "tokens"},
+        error="Request too large for gpt-4o on tokens per min (TPM): Limit 30000, Requested 50000.")),
+}  # fmt: skip
+"""How a provider refuses what one client sent."""
+
+
+@pytest.mark.parametrize(("error", "answer"), ONE_CALLS_FAULT.values(), ids=ONE_CALLS_FAULT.keys())
+async def test_what_one_client_sent_closes_a_worker_to_nobody(error: type[WorkerError], answer: Answer):
+    async with serving(OpenAIWire()) as upstream:
+        upstream.respond = lambda _: answer
+        own = pool(api(upstream.url, adaptive_concurrency=True, max_concurrency=64))
+        for n in range(1, 6):
+            with pytest.raises(WorkerError) as caught:
+                await ask(own)
+            assert (type(caught.value), len(upstream.requests)) == (error, n), "it is not tried again"
+        assert (own.health["a"].circuit, own.health["a"].rest_s) == ("closed", 0)
+        assert own.limiters["a"].n_slots == 64
         await own.aclose()
 
 

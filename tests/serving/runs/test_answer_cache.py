@@ -98,6 +98,21 @@ async def test_who_is_given_an_answer_again_stands_in_no_line_while_it_is_read()
             assert api.service.pool.limiters["conductor"]._coming == {}
 
 
+async def test_who_asks_and_in_which_conversation_makes_no_difference_and_each_is_told_its_own() -> None:
+    async with served(team() | CACHED) as api:
+        for name in ("ann", "bob"):
+            conversation = (await api.http.post("/v1/conversations", json={})).json()["id"]
+            body = {
+                "model": "mini",
+                "input": "Why?",
+                "metadata": {"user": name},
+                "conversation": conversation,
+            }
+            shown = (await api.http.post("/v1/responses", json=body)).json()
+            assert ("cached_from" in shown["podium"]) == (name == "bob")
+            assert (shown["metadata"], shown["conversation"]) == ({"user": name}, {"id": conversation})
+
+
 async def test_nothing_is_kept_unless_the_settings_say_so() -> None:
     async with served(team()) as api:
         assert ["cached_from" in (await api.ok())["podium"] for _ in range(2)] == [False, False]

@@ -156,12 +156,25 @@ async def test_the_time_to_come_back_is_read_from_the_body_too():
 
 
 async def test_a_bad_key_is_a_400_here_and_still_says_so():
-    told = "API key not valid. Please pass a valid API key."
+    bad_key = [
+        Answer(status=400, error="API key not valid. Please pass a valid API key."),
+        Answer(status=400, error="Renew it.", extra={"reason": "API_KEY_INVALID"}),
+    ]
+    async with serving(GeminiWire(), *bad_key) as server:
+        for _ in bad_key:
+            with pytest.raises(WorkerRefused) as caught:
+                await ask(server)
+            assert "GEMINI_API_KEY" in caught.value.detail
+            assert caught.value.every_call
+
+
+async def test_a_400_that_quotes_what_a_client_called_api_key_says_nothing_of_the_key():
+    told = "* GenerateContentRequest.tools[0].function_declarations[0].parameters.properties[api_key_invalid].type: must be specified"
     async with serving(GeminiWire(), Answer(status=400, error=told)) as server:
         with pytest.raises(WorkerRefused) as caught:
             await ask(server)
-    assert "GEMINI_API_KEY" in caught.value.detail
-    assert caught.value.every_call
+    assert "GEMINI_API_KEY" not in caught.value.detail
+    assert not caught.value.every_call
 
 
 @pytest.mark.parametrize(

@@ -163,6 +163,24 @@ async def test_an_account_without_credit_is_refused_and_not_busy():
 
 
 @pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(status=401, error="Incorrect API key provided: sk-***."),
+        Answer(status=403, error="Your API key was reported as leaked. Please use another API key."),
+        Answer(status=400, body=b'{"code": "Client specified an invalid argument", "error": "Incorrect API key provided: na***ys."}'),
+        Answer(status=400, body=b'[{"error": {"code": 400, "message": "API key not valid. Please pass a valid API key."}}]'),
+    ],
+    ids=["OpenAI", "Gemini", "xAI", "Gemini for OpenAI clients"],
+)  # fmt: skip
+async def test_a_bad_key_is_known_by_how_each_provider_says_it(answer: Answer):
+    async with serving(OpenAIWire(), answer) as server:
+        with pytest.raises(WorkerRefused) as caught:
+            await ask(server)
+    assert "Check its key" in caught.value.detail
+    assert caught.value.every_call
+
+
+@pytest.mark.parametrize(
     ("code", "kind", "error"),
     [
         ("context_length_exceeded", "invalid_request_error", ContextOverflow),
