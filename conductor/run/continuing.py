@@ -23,7 +23,7 @@ CONTINUATIONS = 2
 """So often an answer goes on after it broke off."""
 BYTES_PER_TOKEN = 4
 """Of an answer whose tokens nobody counted."""
-REPEATED_CHARS = 280
+REPEATED_CHARS = 1000
 """So much of the end a model may be asked to repeat, so that it is seen where it goes on; a token has a byte at least."""
 MARK_TOKENS = 16
 """Of the mark before it."""

@@ -3,15 +3,18 @@
 A model that is asked to go on drops blanks, begins its sentence again, or answers from the start, and at a seam
 without overlap nobody can tell `four` from ` four`. So it is asked to begin with a mark and with the last words that are
 there, the anchor: where these come exactly, what follows them is the rest. The mark says that they are a repetition, and
-not the next of two equal lines. Knows texts; does not know who says them.
+not the next of two equal lines. It begins with the anchor or before it, so an anchor that stands in one place only says
+how much of it is repetition; where that is open, nothing is taken. Knows texts; does not know who says them.
 """
 
 MARK = "[continued]"
 
 LEAST_CHARS = 24
 """Of an anchor: about four words."""
-MOST_CHARS = 240
-"""It grows to this where its words occur before, so that it is found in one place only."""
+MOST_CHARS = 960
+"""It grows to this where its words occur before, so that it is found in one place only: a table of equal rows. It is
+said again, and paid: about 240 tokens.
+"""
 WHOLE_CHARS = 80
 """Of an answer that comes whole once more, without a mark: a shorter one may be the next of equal words."""
 WORD_CHARS = 40
@@ -23,14 +26,13 @@ class NotContinued(ValueError):
 
 
 def anchor_of(prefix: str) -> str:
-    """The last words of `prefix`, which stand nowhere else in it where that can be had; without blanks at its end."""
-    whole = prefix.rstrip()
-    for length in range(LEAST_CHARS, MOST_CHARS, LEAST_CHARS):
-        begin = _word_begin(whole, len(whole) - length)
-        anchor = whole[begin:]
-        if begin == 0 or whole.find(anchor) == begin:
-            return anchor.lstrip()
-    return whole[_word_begin(whole, len(whole) - MOST_CHARS) :].lstrip()
+    """The last words of `prefix`, which stand nowhere else in it where that can be had; without blanks around them."""
+    whole, anchor = prefix.rstrip(), ""
+    for length in range(LEAST_CHARS, MOST_CHARS + 1, LEAST_CHARS):
+        anchor = whole[_word_begin(whole, len(whole) - length) :].lstrip()
+        if whole.find(anchor) == len(whole) - len(anchor):
+            break
+    return anchor
 
 
 def _word_begin(text: str, at: int) -> int:
@@ -72,7 +74,7 @@ class Seam:
             is_last: nothing comes after it.
 
         Raises:
-            NotContinued: it begins with something else.
+            NotContinued: it begins with something else, or what is new in it cannot be told.
         """
         self._held += text
         new = self._find_new(is_last=is_last)
@@ -105,7 +107,26 @@ class Seam:
         end = at + len(self.anchor)
         if not self._whole.endswith(said[:end]):
             raise NotContinued("Something else stands before the last words that were there.")
-        return self._after_blanks(said[end:], is_last=is_last)
+        longer = self._longer_end(said, end)
+        if longer is None:
+            return self._after_blanks(said[end:], is_last=is_last)
+        if is_last or longer <= len(said):
+            raise NotContinued("It may go on from more than one place.")
+        return None
+
+    def _longer_end(self, said: str, end: int) -> int | None:
+        """The length of the next longer end of what is there that `said` begins with, or may still begin with; none
+        where the anchor stands in one place only.
+
+        Args:
+            said: it begins with the last `end` characters of what is there.
+            end: see `said`.
+        """
+        at = len(self._whole) - end
+        while (at := self._whole.rfind(said[:end], 0, at + end - 1)) >= 0:
+            if self._whole.startswith(said[: len(self._whole) - at], at):
+                return len(self._whole) - at
+        return None
 
     def _after_blanks(self, rest: str, *, is_last: bool) -> str | None:
         """`rest` without the blanks that are there already."""

@@ -8,12 +8,30 @@ from hypothesis import strategies as st
 
 from conductor.model.call import Call, Sampling
 from conductor.run.continuing import Shown
-from serving.layers.seam import MARK, NotContinued, Seam, anchor_of, drop_blanks
+from serving.layers.seam import MARK, MOST_CHARS, NotContinued, Seam, anchor_of, drop_blanks
 from tests.serving.play_seams import WAYS, play
 
 TEXTS = st.text(st.sampled_from("ab \n.é日"), min_size=1, max_size=400).filter(
     lambda text: bool(text.strip())
 )
+
+UNIT_CHARS = 60
+UNITS = st.text(st.sampled_from("ab |\n.é日"), min_size=10, max_size=UNIT_CHARS).filter(
+    lambda unit: bool(unit.strip())
+)
+
+
+@st.composite
+def repetitive_answers(draw: st.DrawFn) -> tuple[str, str]:
+    """What is there of an answer that says the same again and again, and its rest. For some no anchor is long enough."""
+    unit, end = draw(UNITS), draw(st.sampled_from(["", ".", "Total: 0"]))
+    whole = draw(st.sampled_from(["", "Rows:\n"])) + unit * draw(st.integers(20, 60)) + end
+    cut = draw(st.integers(len(whole) // 4, len(whole)))
+    return whole[:cut], whole[cut:]
+
+
+def stands_once(anchor: str, prefix: str) -> bool:
+    return prefix.find(anchor) == len(prefix.rstrip()) - len(anchor)
 
 
 def feed(seam: Seam, text: str, size: int) -> str:
@@ -50,7 +68,49 @@ def test_whatever_is_said_what_is_kept_of_it_came_right_after_words_that_were_th
     assert mark or before == prefix.strip()
 
 
-@given(TEXTS)
+@given(repetitive_answers(), st.floats(0, 1), st.integers(1, 50))
+def test_from_wherever_a_repetitive_answer_is_said_again_what_is_kept_is_its_rest(
+    cut: tuple[str, str], before: float, size: int
+):
+    prefix, rest = cut
+    seam = Seam(prefix)
+    end = prefix.rstrip()
+    begin = round((len(end) - len(seam.anchor)) * before)  # the anchor, or all of it, or anything between
+    try:
+        new = feed(seam, f"{MARK} {(prefix + rest)[begin:]}", size)
+    except NotContinued:
+        assert not stands_once(seam.anchor, prefix)
+        return
+    assert new == rest or not rest.strip()
+
+
+@given(repetitive_answers())
+def test_an_anchor_grows_until_it_stands_in_one_place(cut: tuple[str, str]):
+    anchor = anchor_of(cut[0])
+    assert stands_once(anchor, cut[0]) or len(anchor) > MOST_CHARS - UNIT_CHARS
+
+
+ROW = "| 0.00 | 0.00 | 0.00 | 0.00 |\n"
+
+
+@pytest.mark.parametrize("is_all", [False, True])
+def test_a_table_of_equal_rows_goes_on_from_its_last_words_and_from_its_first(is_all: bool):
+    prefix, rest = ROW * 20 + "| 0.00 | 0.", f"00 | 0.00 | 0.00 |\n{ROW}Total: 0\n"
+    seam = Seam(prefix)
+    again = prefix if is_all else seam.anchor
+    assert feed(seam, f"{MARK} {again}{rest}", 7) == rest
+
+
+def test_a_table_that_no_anchor_is_long_enough_for_goes_on_where_only_one_row_fits():
+    prefix = ROW * 60 + "| 0.00 | 0."
+    rest = "00 | 1.00 | 0.00 |\n"
+    assert feed(Seam(prefix), f"{MARK} {anchor_of(prefix)}{rest}", 7) == rest
+    for said in (prefix + rest, anchor_of(prefix) + "00 | 0.00 | 0.00 |\n" + ROW, prefix[:-100]):
+        with pytest.raises(NotContinued):
+            feed(Seam(prefix), f"{MARK} {said}", 7)
+
+
+@given(TEXTS | repetitive_answers().map(lambda cut: cut[0]))
 def test_a_call_has_room_for_what_is_to_be_repeated(prefix: str):
     call = Shown(prefix, breaks=1).continue_call(Call((), Sampling(max_output_tokens=100)))
     assert call.rest_tokens == 100
