@@ -133,7 +133,8 @@ async def _settle(
         if given is not None:
             _check_request(record, answer)
             policies = caller.policies
-            run = await service.resume(answer.run_id, given, headers, policies, request_id)
+            priority = record.task.priority
+            run = await service.resume(answer.run_id, given, headers, policies, request_id, priority)
             if run is not None:
                 return run
         elif (found := _segment_of(record, answer)) is not None:

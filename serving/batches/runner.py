@@ -24,6 +24,7 @@ from serving.batches.lines import Line, join_results, line_of_answer, line_of_re
 from serving.batches.model import Batch, File, LineResult, Status
 from serving.batches.store import BatchStore
 from serving.errors import row
+from serving.runs.admission import room_for_batch
 from serving.runs.rows import now_us
 from serving.runs.service import Service
 from serving.settings.sections import BatchSettings
@@ -192,9 +193,9 @@ class Batches:
 
     def enter(self) -> bool:
         """Take a place for a line, where there is room for one."""
-        settings, service = self.settings, self._service
-        most = max(1, int(service.pool.settings.limits.max_running * settings.room))
-        if self._under_way >= settings.lines_at_once or service.running >= most:
+        service = self._service
+        is_full = service.running >= room_for_batch(service.pool)
+        if self._under_way >= self.settings.lines_at_once or is_full:
             return False
         self._under_way += 1
         return True

@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from math import inf
 
 from conductor.errors import Overloaded
+from conductor.model.priority import Priority
 from conductor.run.record import Account
 from conductor.run.task import Task
 from conductor.run.team import Team
@@ -19,21 +20,36 @@ SHARED = 0.9
 """Of the room: beyond it a key with more runs than the others have on average gets no further one."""
 
 
-def check_room(accounts: Iterable[Account], running: int, pool: Pool, account: Account) -> None:
+def room_for_batch(pool: Pool) -> int:
+    """How many runs there may be before one that nobody waits for begins: whoever waits for an answer has the rest."""
+    settings = pool.settings
+    return max(1, int(settings.limits.max_running * settings.batches.room))
+
+
+def check_room(
+    accounts: Iterable[Account], running: int, pool: Pool, account: Account, priority: Priority
+) -> None:
     """Whether there is room for one more run.
 
     Args:
         accounts: of the runs under way.
         running: how many there are.
-        pool: with the limit.
+        pool: with the limits.
         account: who asks.
+        priority: of the run.
 
     Raises:
-        Overloaded: there is none, or the key has its share of it.
+        Overloaded: there is none, or none for what can wait, or the key has its share of it.
     """
     most = pool.settings.limits.max_running
     if running >= most:
         raise Overloaded(f"{running} requests are under way here, and no more are taken. Try again soon.")
+    if priority == "batch" and running >= room_for_batch(pool):
+        message = (
+            f"{running} requests are under way here, and the places left are for those that somebody waits for. "
+            "Try again later, or without `service_tier: flex`."
+        )
+        raise Overloaded(message)
     if not account.key_id or running < SHARED * most:
         return
     of_keys = Counter(each.key_id for each in accounts)

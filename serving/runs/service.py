@@ -1,11 +1,13 @@
 """What the routes share: the pool of the moment, the runs under way, the records of those before."""
 
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
+from itertools import chain
 
 from conductor.errors import PodiumError, UnknownName, quote
+from conductor.model.priority import Priority
 from conductor.run.event_log import Journal
 from conductor.run.ledger import Ledger
 from conductor.run.lifecycle import open_run
@@ -84,6 +86,8 @@ class Service:
         self.store.on_orphan = self.continuing.take_over
         self.store.on_stop_waiting = self._report  # else no log and no metric would know of it
         self._ledgers, self._running = ledgers, dict[str, Run]()
+        self._entering = dict[str, Account]()
+        """Whose runs have a place and are not under way yet."""
         self.conductor_health, self.guesses, self.readiness = ConductorHealth(), Guesses(pool), Readiness()
         self.refused: str | None = None
         """Why the latest settings were rejected; None if they are in use."""
@@ -144,8 +148,11 @@ class Service:
         Raises:
             Overloaded: there is no room; nothing was run.
         """
-        self._check_room(caller.account)
-        with enter_lines(self.pool, team, task, caller.account, id):
+        account = caller.account
+        with (
+            self._take_place(id, task.priority, account),
+            enter_lines(self.pool, team, task, account, id),
+        ):
             async with self._run(task, team, id, headers, caller, of_cache=of_cache) as run:
                 yield run
 
@@ -207,6 +214,7 @@ class Service:
                         ledger = await self._ledgers.of(account, id) if self._ledgers else None
                         async with open_it(ledger, spans.trace_id(span), journal.note) as run:
                             self._running[id] = run
+                            self._entering.pop(id, None)
                             yield run
                     finally:
                         if run is not None:
@@ -242,15 +250,22 @@ class Service:
             logger.warning("the turn of %s was not added to its conversation: %s", records.record.id, exc)
 
     async def resume(
-        self, id: str, given: Given, headers: dict[str, str], policies: Policies, request_id: str
+        self,
+        id: str,
+        given: Given,
+        headers: dict[str, str],
+        policies: Policies,
+        request_id: str,
+        priority: Priority,
     ) -> Run | None:
         """See `Continuing.resume`. What was taken of the rates for the request of that id is settled with the run.
+        `priority`: the run's.
 
         Raises:
             Overloaded: there is no room; the run waits on.
         """
-        self._check_room()
-        run = await self.continuing.resume(id, given, headers, policies)
+        with self._take_place(id, priority):
+            run = await self.continuing.resume(id, given, headers, policies)
         if run is not None:
             self.rates.pass_on(request_id, id)
             if not self.is_running(id):
@@ -267,9 +282,22 @@ class Service:
         run = self._running.get(id)
         return run.records if run else await self.store.find_waiting(id)
 
-    def _check_room(self, account: Account = NOBODY) -> None:
-        """See `check_room`."""
-        check_room((run.record.account for run in self._running.values()), self.running, self.pool, account)
+    @contextmanager
+    def _take_place(self, id: str, priority: Priority, account: Account = NOBODY) -> Generator[None]:
+        """A place for the run of that id, until the end of the block or until it is under way: a burst that waits for the
+        store is counted too.
+
+        Raises:
+            Overloaded: see `check_room`.
+        """
+        taken = len(self._entering) + self.running
+        under_way = (run.record.account for run in self._running.values())
+        check_room(chain(self._entering.values(), under_way), taken, self.pool, account, priority)
+        self._entering[id] = account
+        try:
+            yield
+        finally:
+            self._entering.pop(id, None)
 
     async def aclose(self) -> None:
         """Leave the runs that outlive this process to another one, and write what is waiting."""

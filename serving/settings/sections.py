@@ -255,8 +255,9 @@ class BatchSettings(Frozen):
     lines_at_once: int = Field(default=8, ge=1)
     """How many lines one router replica runs at once, all batches together."""
     room: float = Field(default=0.5, gt=0, le=1)
-    """A line begins only while fewer than this part of `limits.max_running` is under way, and no call waits for a worker's
-    slot: whoever waits for an answer goes first."""
+    """A line of a batch, or a request with `service_tier: flex`, begins only while fewer than this part of
+    `limits.max_running` is under way: whoever waits for an answer has the rest. Else lines wait, and flex gets 429 with
+    `Retry-After`."""
 
 
 class TelemetrySettings(Frozen):

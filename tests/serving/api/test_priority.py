@@ -1,6 +1,7 @@
 """Who goes first where a worker has one slot, by the official SDKs over real sockets."""
 
 import asyncio
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,39 @@ async def test_who_would_wait_too_long_is_told_when_to_come_back_and_another_key
         asked = texts_of(it.api.worker("a").calls)
         assert "too many" not in asked
         assert asked[-1] == "flex", "nobody waits for it: it waits"
+
+
+HANGING = team(
+    workers=[scripted("a", {"text": "x y", "stall_after_tokens": 1}), scripted("b"), scripted("c")],
+    limits={"max_running": 10},
+)
+
+
+@pytest.mark.parametrize("flooding", [("mine",), ("mine", "other team"), ()], ids=["one", "many", "none"])
+async def test_a_flood_of_flex_leaves_half_the_router_to_those_that_somebody_waits_for(
+    tmp_path: Path, flooding: tuple[str, ...]
+) -> None:
+    async with AsyncExitStack() as stack:
+        if flooding:
+            it = await stack.enter_async_context(keyed(tmp_path, HANGING))
+            api, sdks = it.api, [_sdk(it, who) for who in flooding]
+        else:
+            api = await stack.enter_async_context(served(HANGING))
+            sdks = [api.sdk]
+        flood = [ask(sdk, f"flex {n}", service_tier="flex") for n in range(12 // len(sdks)) for sdk in sdks]
+        try:
+            await until(lambda: sum(each.done() for each in flood) == 7)
+            await until(lambda: api.service.running == 5)
+            refused = next(each.exception() for each in flood if each.done())
+            assert isinstance(refused, openai.RateLimitError)
+            assert (refused.code, refused.response.headers["retry-after"]) == ("overloaded", "1")
+            assert "without `service_tier: flex`" in refused.message
+            flood += [ask(sdks[0], f"one {n}") for n in range(4)]
+            await until(lambda: api.service.running == 9)
+        finally:
+            for each in flood:
+                each.cancel()
+            await asyncio.wait(flood)
 
 
 def _sdk(it: Keyed, who: str) -> openai.AsyncOpenAI:
