@@ -1,6 +1,7 @@
 """Notices that a client takes nothing of its answer. It holds a worker's slot as long as it is waited for."""
 
 import asyncio
+from typing import Any
 
 from starlette.types import Message, Scope, Send
 
@@ -23,7 +24,8 @@ class UnreadTimer:
 
     def __init__(self, scope: Scope, send: Send, limit_s: float) -> None:
         self._send, self._limit_s = send, limit_s
-        self._reader: Reader | None = (scope.get("extensions") or {}).get(READER)
+        extensions: dict[str, Any] = scope.get("extensions") or {}
+        self._reader: Reader | None = extensions.get(READER)
         self._loop = asyncio.get_running_loop()
         self.is_over: asyncio.Future[None] = self._loop.create_future()
         """Done once the time is over."""

@@ -8,6 +8,7 @@ from typing import Any
 import openai
 import pytest
 
+from tests.serving.api.calling_team import calling_team
 from tests.serving.api.keyed import Keyed, keyed
 from tests.serving.api.served import PRICE, scripted, served, team
 from tests.serving.states import until
@@ -111,6 +112,31 @@ async def test_a_flood_of_flex_leaves_half_the_router_to_those_that_somebody_wai
             for each in flood:
                 each.cancel()
             await asyncio.wait(flood)
+
+
+async def test_a_flex_run_that_waited_for_its_tools_waits_on_while_its_share_is_full() -> None:
+    settings: Any = calling_team() | {"limits": {"max_running": 4}}
+    settings["workers"].append(scripted("b", {"text": "x y", "stall_after_tokens": 1}))
+    tools: Any = [{"type": "function", "function": {"name": "clock"}}]
+    messages: Any = [{"role": "user", "content": "When?"}]
+    async with served(settings) as api:
+
+        async def turn() -> Any:
+            return await api.sdk.chat.completions.create(
+                model="a", messages=messages, tools=tools, service_tier="flex"
+            )
+
+        said = (await turn()).choices[0].message
+        call_id = said.tool_calls[0].id
+        messages += [said, {"role": "tool", "tool_call_id": call_id, "content": "noon"}]
+        others = [asyncio.create_task(api.ok({"model": "b"})) for _ in range(2)]
+        await until(lambda: api.service.running == 2)
+        with pytest.raises(openai.RateLimitError):
+            await turn()
+        for each in others:
+            each.cancel()
+        await until(lambda: api.service.running == 0)
+        assert (await turn()).choices[0].message.content == "They gave: noon."
 
 
 def _sdk(it: Keyed, who: str) -> openai.AsyncOpenAI:
