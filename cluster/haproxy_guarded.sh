@@ -13,6 +13,9 @@ set -eu
 config=$3
 metrics_address=${PODIUM_HAPROXY_METRICS_ADDRESS:-127.0.0.1}
 header_s=${PODIUM_HAPROXY_HEADER_S:-10}
+# What the kernel keeps of an answer that is not read, on either side of HAProxy: without a bound tens of MB for each slow client, and
+# a router could not tell who reads slowly from who reads nothing.
+kernel_bytes=131072
 
 # A connection that is served takes two files, and half of one for splicing. With more than this process may open HAProxy does not start.
 wanted=$(sed -n -E 's/^ *maxconn ([0-9]+)$/\1/p' "$config" | head -n 1)
@@ -36,6 +39,9 @@ s/^( *maxconn )[0-9]+\$/\1$most/
 s/^( *stats socket .* mode )666( .*)?\$/\1600\2/
 /^frontend prometheus\$/,/^ *bind /s/^( *bind )[*]?:/\1$metrics_address:/
 /^listen stats\$/,/^ *bind /s/^( *bind )[*]?:/\1$metrics_address:/
+/^global\$/a\\
+    tune.sndbuf.client $kernel_bytes\\
+    tune.rcvbuf.server $kernel_bytes
 /^defaults\$/a\\
     timeout http-request ${header_s}s
 /^frontend http_frontend\$/a\\

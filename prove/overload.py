@@ -2,7 +2,7 @@
 
 Slots are set to a small part of what the router itself was measured to answer, so that it is they that are short. A
 row for each rate: what was answered, how late, what was refused and how, and the router's memory. Then a flood from one
-key beside a modest one from another. Exit 1 where an aim is missed.
+key beside a modest one from another, and a flood that nobody waits for beside requests that somebody waits for. Exit 1 where an aim is missed.
 """
 
 import argparse
@@ -38,7 +38,11 @@ LEAST_GOODPUT, MOST_P99, MOST_GROWTH, LEAST_SHARE = 0.9, 2.0, 1.05, 0.9
 BODY: Json = {"model": "busy", "messages": [{"role": "user", "content": "Why?"}], "stream": True}
 
 
-def _settings(slots: int) -> Json:
+PLACES = 20
+"""Of the router that is flooded with `flex`, for each slot: so few that the flood fills them."""
+
+
+def _settings(slots: int, **limits: int) -> Json:
     replies = [" ".join(f"word{n}" for n in range(words)) for words in WORDS]
     paced = {"delay_s": FIRST_S, "tokens_per_s": TOKENS_PER_S}
     busy = {"name": "busy", "kind": "scripted", "replies": replies, **paced}
@@ -47,7 +51,7 @@ def _settings(slots: int) -> Json:
             {**busy, "max_concurrency": slots, "max_wait_s": MAX_WAIT_S},
             {"name": "quick", "kind": "scripted", "replies": ["Because."], "max_concurrency": 1000},
         ],
-        "limits": {"first_byte_s": 0},
+        "limits": {"first_byte_s": 0} | limits,
     }
 
 
@@ -67,22 +71,26 @@ class Found:
     @property
     def peak(self) -> float:
         """The most whole answers a second at any rate by one key."""
-        return max(load.goodput for name, load in self.loads.items() if "key" not in name)
+        return max(self.loads[_name(times)].goodput for times in TIMES)
 
     def faults(self) -> list[str]:
         """The aims that were missed."""
         worst = self.loads[_name(TIMES[-1])]
-        modest = self.loads["modest key"]
-        sent = len(modest.took_s) + modest.refused
         checks = {
             "goodput fell": worst.goodput < LEAST_GOODPUT * self.peak,
             "admitted requests were late": worst.p99_s > MOST_P99 * self.baseline.p99_s,
             "memory grew": worst.memory_growth > MOST_GROWTH,
             "a 429 said not when to come back": worst.told_when < worst.refused,
             "something was neither answered nor refused": any(load.others for load in self.loads.values()),
-            "a flood starved another key": len(modest.took_s) < LEAST_SHARE * sent,
+            "a flood starved another key": _share(self.loads["modest key"]) < LEAST_SHARE,
+            "a flood of flex starved who waits": _share(self.loads["beside flex"]) < LEAST_SHARE,
         }
         return [what for what, is_so in checks.items() if is_so]
+
+
+def _share(load: Load) -> float:
+    """Of the requests, those that were answered."""
+    return len(load.took_s) / (len(load.took_s) + load.refused)
 
 
 def _name(times: float) -> str:
@@ -103,11 +111,13 @@ async def _router_rate(session: aiohttp.ClientSession, router: Router, seconds: 
     return answered / seconds
 
 
-async def _flood(router: Router, keys: Sequence[Key], capacity: float, seconds: float) -> tuple[Load, Load]:
+async def _flood(
+    router: Router, keys: Sequence[Key], capacity: float, seconds: float, body: Json = BODY
+) -> tuple[Load, Load]:
     """Ten times too much from one key, and a third of what can be served from another."""
     async with open_session(keys[0]) as flooding, open_session(keys[1]) as modest:
         return await asyncio.gather(
-            offer(flooding, router, BODY, TIMES[-1] * capacity, seconds, seed=2),
+            offer(flooding, router, body, TIMES[-1] * capacity, seconds, seed=2),
             offer(modest, router, BODY, capacity / 3, seconds, seed=3),
         )
 
@@ -128,6 +138,10 @@ async def prove(folder: Path, worst_s: float, step_s: float) -> Found:
                 found.loads[_name(times)] = load
             flood, modest = await _flood(router, keys, capacity, step_s)
             found.loads |= {"flooding key": flood, "modest key": modest}
+        few = _settings(slots, max_running=PLACES * slots)
+        async with running_router("overload-flex", address, few) as router:
+            flood, modest = await _flood(router, keys, capacity, step_s, BODY | {"service_tier": "flex"})
+            found.loads |= {"flex": flood, "beside flex": modest}
     return found
 
 

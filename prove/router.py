@@ -26,6 +26,7 @@ from serving.accounts.directory import Directory
 from serving.accounts.replica_store import ReplicaStore
 from serving.api.app import build_api
 from serving.database.address import parse_address
+from serving.edge.reader import ReaderProtocol
 from serving.garbage import tune_garbage_collection
 from serving.pool import build_pool
 from serving.runs.database_store import DatabaseStore
@@ -60,6 +61,7 @@ async def serve(address: str, settings: dict[str, Any], has_keys: bool, *, watch
     api = build_api(service, directory=directory if has_keys else None)
     config = uvicorn.Config(
         api,
+        http=ReaderProtocol,  # as behind HAProxy
         log_level="error",
         lifespan="off",
         ws="none",

@@ -181,7 +181,9 @@ class EventLog:
             return RunFailed(record.wall_s, record.failure)
         if record.status == "waiting":
             return RunSuspended(record.wall_s, record.pending, record.segments[-1].text)
-        return RunDetached(record.wall_s) if record.status == "detached" else RunCancelled(record.wall_s)
+        if record.status == "detached":
+            return RunDetached(record.wall_s)
+        return RunCancelled(record.wall_s, record.failure)
 
     def subscribe(
         self, after_seq: int | None = None, deltas: Literal["all", "none"] = "none"

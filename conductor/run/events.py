@@ -291,6 +291,8 @@ class RunCancelled:
     """The caller left, and everything under way was closed. Terminal."""
 
     at_s: float
+    failure: Failure | None = None
+    """Why, where it did not leave by itself."""
 
 
 KeptEvent = (

@@ -79,8 +79,8 @@ def _changes(record: Record, event: KeptEvent) -> Changes:
             return _give(record, event)
         case RunFailed(at_s=at_s, failure=failure):
             return {"status": "failed", "failure": failure, "wall_s": at_s}
-        case RunCancelled(at_s=at_s):
-            return {"status": "cancelled", "wall_s": at_s}
+        case RunCancelled(at_s=at_s, failure=failure):
+            return {"status": "cancelled", "failure": failure, "wall_s": at_s}
         case RunDetached(at_s=at_s):
             return {"status": "detached", "plans": _cut_plans(record.plans, at_s), "wall_s": at_s}
         case RunResumed():

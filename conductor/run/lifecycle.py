@@ -176,7 +176,8 @@ async def _running(
 
     def end(_: object = None) -> None:
         if log.record.status == "running":
-            log.append((RunDetached if run.is_detached else RunCancelled)(loop.now_s()))
+            at_s = loop.now_s()
+            log.append(RunDetached(at_s) if run.is_detached else RunCancelled(at_s, run.why_left))
 
     driver.add_done_callback(end)
     run.on_cancel(driver.cancel)

@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Literal
 
+from conductor.model.failure import Failure
 from conductor.run.event_log import EventLog, Subscription
 from conductor.run.events import Event
 from conductor.run.record import Record, RunRecords
@@ -19,6 +20,8 @@ class Run:
         self._cancel: Callable[[], object] | None = None
         self.inner: list[Run] = []
         """The runs that its steps are, where they are; in the order they began."""
+        self.why_left: Failure | None = None
+        """Why its caller is gone, where it did not leave by itself: on record if the run is cancelled."""
 
     @property
     def record(self) -> Record:

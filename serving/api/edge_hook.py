@@ -15,6 +15,7 @@ from serving.edge.middleware import Edge
 from serving.edge.open_files import raise_file_limit
 from serving.edge.policy import Policy
 from serving.edge.protocol import guard_protocol
+from serving.edge.reader import ReaderProtocol
 from serving.edge.waiting import WaitingRoom
 
 FILES_PER_CONNECTION = 2
@@ -36,7 +37,8 @@ def in_proxy() -> list[Middleware]:
 
 def in_replica() -> list[Middleware]:
     """For a replica behind HAProxy, which bounds headers and connections itself: the application has its
-    edge inside.
+    edge inside. The protocol says who reads.
     """
     raise_file_limit()
+    uvicorn.config.HTTP_PROTOCOLS["auto"] = ReaderProtocol  # type: ignore[assignment]
     return []

@@ -119,8 +119,8 @@ def told(event: Event) -> Json | None:
             shown = {"type": "finished", "finish_reason": finish.value}
         case RunFailed(failure=failure):
             shown = {"type": "failed", "error": error_json(failure)}
-        case RunCancelled():
-            shown = {"type": "cancelled"}
+        case RunCancelled(failure=failure):
+            shown = {"type": "cancelled", **({"error": error_json(failure)} if failure else {})}
         case _:
             return progress(event)
     return shown | {"at_s": seconds(event.at_s)}

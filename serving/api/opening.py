@@ -44,6 +44,8 @@ class RunOpener:
         """Whether the client left before a run that outlives it had begun."""
         self.is_joined = True
         """Whether the same request, sent again, gets the failure of the run and no new run."""
+        self.own: Run | None = None
+        """The run, where it is this response's, or a view of an earlier one's; one that outlives it is not."""
         self.joinable: Run | None = None
         """The run, where the same request would join it."""
 
@@ -62,6 +64,7 @@ class RunOpener:
         if keeping is None:
             opened = self._open_earlier_or_own if may_join else self._open_own
             async with opened(resolved) as run:
+                self.own = run
                 yield run
             return
         beginning = asyncio.create_task(self._begin(keeping, resolved), name="run begins")

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from conductor.errors import PodiumError
+from conductor.model.failure import Failure
 from conductor.run.events import (
     AnswerDelta,
     Event,
@@ -34,6 +35,7 @@ from serving.api.opening import RunOpener
 from serving.api.request import ApiRequest
 from serving.api.resolve import ResolvedTask, resolve
 from serving.api.resuming import ToolAnswer, attach, find_tool_answer
+from serving.api.unread import UnreadTimer
 from serving.api.wire import Wire
 from serving.runs.following import follow_segment, retell
 from serving.runs.service import Service
@@ -70,13 +72,18 @@ class RunResponse(Response):
         """ASGI. Returns once the answer is out, or the client has gone and everything is closed but what goes on for
         a second asking.
         """
-        wire = Wire(send, self._dialect)
+        unread = UnreadTimer(scope, send, self._service.pool.settings.limits.unread_s)
+        wire = Wire(unread.send, self._dialect)
         answering = asyncio.create_task(self._answer(wire))
         leaving = asyncio.create_task(_wait_for_disconnect(receive))
         try:
-            await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            gone = {leaving, unread.is_over}
+            await asyncio.wait({answering, *gone}, return_when=asyncio.FIRST_COMPLETED)
+            if unread.is_over.done():
+                self._give_up(unread)
         finally:
             leaving.cancel()
+            unread.stop()
             run = None if answering.done() else self._going_on()
             if run is not None:
                 wire.leave()
@@ -86,6 +93,12 @@ class RunResponse(Response):
                 await asyncio.wait({answering, leaving})
         if run is None and not answering.cancelled():
             answering.result()
+
+    def _give_up(self, unread: UnreadTimer) -> None:
+        """Treat a client that reads nothing as one that has left; what outlives its client goes on."""
+        if self._opener.own is not None:
+            self._opener.own.why_left = Failure.of(unread.error)
+        unread.drop()
 
     def _going_on(self) -> Run | None:
         """The run, where it goes on for a while though its client is gone: a model was called."""

@@ -15,6 +15,7 @@ from conductor.run.events import (
     PlanEnded,
     PlanStarted,
     ResultsGiven,
+    RunCancelled,
     RunFailed,
     RunFinished,
     RunSuspended,
@@ -58,8 +59,8 @@ def event_numbers(event: Event) -> Event:
             return _call_event(event)
         case RunFinished(answer=answer):
             return copy_with(event, answer=_length(answer))
-        case RunFailed(failure=failure):
-            return copy_with(event, failure=_failure(failure) or failure)
+        case RunFailed() | RunCancelled():
+            return copy_with(event, failure=_failure(event.failure) or event.failure)
         case AnswerDelta() | WorkDelta():
             return copy_with(event, text="", reasoning="")
         case _:

@@ -1,9 +1,10 @@
 """What the routes share: the pool of the moment, the runs under way, the records of those before."""
 
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
+from itertools import chain
 
 from conductor.errors import PodiumError, UnknownName, quote
 from conductor.model.priority import Priority
@@ -85,6 +86,8 @@ class Service:
         self.store.on_orphan = self.continuing.take_over
         self.store.on_stop_waiting = self._report  # else no log and no metric would know of it
         self._ledgers, self._running = ledgers, dict[str, Run]()
+        self._entering = dict[str, Account]()
+        """Whose runs have a place and are not under way yet."""
         self.conductor_health, self.guesses, self.readiness = ConductorHealth(), Guesses(pool), Readiness()
         self.refused: str | None = None
         """Why the latest settings were rejected; None if they are in use."""
@@ -145,9 +148,12 @@ class Service:
         Raises:
             Overloaded: there is no room; nothing was run.
         """
-        self._check_room(task.priority, caller.account)
-        with enter_lines(self.pool, team, task, caller.account, id) as expected:
-            found = await self.answers.find(task, caller.account) if of_cache else None
+        account = caller.account
+        with (
+            self._take_place(id, task.priority, account),
+            enter_lines(self.pool, team, task, account, id) as expected,
+        ):
+            found = await self.answers.find(task, account) if of_cache else None
             if found is not None:
                 expected.close()  # it calls nobody, for as long as its client reads
             async with self._run(task, team, id, headers, caller, found, of_cache=of_cache) as run:
@@ -218,6 +224,7 @@ class Service:
                         ledger = await self._ledgers.of(account, id) if self._ledgers else None
                         async with open_it(ledger, spans.trace_id(span), journal.note) as run:
                             self._running[id] = run
+                            self._entering.pop(id, None)
                             yield run
                     finally:
                         if run is not None:
@@ -267,8 +274,8 @@ class Service:
         Raises:
             Overloaded: there is no room; the run waits on.
         """
-        self._check_room(priority)
-        run = await self.continuing.resume(id, given, headers, policies)
+        with self._take_place(id, priority):
+            run = await self.continuing.resume(id, given, headers, policies)
         if run is not None:
             self.rates.pass_on(request_id, id)
             if not self.is_running(id):
@@ -285,10 +292,22 @@ class Service:
         run = self._running.get(id)
         return run.records if run else await self.store.find_waiting(id)
 
-    def _check_room(self, priority: Priority, account: Account = NOBODY) -> None:
-        """See `check_room`."""
-        accounts = (run.record.account for run in self._running.values())
-        check_room(accounts, self.running, self.pool, account, priority)
+    @contextmanager
+    def _take_place(self, id: str, priority: Priority, account: Account = NOBODY) -> Generator[None]:
+        """A place for the run of that id, until the end of the block or until it is under way: a burst that waits for the
+        store is counted too.
+
+        Raises:
+            Overloaded: see `check_room`.
+        """
+        taken = len(self._entering) + self.running
+        under_way = (run.record.account for run in self._running.values())
+        check_room(chain(self._entering.values(), under_way), taken, self.pool, account, priority)
+        self._entering[id] = account
+        try:
+            yield
+        finally:
+            self._entering.pop(id, None)
 
     async def aclose(self) -> None:
         """Leave the runs that outlive this process to another one, and write what is waiting."""

@@ -45,6 +45,7 @@ def test_haproxys_statistics_and_metrics_are_put_on_loopback_its_admin_socket_is
 
 
 BOUNDS = {
+    "global": ["tune.sndbuf.client 131072", "tune.rcvbuf.server 131072"],
     "defaults": ["timeout http-request 10s"],
     "frontend http_frontend": [
         "stick-table",

@@ -20,6 +20,7 @@ from serving.api.app import build_api
 from serving.batches.memory_store import MemoryBatchStore
 from serving.batches.runner import Batches, Clock
 from serving.batches.store import BatchStore
+from serving.edge.reader import ReaderProtocol
 from serving.pool import Engines, build_pool
 from serving.runs.rows import now_us
 from serving.runs.service import Service
@@ -206,7 +207,7 @@ async def served(
 @asynccontextmanager
 async def listening(app: Any) -> AsyncGenerator[str]:
     """Serve an ASGI app on a free port of the loopback; its address."""
-    config = uvicorn.Config(app, log_level="error", lifespan="off", ws="none")
+    config = uvicorn.Config(app, http=ReaderProtocol, log_level="error", lifespan="off", ws="none")
     config.load()
     server = uvicorn.Server(config)
     server.lifespan = config.lifespan_class(config)

@@ -6,7 +6,8 @@ Waits are for states. The last worker never ends by itself, so that every leavin
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from tests.serving.spans import SPANS
 from tests.serving.states import until
 
 DAG = plan(step("a", "One."), step("b", "Two."), step("c", "Join.", [0, 1]), step("a", "Conclude.", [2]))
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 PODIUM = {"progress": "events", "max_cost_usd": 5}
 
 
@@ -211,28 +213,83 @@ async def test_leaving_many_at_once_leaves_nothing():
     assert len(listed) == 40
 
 
-async def test_a_client_that_reads_nothing_slows_the_worker_and_can_still_leave():
-    text = f"{'x' * 5000} " * 4000
-    async with served(team(workers=[scripted("a", text)], workflows={}, limits={"first_byte_s": 0})) as api:
-        host, port = api.url.removeprefix("http://").split(":")
-        sock = socket.create_connection((host, int(port)))
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        reader, writer = await asyncio.open_connection(sock=sock, limit=1024)
-        body = b'{"model": "a", "stream": true, "messages": [{"role": "user", "content": "x"}]}'
-        writer.write(
-            b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
-            b"content-length: %d\r\n\r\n%s" % (len(body), body)
-        )
+ENDLESS = f"{'x' * 5000} " * 4000
+
+
+@asynccontextmanager
+async def slow_client(api: Served, headers: bytes = b"") -> AsyncGenerator[Streams]:
+    """A connection with hardly any room for an answer, that has asked for a long one."""
+    host, port = api.url.removeprefix("http://").split(":")
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    sock.connect((host, int(port)))
+    reader, writer = await asyncio.open_connection(sock=sock, limit=1024)
+    body = b'{"model": "a", "stream": true, "messages": [{"role": "user", "content": "x"}]}'
+    writer.write(
+        b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        b"%scontent-length: %d\r\n\r\n%s" % (headers, len(body), body)
+    )
+    try:
         await reader.readuntil(b"\r\n")
-        await until(lambda: api.service.running == 1)
-        outbox = next(iter(api.service._running.values())).answer
-        await until(outbox._room.locked, "the worker waits for the client")
-        assert outbox._events.qsize() <= ROOM + 5
+        yield reader, writer
+    finally:
         writer.transport.abort()
+
+
+def long_answer(**limits: float) -> Json:
+    worker = scripted("a", ENDLESS, "Done.", max_concurrency=1)
+    return team(workers=[worker], workflows={}, limits={"first_byte_s": 0} | limits)
+
+
+async def test_a_client_that_reads_nothing_slows_the_worker_and_can_still_leave():
+    async with served(long_answer()) as api:
+        async with slow_client(api):
+            await until(lambda: api.service.running == 1)
+            outbox = next(iter(api.service._running.values())).answer
+            await until(outbox._room.locked, "the worker waits for the client")
+            assert outbox._events.qsize() <= ROOM + 5
         await api.quiet()
         record = await api.record((await api.newest())["id"])
+    assert (record["status"], record["error"]) == ("cancelled", None)
+    assert len(record["steps"][0]["output"]) < len(ENDLESS)
+
+
+async def test_a_client_that_reads_nothing_for_too_long_gives_its_slot_to_another():
+    async with served(long_answer(unread_s=0.5)) as api:
+        async with slow_client(api) as (reader, _):
+            await until(lambda: api.service.running == 1)
+            id = next(iter(api.service._running))
+            assert (await api.ok({"model": "a"}))["choices"][0]["message"]["content"] == "Done."
+            with pytest.raises(ConnectionResetError):
+                await reader.read()
+        record = await api.record(id)
+        events = (await api.http.get(f"/v1/workflows/{id}/events")).text
     assert record["status"] == "cancelled"
-    assert len(record["steps"][0]["output"]) < len(text)
+    assert record["error"]["code"] == "cancelled"
+    assert record["error"]["message"] == "The client has read nothing of its answer for 0.5 s."
+    assert record["steps"][0]["output"].startswith("xxx")
+    assert record["error"]["message"] in events
+
+
+async def test_a_client_that_reads_a_little_now_and_then_is_never_given_up():
+    async with served(long_answer(unread_s=0.5)) as api:
+        async with slow_client(api) as (reader, _):
+            outbox = next(iter(api.service._running.values())).answer
+            await until(outbox._room.locked, "the worker waits for the client")
+            for _ in range(12):
+                await asyncio.sleep(0.2)
+                assert await reader.read(4096)
+            assert api.service.running == 1
+        await api.quiet()
+        assert (await api.newest())["error"] is None
+
+
+async def test_a_kept_run_goes_on_without_a_client_that_reads_nothing():
+    async with served(long_answer(unread_s=0.5)) as api:
+        async with slow_client(api, b"idempotency-key: mine\r\n"):
+            await until(lambda: api.service.running == 1)
+            await until(lambda: api.service.running == 0)
+        assert (await api.newest())["status"] == "finished"
 
 
 async def test_who_stays_gets_a_finished_record_and_ended_spans():

@@ -1,6 +1,7 @@
 """Who goes first where a worker has one slot, by the official SDKs over real sockets."""
 
 import asyncio
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import openai
 import pytest
 
 from serving.health import FAILURES_BEFORE_REST
+from tests.serving.api.calling_team import calling_team
 from tests.serving.api.keyed import Keyed, keyed
 from tests.serving.api.served import PRICE, plan, scripted, served, step, team
 from tests.serving.states import until
@@ -117,6 +119,64 @@ async def test_runs_that_another_conductor_plans_do_not_stand_in_the_line_of_the
         await until(lambda: api.worker("a").open_calls == 5)
         assert api.service.pool.limiters["conductor"]._coming == {}
         await leave(asked)
+
+
+HANGING = team(
+    workers=[scripted("a", {"text": "x y", "stall_after_tokens": 1}), scripted("b"), scripted("c")],
+    limits={"max_running": 10},
+)
+
+
+@pytest.mark.parametrize("flooding", [("mine",), ("mine", "other team"), ()], ids=["one", "many", "none"])
+async def test_a_flood_of_flex_leaves_half_the_router_to_those_that_somebody_waits_for(
+    tmp_path: Path, flooding: tuple[str, ...]
+) -> None:
+    async with AsyncExitStack() as stack:
+        if flooding:
+            it = await stack.enter_async_context(keyed(tmp_path, HANGING))
+            api, sdks = it.api, [_sdk(it, who) for who in flooding]
+        else:
+            api = await stack.enter_async_context(served(HANGING))
+            sdks = [api.sdk]
+        flood = [ask(sdk, f"flex {n}", service_tier="flex") for n in range(12 // len(sdks)) for sdk in sdks]
+        try:
+            await until(lambda: sum(each.done() for each in flood) == 7)
+            await until(lambda: api.service.running == 5)
+            refused = next(each.exception() for each in flood if each.done())
+            assert isinstance(refused, openai.RateLimitError)
+            assert (refused.code, refused.response.headers["retry-after"]) == ("overloaded", "1")
+            assert "without `service_tier: flex`" in refused.message
+            flood += [ask(sdks[0], f"one {n}") for n in range(4)]
+            await until(lambda: api.service.running == 9)
+        finally:
+            for each in flood:
+                each.cancel()
+            await asyncio.wait(flood)
+
+
+async def test_a_flex_run_that_waited_for_its_tools_waits_on_while_its_share_is_full() -> None:
+    settings: Any = calling_team() | {"limits": {"max_running": 4}}
+    settings["workers"].append(scripted("b", {"text": "x y", "stall_after_tokens": 1}))
+    tools: Any = [{"type": "function", "function": {"name": "clock"}}]
+    messages: Any = [{"role": "user", "content": "When?"}]
+    async with served(settings) as api:
+
+        async def turn() -> Any:
+            return await api.sdk.chat.completions.create(
+                model="a", messages=messages, tools=tools, service_tier="flex"
+            )
+
+        said = (await turn()).choices[0].message
+        call_id = said.tool_calls[0].id
+        messages += [said, {"role": "tool", "tool_call_id": call_id, "content": "noon"}]
+        others = [asyncio.create_task(api.ok({"model": "b"})) for _ in range(2)]
+        await until(lambda: api.service.running == 2)
+        with pytest.raises(openai.RateLimitError):
+            await turn()
+        for each in others:
+            each.cancel()
+        await until(lambda: api.service.running == 0)
+        assert (await turn()).choices[0].message.content == "They gave: noon."
 
 
 def _sdk(it: Keyed, who: str) -> openai.AsyncOpenAI:

@@ -18,6 +18,7 @@ from serving.api.dialects.table import DIALECTS
 from serving.edge.middleware import Edge
 from serving.edge.policy import Policy
 from serving.edge.protocol import guard_protocol
+from serving.edge.reader import ReaderProtocol
 from serving.edge.waiting import WaitingRoom
 from serving.pool import build_pool
 from serving.runs.service import Service
@@ -296,3 +297,6 @@ def test_the_proxy_is_given_the_protocol_in_the_place_where_uvicorn_looks(
     assert config.http_protocol_class.policy.max_header_bytes == 2048  # type: ignore[union-attr]
     assert middleware.cls is Edge
     assert hook.in_replica() == []
+    config = uvicorn.Config(lambda: None, factory=True)
+    config.load()
+    assert config.http_protocol_class is ReaderProtocol
