@@ -90,6 +90,8 @@ class Seam:
             return self._after_mark(said[len(MARK) :].lstrip(), is_last=is_last)
         if len(self._whole) < WHOLE_CHARS or not said.startswith(self._whole[: len(said)]):
             raise NotContinued("It begins with other words than it was asked to.")
+        if self._whole[:LEAST_CHARS] in self._whole[1:]:  # the next of equal rows begins so as well
+            raise NotContinued("It begins without the mark, and with words that come more than once.")
         if len(said) < len(self._whole):
             return self._wait(is_last=is_last)
         return self._after_blanks(said[len(self._whole) :], is_last=is_last)

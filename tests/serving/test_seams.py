@@ -118,6 +118,17 @@ def test_a_call_has_room_for_what_is_to_be_repeated(prefix: str):
     assert call.sampling.max_output_tokens - 100 >= len(Seam(prefix).beginning.encode())
 
 
+@pytest.mark.parametrize("said", [ROW * 8, ROW * 4 + "Total: 0"])
+def test_rows_that_come_without_the_mark_may_be_the_next_of_equal_ones_and_are_not_taken_out(said: str):
+    with pytest.raises(NotContinued):
+        feed(Seam(ROW * 4), said, 7)
+
+
+def test_all_of_an_answer_that_does_not_begin_as_it_goes_on_is_taken_out_without_the_mark():
+    prefix = "Rows of the table that was asked for:\n" + ROW * 4
+    assert feed(Seam(prefix), prefix + ROW + "Total: 0", 7) == ROW + "Total: 0"
+
+
 @given(TEXTS)
 def test_an_anchor_is_the_end_of_what_is_there_and_begins_with_a_word(prefix: str):
     anchor = anchor_of(prefix)
