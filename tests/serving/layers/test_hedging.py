@@ -273,6 +273,22 @@ async def test_none_is_made_where_there_is_no_other_deployment_or_none_that_is_f
     assert resting.n_calls == {"a": 1, "b": 0}
 
 
+class Breaking(Paced):
+    """A worker that breaks off its own call after a word, as a library may whose cancel scopes leak."""
+
+    async def _deltas(self) -> AsyncGenerator[Delta]:
+        yield Delta("It")
+        await asyncio.sleep(FAST)
+        raise asyncio.CancelledError
+
+
+async def test_a_stream_that_breaks_itself_off_ends_its_reader_too():
+    it = Hedged(PRICE, worker=Breaking())
+    with pytest.raises(WorkerUnavailable, match="w broke off its own call"):
+        await it.ask()
+    assert it.is_clean()
+
+
 class Routed(ScriptedEngine):
     """An engine of some replicas, the first of which is slow; chosen as `PrefixRouter` does."""
 
