@@ -1,8 +1,9 @@
 """A hedge: a second call for the same answer, made where the first is late. What it costs is held before."""
 
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from conductor.errors import WorkerError
+from conductor.errors import PodiumError, WorkerError
 from conductor.model.failure import Attempt
 
 
@@ -10,23 +11,33 @@ class Hedges(Protocol):
     """What is held for two calls of which one is to answer."""
 
     async def hold_second(self) -> bool:
-        """Hold for a second call what is held for the first. False: it does not fit, and nothing is held."""
+        """Hold all that a second call can take. False: it does not fit, and nothing is held."""
+        ...
+
+    def renewal(self, *, hedge: bool) -> Callable[[WorkerError, float], Awaitable[int]]:
+        """`Call.on_retry` of one of the two: what fails inside it is paid from its own hold.
+
+        Args:
+            hedge: of the second one, which is held; else of the first.
+        """
         ...
 
     async def release_second(self) -> None:
         """The second call is not made."""
         ...
 
-    def drop(self, *, hedge: bool, took_s: float, error: WorkerError | None = None) -> Attempt:
-        """Put one of the two on record; the other is the call from now on. It is paid by `settle_dropped`.
+    def drop(self, *, hedge: bool, took_s: float, error: PodiumError | None = None) -> tuple[Attempt, ...]:
+        """Put one of the two on record; the other is the call from now on. It is paid by `settle_dropped`: what was under
+        way of it, for what had failed inside it before is paid.
 
         Args:
             hedge: the second one; else the first.
             took_s: since it was made.
-            error: that it failed with; None: the other was sooner, and what was sent is paid as it may have cost.
+            error: that it failed with, or could not be made again for; None: the other was sooner, and what was sent is
+                paid as it may have cost.
 
         Returns:
-            What goes on record of it.
+            What goes on record of it, and of what failed inside it before, oldest first.
         """
         ...
 

@@ -1,15 +1,17 @@
 """One call, paid for: reserve, open, read, settle. The only place that opens a worker."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import replace
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from functools import partial
 from typing import Self
 
 from conductor.errors import (
     BudgetExceeded,
     Interrupted,
+    PodiumError,
     StoreUnavailable,
     WorkerError,
     WorkerRefused,
@@ -23,6 +25,20 @@ from conductor.model.reply import CallResult, Reply
 from conductor.model.usage import FREE, Usage, total
 from conductor.run.call_bound import call_bound
 from conductor.run.ledger import BudgetLedger, Hold, Ledger
+from conductor.run.waiting import wait_until_done
+
+
+@dataclass(slots=True, eq=False)
+class _HeldCall:
+    """A call under way, or the one of two, which is made again until it speaks."""
+
+    hold: Hold | None = None
+    """For the time that it is made now; None: it is not made at the moment."""
+    left: AsyncExitStack = field(default_factory=AsyncExitStack)
+    """Of its hold."""
+    failed: list[Attempt] = field(default_factory=list[Attempt])
+    """The times that are paid."""
+    is_dropped: bool = False
 
 
 class CallHolds:
@@ -43,12 +59,13 @@ class CallHolds:
         on_failed: Callable[[Attempt], None] | None = None,
     ) -> None:
         self._ledger, self._member, self._bound, self._on_failed = ledger, member, bound, on_failed
-        self._hold: Hold | None = None
-        self._second: Hold | None = None
-        """For a hedge, while two calls are under way."""
-        self._dropped: tuple[Hold, Attempt] | None = None
-        """The one of the two that lost, while it is not paid."""
         self._left = AsyncExitStack()
+        self._first = self._begin()
+        """The one that answers, as far as is known."""
+        self._second: _HeldCall | None = None
+        """A hedge, while two calls are under way."""
+        self._dropped: tuple[_HeldCall, Attempt | None] | None = None
+        """The one of the two that lost, while it is not paid."""
         self._waits = False
         self.failed: list[Attempt] = []
         """The calls that are paid and were made again."""
@@ -60,24 +77,24 @@ class CallHolds:
             BudgetExceeded: it does not fit.
             StoreUnavailable: it cannot be written down.
         """
-        await self._reserve()
+        await self._reserve(self._first)
         return self
 
     async def __aexit__(self, *exc: object) -> None:
         """What is not settled by now counts in full; a call whose turn never came, with nothing."""
         if self._waits:
-            await self._settle(Decimal(0), Usage(), is_bound=False)
+            await self._settle(self._first.hold, Decimal(0), Usage(), is_bound=False)
         await self._left.aclose()
 
     @property
     def max_output_tokens(self) -> int:
         """How long the answer may be."""
-        return self._bound.output_tokens if self._hold is None else self._hold.max_output_tokens
+        return self._bound_of(self._first).output_tokens
 
     @property
     def bound(self) -> Usage:
         """The most that the call can take, as it is held now."""
-        return replace(self._bound, output_tokens=self.max_output_tokens)
+        return self._bound_of(self._first)
 
     async def renew(self, error: WorkerError, wait_s: float = 0.0) -> int:
         """Pay for the call that failed with `error`, and after `wait_s` hold the next.
@@ -88,50 +105,90 @@ class CallHolds:
         Raises:
             BudgetExceeded: it could cost more than is left. Nothing is held then.
         """
-        failure = self._bill_failure(error)
-        await self._pay([failure], failure)
-        self._note(Attempt.of(error.worker or self._member.name, failure))
-        await self._left.aclose()
-        if wait_s:
-            await asyncio.sleep(wait_s)
-        await self._reserve()
-        return self.max_output_tokens
+        return await self._renew(self._first, error, wait_s)
+
+    def renewal(self, *, hedge: bool) -> Callable[[WorkerError, float], Awaitable[int]]:
+        """See `Hedges.renewal`."""
+        made = self._second if hedge else self._first
+        assert made is not None, "it is held"
+        return partial(self._renew, made)
 
     async def hold_second(self) -> bool:
         """See `Hedges.hold_second`."""
+        second = self._begin()
         try:
-            hold = await self._left.enter_async_context(self._held())
+            await self._reserve(second)
         except (BudgetExceeded, StoreUnavailable):
             return False
-        if hold.max_output_tokens < self.max_output_tokens:
-            await self._ledger.settle(hold, Decimal(0), Usage())
+        if self._bound_of(second).output_tokens < self._bound.output_tokens:
+            await self._release(second)
             return False
-        self._second = hold
+        self._second = second
         return True
 
     async def release_second(self) -> None:
         """See `Hedges.release_second`."""
         if self._second is not None:
-            await self._ledger.settle(self._second, Decimal(0), Usage())
-            self._second = None
+            second, self._second = self._second, None
+            await self._release(second)
 
-    def drop(self, *, hedge: bool, took_s: float, error: WorkerError | None = None) -> Attempt:
+    def drop(self, *, hedge: bool, took_s: float, error: PodiumError | None = None) -> tuple[Attempt, ...]:
         """See `Hedges.drop`."""
-        lost, second = (self._second, None) if hedge else (self._hold, self._second)
-        attempt = self._lost_race(took_s) if error is None else self._attempt_of(error, took_s)
-        attempt = replace(attempt, hedge=hedge)
-        self._note(attempt)
-        self._hold, self._second = (self._hold if hedge else second), None
-        self._dropped = None if lost is None else (lost, attempt)
-        return attempt
+        assert self._second is not None, "there are two"
+        lost, other = (self._second, self._first) if hedge else (self._first, self._second)
+        self._first, self._second = other, None
+        lost.is_dropped = True
+        last: Attempt | None = None
+        before: Iterable[Attempt] = lost.failed
+        if isinstance(error, WorkerError):
+            name, failure = error.worker or self._member.name, self._bill_failure(error, lost)
+            before, last = error.attempts, Attempt.of(name, failure, took_s=took_s)
+        elif error is None:
+            last = self._lost_race(lost, took_s)
+        if last is not None:
+            last = replace(last, hedge=hedge)
+            self._note(last)
+        self._dropped = lost, last
+        return (*before, last) if last else tuple(before)
 
     async def settle_dropped(self) -> None:
         """See `Hedges.settle_dropped`."""
         if self._dropped is not None:
-            (lost, attempt), self._dropped = self._dropped, None
-            cost_usd = attempt.cost_usd if attempt.cost_usd is not None else self._zero_cost()
-            usage = None if attempt.outcome == "lost_race" else attempt.usage or Usage()
-            await self._ledger.settle(lost, cost_usd, usage, is_bound=attempt.cost_is_bound)
+            (lost, last), self._dropped = self._dropped, None
+            if lost.hold is not None and last is not None:
+                cost_usd = last.cost_usd if last.cost_usd is not None else self._zero_cost()
+                usage = None if last.outcome == "lost_race" else last.usage or Usage()
+                await self._ledger.settle(lost.hold, cost_usd, usage, is_bound=last.cost_is_bound)
+            await lost.left.aclose()
+
+    def _begin(self) -> _HeldCall:
+        made = _HeldCall()
+        self._left.push_async_exit(made.left)
+        return made
+
+    async def _renew(self, made: _HeldCall, error: WorkerError, wait_s: float = 0.0) -> int:
+        if not made.is_dropped:
+            failure = self._bill_failure(error, made)
+            attempt = Attempt.of(error.worker or self._member.name, failure)
+            self._note(attempt)
+            made.failed.append(attempt)
+            hold, made.hold = made.hold, None
+            paying = asyncio.create_task(self._pay(hold, [failure], failure))
+            await wait_until_done([paying])  # on record, so it is paid also where the other wins meanwhile
+            paying.result()
+            await made.left.aclose()
+            if wait_s:
+                await asyncio.sleep(wait_s)
+            await self._reserve(made)
+            if not made.is_dropped:
+                return self._bound_of(made).output_tokens
+            await self._release(made)
+        raise error  # the other has won meanwhile: this one is on record as it was then, and about to be cancelled
+
+    async def _release(self, made: _HeldCall) -> None:
+        hold, made.hold = made.hold, None
+        await self._settle(hold, Decimal(0), Usage(), is_bound=False)
+        await made.left.aclose()
 
     def _note(self, attempt: Attempt) -> None:
         self.failed.append(attempt)
@@ -141,13 +198,12 @@ class CallHolds:
     def _zero_cost(self) -> Decimal | None:
         return None if self._member.worst_price is None else Decimal(0)
 
-    def _attempt_of(self, error: WorkerError, took_s: float) -> Attempt:
-        return Attempt.of(error.worker or self._member.name, self._bill_failure(error), took_s=took_s)
-
-    def _lost_race(self, took_s: float) -> Attempt:
-        """Nobody knows what a call took that was broken off before it said anything: all that it can have."""
+    def _lost_race(self, lost: _HeldCall, took_s: float) -> Attempt:
+        """Nobody knows what a call took that was broken off before it said anything: all that it can have. Nothing,
+        where it was not made at the moment.
+        """
         price = self._member.worst_price
-        is_billed = price is not None and price != FREE
+        is_billed = price is not None and price != FREE and lost.hold is not None
         message = (
             f"It had said nothing after {took_s:.2f} s, and another call for the same answer was faster."
         )
@@ -157,7 +213,7 @@ class CallHolds:
             message,
             outcome="lost_race",
             took_s=took_s,
-            cost_usd=price.most(self.bound) if price is not None and is_billed else None,
+            cost_usd=price.most(self._bound_of(lost)) if price is not None and is_billed else None,
             cost_is_bound=is_billed,
         )
 
@@ -170,14 +226,15 @@ class CallHolds:
 
     async def fail(self, error: WorkerError) -> None:
         """Pay for a call that gave nothing: what its server said of it, which mostly is nothing."""
-        failure = self._bill_failure(error)
-        await self._pay(self._unpaid(charges(failure)), failure)
+        failure = self._bill_failure(error, self._first)
+        await self._pay(self._first.hold, self._unpaid(charges(failure)), failure)
 
     async def finish(self, result: CallResult) -> None:
         """Pay for the answer, and for the failed calls before it that are not paid yet."""
         failed_usd, failed = _sum(self._unpaid(charges(None, result.attempts)))
         usage = None if result.usage is None else result.usage + failed
-        await self._settle(total([result.cost_usd, failed_usd]), usage, is_bound=result.cost_is_bound)
+        cost_usd = total([result.cost_usd, failed_usd])
+        await self._settle(self._first.hold, cost_usd, usage, is_bound=result.cost_is_bound)
 
     def _unpaid(self, failed: Iterable[Failure | Attempt]) -> list[Failure | Attempt]:
         """Those that `renew` has not paid: of workers that ask again by themselves."""
@@ -191,27 +248,32 @@ class CallHolds:
                 unpaid.append(each)
         return unpaid
 
-    def _bill_failure(self, error: WorkerError) -> Failure:
+    def _bound_of(self, made: _HeldCall) -> Usage:
+        """The most that it can take, as it is held now."""
+        longest = self._bound.output_tokens if made.hold is None else made.hold.max_output_tokens
+        return replace(self._bound, output_tokens=longest)
+
+    def _bill_failure(self, error: WorkerError, made: _HeldCall) -> Failure:
         """The failure, with what a call that is probably paid can have cost."""
         price = self._member.worst_price
         if error.billed_at_bound and price is not None and price != FREE:
-            error.cost_usd = max(price.most(self.bound), error.cost_usd or Decimal(0))
+            error.cost_usd = max(price.most(self._bound_of(made)), error.cost_usd or Decimal(0))
         return Failure.of(error)
 
-    async def _pay(self, unpaid: Iterable[Failure | Attempt], last: Failure) -> None:
+    async def _pay(self, hold: Hold | None, unpaid: Iterable[Failure | Attempt], last: Failure) -> None:
         cost_usd, usage = _sum(unpaid)
-        await self._settle(cost_usd, None if last.cost_is_bound else usage, is_bound=last.cost_is_bound)
+        await self._settle(hold, cost_usd, None if last.cost_is_bound else usage, is_bound=last.cost_is_bound)
 
-    async def _reserve(self) -> None:
-        self._hold = await self._left.enter_async_context(self._held())
-
-    def _held(self) -> AbstractAsyncContextManager[Hold]:
+    async def _reserve(self, made: _HeldCall) -> None:
         price, bound = self._member.worst_price, self._bound
-        return self._ledger.hold(price, bound.input_tokens, bound.output_tokens, self._member.name)
+        held = self._ledger.hold(price, bound.input_tokens, bound.output_tokens, self._member.name)
+        made.hold = await made.left.enter_async_context(held)
 
-    async def _settle(self, cost_usd: Decimal | None, usage: Usage | None, *, is_bound: bool) -> None:
-        if self._hold is not None and not self._hold.settled:
-            await self._ledger.settle(self._hold, cost_usd, usage, is_bound=is_bound)
+    async def _settle(
+        self, hold: Hold | None, cost_usd: Decimal | None, usage: Usage | None, *, is_bound: bool
+    ) -> None:
+        if hold is not None and not hold.settled:
+            await self._ledger.settle(hold, cost_usd, usage, is_bound=is_bound)
 
 
 @asynccontextmanager

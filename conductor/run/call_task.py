@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
+from conductor.errors import WorkerUnavailable
 from conductor.model.reply import Delta, Reply
 from conductor.run.waiting import wait_until_done
 
@@ -100,6 +101,9 @@ class CallTask:
                 await self._left
         except asyncio.CancelledError:
             self.opened.cancel()  # a worker that breaks off its own call
+            if self.reply is not None and not (self._left.done() or self._task.cancelling()):
+                message = f"{self.reply.worker} broke off its own call."
+                await self._pieces.put(WorkerUnavailable(message, worker=self.reply.worker))
             raise
         except Exception as exc:
             if not self.opened.done():

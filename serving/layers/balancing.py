@@ -126,9 +126,9 @@ class Balancing:
                 if deployment is line[-1] or not _may_differ(exc):
                     exc.attempts = (*failed, *exc.attempts)
                     raise
-                failure, took_s = Failure.of(exc), time.monotonic() - began_s
-                lost = Attempt.of(self.name, failure, took_s=took_s)
+                took_s = time.monotonic() - began_s
                 call = await call_again(call, exc)
+                lost = Attempt.of(self.name, Failure.of(exc), took_s=took_s)  # with what has been paid for it
                 failed += [*exc.attempts, replace(lost, deployment=deployment.name)]
             else:
                 reply.attempts = (*failed, *reply.attempts)

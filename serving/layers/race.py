@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
-from conductor.errors import WorkerError
+from conductor.errors import BudgetExceeded, PodiumError, StoreUnavailable, WorkerError
 from conductor.model.call import Call
 from conductor.model.failure import Attempt
 from conductor.model.hedges import Hedges
@@ -41,14 +41,15 @@ class Race:
 
         Raises:
             WorkerError: both failed, or the only one that was made. Nothing was shown.
+            BudgetExceeded, StoreUnavailable: likewise, where it could not be made again elsewhere.
         """
         try:
-            self._tries.append(_Try(self._worker, self._paid_together))
+            self._tries.append(_Try(self._worker, self._made(hedge=False)))
             await _any_of(self._tries, after_s)
             is_late = not self._tries[0].has_ended and self._places.has_other()
             if is_late and may_hedge() and await self._hold():
                 site = replace(self._call.site, attempt=self._call.site.attempt + 1)
-                hedge = replace(self._paid_together, site=site, on_wait=None, on_turn=None)
+                hedge = replace(self._made(hedge=True), site=site, on_wait=None, on_turn=None)
                 self._tries.append(_Try(self._worker, hedge, is_hedge=True))
             winner = await self._winner()
             reply = winner.opened.result()
@@ -63,12 +64,10 @@ class Race:
         finally:
             await wait_until_done(self._ends)
 
-    @property
-    def _paid_together(self) -> Call:
-        """The call without a way to settle by itself what it tries inside: that would be taken from the other's hold.
-        It is on the reply, and paid with it.
-        """
-        return replace(self._call, on_retry=None, hedges=None, places=self._places)
+    def _made(self, *, hedge: bool) -> Call:
+        """The call as one of the two: what it makes again inside is paid from its own hold, not from the other's."""
+        paid = self._hedges.renewal(hedge=hedge)
+        return replace(self._call, on_retry=paid, hedges=None, places=self._places)
 
     async def _hold(self) -> bool:
         """Hold for the second call, while the first may still speak."""
@@ -95,19 +94,20 @@ class Race:
                 for other in [each for each in self._tries if each is not first]:
                     self._drop(other)
                 return first
-            if len(self._tries) == 1 or not isinstance(error, WorkerError):
+            if len(self._tries) == 1 or not isinstance(
+                error, WorkerError | BudgetExceeded | StoreUnavailable
+            ):
                 if isinstance(error, WorkerError):
                     error.attempts = (*self._lost, *error.attempts)
                 raise error
             self._drop(first, error)
 
-    def _drop(self, lost: "_Try", error: WorkerError | None = None) -> None:
+    def _drop(self, lost: "_Try", error: PodiumError | None = None) -> None:
         self._tries.remove(lost)
         took_s = time.monotonic() - lost.began_s
-        self._lost += error.attempts if error else ()
         if error is None:
             self._health.speak(took_s)  # it would have taken longer still: without this the tail were unknown
-        self._lost.append(self._hedges.drop(hedge=lost.is_hedge, took_s=took_s, error=error))
+        self._lost += self._hedges.drop(hedge=lost.is_hedge, took_s=took_s, error=error)
         self._ends.append(asyncio.create_task(self._close(lost)))
 
     async def _close(self, lost: "_Try") -> None:

@@ -4,20 +4,28 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from decimal import Decimal
 from itertools import cycle, repeat
 
 import pytest
 
-from conductor.errors import WorkerError, WorkerUnavailable
+from conductor.errors import (
+    BudgetExceeded,
+    StoreUnavailable,
+    WorkerError,
+    WorkerRefused,
+    WorkerUnavailable,
+)
 from conductor.model.call import Call
 from conductor.model.messages import Message
 from conductor.model.pool_member import PoolMember
 from conductor.model.reply import CallResult, Delta, FinishReason, Reply, open_reply
 from conductor.model.usage import FREE, Price, Usage
 from conductor.model.worker import Worker
-from conductor.run.call import open_call
-from conductor.run.ledger import BudgetLedger, Hold
+from conductor.run.call import CallHolds, open_call
+from conductor.run.call_bound import call_bound
+from conductor.run.ledger import Budget, BudgetLedger, Hold
 from serving.health import FAILURES_BEFORE_REST, WorkerHealth
 from serving.layers.balancing import Balancing, Deployment
 from serving.layers.hedging import KNOWN_CALLS, Hedging
@@ -34,14 +42,14 @@ FAST, SLOW, CLOSES_S = 0.02, 5.0, 0.4
 
 class Paced:
     """A worker whose calls take as long until the first token as `delays_s` says, call by call; an error's class in
-    place of a time is raised after `FAST`.
+    place of a time is raised after `fails_after_s`.
     """
 
     name = "w"
 
     def __init__(self, price: Price = FREE) -> None:
         self.delays_s: Iterator[float | type[WorkerError]] = repeat(FAST)
-        self.price, self.closes_s = price, 0.0
+        self.price, self.fails_after_s, self.closes_s = price, FAST, 0.0
         self.n_calls = self.n_open = 0
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
@@ -51,7 +59,7 @@ class Paced:
         self.n_calls, self.n_open = self.n_calls + 1, self.n_open + 1
         number, delay = self.n_calls, next(self.delays_s)
         try:
-            await asyncio.sleep(delay if isinstance(delay, float) else FAST)
+            await asyncio.sleep(delay if isinstance(delay, float) else self.fails_after_s)
             if isinstance(delay, type):
                 raise delay("it broke", worker="w")
             for word in (f"call {number}", " said", " so"):
@@ -73,6 +81,47 @@ class SlowLedger(BudgetLedger):
     ) -> None:
         await asyncio.sleep(CLOSES_S)
         await super().settle(hold, cost_usd, usage, is_bound=is_bound)
+
+
+class AwayLedger(BudgetLedger):
+    """One whose store goes away once two calls are held."""
+
+    n_holds = 0
+
+    def hold(
+        self, price: Price | None, input_tokens: int, max_output_tokens: int, what: str
+    ) -> AbstractAsyncContextManager[Hold]:
+        self.n_holds += 1
+        if self.n_holds > 2:
+            raise StoreUnavailable("The store is away.")
+        return super().hold(price, input_tokens, max_output_tokens, what)
+
+
+class ShortLedger(BudgetLedger):
+    """One that has room for shorter answers, hold by hold."""
+
+    rooms: Iterator[int]
+
+    @asynccontextmanager
+    async def hold(
+        self, price: Price | None, input_tokens: int, max_output_tokens: int, what: str
+    ) -> AsyncGenerator[Hold]:
+        async with super().hold(price, input_tokens, max_output_tokens, what) as hold:
+            hold.max_output_tokens = next(self.rooms)
+            yield hold
+
+
+class Silent(WorkerUnavailable):
+    """A model that was at work and gave nothing: no use to ask it again."""
+
+    billed_at_bound = True
+    retryable = False
+
+
+class Told(WorkerUnavailable):
+    """A server that said what the call took before it failed."""
+
+    cost_usd = Decimal("0.00001")
 
 
 class Hedged:
@@ -238,17 +287,26 @@ async def test_whoever_leaves_early_leaves_nothing_open(pieces: int):
 
 
 class Deployed:
-    """Deployments of a worker, each with a pace of its own; the first is always drawn first."""
+    """Deployments of a worker, each with a pace or an error of its own; they are drawn in their order."""
 
-    def __init__(self, **delays_s: float) -> None:
-        self.inner = {name: Paced() for name in delays_s}
+    def __init__(self, price: Price = FREE, **delays_s: float | type[WorkerError]) -> None:
+        self.inner = {name: Paced(price) for name in delays_s}
         self.health = {name: WorkerHealth() for name in delays_s}
         places: list[Deployment] = []
         for name, delay_s in delays_s.items():
             self.inner[name].delays_s = repeat(delay_s)
             limited = Limited(self.inner[name], 8)
-            places.append(Deployment(name, limited, limited, self.health[name], 1e-9 if places else 1e9))
-        self.hedged = Hedged(worker=Balancing("w", places))
+            places.append(Deployment(name, limited, limited, self.health[name], 1e9 ** -len(places)))
+        self.hedged = Hedged(price, worker=Balancing("w", places))
+        self.bound_usd = price.most(call_bound(self.hedged.member, CALL))
+
+    def afford(self, calls: float) -> None:
+        """So many calls at their bound are what may be spent."""
+        self.hedged.ledger.budget = Budget(max_cost_usd=self.bound_usd * Decimal(calls))
+
+    def is_paid_as_on_record(self, result: CallResult) -> bool:
+        on_record = [result.cost_usd, *(each.cost_usd for each in result.attempts)]
+        return self.hedged.is_clean() and self.hedged.ledger.spent_usd == sum(each or 0 for each in on_record)
 
     @property
     def n_calls(self) -> dict[str, int]:
@@ -271,6 +329,122 @@ async def test_none_is_made_where_there_is_no_other_deployment_or_none_that_is_f
         resting.health["b"].fail()
     await resting.hedged.ask()
     assert resting.n_calls == {"a": 1, "b": 0}
+
+
+@pytest.mark.parametrize("is_hedged", [False, True])
+async def test_what_fails_at_a_deployment_is_paid_before_the_next_is_asked(is_hedged: bool):
+    it = Deployed(PRICE, a=Silent, b=Silent, c=FAST)
+    if not is_hedged:
+        it.hedged.member = replace(it.hedged.member, worker=it.hedged.limiter)
+    for _ in range(KNOWN_CALLS):
+        it.hedged.health.speak(SLOW)  # nothing here is late
+    result = await it.hedged.ask()
+    told = [(each.deployment, each.cost_usd, each.cost_is_bound) for each in result.attempts]
+    assert told == [("a", it.bound_usd, True), ("b", it.bound_usd, True)]
+    assert it.is_paid_as_on_record(result)
+
+
+async def test_no_other_deployment_is_asked_in_a_race_without_room_for_it():
+    it = Deployed(PRICE, a=Silent, b=FAST)
+    it.afford(1.5)
+    with pytest.raises(BudgetExceeded) as caught:
+        await it.hedged.ask()
+    assert it.n_calls == {"a": 1, "b": 0}
+    assert [each.cost_usd for each in caught.value.attempts] == [it.bound_usd]
+    assert (it.hedged.ledger.spent_usd, it.hedged.is_clean()) == (it.bound_usd, True)
+
+
+async def test_what_had_failed_inside_the_one_that_lost_is_on_record():
+    it = Deployed(PRICE, a=Silent, b=SLOW, c=FAST)
+    it.inner["a"].fails_after_s = 0.0
+    result = await it.hedged.ask()
+    told = [(each.outcome, each.cost_usd) for each in result.attempts]
+    assert (result.deployment, told) == ("c", [("failed", it.bound_usd), ("lost_race", it.bound_usd)])
+    assert it.is_paid_as_on_record(result)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_hedge_that_is_to_be_made_again_waits_for_what_the_first_call_holds(fails: bool):
+    it = Deployed(PRICE, a=FAST * 6, b=Silent, c=FAST)
+    if fails:
+        it.inner["a"].delays_s, it.inner["a"].fails_after_s = repeat(WorkerRefused), FAST * 6
+    it.afford(2.5)
+    result = await it.hedged.ask()
+    told = [(each.outcome, each.cost_usd) for each in result.attempts]
+    if fails:
+        assert (it.n_calls["c"], told) == (1, [("failed", None), ("failed", it.bound_usd)])
+    else:
+        assert (it.n_calls["c"], told) == (0, [("failed", it.bound_usd), ("lost_race", None)])
+    assert it.is_paid_as_on_record(result)
+
+
+async def test_a_hedge_that_cannot_be_held_again_leaves_the_answer_to_the_first_call():
+    it = Deployed(PRICE, a=FAST * 6, b=Silent, c=FAST)
+    it.hedged.ledger = AwayLedger()
+    result = await it.hedged.ask()
+    told = [(each.outcome, each.cost_usd) for each in result.attempts]
+    assert (result.deployment, told) == ("a", [("failed", it.bound_usd)])
+    assert it.is_paid_as_on_record(result)
+
+
+async def test_no_hedge_is_made_where_its_answer_could_be_longer_than_what_is_held_for_it():
+    it = Deployed(PRICE, a=Silent, b=FAST * 6, c=FAST)
+    it.inner["a"].fails_after_s = 0.0
+    it.hedged.ledger = ledger = ShortLedger()
+    ledger.rooms = iter([50, 30, 40])
+    result = await it.hedged.ask()
+    assert (result.deployment, it.n_calls["c"]) == ("b", 0)
+    assert it.hedged.is_clean()
+
+
+async def test_a_failed_hedge_is_paid_as_on_record_also_where_the_first_call_speaks_meanwhile():
+    it = Deployed(PRICE, a=FAST * 6, b=Told, c=FAST)
+    it.hedged.ledger = SlowLedger()
+    result = await it.hedged.ask()
+    told = [(each.outcome, each.cost_usd) for each in result.attempts]
+    assert (it.n_calls["c"], told) == (0, [("failed", Told.cost_usd), ("lost_race", None)])
+    assert it.is_paid_as_on_record(result)
+
+
+async def test_what_fails_in_one_that_has_lost_is_not_paid_twice_nor_made_again():
+    it = Deployed(PRICE, a=FAST, b=FAST)
+    it.afford(3.5)
+    member, ledger = it.hedged.member, it.hedged.ledger
+    bound = call_bound(member, CALL)
+    async with (
+        ledger.hold(PRICE, bound.input_tokens, bound.output_tokens, "another call") as other,
+        CallHolds(ledger, member, bound) as holds,
+    ):
+        assert await holds.hold_second()
+        first, hedge = holds.renewal(hedge=False), holds.renewal(hedge=True)
+        waiting = asyncio.create_task(first(Silent("It fell silent."), 0.0))
+        await until(lambda: len(holds.failed) == 1 and ledger.spent_usd == it.bound_usd)
+        holds.drop(hedge=False, took_s=FAST)
+        await ledger.settle(other, Decimal(0), Usage())  # there is room now
+        with pytest.raises(Silent):
+            await waiting
+        with pytest.raises(Silent):
+            await first(Silent("And again."), 0.0)
+        await holds.settle_dropped()
+        assert (ledger.spent_usd, len(ledger.holds)) == (it.bound_usd, 1)
+        assert await hedge(Silent("So did the other."), 0.0) == bound.output_tokens
+        assert (ledger.spent_usd, len(ledger.holds)) == (2 * it.bound_usd, 1)
+
+
+class Breaking(Paced):
+    """A worker that breaks off its own call after a word, as a library may whose cancel scopes leak."""
+
+    async def _deltas(self) -> AsyncGenerator[Delta]:
+        yield Delta("It")
+        await asyncio.sleep(FAST)
+        raise asyncio.CancelledError
+
+
+async def test_a_stream_that_breaks_itself_off_ends_its_reader_too():
+    it = Hedged(PRICE, worker=Breaking())
+    with pytest.raises(WorkerUnavailable, match="w broke off its own call"):
+        await it.ask()
+    assert it.is_clean()
 
 
 class Routed(ScriptedEngine):
