@@ -341,8 +341,9 @@ class OpenAIWorker:
             content: Any = response.json()
         except ValueError:
             content = response.text.strip()
-        is_list = isinstance(content, list) and bool(content)  # from Gemini's endpoint for OpenAI's clients
-        told = cast(object, content[0] if is_list else content)
+        told: object = content
+        if isinstance(content, list) and content:  # from Gemini's endpoint for OpenAI's clients
+            told = cast(list[object], content)[0]
         error = fields(told).get("error", told)
         return self._faults.by_status(
             response.status_code, error_text(error), response.headers, error_code(error)
