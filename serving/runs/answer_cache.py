@@ -99,9 +99,7 @@ class AnswerCache:
             return None
         if cache.teams is not None and account.team_id not in cache.teams:
             return None
-        words = replace(
-            task, echo={}
-        )  # a kept answer is given in a run of the asker's own, which repeats its request
+        words = replace(task, echo={})  # the asker's own run repeats its request
         return _owner(account), hash_task(words, self._of(settings))
 
     def _of(self, settings: Settings) -> str:

@@ -171,7 +171,6 @@ class Service:
         *,
         of_cache: bool,
     ) -> AsyncGenerator[Run]:
-
         def open_it(ledger: Ledger | None, trace_id: str | None, journal: Journal) -> Opened:
             if found is not None:
                 given = answered_by(found, task, id, caller.account)

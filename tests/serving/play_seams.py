@@ -31,7 +31,7 @@ from tests.wires.server import Wire, serving
 
 STALL_S, PATIENCE_S, AT_ONCE = 3.0, 60.0, 16
 """The silence of a server that plays silence, and of all others: a busy machine is none."""
-CASES_PER_WORKER = 8
+CASES_PER_WORKER = 4
 """So that its retry budget is enough for all of them: it is not what is played here."""
 
 
