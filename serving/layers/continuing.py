@@ -56,8 +56,6 @@ class Continuing(Layer):
         """
         if not call.prefix:
             return self._worker.open(call)
-        if not call.prefix.strip():  # there is nothing to go on with
-            return self._worker.open(replace(_without_room(call), prefix=""))
         return self._open(call)
 
     @asynccontextmanager
@@ -67,6 +65,10 @@ class Continuing(Layer):
 
     async def _continue(self, opened: AsyncExitStack, call: Call) -> Reply:
         failed: tuple[Attempt, ...] = ()
+        if (
+            not call.prefix.strip()
+        ):  # there is nothing to go on with: it begins again, and with these blanks perhaps
+            return await self._prefill(opened, call)
         if self._prefills(call):
             began_s = time.monotonic()
             try:

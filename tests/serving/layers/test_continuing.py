@@ -74,3 +74,9 @@ async def test_one_that_repeats_so_much_that_no_room_is_left_has_broken_off():
     player = saying(f"{MARK} {LONG[len(begin(LONG, 95)) :]}")
     with pytest.raises(WorkerUnavailable, match="repeated so much"):
         await ask(player, call_after(prefix, limit=180))
+
+
+@pytest.mark.parametrize("prefills", [False, True])
+async def test_an_answer_of_which_only_blanks_are_there_begins_again_without_them(prefills: bool):
+    text, finish = await ask(saying("\n\n One two."), call_after("\n\n "), prefills=prefills)
+    assert (text, finish) == ("One two.", FinishReason.STOP)
