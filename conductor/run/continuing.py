@@ -64,7 +64,7 @@ class Shown:
             return call
         longest = call.sampling.max_output_tokens
         left = None if longest is None else max(longest - self.tokens, 1)
-        most = None if left is None else left + MARK_TOKENS + _size(self.text.rstrip()[-REPEATED_CHARS:])
+        most = None if left is None else left + MARK_TOKENS + byte_size(self.text.rstrip()[-REPEATED_CHARS:])
         return replace(
             call,
             sampling=replace(call.sampling, max_output_tokens=most),
@@ -131,10 +131,11 @@ def _is_filtered(member: PoolMember, error: WorkerError) -> bool:
 
 
 def _tokens(text: str) -> int:
-    return _size(text) // BYTES_PER_TOKEN
+    return byte_size(text) // BYTES_PER_TOKEN
 
 
-def _size(text: str) -> int:
+def byte_size(text: str) -> int:
+    """Of `text` as UTF-8: no fewer than its tokens."""
     return len(text.encode("utf-8", "surrogatepass"))
 
 

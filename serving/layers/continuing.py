@@ -17,6 +17,7 @@ from conductor.model.messages import Message
 from conductor.model.reply import Delta, FinishReason, Reply
 from conductor.model.retries import call_again
 from conductor.model.worker import Worker
+from conductor.run.continuing import BYTES_PER_TOKEN, byte_size
 from serving.layers.layer import Layer
 from serving.layers.seam import NotContinued, Seam, drop_blanks
 
@@ -26,8 +27,6 @@ Begin with the mark and its last words exactly as they stand below, and go strai
 sentence, in the same form, as if nothing had happened. Repeat nothing else, and say nothing of the fault. Begin with:
 
 {beginning}"""
-BYTES_PER_TOKEN = 4
-"""About what a token of prose is long; each has at least one."""
 SEAM_NOTE = "It was asked to go on, and repeated the last words that were there; they were removed."
 
 
@@ -128,7 +127,9 @@ class Continuing(Layer):
             exc.billed_at_bound = True
             raise
         deltas = _first(held, reply.deltas)
-        is_much = _size(seam.repeated) > BYTES_PER_TOKEN * _size(wanted)  # more tokens than it had for it
+        is_much = byte_size(seam.repeated) > BYTES_PER_TOKEN * byte_size(
+            wanted
+        )  # more tokens than it had for it
         if is_much and call.rest_tokens is not None:
             deltas = _unless_full(deltas, reply.worker)
         reply.deltas = await opened.enter_async_context(aclosing(deltas))
@@ -141,12 +142,8 @@ def _without_room(call: Call, repeated: str = "") -> Call:
     most = call.sampling.max_output_tokens
     if call.rest_tokens is None or most is None:
         return call
-    longest = min(most, call.rest_tokens + _size(repeated))
+    longest = min(most, call.rest_tokens + byte_size(repeated))
     return replace(call, sampling=replace(call.sampling, max_output_tokens=longest))
-
-
-def _size(text: str) -> int:
-    return len(text.encode("utf-8", "surrogatepass"))
 
 
 async def _hold(seam: Seam, deltas: AsyncGenerator[Delta]) -> list[Delta]:

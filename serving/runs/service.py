@@ -156,21 +156,14 @@ class Service:
             found = await self.answers.find(task, account) if of_cache else None
             if found is not None:
                 expected.close()  # it calls nobody, for as long as its client reads
-            async with self._run(task, team, id, headers, caller, found, of_cache=of_cache) as run:
+            opener = self._opener(found, task, team, id, caller)
+            opened = self._recorded(id, task, headers, account, opener)
+            async with self.answers.keeping(opened) if of_cache else opened as run:
                 yield run
 
-    @asynccontextmanager
-    async def _run(
-        self,
-        task: Task,
-        team: Team,
-        id: str,
-        headers: dict[str, str],
-        caller: Caller,
-        found: Record | None,
-        *,
-        of_cache: bool,
-    ) -> AsyncGenerator[Run]:
+    def _opener(self, found: Record | None, task: Task, team: Team, id: str, caller: Caller) -> Opener:
+        """What opens the run: of `found`, the answer is given again."""
+
         def open_it(ledger: Ledger | None, trace_id: str | None, journal: Journal) -> Opened:
             if found is not None:
                 given = answered_by(found, task, id, caller.account)
@@ -187,9 +180,7 @@ class Service:
                 write_down=self.continuing.write_down,
             )
 
-        opened = self._recorded(id, task, headers, caller.account, open_it)
-        async with self.answers.keeping(opened) if of_cache else opened as run:
-            yield run
+        return open_it
 
     async def keep(self, task: Task, team: Team, id: str, headers: dict[str, str], caller: Caller) -> Run:
         """As `run`, and whoever leaves, it goes on for a bounded time; also on another replica, where this one
