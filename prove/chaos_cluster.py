@@ -8,6 +8,7 @@ one address, of loopback; so there is one proxy, on the head. Knows nothing of w
 import asyncio
 import contextlib
 import os
+import secrets
 import subprocess
 import sys
 import uuid
@@ -88,6 +89,9 @@ class Cluster:
         self._folder = make_folder(self.tag)
         self.log.parent.mkdir(parents=True, exist_ok=True)
         self.log.unlink(missing_ok=True)
+        # A token of its own: `ray start`, other than a local server, makes none on a machine where Ray never ran.
+        self._token.write_text(secrets.token_hex(32))
+        self._token.chmod(0o600)
         try:
             await self._start()
         except BaseException:
@@ -104,6 +108,11 @@ class Cluster:
         assert self._folder is not None, "it runs"
         return self._folder.path / "podium.db"
 
+    @property
+    def _token(self) -> Path:
+        assert self._folder is not None
+        return self._folder.path / "auth_token"
+
     def processes(self, node: int | None = None) -> list[psutil.Process]:
         """Those that live, of one node or of all."""
         return [each for each in processes_of(self.tag) if node is None or _node_of(each) == node]
@@ -116,7 +125,8 @@ class Cluster:
         if node in WORKERS:
             self._start_worker(node)
         else:
-            self._started.pop(APPLICATION).wait()
+            if (program := self._started.pop(APPLICATION, None)) is not None:  # it died with the first head
+                program.wait()
             assert self._folder is not None
             (self._folder.path / "ray" / "ray_current_cluster").unlink()  # a new machine has none
             self._start_head()
@@ -203,6 +213,7 @@ class Cluster:
             "no_proxy": loopback,
             "NO_PROXY": loopback,
             "VLLM_HOST_IP": HOST,
+            "RAY_AUTH_TOKEN_PATH": str(self._token),
             TAG: self.tag,
             "PODIUM_STORE_URL": f"sqlite:///{self.store}",
         }

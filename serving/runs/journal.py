@@ -66,6 +66,11 @@ class Noted:
         """Whether something of it is to be written."""
         return bool(self.items or self.rows or self.final)
 
+    @property
+    def is_known(self) -> bool:
+        """Whether something of it was packed before."""
+        return self.seq > len(self.items)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Packed:
@@ -237,9 +242,16 @@ class RunJournal:
                 self._idle.set()
 
     async def _write_all(self, waiting: list[tuple[str, Noted]]) -> None:
+        """New runs first, and each as soon as it is packed: a client may have seen the id of a run, and after a kill only what
+        is written says what became of it. On a busy loop packing all of them can take seconds.
+        """
         self._is_away = False
-        packed = [each async for each in self._pack_all(waiting)]
-        results = await asyncio.gather(*map(self._write, packed), return_exceptions=True)
+        waiting.sort(key=lambda each: each[1].is_known)
+        packed, writes = list[Packed](), list[asyncio.Task[None]]()
+        async for each in self._pack_all(waiting):
+            packed.append(each)
+            writes.append(asyncio.create_task(self._write(each)))
+        results = await asyncio.gather(*writes, return_exceptions=True)
         for each, result in zip(packed, results, strict=True):
             if isinstance(result, BaseException):
                 self._give_up(each.id, result)

@@ -235,3 +235,16 @@ async def test_what_another_replica_may_go_on_with_is_told_once_it_is_written(st
             await asyncio.sleep(3 * BATCH_S)
             assert told == [1, 2]
         await until(lambda: told == [1, 2, 3], "the next is written")
+
+
+async def test_new_runs_are_written_before_what_goes_on_in_others(store_address: Address) -> None:
+    told: list[str] = []
+    async with opened(store_address) as (_, one):
+        one.on_items = lambda id, _: told.append(id)
+        known = [await tell(one, begun(f"wf_{n}"), 1) for n in range(20)]
+        await until(lambda: len(told) == len(known), "their beginnings are packed")
+        for record in known:
+            one.note(fold(record, [EVENTS[1]]), 2, EVENTS[1])
+        await tell(one, begun("wf_new"), 1)
+        await until(lambda: len(told) == 2 * len(known) + 1, "all of it is packed")
+        assert told[len(known)] == "wf_new"
