@@ -240,7 +240,7 @@ async def test_what_another_replica_may_go_on_with_is_told_once_it_is_written(st
 async def test_new_runs_are_written_before_what_goes_on_in_others(store_address: Address) -> None:
     told: list[str] = []
     async with opened(store_address) as (_, one):
-        one.on_items = lambda id, _: told.append(id)
+        one.on_items = lambda of, _: told.append(of)
         known = [await tell(one, begun(f"wf_{n}"), 1) for n in range(20)]
         await until(lambda: len(told) == len(known), "their beginnings are packed")
         for record in known:
