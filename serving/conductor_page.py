@@ -26,10 +26,10 @@ MAX_STEPS = 5
 OWN_WORDS = "the user's own words"
 PICTURE = Image("data:image/png;base64,AAAA")
 TOKENS: dict[Layout, tuple[int, int]] = {
-    "object": (921, 358),
-    "thinking object": (951, 379),
-    "lines": (905, 353),
-    "lists": (884, 365),
+    "object": (952, 389),
+    "thinking object": (982, 410),
+    "lines": (936, 384),
+    "lists": (915, 396),
 }
 """Of the text before the team, for plans of five steps and of one, as SmolLM2's tokenizer counts them; a test does."""
 WHERE: dict[Layout, str] = {
@@ -62,8 +62,8 @@ serve run serving.app:build_app settings=cluster/local.yaml conductor=gpt-5   # 
 * **It thinks little before a plan**: `conductor.effort` is `low` where the worker thinks by itself and the file gives it no `effort`.
 * **With `MODEL=`** the local workers get that model and the named worker leads. Where no local engine is left, that is an error.
 * A program (`kind: python`, a voter too) cannot be named: it writes no plans. Whoever cannot lead is refused with the names of those who can.
-* **Cards are believed**: the cheapest worker whose card fits is asked. The local default's three cost nothing and are SmolLM2-135M, whatever their cards promise: with a key,
-  `SETTINGS=cluster/api.yaml` answers better.
+* **A card is a claim**: the cheapest worker whose card fits is asked, and beside each card the conductor is told the model, so that it can know better. The local default's three
+  cost nothing and are SmolLM2-135M, whatever their cards promise: with a key, `SETTINGS=cluster/api.yaml` answers better.
 * In a settings file the same is `conductor: {worker: gpt-5}`, without the `prompts` of another conductor. A Serve config that names the deployment of a conductor which is left
   out (`vllm-conductor` in `cluster/gpu.serve.yaml`) must drop that entry.
 """

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from program.process import restore_interrupts
 from serving.settings.settings import SettingsError
-from training.config import Config, load, parse
+from training.config import Config, ModelConfig, load, parse
 from training.distributed import is_main_process, world_size
 from training.report import lines
 from training.run_dir import RunDir, write_error
@@ -62,6 +62,16 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
+def is_slow_here(model: ModelConfig) -> bool:
+    """Whether it computes in bfloat16 on a CPU that takes that apart."""
+    import torch
+
+    from serving.deployments.cpu_types import computes_bfloat16
+
+    uses_it = model.mixed_precision or model.dtype == "bfloat16"
+    return uses_it and not torch.cuda.is_available() and not computes_bfloat16()
+
+
 def train(config: Config, path: Path, console: Console, *, resume: bool) -> int:
     """Run `config` in `path`; the exit code.
 
@@ -73,6 +83,12 @@ def train(config: Config, path: Path, console: Console, *, resume: bool) -> int:
     run_dir = RunDir.begin(path, config, resume=resume) if main_process else RunDir(path, is_main=False)
     from training.run import RunStopped, TrainingRun  # torch and TRL take seconds to import
 
+    if main_process and is_slow_here(config.model):
+        console.print(
+            "model: this CPU has no instructions for bfloat16, so a step takes many times as long as on one that has. "
+            "`dtype: float32` and `mixed_precision: false` are quicker here.",
+            style="yellow",
+        )
     try:
         report = TrainingRun(config, run_dir, world_size()).run()
     except RunStopped as exc:

@@ -316,10 +316,13 @@ def subtask(config: WarmStartConfig, card: str, part: str = "") -> str:
 
 
 def format_plan(steps: Sequence[dict[str, Any]], format: Format, fields: Sequence[str]) -> str:
-    """Steps as a conductor writes them."""
+    """Steps as a conductor writes them: letters as they are, since the grammar has no escapes for them."""
     if format == "steps":
-        return "\n".join(json.dumps({name: step[name] for name in fields}) for step in steps)
+        return "\n".join(
+            json.dumps({name: step[name] for name in fields}, ensure_ascii=False) for step in steps
+        )
     lists = {"model_id": "worker", "subtasks": "subtask", "access_list": "access"}
     return "\n".join(
-        f"{label} = {json.dumps([step[name] for step in steps])}" for label, name in lists.items()
+        f"{label} = {json.dumps([step[name] for step in steps], ensure_ascii=False)}"
+        for label, name in lists.items()
     )

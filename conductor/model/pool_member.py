@@ -16,6 +16,8 @@ class PoolMember:
     worker: Worker
     card: str = ""
     """What it is good at, for the conductor to read."""
+    model: str = ""
+    """The public name of its model; empty: it is none, or nobody said."""
     price: Price | None = FREE
     """Per token; None where nobody said, so that its cost is unknown and never 0."""
     worst_price: Price | None = FREE

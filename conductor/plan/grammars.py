@@ -23,7 +23,7 @@ WORD_CHARS = 24
 # microseconds a token.
 _STRING = (
     'string ::= "\\"" (first letters{tail} (" " word){{0,{more}}})? "\\""\n'
-    'first ::= [^"\\\\\\x00-\\x20\\x7f-\\xa0\\u1680\\u2000-\\u200f\\u2028-\\u202f\\u205f\\u3000]\n'
+    'first ::= [^"\\\\\\x00-\\x20\\x7f-\\xa0\\u1680\\u2000-\\u200f\\u2028-\\u202f\\u205f\\u3000] | "\\\\" ["\\\\]\n'
     'letter ::= [^"\\\\\\x00-\\x20] | "\\\\" ["\\\\nrt]\n'
 )
 _FIELDS = (

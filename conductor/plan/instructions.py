@@ -56,8 +56,9 @@ How to plan:
 something.
 """
 _WORKERS = """\
-- Cards say what workers are good at; the line below a card, what is known of price (an answer costs mostly its output), speed, \
-context and images. Take the cheapest whose card fits. Small talk goes to the cheapest of all; a dear worker is for what cheaper \
+- Cards say what workers are good at; the line below a card, what is known of its model, price (an answer costs mostly its \
+output), speed, context and images. Take the cheapest whose card fits; but a card is a claim, and a model that you know to be very \
+small does only what is easy, whatever its card says. Small talk goes to the cheapest of all; a dear worker is for what cheaper \
 ones get wrong, a fast one where a quick answer counts. A picture needs a worker that sees images, a long text one whose context \
 holds it.
 """

@@ -40,7 +40,7 @@ class Prompts:
         conductor: what the conductor is and does; `{max_steps}` stands for the request's figure.
         steps, lists: how to write the two formats, with examples. These and `conductor` are None where the
             built-in texts hold, which `instructions.py` makes for the request.
-        worker: a worker of the pool; `{number}`, `{card}` and `{facts}` (price, speed, context, images) are
+        worker: a worker of the pool; `{number}`, `{card}` and `{facts}` (model, price, speed, context, images) are
             filled in.
     """
 
@@ -101,7 +101,11 @@ class Prompts:
         return [*asked, Message.of("assistant", written or "(nothing)"), Message.of("user", verdict)]
 
     def _line(self, number: int, member: PoolMember, *, has_tools: bool) -> str:
-        fills = {"number": str(number), "card": _card(member), "facts": _facts(member, has_tools=has_tools)}
+        model = (
+            member.model if self.conductor is None else ""
+        )  # one that was taught its own prompt knows cards, not models
+        facts = _facts(member, model, has_tools=has_tools)
+        fills = {"number": str(number), "card": _card(member), "facts": facts}
         return _FILL.sub(lambda name: fills[name[1]], self.worker)
 
 
@@ -200,11 +204,12 @@ def _card(member: PoolMember) -> str:
     return " ".join(member.card.split()) or FALLBACK_CARD
 
 
-def _facts(member: PoolMember, *, has_tools: bool) -> str:
-    """What is known of a worker's price, speed and limits, in a line of its own; empty where nothing is. That it calls
+def _facts(member: PoolMember, model: str, *, has_tools: bool) -> str:
+    """What is known of a worker: its model, price, speed and limits, in a line of its own; empty where nothing is. That it calls
     no tools is said only where there are some: prompts without tools stay as conductors learned them.
     """
     facts = [
+        model,
         _price(member.price) if member.price else "",
         f"{member.tokens_per_s:g} tokens/s" if member.tokens_per_s else "",
         f"context of {member.context_tokens:,} tokens" if member.context_tokens else "",

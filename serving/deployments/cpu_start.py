@@ -1,4 +1,4 @@
-"""What makes a vLLM engine on a CPU start sooner: docs/decisions/0023 has the profile.
+"""What makes a vLLM engine on a CPU start sooner (docs/decisions/0023 has the profile), and compute in the type that the CPU has.
 
 An engine is three processes (replica, engine core, worker), each of which takes ten seconds of a core to
 import vLLM and torch.
@@ -15,13 +15,17 @@ from vllm import ModelRegistry, envs
 from vllm.platforms import current_platform
 from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 
+from serving.deployments.cpu_types import computes_bfloat16
+
 
 def prepare(arguments: dict[str, Any]) -> None:
-    """Change the engine arguments, and this process, so that the engine starts soon. Does nothing where
+    """Change the engine arguments, and this process, so that the engine starts soon and is quick. Does nothing where
     there is an accelerator.
     """
     if not current_platform.is_cpu():
         return
+    if arguments.get("dtype", "auto") == "auto" and not computes_bfloat16():
+        arguments["dtype"] = "float32"  # of a model in bfloat16, or float16: twice the memory
     arguments.setdefault("distributed_executor_backend", ForkedWorkers)
     if not can_compile():  # inductor, which compiles the sampler in spite of `enforce_eager`, needs it
         os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")

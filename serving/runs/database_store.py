@@ -119,6 +119,10 @@ class DatabaseStore:
         """See `RecordStore.forget`."""
         self._journal.forget(id)
 
+    async def wait_until_written(self, id: str) -> None:
+        """See `RecordStore.wait_until_written`."""
+        await self._journal.wait_until_written(id)
+
     async def claim(self, claim: Claim) -> Claim:
         """See `RecordStore.claim`."""
         return await (await self._store.ledger()).writer.do(CLAIM, claim)

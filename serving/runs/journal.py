@@ -28,6 +28,8 @@ BATCH_S = 0.06
 """Between something that happens and its being written."""
 SLICE_S = 0.001
 """How long runs are packed without a pause; one more than that at most."""
+AT_ONCE = 32
+"""So many runs are packed before new ones are looked for: on a busy loop packing hundreds takes seconds."""
 AGAIN_S = 0.5
 """Between two attempts to write to a store that is away."""
 FLUSH_S = 5.0
@@ -49,6 +51,8 @@ class Noted:
         is_kept: whether it outlives its client, so that pieces of the answer are written too.
         is_watched: whether somebody watches it, so that they are from now on.
         said: of its answer, what is not to be written unless somebody watches.
+        packed_s: when it was last packed, by the loop's clock; 0: never.
+        tried: set once something of it was written, or could not be.
     """
 
     seq: int = 0
@@ -60,16 +64,13 @@ class Noted:
     is_kept: bool = False
     is_watched: bool = False
     said: AnswerSoFar = field(default_factory=AnswerSoFar)
+    packed_s: float = 0.0
+    tried: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def is_waiting(self) -> bool:
         """Whether something of it is to be written."""
         return bool(self.items or self.rows or self.final)
-
-    @property
-    def is_known(self) -> bool:
-        """Whether something of it was packed before."""
-        return self.seq > len(self.items)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,7 +117,7 @@ class RunJournal:
         self._runs = dict[str, Noted]()
         self._wake, self._idle = asyncio.Event(), asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._is_away, self._n_dropped = False, 0
+        self._is_away, self._is_behind, self._n_dropped = False, False, 0
 
     @property
     def under_way(self) -> bool:
@@ -148,7 +149,12 @@ class RunJournal:
 
     def forget(self, id: str) -> None:
         """A run that was expected has not begun."""
-        self._runs.pop(id, None)
+        self._drop(id)
+
+    async def wait_until_written(self, id: str) -> None:
+        """Until the beginning of a run is written; while the store is away, until that was tried."""
+        if (run := self._runs.get(id)) is not None:
+            await run.tried.wait()
 
     def note(self, record: Record, seq: int, event: Event) -> None:
         """See `RecordStore.note`."""
@@ -235,18 +241,25 @@ class RunJournal:
     async def _write_on(self) -> None:
         while True:
             await self._wake.wait()
-            await asyncio.sleep(AGAIN_S if self._is_away else BATCH_S)
+            await asyncio.sleep(AGAIN_S if self._is_away else 0 if self._is_behind else BATCH_S)
             self._wake.clear()
-            await self._write_all([(id, run) for id, run in self._runs.items() if run.is_waiting])
+            self._is_away = False
+            waiting = self._take()
+            n_packed = await self._write_all(waiting)
+            if len(waiting) == AT_ONCE:  # there may be more
+                self._wake.set()
+            self._is_behind = n_packed == AT_ONCE
             if not any(run.is_waiting for run in self._runs.values()):
                 self._idle.set()
 
-    async def _write_all(self, waiting: list[tuple[str, Noted]]) -> None:
-        """New runs first, and each as soon as it is packed: a client may have seen the id of a run, and after a kill only what
-        is written says what became of it. On a busy loop packing all of them can take seconds.
+    def _take(self) -> list[tuple[str, Noted]]:
+        """Runs of which something waits, first new ones, then those that were packed longest ago. A client may have seen the id of
+        a run, and after a kill only what is written says what became of it.
         """
-        self._is_away = False
-        waiting.sort(key=lambda each: each[1].is_known)
+        waiting = [(id, run) for id, run in self._runs.items() if run.is_waiting]
+        return sorted(waiting, key=lambda each: each[1].packed_s)[:AT_ONCE]
+
+    async def _write_all(self, waiting: list[tuple[str, Noted]]) -> int:
         packed, writes = list[Packed](), list[asyncio.Task[None]]()
         async for each in self._pack_all(waiting):
             packed.append(each)
@@ -255,6 +268,7 @@ class RunJournal:
         for each, result in zip(packed, results, strict=True):
             if isinstance(result, BaseException):
                 self._give_up(each.id, result)
+        return len(packed)
 
     async def _pack_all(self, waiting: list[tuple[str, Noted]]) -> AsyncGenerator[Packed]:
         """Pack in slices, and leave the loop to requests for as long after each: packing waits for nobody, and
@@ -263,6 +277,7 @@ class RunJournal:
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         for id, run in waiting:
+            run.packed_s = loop.time()
             try:
                 packed, items = _pack(id, run)
             except Exception as exc:  # noqa: BLE001 (of this run alone, and the others are not to suffer)
@@ -278,7 +293,11 @@ class RunJournal:
 
     def _give_up(self, id: str, error: BaseException) -> None:
         logger.error("the run %s cannot be written", id, exc_info=error)
-        self._runs.pop(id, None)
+        self._drop(id)
+
+    def _drop(self, id: str) -> None:
+        if (run := self._runs.pop(id, None)) is not None:
+            run.tried.set()
 
     async def _write(self, packed: Packed) -> None:
         run = packed.run
@@ -290,7 +309,9 @@ class RunJournal:
                 logger.error("runs are not written, and kept in memory: %s", getattr(exc, "detail", exc))
             self._is_away = True
             self._wake.set()
+            run.tried.set()
             return
+        run.tried.set()
         if self._runs.get(packed.id) is not run:  # it was suspended meanwhile, and all of it is written
             return
         del run.rows[: len(packed.write.events)]

@@ -61,6 +61,9 @@ class MemoryStore:
         """See `RecordStore.forget`."""
         self._kept.discard(id)
 
+    async def wait_until_written(self, id: str) -> None:
+        """See `RecordStore.wait_until_written`. There is no other replica."""
+
     async def claim(self, claim: Claim) -> Claim:
         """See `RecordStore.claim`. As many as there may be records are remembered."""
         found = self._claims.setdefault((claim.account, claim.name), claim)

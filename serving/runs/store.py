@@ -122,6 +122,10 @@ class RecordStore(Protocol):
         """Take note of what happens in a run, or in one inside it: a `conductor.run.event_log.Journal`."""
         ...
 
+    async def wait_until_written(self, id: str) -> None:
+        """Until another replica would go on with a run of this one that is to be kept; not for a store that is away."""
+        ...
+
     async def put(self, records: RunRecords) -> None:
         """Keep a run that has ended, in place of an earlier one of the same id."""
         ...

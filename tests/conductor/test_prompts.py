@@ -204,17 +204,19 @@ def test_the_instructions_describe_what_is_enforced() -> None:
 def test_the_conductor_is_shown_what_is_known_of_price_speed_context_and_images() -> None:
     price = Price(Decimal("1.25"), Decimal(10))
     pool = [
-        PoolMember("a", Player("a"), card="a reasoner", price=price, sees_images=True, context_tokens=400_000, tokens_per_s=80),
+        PoolMember("a", Player("a"), card="a reasoner", model="gpt-9", price=price, sees_images=True, context_tokens=400_000, tokens_per_s=80),
         PoolMember("b", Player("b"), card="small"),
         PoolMember("c", Player("c"), card="who knows", price=None),
     ]  # fmt: skip
     team = Prompts().plan("lines", pool, 5, [user("Why?")])[0].text.split("The team:\n")[1]
     assert team == (
-        "0: a reasoner\n   ($1.25 in, $10 out per million tokens; 80 tokens/s; context of 400,000 tokens; sees images)\n"
+        "0: a reasoner\n   (gpt-9; $1.25 in, $10 out per million tokens; 80 tokens/s; context of 400,000 tokens; sees images)\n"
         "1: small\n   (costs nothing)\n2: who knows"
     )
     plain = Prompts(worker="{number}: {card}").plan("lines", pool, 5, [user("Why?")])[0].text
     assert plain.endswith("\nThe team:\n0: a reasoner\n1: small\n2: who knows")
+    taught = Prompts(conductor="You lead a team.").plan("lines", pool, 5, [user("Why?")])[0].text
+    assert "gpt-9" not in taught
 
 
 def test_a_card_cannot_look_like_another_worker_s() -> None:

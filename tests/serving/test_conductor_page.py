@@ -144,8 +144,12 @@ async def test_the_page_shows_what_the_conductor_is_sent() -> None:
         async with served(settings, {"OPENAI_API_KEY": "sk-1"}) as running:
             await running.ok({"messages": [{"role": "user", "content": "hi"}]})
             await running.service.pool.aclose()
+    shown = page()
+    for worker in load(SETTINGS).workers:
+        assert f"({worker.model}; " in shown
+        shown = shown.replace(f"({worker.model}; ", "(")  # a scripted worker has no model
     for message in upstream.requests[0].body["messages"]:
-        assert f"```text\n{message['content'].rstrip()}\n```" in page()
+        assert f"```text\n{message['content'].rstrip()}\n```" in shown
 
 
 def test_the_page_is_what_make_docs_writes_and_says_first_that_its_plans_are_no_model_s() -> None:

@@ -59,3 +59,21 @@ def test_workers_are_forked_only_from_a_core_without_threads_and_onto_no_core_of
 ) -> None:
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", bind)
     assert cpu_start.can_fork(endpoint) is forks
+
+
+@pytest.mark.parametrize(
+    ("asked", "has_it", "used"),
+    [
+        (None, False, "float32"),
+        ("auto", False, "float32"),
+        (None, True, None),
+        ("bfloat16", False, "bfloat16"),
+    ],
+)
+def test_a_cpu_without_bfloat16_computes_in_float32_unless_the_settings_name_a_type(
+    model: Path, monkeypatch: pytest.MonkeyPatch, asked: str | None, has_it: bool, used: str | None
+) -> None:
+    monkeypatch.setattr(cpu_start, "computes_bfloat16", lambda: has_it)
+    arguments: dict[str, Any] = {"model": str(model)} | ({"dtype": asked} if asked else {})
+    cpu_start.prepare(arguments)
+    assert arguments.get("dtype") == used

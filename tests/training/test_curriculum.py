@@ -8,16 +8,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import xgrammar
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from xgrammar.testing import _is_grammar_accept_string as accepts
 
+from conductor.plan.grammars import grammar
 from tests.training.tiny_models import config
 from training.curriculum.about import is_about, own_words
 from training.curriculum.materials import FOLDER, HELD_OUT_DOMAINS, SMALL_TALK, load
 from training.curriculum.questions import RequestQuestion, lesson, request_questions
 from training.curriculum.requests import SHARES, fill
 from training.curriculum.teams import SIZES
-from training.curriculum.verdicts import judge
+from training.curriculum.verdicts import MAX_STEPS, judge
 from training.examples import format_plan
 from training.plan_runner import PlanRunner
 from training.policy_eval import score_plan
@@ -51,7 +54,7 @@ def test_there_are_forty_domains_and_more_with_sixty_phrasings_each_and_fifteen_
 
 def test_topics_are_many_are_for_training_alone_and_each_knows_its_neighbours():
     train, held_out = load("train"), load("held_out")
-    assert len(topics()) >= 200
+    assert len(topics()) >= 400
     assert not held_out.topics
     assert not topics() & held_out.domains.keys()
     for topic in train.topics:
@@ -63,14 +66,14 @@ def test_topics_are_many_are_for_training_alone_and_each_knows_its_neighbours():
         for other in topic.near:
             assert topic.domain in train.domains[other].near, (topic.domain, other)
     drawn = [part.domain for each in request_questions(0, 400) for part in each.request.parts]
-    assert 0.2 < sum(name in topics() for name in drawn) / len(drawn) < 0.4
+    assert 0.35 < sum(name in topics() for name in drawn) / len(drawn) < 0.6
     mates = [
         mate
         for question in request_questions(3, 600)
         for mate in question.team.mates
         if mate.kind == "specialist"
     ]
-    assert 0.2 < sum(mate.can <= topics() for mate in mates) / len(mates) < 0.45
+    assert 0.35 < sum(mate.can <= topics() for mate in mates) / len(mates) < 0.65
 
 
 def test_nobody_in_a_team_might_do_what_another_is_a_specialist_of():
@@ -179,6 +182,29 @@ def test_the_best_plans_are_right_when_the_router_runs_them(tmp_path: Path):
     questions = certain(request_questions(4, 400))
     assert {question.request.kind for question in questions} == SHARES.keys()
     assert set(run_plans(tmp_path, questions, [best_text(each) for each in questions])) == {1.0}
+
+
+def test_parts_that_do_not_need_each_other_may_come_in_either_order():
+    joins = [each for each in certain(request_questions(5, 900)) if each.request.kind == "join"][:5]
+    assert len(joins) == 5
+    for question in joins:
+        (first, second, last), _ = lesson(question)
+        swapped = format_plan([second, first, last], "steps", FIELDS)
+        assert judge(question, swapped) == judge(question, best_text(question))
+        crossed = [{**first, "worker": second["worker"]}, {**second, "worker": first["worker"]}, last]
+        if first["worker"] != second["worker"]:
+            assert not judge(question, format_plan(crossed, "steps", FIELDS)).is_right
+
+
+def test_every_plan_that_is_taught_can_be_written_under_the_grammar():
+    taught = [(each, best_text(each)) for each in request_questions(9, 600)]
+    foreign = [(question, plan) for question, plan in taught if not plan.isascii()]
+    assert foreign
+    for question, plan in [*foreign[:6], *taught[:6]]:
+        held = xgrammar.Grammar.from_ebnf(
+            grammar("steps", len(question.workers), MAX_STEPS, subtask_chars=180).ebnf
+        )
+        assert accepts(held, plan), plan
 
 
 def test_a_wrong_worker_a_missing_access_or_a_vague_subtask_is_a_wrong_answer(tmp_path: Path):

@@ -42,8 +42,8 @@ HELD_OUT_DOMAINS = frozenset(
 HELD_OUT_OF = 5
 """Of the other domains, one text in this many is held out."""
 SMALL_TALK = "small_talk"
-NARROW = 0.3
-"""How often training is about a topic and not about one of the domains, though there are five times as many topics."""
+NARROW = 0.5
+"""How often training is about a topic and not about one of the domains, though there are nine times as many topics."""
 
 
 class Domain(Frozen):

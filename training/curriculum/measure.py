@@ -20,8 +20,8 @@ from training.curriculum.verdicts import MAX_STEPS, Verdict, judge, table
 from training.generation import generate
 from training.plan_runner import Chat
 
-MAX_TOKENS = 256
-"""Of a plan; five steps take fewer."""
+MAX_TOKENS = 384
+"""Of a plan, as in cluster/local.yaml."""
 BATCH = 16
 
 

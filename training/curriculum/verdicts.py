@@ -1,8 +1,8 @@
 """How well a plan fits a request and its team, judged from the plan alone: no worker is asked."""
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from statistics import mean
 
 from conductor.errors import InvalidPlan
@@ -47,12 +47,29 @@ class Verdict:
 
 
 def judge(question: RequestQuestion, text: str, format: Format = "steps") -> Verdict:
-    """The verdict on the plan `text`."""
+    """The verdict on the plan `text`. Parts that do not need each other may come in either order."""
     names = list(question.workers)
     steps = read_steps(text, names, format)
     if steps is None or not is_exact_plan(format, text, names, MAX_STEPS):
         return Verdict(parsed=False)
-    parts = question.request.parts
+    verdicts = [_judge_in_order(question, steps, parts) for parts in _orders(question.request.parts)]
+    return max(verdicts, key=lambda each: (each.about, each.workers))
+
+
+def _orders(parts: Sequence[Part]) -> Iterator[Sequence[Part]]:
+    """The orders in which a plan may have the parts: the first two change places where neither reads the other."""
+    yield parts
+    if len(parts) > 2 and not parts[0].reads and not parts[1].reads:
+        swapped = {0: 1, 1: 0}
+        rest = [
+            replace(part, reads=tuple(sorted(swapped.get(read, read) for read in part.reads)))
+            for part in parts[2:]
+        ]
+        yield [parts[1], parts[0], *rest]
+
+
+def _judge_in_order(question: RequestQuestion, steps: Sequence[Step], parts: Sequence[Part]) -> Verdict:
+    names = list(question.workers)
     chosen = [names.index(step.worker) for step in steps]
     same_length = len(steps) == len(parts)
     if same_length or len(parts) == 1:
@@ -63,12 +80,13 @@ def judge(question: RequestQuestion, text: str, format: Format = "steps") -> Ver
         )
     else:
         workers = 0.0
+    about = mean(_is_about(step, number, question, parts, len(steps)) for number, step in enumerate(steps))
     return Verdict(
         parsed=True,
         steps=len(steps),
         has_shape=same_length and all(s.access == p.reads for s, p in zip(steps, parts, strict=True)),
         workers=workers,
-        about=mean(_is_about(step, number, question, len(steps)) for number, step in enumerate(steps)),
+        about=about,
         empty=mean(not step.subtask.strip() for step in steps),
     )
 
@@ -85,7 +103,7 @@ def read_steps(text: str, workers: Sequence[str], format: Format) -> Sequence[St
 
 
 def _is_able(part: Part, team: DrawnTeam, worker: int, before: Sequence[int]) -> bool:
-    """Whether nobody in the team does `part` better, whatever they cost."""
+    """Whether nobody in the team does `part` better, whatever they cost; of a check, nor as well for less."""
     if part.checks:
         rewards = part_rewards(part, team, before)
         return rewards[worker] == max(rewards)
@@ -93,8 +111,8 @@ def _is_able(part: Part, team: DrawnTeam, worker: int, before: Sequence[int]) ->
     return qualities[worker] == max(qualities)
 
 
-def _is_about(step: Step, number: int, question: RequestQuestion, steps: int) -> bool:
-    parts, subtask = question.request.parts, step.subtask.strip()
+def _is_about(step: Step, number: int, question: RequestQuestion, parts: Sequence[Part], steps: int) -> bool:
+    subtask = step.subtask.strip()
     if not subtask:
         return steps == 1
     if len(parts) == 1:

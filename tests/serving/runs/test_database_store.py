@@ -248,3 +248,14 @@ async def test_new_runs_are_written_before_what_goes_on_in_others(store_address:
         await tell(one, begun("wf_new"), 1)
         await until(lambda: len(told) == 2 * len(known) + 1, "all of it is packed")
         assert told[len(known)] == "wf_new"
+
+
+async def test_a_run_in_the_background_is_accepted_once_another_replica_would_go_on_with_it(
+    store_address: Address,
+) -> None:
+    async with replicas(store_address, team()) as (one, other):
+        for _ in range(5):
+            answer = await one.api.post(background=True)
+            assert answer.status_code == 202
+            rows = await other.rows("SELECT kept FROM run WHERE id = :id", id=answer.json()["id"])
+            assert [each[0] for each in rows] == [1]
