@@ -96,7 +96,6 @@ class Generalists(Frozen):
     plain: tuple[str, ...]
     weak: tuple[str, ...]
     unusable: tuple[str, ...]
-    voters: tuple[str, ...]
     critics: tuple[str, ...]
 
 
