@@ -30,9 +30,7 @@ from cluster.local.processes import (
     TAG,
     end,
     free_port,
-    listeners,
     processes_of,
-    tag_of,
 )
 from prove.routers import LOGS, Json, ProofError
 
@@ -140,20 +138,19 @@ class Cluster:
 
     async def _start(self) -> None:
         self._start_head()
-        await self._wait(lambda: any(tag_of(each) == self.tag for each in listeners(self._gcs)), "Ray's head")
+        await self._wait(lambda: self._nodes_up() == 1, "Ray's head")
         for node in WORKERS:
-            known = len(self._raylets())
             self._start_worker(node)
-            # Two that start at once would take the same name for their socket: Ray counts those in its folder.
-            await self._wait(lambda known=known: len(self._raylets()) > known, f"node {node}")
+            # Two that start at once would take the same name for their socket, since Ray counts those in its folder; and a node
+            # is given half a minute for its start, which a slow machine needs for one.
+            await self._wait(lambda node=node: self._nodes_up() > node, f"node {node}")
         run = ["-m", "ray.serve.scripts", "run", "--app-dir", str(ROOT), str(self._write_config())]
         self._run(APPLICATION, run, {NODE: f"{HEAD}", "RAY_ADDRESS": f"{ADDRESS}:{self._gcs}"})
         await self.wait_until_whole()
 
-    def _raylets(self) -> list[Path]:
-        """The sockets of Ray's nodes."""
-        assert self._folder is not None
-        return [*self._folder.path.glob("ray/session_*/sockets/raylet*")]
+    def _nodes_up(self) -> int:
+        """How many have said so."""
+        return self.log.read_bytes().count(b"Ray runtime started.")
 
     def _write_config(self) -> Path:
         assert self._folder is not None

@@ -26,10 +26,10 @@ logger = logging.getLogger("podium")
 
 BATCH_S = 0.06
 """Between something that happens and its being written."""
-SLICE_S = 0.001
-"""How long runs are packed without a pause; one more than that at most."""
-AT_ONCE = 32
-"""So many runs are packed before new ones are looked for: on a busy loop packing hundreds takes seconds."""
+SLICE_S, LONGEST_SLICE_S = 0.001, 0.01
+"""How long runs are packed without a pause, on a loop that is idle and at most; one run more than that."""
+AT_ONCE = 100
+"""So many runs are packed before new ones are looked for: on a busy loop packing thousands takes seconds."""
 AGAIN_S = 0.5
 """Between two attempts to write to a store that is away."""
 FLUSH_S = 5.0
@@ -272,10 +272,10 @@ class RunJournal:
 
     async def _pack_all(self, waiting: list[tuple[str, Noted]]) -> AsyncGenerator[Packed]:
         """Pack in slices, and leave the loop to requests for as long after each: packing waits for nobody, and
-        a batch of it would hold up every answer.
+        a batch of it would hold up every answer. A busy loop comes back late, so that the next slice is a quarter of that.
         """
         loop = asyncio.get_running_loop()
-        began_s = loop.time()
+        began_s, slice_s = loop.time(), SLICE_S
         for id, run in waiting:
             run.packed_s = loop.time()
             try:
@@ -287,9 +287,13 @@ class RunJournal:
                 self._on_items(id, items)
             if packed is not None:
                 yield packed
-            if (took_s := loop.time() - began_s) > SLICE_S:
-                await asyncio.sleep(took_s)
+            if (took_s := loop.time() - began_s) > slice_s:
+                back_s = loop.time() + took_s
+                await asyncio.sleep(0)  # a timer would cost a busy loop three turns
+                if (left_s := back_s - loop.time()) > 0:
+                    await asyncio.sleep(left_s)
                 began_s = loop.time()
+                slice_s = min(max(SLICE_S, (began_s - back_s) / 4), LONGEST_SLICE_S)
 
     def _give_up(self, id: str, error: BaseException) -> None:
         logger.error("the run %s cannot be written", id, exc_info=error)

@@ -1,15 +1,19 @@
-"""`--fast`: what HAProxy binds on one machine, and which ports must be free for it. No HAProxy is started."""
+"""`--fast`: what HAProxy binds on one machine, which ports must be free for it, and what it says itself."""
 
+import asyncio
 import re
 import resource
 import socket
 import subprocess
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from cluster.local.environment import fast_environment
 from cluster.local.processes import ROOT, ServeError, check_nothing_in_the_way, free_port
+from conductor.errors import Interrupted
+from serving.errors import TABLE
 
 CONFIG = """global
     stats socket /tmp/haproxy-serve/admin.sock mode 666 level admin expose-fd listeners
@@ -110,6 +114,34 @@ def test_rays_own_configuration_with_our_bounds_is_one_that_haproxy_takes(tmp_pa
         [fast_environment()["PODIUM_HAPROXY"], "-c", "-f", config], capture_output=True, check=False
     )
     assert ran.returncode == 0, ran.stderr.decode()
+
+
+async def test_while_no_router_answers_callers_are_told_so_in_our_own_form(tmp_path: Path) -> None:
+    config = rays_config(tmp_path)
+    text = guarded(config)
+    url = (
+        "http://"
+        + re.findall(r"^frontend http_frontend\n(?:.*\n)*? *bind (127\.0\.0\.1:\d+)", text, re.MULTILINE)[0]
+    )
+    proxy = await asyncio.create_subprocess_exec(
+        fast_environment()["PODIUM_HAPROXY"], "-db", "-f", str(config)
+    )
+    try:
+        async with httpx2.AsyncClient(trust_env=False) as client:
+            async with asyncio.timeout(20):
+                while True:
+                    try:
+                        answer = await client.post(f"{url}/v1/chat/completions", json={})
+                        break
+                    except httpx2.ConnectError:
+                        await asyncio.sleep(0.05)
+    finally:
+        proxy.kill()
+        await proxy.wait()
+    row = TABLE[Interrupted]
+    error = answer.json()["error"]
+    assert (answer.status_code, error["type"], error["code"]) == (row.status, row.type, row.code)
+    assert (answer.headers["retry-after"], answer.headers["content-type"]) == ("1", "application/json")
 
 
 def test_connections_from_one_address_are_bounded_as_told_or_not_at_all(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Records in a real database: on every replica, in lists without their texts, and lost with their replica."""
 
 import asyncio
+import time
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -15,6 +16,7 @@ from conductor.run.events import AnswerDelta, PlanStarted, RunFinished, StepFini
 from conductor.run.fold import fold
 from conductor.run.record import Account, Record, RunRecords
 from conductor.run.task import Task
+from conductor.run.waiting import end_task
 from serving.accounts.caller import ANYBODY, DEFAULT_SCOPES, Caller
 from serving.database.address import Address, sqlite_address
 from serving.runs.database_store import DatabaseStore
@@ -259,3 +261,27 @@ async def test_a_run_in_the_background_is_accepted_once_another_replica_would_go
             assert answer.status_code == 202
             rows = await other.rows("SELECT kept FROM run WHERE id = :id", id=answer.json()["id"])
             assert [each[0] for each in rows] == [1]
+
+
+async def test_on_a_loop_that_is_never_idle_new_runs_are_still_written_soon(store_address: Address) -> None:
+    turns, told = 0, set[str]()
+
+    async def hold_up() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            time.sleep(0.03)  # noqa: ASYNC251 (as hundreds of streams do)
+            await asyncio.sleep(0)
+
+    async with opened(store_address) as (_, one):
+        await tell(one, begun("wf_first"), 1)
+        await one.wait_until_written("wf_first")  # the database is open
+        one.on_items = lambda of, _: told.add(of)
+        for n in range(150):  # more than are packed at once
+            await tell(one, begun(f"wf_{n}"), 1)
+        holding = asyncio.create_task(hold_up())
+        try:
+            await until(lambda: len(told) == 150, "all are packed")
+        finally:
+            await end_task(holding)
+    assert turns < 100, turns  # hundreds where each pause is a timer
