@@ -115,9 +115,10 @@ async def play_round(cluster: Cluster, database: Database, kind: str, workflows:
         found.still_running = await one(database, UNDER_WAY)
     after = dict(await rows(database, KEPT))
     found.kept = {name: n - before.get(name, 0) for name, n in after.items() if n > before.get(name, 0)}
-    for id in found.broken_ids:
-        (status,) = [each[0] for each in await rows(database, STATUS, id=id)] or ["no record"]
-        found.records[status or "running"] += 1
+    for ids, counted in (found.broken_ids, found.records), (found.accepted_ids, found.accepted):
+        for id in ids:
+            (status,) = [each[0] for each in await rows(database, STATUS, id=id)] or ["no record"]
+            counted[status or "running"] += 1
     return found
 
 
@@ -139,7 +140,15 @@ async def prove(
 
 HEADINGS = (
     *("killed", "workflows", "finished", "clear error", "broken transfers", "not let in", "looked whole"),
-    *("records of broken", "kept", "recovered", "service back, s", "engine back, s", "replaced, s"),
+    *(
+        "records of broken",
+        "kept",
+        "of those accepted",
+        "recovered",
+        "service back, s",
+        "engine back, s",
+        "replaced, s",
+    ),
 )
 
 

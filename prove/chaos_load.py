@@ -35,6 +35,8 @@ class Found:
         given_up: kept streams that were never whole.
         kept: runs that outlive their clients, by how they ended.
         records: of the broken ones, what their records say.
+        accepted_ids: runs in the background that were taken: whatever dies then, they finish.
+        accepted: how those ended.
         back_s: from the kill to the end of the last short request to a scripted worker that failed; 0: none did.
         engine_back_s: the same of requests to the engine.
         replaced_s: from the kill until as many processes of the kind live as before.
@@ -52,6 +54,8 @@ class Found:
     kept: dict[str, int] = field(default_factory=dict[str, int])
     records: Counter[str] = field(default_factory=Counter[str])
     broken_ids: list[str] = field(default_factory=list[str])
+    accepted_ids: list[str] = field(default_factory=list[str])
+    accepted: Counter[str] = field(default_factory=Counter[str])
     back_s: float = 0.0
     engine_back_s: float = 0.0
     replaced_s: float = 0.0
@@ -59,7 +63,8 @@ class Found:
 
     def is_right(self, records: frozenset[str] = ENDED) -> bool:
         """Whether nothing that was cut looked whole, its record says one of `records`, and all that was to go on did."""
-        went_on = not (self.given_up or self.still_running) and set(self.kept) <= {"finished"}
+        ended = set(self.kept) | set(self.accepted)
+        went_on = not (self.given_up or self.still_running) and ended <= {"finished"}
         return went_on and not self.looked_whole and set(self.records) <= records
 
     @property
@@ -69,7 +74,14 @@ class Found:
         kept = self.kept | ({"running": self.still_running} if self.still_running else {})
         return [
             *(str(self.workflows), str(self.finished), _said(self.failed), str(self.broken)),
-            *(str(self.not_let_in), str(self.looked_whole), _said(self.records), _said(kept), again),
+            *(
+                str(self.not_let_in),
+                str(self.looked_whole),
+                _said(self.records),
+                _said(kept),
+                _said(self.accepted),
+                again,
+            ),
             *(f"{each:.1f}" for each in (self.back_s, self.engine_back_s, self.replaced_s)),
         ]
 
@@ -129,6 +141,8 @@ class Load:
 
     def _count(self, answer: Answer) -> None:
         self.found.looked_whole += answer.ends_early
+        if answer.status == 202:
+            self.found.accepted_ids.append(answer.run_id)
         if answer.is_whole or answer.status == 202:
             self.found.finished += 1
         elif answer.ends_early:

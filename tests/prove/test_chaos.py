@@ -31,6 +31,8 @@ def test_a_real_engine_and_haproxy_can_be_killed_only_where_they_are_and_the_hea
         (Found(given_up=1), False),
         (Found(still_running=1), False),
         (Found(kept={"finished": 3, "lost": 1}), False),
+        (Found(accepted=Counter(finished=2)), True),
+        (Found(accepted=Counter({"finished": 2, "no record": 1})), False),
         (Found(broken=2, records=Counter(lost=1, cancelled=1)), True),
         (Found(broken=1, records=Counter({"no record": 1})), False),
     ],
