@@ -69,6 +69,10 @@ def _proxy_figures(name: str, what: str) -> dict[str, FigureSpec]:
         f"{name}_added_p50_ms": FigureSpec("its added latency: p50 minus that of the upstream alone"),
         f"{name}_added_first_token_ms": FigureSpec("the same of a stream's first token"),
         f"{name}_streams_per_s": FigureSpec("its complete streams/s"),
+        f"{name}_cpu_ms_per_request": FigureSpec(
+            "CPU time of its processes per whole answer, 32 clients; without HAProxy"
+        ),
+        f"{name}_cpu_us_per_chunk": FigureSpec("the same per streamed chunk, 16 clients"),
     }
 
 

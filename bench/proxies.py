@@ -5,14 +5,19 @@ clients; which side begins changes from round to round. The text of every answer
 wins by dropping words. The client's work is the same for all. Knows no proxy.
 """
 
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from urllib.parse import urlsplit
+
+import psutil
 
 from bench.client import CHAT, Client, chat, rate_per_s, times_ms
-from bench.echo_upstream import TEXT
+from bench.echo_upstream import CHUNKS, TEXT
 from bench.figures import Figure, figure
-from bench.server import BenchError
+from bench.server import BenchError, cpu_s
+from cluster.local.processes import listeners
 from loadtest.sse import read_stream
 
 ROUND_S = 2.5
@@ -33,8 +38,14 @@ class ProxySide:
     """One client, request to the first word of a stream: p50."""
     rps: float
     streams_per_s: float
+    cpu_ms: float = 0.0
+    """CPU time of its processes per whole answer, all cores; of the upstream 0."""
+    chunk_cpu_us: float = 0.0
+    """The same per streamed chunk: what a stream costs more than a whole answer, over its chunks."""
 
 
+Processes = Callable[[], Sequence[psutil.Process]]
+"""Those of a side whose CPU time counts, as they are at a time."""
 ProxyRound = Mapping[str, ProxySide]
 """Each side by its name; `upstream` is the one without a proxy."""
 
@@ -65,6 +76,8 @@ def compare(ours: str, peer: str, rounds: Sequence[ProxyRound]) -> list[Figure]:
             figure(f"{name}_added_p50_ms", p50_ms[name]),
             figure(f"{name}_added_first_token_ms", first_ms[name]),
             figure(f"{name}_streams_per_s", streams[name]),
+            figure(f"{name}_cpu_ms_per_request", [each[name].cpu_ms for each in rounds]),
+            figure(f"{name}_cpu_us_per_chunk", [each[name].chunk_cpu_us for each in rounds]),
         ]
     return found
 
@@ -102,20 +115,40 @@ def _check_text(text: str, url: str) -> None:
         raise BenchError(f"{url} answered {text!r} instead of {TEXT!r}")
 
 
-async def measure_side(client: Client) -> ProxySide:
+async def measure_side(client: Client, processes: Processes) -> ProxySide:
     """One side's turn in a round."""
-    return ProxySide(
-        p50_ms=median(await times_ms(lambda: ask(client), SEQUENTIAL)),
-        first_token_ms=median([await _first_token_ms(client) for _ in range(SEQUENTIAL)]),
-        rps=await rate_per_s(lambda: ask(client), CLIENTS, ROUND_S),
-        streams_per_s=await rate_per_s(lambda: stream(client), STREAMING_CLIENTS, ROUND_S),
-    )
+    p50_ms = median(await times_ms(lambda: ask(client), SEQUENTIAL))
+    first_token_ms = median([await _first_token_ms(client) for _ in range(SEQUENTIAL)])
+    rps, answer_ms = await _rate(lambda: ask(client), CLIENTS, processes)
+    streams_per_s, stream_ms = await _rate(lambda: stream(client), STREAMING_CLIENTS, processes)
+    chunk_us = 1000 * (stream_ms - answer_ms) / CHUNKS
+    return ProxySide(p50_ms, first_token_ms, rps, streams_per_s, answer_ms, chunk_us)
 
 
-async def measure_round(clients: Mapping[str, Client], number: int) -> ProxyRound:
-    """The sides' turns in the round of that number."""
+async def _rate(
+    request: Callable[[], Awaitable[None]], clients: int, processes: Processes
+) -> tuple[float, float]:
+    """Answers per second, and the CPU milliseconds of the processes for each."""
+    counted = processes()
+    began_s, before_s = time.monotonic(), cpu_s(counted)
+    per_s = await rate_per_s(request, clients, ROUND_S)
+    answers = per_s * (time.monotonic() - began_s)
+    return per_s, 1000 * (cpu_s(counted) - before_s) / answers
+
+
+async def measure_round(
+    clients: Mapping[str, Client], processes: Mapping[str, Processes], number: int
+) -> ProxyRound:
+    """The sides' turns in the round of that number; a side without `processes` costs nothing."""
     order = sorted(clients, reverse=number % 2 == 0)
-    return {name: await measure_side(clients[name]) for name in order}
+    return {name: await measure_side(clients[name], processes.get(name, list)) for name in order}
+
+
+def listening_at(url: str) -> list[psutil.Process]:
+    """The processes that serve at `url`, and those that they have started."""
+    port = urlsplit(url).port
+    assert port is not None, "each server has one of its own"
+    return [process for each in listeners(port) for process in (each, *each.children(recursive=True))]
 
 
 async def warm_up(client: Client) -> None:

@@ -12,7 +12,7 @@ import aiohttp
 from bench import litellm
 from bench.client import Client
 from bench.figures import Figure, figure
-from bench.proxies import ProxyRound, compare, measure_round, warm_up
+from bench.proxies import Processes, ProxyRound, compare, listening_at, measure_round, warm_up
 from bench.server import production_server, running
 from bench.subprocess_server import echo_upstream
 
@@ -36,10 +36,14 @@ async def measure(
         peer = await stack.enter_async_context(litellm.serve(f"{upstream}/v1"))
         urls = {"podium": server.url, "litellm": peer, "upstream": upstream}
         clients = {name: Client(session, url) for name, url in urls.items()}
+        processes: dict[str, Processes] = {
+            "podium": lambda: [server.router()],
+            "litellm": lambda: listening_at(peer),
+        }
         for client in clients.values():
             await warm_up(client)
         rounds: list[ProxyRound] = []
         for number in range(ROUNDS):
-            rounds.append(await measure_round(clients, number))
+            rounds.append(await measure_round(clients, processes, number))
             tick()
     return figures(rounds)

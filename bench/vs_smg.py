@@ -19,7 +19,18 @@ from bench import smg
 from bench.client import CHAT, Client, rate_per_s, times_ms
 from bench.figures import Figure, figure
 from bench.isolated import open_session
-from bench.proxies import BODY, CLIENTS, ROUND_S, SEQUENTIAL, ProxyRound, compare, measure_round, warm_up
+from bench.proxies import (
+    BODY,
+    CLIENTS,
+    ROUND_S,
+    SEQUENTIAL,
+    Processes,
+    ProxyRound,
+    compare,
+    listening_at,
+    measure_round,
+    warm_up,
+)
 from bench.server import BASELINE, BenchServer, fill_settings, podium, production_environment, running
 from bench.subprocess_server import echo_upstream
 from prove.databases import sqlite_address
@@ -53,15 +64,15 @@ def figures(rounds: Sequence[ProxyRound], ingress: Sequence[IngressSide]) -> lis
 
 
 @asynccontextmanager
-async def _running_podium(upstream: str, folder: Path) -> AsyncGenerator[tuple[Client, Client]]:
-    """A client of Podium that pays, and one of the ingress beside it."""
+async def _running_podium(upstream: str, folder: Path) -> AsyncGenerator[tuple[Client, Client, BenchServer]]:
+    """A client of Podium that pays, one of the ingress beside it, and the server."""
     address = sqlite_address(folder / "podium.db")
     key = await make_key(address, CAP_USD)
     settings = fill_settings("paid.yaml", UPSTREAM=upstream)
     env = production_environment() | {"PODIUM_STORE_URL": url_of(address)}
     server = BenchServer("paid", [podium("podium", "/", settings), BASELINE], env=env)
     async with running(server), open_paying_session(key) as paying, open_session() as session:
-        yield Client(paying, server.url), Client(session, server.url)
+        yield Client(paying, server.url), Client(session, server.url), server
 
 
 async def _measure_ingress(client: Client, path: str) -> IngressSide:
@@ -75,16 +86,20 @@ async def measure(tick: Callable[[], None]) -> list[Figure]:
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()))
         upstream = await stack.enter_async_context(echo_upstream())
-        ours, bare = await stack.enter_async_context(_running_podium(f"{upstream}/v1", folder))
+        ours, bare, server = await stack.enter_async_context(_running_podium(f"{upstream}/v1", folder))
         urls = {"smg": await stack.enter_async_context(smg.serve(upstream)), "upstream": upstream}
         clients = {"metered": ours} | {name: Client(bare.session, url) for name, url in urls.items()}
+        processes: dict[str, Processes] = {
+            "metered": lambda: [server.router()],
+            "smg": lambda: listening_at(urls["smg"]),
+        }
         for client in clients.values():
             await warm_up(client)
         path = f"/bare/{len(await clients['upstream'].post(CHAT, BODY))}"
         rounds: list[ProxyRound] = []
         ingress: list[IngressSide] = []
         for number in range(ROUNDS):
-            rounds.append(await measure_round(clients, number))
+            rounds.append(await measure_round(clients, processes, number))
             ingress.append(await _measure_ingress(bare, path))
             tick()
     return figures(rounds, ingress)

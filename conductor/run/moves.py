@@ -16,6 +16,9 @@ from conductor.run.events import Source
 from conductor.run.plan_record import PlanRecord
 from conductor.run.record import Record
 
+AGAIN_WITHIN_S = 10.0
+"""A plan that broke off later than that, after a long silence say, is not written again: one worker answers."""
+
 
 @dataclass(frozen=True, slots=True)
 class WritePlan:
@@ -82,7 +85,7 @@ def next_move(record: Record, fallbacks: Sequence[str], *, has_conductor: bool) 
     if plan.rejection is not None:
         return _after_rejection(record, plan, plan.rejection, fallbacks)
     if plan.failure is not None:
-        return _after_conductor_failure(record, plan.failure, fallbacks)
+        return _after_conductor_failure(record, plan, fallbacks)
     if task.plan_only and not plan.accepted:
         return Finish(None)
     if plan.accepted:
@@ -101,13 +104,20 @@ def _after_rejection(record: Record, plan: PlanRecord, rejection: Failure, fallb
     return _fall_back(record, fallbacks, why)
 
 
-def _after_conductor_failure(record: Record, failure: Failure, fallbacks: Sequence[str]) -> Move:
-    round = record.plans[-1].round
-    if record.task.strict or not failure.is_a(WorkerError):
-        return _give_up(record, failure)
-    if round > 0:
+def _after_conductor_failure(record: Record, plan: PlanRecord, fallbacks: Sequence[str]) -> Move:
+    """A text that broke off soon is written once more, as a step begins again; what had failed before its first word was tried
+    again by the conductor's own layers.
+    """
+    failures = [each.failure for each in record.plans if each.round == plan.round and each.failure]
+    first = failures[0]
+    if record.task.strict or not first.is_a(WorkerError):
+        return _give_up(record, first)
+    if plan.round > 0:
         return _keep(record)
-    return _fall_back(record, fallbacks, f"the conductor failed: {failure.code}: {failure.message}")
+    is_quick = plan.ended_s is not None and plan.ended_s - plan.started_s < AGAIN_WITHIN_S
+    if len(failures) == 1 and plan.broke_off and is_quick:
+        return WritePlan(plan.source, plan.round)
+    return _fall_back(record, fallbacks, f"the conductor failed: {first.code}: {first.message}")
 
 
 def _after_steps(record: Record, plan: PlanRecord, fallbacks: Sequence[str]) -> Move:

@@ -176,6 +176,12 @@ class PlanRecord:
         return self.stopped or self.cut
 
     @property
+    def broke_off(self) -> bool:
+        """Whether its conductor fell silent, or was cut, in the middle of the text, for no fault of the request."""
+        begun = self.result is not None and bool(self.result.output)
+        return begun and self.failure is not None and self.failure.retryable
+
+    @property
     def unmetered_calls(self) -> Iterator[UnmeteredCall]:
         """Its conductor's call, and the one that was made in advance, where they were begun and nobody reported their
         tokens.

@@ -191,5 +191,5 @@ class PlanStream:
                 f"It had written for {limit_s:g} s; raise conductor.timeout_s if it may write for longer."
             )
             raise WorkerUnavailable(
-                f"{name} had not ended its plan in time.", worker=name, detail=detail
+                f"{name} had not ended its plan in time.", worker=name, detail=detail, retryable=False
             ) from exc

@@ -14,6 +14,7 @@ from ray.serve.config import RequestRouterConfig
 
 from serving import edge
 from serving.deployments.autoscaling import autoscaling
+from serving.deployments.draining import timeout_s
 from serving.settings.scale import Scale
 from serving.settings.settings import Settings
 from serving.settings.source import SettingsSource
@@ -142,7 +143,7 @@ def router_deployment(
         "max_ongoing_requests": router.max_ongoing_requests,
         "ray_actor_options": {"num_cpus": router.num_cpus, "runtime_env": {"env_vars": environment}},
         "autoscaling_config": autoscaling(router),
-        "graceful_shutdown_timeout_s": router.drain_s,
+        "graceful_shutdown_timeout_s": timeout_s(router.drain_s),
     }
     ingress: Any = cast(Any, serve).ingress()(Router)
     return _deployment(ingress, options).bind(

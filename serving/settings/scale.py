@@ -32,7 +32,8 @@ class Scaling(Frozen):
     look_back_period_s: float = Field(default=15, gt=0)
     """The window over which load is averaged."""
     drain_s: float = Field(default=600, gt=0)
-    """How long a replica that is removed may finish its requests. Should be as long as the longest stream."""
+    """How long a replica that is removed may finish its requests. Should be as long as the longest stream. A router then has up to
+    ten seconds more, to leave what it still has in an orderly way."""
 
     @model_validator(mode="after")
     def _check_order(self) -> Self:

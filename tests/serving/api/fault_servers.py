@@ -5,7 +5,7 @@ import os
 import tempfile
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.serving.api.provider_faults import FIRST_WORD, TEXT, Case
@@ -79,28 +79,28 @@ async def answering(content: bytes) -> AsyncGenerator[str]:
 
 
 @asynccontextmanager
-async def play(case: Case, places: Places) -> AsyncGenerator[Played]:
-    """The address where it is played; answers come in turn."""
+async def play(case: Case, places: Places, text: str = TEXT) -> AsyncGenerator[Played]:
+    """The address where it is played; answers come in turn, and say `text` where they are whole."""
     if case.place in places.addresses:
         yield Played(places.addresses[case.place])
     elif isinstance(case.does, Fault):
-        words = b"".join(WIRE.events(Answer(text=TEXT))[: FIRST_WORD + 1])
+        words = b"".join(WIRE.events(Answer(text=text))[: FIRST_WORD + 1])
         async with faulty(case.does, words) as upstream:
             upstream.let_read()
             yield Played(upstream.url)
     else:
-        *first, last = case.does
+        *first, last = (replace(each, text=text) if each.text == TEXT else each for each in case.does)
         tls = getattr(places.certificates, case.place) if case.place else None
         async with serving(WIRE, *first, tls=tls) as upstream:
-            upstream.respond = lambda request: go_on(request) or last
+            upstream.respond = lambda request: go_on(request, text) or last
 
             def end_storm() -> None:
-                upstream.respond = lambda _: Answer()
+                upstream.respond = lambda _: Answer(text=text)
 
             yield Played(upstream.url, end_storm)
 
 
-def go_on(request: Request) -> Answer | None:
+def go_on(request: Request, text: str) -> Answer | None:
     """The rest of the answer, where its beginning is the last turn; None: all of it is wanted."""
     newest = request.body["messages"][-1]
-    return Answer(text=TEXT.removeprefix(newest["content"])) if newest["role"] == "assistant" else None
+    return Answer(text=text.removeprefix(newest["content"])) if newest["role"] == "assistant" else None

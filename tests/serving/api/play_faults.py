@@ -25,7 +25,7 @@ from serving.pool import build_pool
 from serving.runs.service import Service
 from serving.settings.settings import parse
 from tests.serving.api.fault_servers import Places, Played, open_places, play
-from tests.serving.api.provider_faults import CASES, OTHER_TEXT, POSITIONS, Case
+from tests.serving.api.provider_faults import CASES, OTHER_TEXT, PLAN, PLANNED_TEXT, POSITIONS, Case
 from tests.serving.api.served import ASK, Json, listening, parsed, said, scripted, step
 
 STALL_S, PATIENCE_S = 1.0, 60.0
@@ -136,7 +136,7 @@ async def see_conductors(cases: dict[str, Case], at: Places, *, half: bool) -> l
         faulty_one = remote("a", url, case, in_pool=False)
         return {
             "conductor": {"worker": "a"},
-            "workers": [faulty_one, scripted("b", OTHER_TEXT)],
+            "workers": [faulty_one, scripted("b", OTHER_TEXT), scripted("c", PLANNED_TEXT)],
             "models": {"mini": {}},
             "limits": LIMITS,
         }
@@ -147,7 +147,7 @@ async def see_conductors(cases: dict[str, Case], at: Places, *, half: bool) -> l
             for name in names:
                 case = cases[name]
                 for stream in [len(seen) % 2 == 0] if half else (False, True):
-                    async with play(case, at) as played:
+                    async with play(case, at, PLAN) as played:
                         await service.swap(build_pool(parse(settings_of(played.url, case)), {}, {}))
                         seen.append(await see(http, Place(name, "conductor", stream, "mini", played), case))
         return seen
@@ -227,11 +227,12 @@ PAGE = """\
 Written by `make faults` (`python -m tests.serving.api.play_faults --out docs/faults.md`), {date}, on {machine}. The test of it is
 `tests/serving/api/test_fault_suite.py`, which expects exactly this.
 
-One worker is faulty, over OpenAI's wire and real sockets, and stands in four places: **alone**, asked by its name; **backed** by a fallback; the **middle** one of three steps; the **conductor**, beside
-one well worker. Each cell says what a client saw of Chat Completions: the HTTP status, then the answer's words or the error's `code`; `…` where a stream broke off after words. What a stream saw follows a slash where it
+One worker is faulty, over OpenAI's wire and real sockets, and stands in four places: **alone**, asked by its name; **backed** by a fallback; the **middle** one of three steps; the **conductor** of two
+well workers. Each cell says what a client saw of Chat Completions: the HTTP status, then the answer's words or the error's `code`; `…` where a stream broke off after words. What a stream saw follows a slash where it
 differs. In brackets are the milliseconds until the first word, whole and streamed; {at_once} clients ask at once, so they are for comparing the rows of one table and no bench.
 
-The faulty worker says `It is four.`, its fallback `It is four. So says another.`; where the fault passes, both say the first. The three steps end with `Whole.` A silence lasts {stall_s:.0f} s here until it is taken for one
+The faulty worker says `It is four.`, its fallback `It is four. So says another.`; where the fault passes, both say the first. The three steps end with `Whole.` A faulty conductor's plan asks who says `It is as planned.`; without a
+plan another one answers, as a fallback does. A silence lasts {stall_s:.0f} s here until it is taken for one
 (`stall_timeout_s`), and a call is made twice at most. A 400 in place of a 502 is what a model was paid for, so that no client asks again by itself.
 
 {table}

@@ -19,6 +19,11 @@ WHOLE = f"200 {TEXT}"
 OTHER_TEXT = f"{TEXT} So says another."
 """What a fallback says: it can go on from every beginning of `TEXT`, and can be told from it."""
 INSTEAD = f"200 {OTHER_TEXT}"
+PLAN = '{"worker": 1, "subtask":"","access":[]}' # as many words as TEXT
+"""What the faulty one says as the conductor, where it is well: the second of two workers is to answer. Without a plan the first
+one does.
+"""
+PLANNED_TEXT = "It is as planned."
 STATUS_OF = {"worker_busy": 503, "context_length_exceeded": 400, "content_filter": 400}
 Place = Literal["good", "expired", "elsewhere", "closed", "nowhere", "plain", "mute"]
 
@@ -63,7 +68,8 @@ class Case:
 
     def _outcome(self, position: str, *, stream: bool) -> str:
         if position == "conductor":
-            return INSTEAD
+            has_plan = not self.code or (self.is_mended and not self.burst)
+            return f"200 {PLANNED_TEXT}" if has_plan else INSTEAD
         if position == "backed" and self.code:
             return f"200 {self.fallback_text}"
         if not self.code or (self.is_mended and not self.burst):
