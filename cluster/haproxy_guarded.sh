@@ -32,8 +32,8 @@ caller="http-request del-header x-forwarded-for\\
 # A balancer in front has said who the caller is; without one the caller could say so itself, and be another in every request.
 [ "$per_source" -eq 0 ] && limit="# any number of connections from one address" && caller="option forwardfor if-none"
 
-# For a router that ended before it had answered, and while none is up, in place of Ray's page without a code: the error that a router
-# itself has for it (serving/errors.py).
+# For a router that ended before it had answered (502), and while none is up (503), in place of Ray's page without a code: the error
+# that a router itself has for it (serving/errors.py). 504 stays Ray's: there the run goes on.
 page=$(dirname "$config")/interrupted.http
 body='{"type": "error", "error": {"message": "No router answered: the one that had the request ended, or none is up. Ask again.", "type": "server_error", "param": null, "code": "interrupted"}}'
 printf 'HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: %s\r\nretry-after: 1\r\nx-should-retry: true\r\ncache-control: no-store\r\n\r\n%s' "${#body}" "$body" > "$page"
@@ -42,7 +42,7 @@ grep -q '# bounds of Podium' "$config" || sed -i -E "
 1i\\
 # bounds of Podium: cluster/haproxy_guarded.sh
 s/^( *maxconn )[0-9]+\$/\1$most/
-s|^( *errorfile 50[234] ).*|\1$page|
+s|^( *errorfile 50[23] ).*|\1$(printf '%s' "$page" | sed 's/[\\&|]/\\&/g')|
 s/^( *stats socket .* mode )666( .*)?\$/\1600\2/
 /^frontend prometheus\$/,/^ *bind /s/^( *bind )[*]?:/\1$metrics_address:/
 /^listen stats\$/,/^ *bind /s/^( *bind )[*]?:/\1$metrics_address:/

@@ -5,7 +5,6 @@ import inspect
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from pathlib import PurePath
 
 from conductor.model.call import Sampling
 from conductor.model.permit import ANYTHING, Permit
@@ -24,20 +23,14 @@ from serving.settings.context_tokens import context_tokens_of
 from serving.settings.fallbacks import Fallback, chain_of, fallbacks_of
 from serving.settings.known_models import accepts_of
 from serving.settings.pdf_reading import reads_pdfs
+from serving.settings.public_names import public_name
 from serving.settings.sections import ConductorSettings
 from serving.settings.settings import Settings, SettingsError
 from serving.settings.tool_use import calls_tools
 from serving.settings.webhooks import SecretError, signers
 from serving.settings.wire_options import serves_of, takes_of
 from serving.settings.worker_price import price_of
-from serving.settings.workers import (
-    API_SETTINGS,
-    PythonSettings,
-    ScriptedSettings,
-    VllmSettings,
-    WorkerSettings,
-    places_of,
-)
+from serving.settings.workers import API_SETTINGS, VllmSettings, WorkerSettings, places_of
 from serving.stack import Stack, build_stacks
 from serving.telemetry.spans import PROVIDERS
 
@@ -276,7 +269,7 @@ def _member(worker: WorkerSettings, stack: Stack, settings: Settings) -> PoolMem
         worker.name,
         stack.top,
         card=worker.card,
-        model=_public_model(worker, settings),
+        model=public_name(worker, settings),
         price=_worst([price_of(place) for place in places_of(worker).values()]),
         worst_price=_worst([price_of(place) for each in line for place in places_of(each).values()]),
         max_output_tokens=worker.max_output_tokens,
@@ -293,14 +286,6 @@ def _member(worker: WorkerSettings, stack: Stack, settings: Settings) -> PoolMem
         tokens_per_s=worker.tokens_per_s,
         defaults=Sampling(temperature=worker.temperature, top_p=worker.top_p, effort=worker.effort),
     )
-
-
-def _public_model(worker: WorkerSettings, settings: Settings) -> str:
-    """For conductors that know models by name: without the folder, or the hub's owner, before it."""
-    if isinstance(worker, ScriptedSettings | PythonSettings):
-        return ""
-    like = "" if isinstance(worker, VllmSettings) else worker.like or ""
-    return PurePath(like or model_name(worker, settings)).name
 
 
 def _worst(prices: list[Price | None]) -> Price | None:

@@ -209,7 +209,7 @@ def _facts(member: PoolMember, model: str, *, has_tools: bool) -> str:
     no tools is said only where there are some: prompts without tools stay as conductors learned them.
     """
     facts = [
-        model,
+        " ".join(model.split()),
         _price(member.price) if member.price else "",
         f"{member.tokens_per_s:g} tokens/s" if member.tokens_per_s else "",
         f"context of {member.context_tokens:,} tokens" if member.context_tokens else "",

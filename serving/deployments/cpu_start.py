@@ -24,12 +24,26 @@ def prepare(arguments: dict[str, Any]) -> None:
     """
     if not current_platform.is_cpu():
         return
-    if arguments.get("dtype", "auto") == "auto" and not computes_bfloat16():
+    if arguments.get("dtype", "auto") == "auto" and not is_quantised(arguments) and not computes_bfloat16():
         arguments["dtype"] = "float32"  # of a model in bfloat16, or float16: twice the memory
     arguments.setdefault("distributed_executor_backend", ForkedWorkers)
     if not can_compile():  # inductor, which compiles the sampler in spite of `enforce_eager`, needs it
         os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
     register(Path(arguments["model"]))
+
+
+def is_quantised(arguments: dict[str, Any]) -> bool:
+    """Whether the weights are: few methods have kernels for float32."""
+    return bool(arguments.get("quantization")) or "quantization_config" in config_of(Path(arguments["model"]))
+
+
+def config_of(folder: Path) -> dict[str, Any]:
+    """The model's own; empty for what is no folder with one."""
+    try:
+        config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return config
 
 
 def can_compile() -> bool:
@@ -46,11 +60,7 @@ def register(folder: Path) -> None:
     Args:
         folder: the model; what is no folder here is left to vLLM.
     """
-    try:
-        names = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("architectures", [])
-    except (OSError, ValueError):
-        return
-    for name in names:
+    for name in config_of(folder).get("architectures", []):
         if (known := ModelRegistry.models.get(name)) is not None:
             ModelRegistry.register_model(name, known.load_model_cls())
 

@@ -6,6 +6,7 @@ While the store is away it waits here.
 
 import asyncio
 import logging
+from bisect import bisect_right
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -28,10 +29,12 @@ BATCH_S = 0.06
 """Between something that happens and its being written."""
 SLICE_S, LONGEST_SLICE_S = 0.001, 0.01
 """How long runs are packed without a pause, on a loop that is idle and at most; one run more than that."""
-AT_ONCE = 100
+AT_ONCE = 256
 """So many runs are packed before new ones are looked for: on a busy loop packing thousands takes seconds."""
 AGAIN_S = 0.5
 """Between two attempts to write to a store that is away."""
+WRITTEN_WITHIN_S = 2.0
+"""How long an answer waits for the beginning of its run to be written."""
 FLUSH_S = 5.0
 """How long a journal that is closed tries to write what it still has."""
 
@@ -152,9 +155,11 @@ class RunJournal:
         self._drop(id)
 
     async def wait_until_written(self, id: str) -> None:
-        """Until the beginning of a run is written; while the store is away, until that was tried."""
+        """Until the beginning of a run is written; while the store is away, until that was tried, or for `WRITTEN_WITHIN_S`."""
         if (run := self._runs.get(id)) is not None:
-            await run.tried.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(WRITTEN_WITHIN_S):
+                    await run.tried.wait()
 
     def note(self, record: Record, seq: int, event: Event) -> None:
         """See `RecordStore.note`."""
@@ -215,7 +220,7 @@ class RunJournal:
         row = SuspendedRow(id, drop_us, run.seq, body)
         writer = (await self._store.ledger()).writer
         written = await writer.do(SUSPEND, SuspendWrite(run_write(records, tuple(run.rows), kept=True), row))
-        self._runs.pop(id, None)
+        self._drop(id)
         self._on_items(id, [*run.untold, *items])
         if not written.is_owner:
             self._on_written(id, written)
@@ -253,11 +258,14 @@ class RunJournal:
                 self._idle.set()
 
     def _take(self) -> list[tuple[str, Noted]]:
-        """Runs of which something waits, first new ones, then those that were packed longest ago. A client may have seen the id of
-        a run, and after a kill only what is written says what became of it.
+        """Runs of which something waits: first new ones, since a client may have seen the id of a run, and after a kill only what is
+        written says what became of it; then those that were packed longest ago, for whom half of the places are.
         """
         waiting = [(id, run) for id, run in self._runs.items() if run.is_waiting]
-        return sorted(waiting, key=lambda each: each[1].packed_s)[:AT_ONCE]
+        waiting.sort(key=lambda each: each[1].packed_s)
+        n_new = bisect_right(waiting, 0.0, key=lambda each: each[1].packed_s)
+        n_first = min(n_new, max(AT_ONCE // 2, AT_ONCE - (len(waiting) - n_new)))
+        return [*waiting[:n_first], *waiting[n_new : n_new + AT_ONCE - n_first]]
 
     async def _write_all(self, waiting: list[tuple[str, Noted]]) -> int:
         packed, writes = list[Packed](), list[asyncio.Task[None]]()
@@ -331,7 +339,7 @@ class RunJournal:
         """Forget runs while the store is away, rather than fill the memory."""
         ended = [id for id, run in self._runs.items() if run.final is not None]
         for id in ended[: max(0, len(ended) - self._most_waiting())]:
-            del self._runs[id]
+            self._drop(id)
             self._n_dropped += 1
             if self._n_dropped.bit_count() == 1:  # at each doubling
                 logger.error("the store is away: %d records of runs were dropped", self._n_dropped)

@@ -45,7 +45,7 @@ def with_model(settings: Settings, model: str) -> Settings:
             f"MODEL={model} takes the place of local models, and no engine for one is left in these settings. Leave MODEL out."
         )
     workers = tuple(
-        worker.model_copy(update={"model": model}) if _has_engine(worker) else worker
+        worker.model_copy(update={"model": model, "like": None}) if _has_engine(worker) else worker
         for worker in settings.workers
     )
     prompts = PromptSettings() if _is_led_locally(settings) else settings.prompts

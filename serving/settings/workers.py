@@ -140,6 +140,9 @@ class VllmSettings(_WorkerBase):
     kind: Literal["vllm"]
     model: str
     """A folder, or a hub's name. Not needed with `deployment`."""
+    like: str | None = None
+    """The public name of the model, such as `Qwen2.5-1.5B-Instruct`, where `model` is a folder: a conductor with the built-in prompt
+    is told it."""
     deployment: str | None = Field(default=None, pattern=NAME)
     """Another vllm worker whose engine answers for this one too; its model, engine and scale are that
     one's."""

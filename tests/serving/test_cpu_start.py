@@ -77,3 +77,15 @@ def test_a_cpu_without_bfloat16_computes_in_float32_unless_the_settings_name_a_t
     arguments: dict[str, Any] = {"model": str(model)} | ({"dtype": asked} if asked else {})
     cpu_start.prepare(arguments)
     assert arguments.get("dtype") == used
+
+
+@pytest.mark.parametrize("told", ["arguments", "config"])
+def test_quantised_weights_keep_their_type(model: Path, monkeypatch: pytest.MonkeyPatch, told: str) -> None:
+    monkeypatch.setattr(cpu_start, "computes_bfloat16", lambda: False)
+    arguments: dict[str, Any] = {"model": str(model)}
+    if told == "arguments":
+        arguments["quantization"] = "awq"
+    else:
+        (model / "config.json").write_text(json.dumps({"quantization_config": {"quant_method": "gptq"}}))
+    cpu_start.prepare(arguments)
+    assert "dtype" not in arguments

@@ -194,6 +194,8 @@ def test_parts_that_do_not_need_each_other_may_come_in_either_order():
         crossed = [{**first, "worker": second["worker"]}, {**second, "worker": first["worker"]}, last]
         if first["worker"] != second["worker"]:
             assert not judge(question, format_plan(crossed, "steps", FIELDS)).is_right
+            vague = [{**step, "subtask": "Do it."} for step in (second, first)]
+            assert not judge(question, format_plan([*vague, last], "steps", FIELDS)).is_right
 
 
 def test_every_plan_that_is_taught_can_be_written_under_the_grammar():

@@ -53,7 +53,7 @@ def judge(question: RequestQuestion, text: str, format: Format = "steps") -> Ver
     if steps is None or not is_exact_plan(format, text, names, MAX_STEPS):
         return Verdict(parsed=False)
     verdicts = [_judge_in_order(question, steps, parts) for parts in _orders(question.request.parts)]
-    return max(verdicts, key=lambda each: (each.about, each.workers))
+    return max(verdicts, key=lambda each: each.about)  # of equal ones the first
 
 
 def _orders(parts: Sequence[Part]) -> Iterator[Sequence[Part]]:

@@ -144,6 +144,19 @@ async def test_while_no_router_answers_callers_are_told_so_in_our_own_form(tmp_p
     assert (answer.headers["retry-after"], answer.headers["content-type"]) == ("1", "application/json")
 
 
+def test_a_folder_with_odd_signs_in_its_name_is_no_hindrance(tmp_path: Path) -> None:
+    folder = tmp_path / "a|b&c"
+    folder.mkdir()
+    page = f"{folder}/interrupted.http"
+    assert [
+        line.split()[1:] for line in guarded(rays_config(folder)).splitlines() if "errorfile 50" in line
+    ] == [
+        ["502", page],
+        ["503", page],
+        ["504", f"{folder}/500.http"],
+    ]
+
+
 def test_connections_from_one_address_are_bounded_as_told_or_not_at_all(tmp_path: Path) -> None:
     config = rays_config(tmp_path)
     assert "sc0_conn_cur gt 123 }" in guarded(config, PODIUM_HAPROXY_CONNECTIONS_PER_SOURCE="123")

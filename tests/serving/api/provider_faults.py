@@ -19,7 +19,7 @@ WHOLE = f"200 {TEXT}"
 OTHER_TEXT = f"{TEXT} So says another."
 """What a fallback says: it can go on from every beginning of `TEXT`, and can be told from it."""
 INSTEAD = f"200 {OTHER_TEXT}"
-PLAN = '{"worker": 1, "subtask":"","access":[]}' # as many words as TEXT
+PLAN = '{"worker": 1, "subtask":"","access":[]}'  # as many words as TEXT
 """What the faulty one says as the conductor, where it is well: the second of two workers is to answer. Without a plan the first
 one does.
 """

@@ -6,6 +6,7 @@ from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
+import pytest
 from sqlalchemy import text
 
 from conductor.model.messages import Message
@@ -19,6 +20,7 @@ from conductor.run.task import Task
 from conductor.run.waiting import end_task
 from serving.accounts.caller import ANYBODY, DEFAULT_SCOPES, Caller
 from serving.database.address import Address, sqlite_address
+from serving.runs import journal
 from serving.runs.database_store import DatabaseStore
 from serving.runs.finding import Wanted
 from serving.runs.journal import BATCH_S
@@ -277,7 +279,7 @@ async def test_on_a_loop_that_is_never_idle_new_runs_are_still_written_soon(stor
         await tell(one, begun("wf_first"), 1)
         await one.wait_until_written("wf_first")  # the database is open
         one.on_items = lambda of, _: told.add(of)
-        for n in range(150):  # more than are packed at once
+        for n in range(150):
             await tell(one, begun(f"wf_{n}"), 1)
         holding = asyncio.create_task(hold_up())
         try:
@@ -285,3 +287,37 @@ async def test_on_a_loop_that_is_never_idle_new_runs_are_still_written_soon(stor
         finally:
             await end_task(holding)
     assert turns < 100, turns  # hundreds where each pause is a timer
+
+
+async def test_an_end_is_written_while_new_runs_come_faster_than_they_can_be_written(
+    store_address: Address, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "AT_ONCE", 4)
+    told: list[str] = []
+    async with opened(store_address) as (_, one):
+        record = await tell(one, begun("wf_old"), 1)
+        await one.wait_until_written("wf_old")
+        one.on_items = lambda of, _: told.append(of)
+        one.note(fold(record, [EVENTS[1]]), 2, EVENTS[1])
+        for n in range(20):
+            await tell(one, begun(f"wf_{n}"), 1)
+        await until(lambda: "wf_old" in told, "what goes on is packed")
+        assert told.index("wf_old") < 4
+
+
+@pytest.mark.parametrize("how", ["waits for tools", "is dropped"])
+async def test_nobody_waits_for_a_run_that_the_journal_has_no_more(
+    store_address: Address, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr(journal, "BATCH_S", 60.0)
+    async with opened(store_address) as (_, one):
+        one.keep("wf_1")
+        record = await tell(one, begun("wf_1"), 1)
+        waiting = asyncio.create_task(one.wait_until_written("wf_1"))
+        await asyncio.sleep(0)
+        if how == "is dropped":
+            one.forget("wf_1")
+        else:
+            await one.suspend(RunRecords(replace(record, status="waiting")), 10.0)
+        async with asyncio.timeout(1):
+            await waiting
