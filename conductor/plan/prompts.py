@@ -101,9 +101,8 @@ class Prompts:
         return [*asked, Message.of("assistant", written or "(nothing)"), Message.of("user", verdict)]
 
     def _line(self, number: int, member: PoolMember, *, has_tools: bool) -> str:
-        model = (
-            member.model if self.conductor is None else ""
-        )  # one that was taught its own prompt knows cards, not models
+        # One that was taught with a prompt of its own knows cards, not models.
+        model = member.model if self.conductor is None else ""
         facts = _facts(member, model, has_tools=has_tools)
         fills = {"number": str(number), "card": _card(member), "facts": facts}
         return _FILL.sub(lambda name: fills[name[1]], self.worker)

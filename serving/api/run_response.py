@@ -154,9 +154,8 @@ class RunResponse(Response):
         wire.run, wire.is_cached = run, bool(run.record.cached_from)
         self._call_ids = await self._service.store.call_ids() if _may_call_tools(run.record) else None
         if self._request.podium.background and not self._request.stream:
-            await self._service.store.wait_until_written(
-                run.record.id
-            )  # what is accepted survives this replica
+            # What is accepted survives this replica.
+            await self._service.store.wait_until_written(run.record.id)
             await wire.json(*self._dialect.accepted(run.records, self._request))
         elif self._request.stream and not self.plan_only:
             if self._dialect.tells_again and self._request.podium.background:

@@ -15,6 +15,7 @@ from conductor.model.reply import Delta, Reply
 from conductor.model.retries import call_again
 from conductor.model.usage import Price, Usage
 from conductor.model.worker import Worker
+from conductor.run import moves
 from conductor.run.call import open_call
 from conductor.run.events import CallFailed
 from conductor.run.fold import fold
@@ -108,6 +109,37 @@ async def test_a_plan_that_is_broken_off_unseen_costs_its_bound() -> None:
     broken = run.record.plans[0].result
     assert (broken.usage, broken.cost_is_bound) == (None, True)
     assert run.record.cost_usd == run.ledger.spent_usd >= broken.cost_usd > Decimal(11)
+
+
+BROKEN_PLAN = ['{"worker": 0, ', WorkerUnavailable("It broke.", retryable=True)]
+
+
+async def test_a_plan_whose_text_breaks_off_is_written_once_more_and_both_are_paid() -> None:
+    writer = Player("conductor", BROKEN_PLAN, [line("b"), Usage(10, 1)], price=PRICE)
+    run = await seen(team(Player("a"), Player("b", ["fine"]), conductor=writer), ask_for())
+    assert (run.record.status, run.record.answer, len(writer.calls)) == ("finished", "fine", 2)
+    broken, whole = run.record.plans
+    assert (broken.failure is not None, [step.worker for step in whole.steps]) == (True, ["b"])
+    assert run.record.cost_usd == run.ledger.spent_usd > Decimal(11)
+
+
+@pytest.mark.parametrize("why", ["it breaks twice", "it was not to be tried again", "it broke late"])
+async def test_one_worker_answers_where_a_plan_is_not_to_be_had(
+    why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again = BROKEN_PLAN if why == "it breaks twice" else [line("b")]
+    first = (
+        BROKEN_PLAN
+        if why != "it was not to be tried again"
+        else ['{"worker": 0, ', WorkerUnavailable("No.", retryable=False)]
+    )
+    if why == "it broke late":
+        monkeypatch.setattr(moves, "AGAIN_WITHIN_S", 0.0)
+    writer = Player("conductor", first, again)
+    run = await seen(team(Player("a", ["instead"]), Player("b"), conductor=writer), ask_for())
+    assert (run.record.status, run.record.answer) == ("finished", "instead")
+    assert len(writer.calls) == (2 if why == "it breaks twice" else 1)
+    assert "the conductor failed" in run.record.plans[-1].why
 
 
 class Again(Twice):
