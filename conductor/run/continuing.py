@@ -106,8 +106,11 @@ class Shown:
 
 def may_restart(member: PoolMember, error: WorkerError) -> bool:
     """Whether a step whose answer broke off unseen may begin again: at once, so that one which said when to come back
-    is not asked again by itself.
+    is not asked again by itself. A run inside a run has begun its own steps again; the same once more would take its record's
+    place, and what it had paid would be on no record.
     """
+    if member.bills_inner_calls:
+        return False
     is_told_when = isinstance(error, WorkerBusy) and error.retry_after_s is not None
     may_help = member.has_stand_in or (error.retryable and not is_told_when)  # one at work is not asked twice
     return _is_filtered(member, error) or (isinstance(error, BREAKS) and may_help)

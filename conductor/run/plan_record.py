@@ -177,9 +177,12 @@ class PlanRecord:
 
     @property
     def broke_off(self) -> bool:
-        """Whether its conductor fell silent, or was cut, in the middle of the text, for no fault of the request."""
+        """Whether its conductor fell silent, or was cut, in the middle of the text, for no fault of the request. A step that fails
+        meanwhile ends the text too.
+        """
         begun = self.result is not None and bool(self.result.output)
-        return begun and self.failure is not None and self.failure.retryable
+        by_step = any(step.status == "failed" for step in self.steps)
+        return begun and not by_step and self.failure is not None and self.failure.retryable
 
     @property
     def unmetered_calls(self) -> Iterator[UnmeteredCall]:

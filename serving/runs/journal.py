@@ -33,7 +33,7 @@ AT_ONCE = 256
 """So many runs are packed before new ones are looked for: on a busy loop packing thousands takes seconds."""
 AGAIN_S = 0.5
 """Between two attempts to write to a store that is away."""
-WRITTEN_WITHIN_S = 2.0
+WRITTEN_WITHIN_S = 10.0
 """How long an answer waits for the beginning of its run to be written."""
 FLUSH_S = 5.0
 """How long a journal that is closed tries to write what it still has."""

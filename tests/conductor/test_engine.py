@@ -114,11 +114,12 @@ async def test_a_conductor_that_fails_is_done_without(error: Exception, before: 
     boss, worker = Player("boss", [*before, error]), Player("a", "alone")
     run = await seen(team(worker, conductor=boss), ask_for())
     assert run.shown == "alone"
-    assert sources(run) == ["conductor", "fallback"]
+    is_tried_again = bool(before) and error.retryable  # a text that broke off
+    assert sources(run) == ["conductor", *(["conductor"] if is_tried_again else []), "fallback"]
     assert type(error).__name__ in run.record.fallback
     assert run.record.plans[0].failure == Failure.of(error)
     assert bool(run.record.plans[0].result) == bool(before), "what it took is in the record"
-    assert run.record.answering is run.record.plans[1].steps[0].result
+    assert run.record.answering is run.record.plans[-1].steps[0].result
 
 
 async def test_without_a_conductor_only_given_plans_are_run() -> None:
