@@ -9,7 +9,6 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from urllib.parse import urlsplit
 
 import psutil
 
@@ -17,7 +16,6 @@ from bench.client import CHAT, Client, chat, rate_per_s, times_ms
 from bench.echo_upstream import CHUNKS, TEXT
 from bench.figures import Figure, figure
 from bench.server import BenchError, cpu_s
-from cluster.local.processes import listeners
 from loadtest.sse import read_stream
 
 ROUND_S = 2.5
@@ -142,13 +140,6 @@ async def measure_round(
     """The sides' turns in the round of that number; a side without `processes` costs nothing."""
     order = sorted(clients, reverse=number % 2 == 0)
     return {name: await measure_side(clients[name], processes.get(name, list)) for name in order}
-
-
-def listening_at(url: str) -> list[psutil.Process]:
-    """The processes that serve at `url`, and those that they have started."""
-    port = urlsplit(url).port
-    assert port is not None, "each server has one of its own"
-    return [process for each in listeners(port) for process in (each, *each.children(recursive=True))]
 
 
 async def warm_up(client: Client) -> None:

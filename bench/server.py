@@ -6,12 +6,22 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from string import Template
 from typing import Any
+from urllib.parse import urlsplit
 
 import psutil
 import yaml
 
 from cluster.local.environment import fast_environment
-from cluster.local.processes import HAPROXY_PORTS, HOST, ROOT, ServeError, command_of, free_port, processes_of
+from cluster.local.processes import (
+    HAPROXY_PORTS,
+    HOST,
+    ROOT,
+    ServeError,
+    command_of,
+    free_port,
+    listeners,
+    processes_of,
+)
 from cluster.local.server import APP
 from cluster.local.server import Server as LocalServer
 
@@ -92,6 +102,13 @@ def cpu_s(processes: Iterable[psutil.Process]) -> float:
     """CPU seconds of the processes so far, all threads, user and system."""
     times = [process.cpu_times() for process in processes]
     return sum(each.user + each.system for each in times)
+
+
+def listening_at(url: str) -> list[psutil.Process]:
+    """The processes that serve at `url`, and those that they have started."""
+    port = urlsplit(url).port
+    assert port is not None, "each server has one of its own"
+    return [process for each in listeners(port) for process in (each, *each.children(recursive=True))]
 
 
 def fill_settings(template: str, name: str = "", **values: object) -> Path:

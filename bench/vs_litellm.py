@@ -12,8 +12,8 @@ import aiohttp
 from bench import litellm
 from bench.client import Client
 from bench.figures import Figure, figure
-from bench.proxies import Processes, ProxyRound, compare, listening_at, measure_round, warm_up
-from bench.server import production_server, running
+from bench.proxies import Processes, ProxyRound, compare, measure_round, warm_up
+from bench.server import listening_at, production_server, running
 from bench.subprocess_server import echo_upstream
 
 ROUNDS = 5

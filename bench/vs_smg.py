@@ -27,11 +27,18 @@ from bench.proxies import (
     Processes,
     ProxyRound,
     compare,
-    listening_at,
     measure_round,
     warm_up,
 )
-from bench.server import BASELINE, BenchServer, fill_settings, podium, production_environment, running
+from bench.server import (
+    BASELINE,
+    BenchServer,
+    fill_settings,
+    listening_at,
+    podium,
+    production_environment,
+    running,
+)
 from bench.subprocess_server import echo_upstream
 from prove.databases import sqlite_address
 from prove.routers import make_key, url_of

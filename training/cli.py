@@ -66,7 +66,7 @@ def is_slow_here(model: ModelConfig) -> bool:
     """Whether it computes in bfloat16 on a CPU that takes that apart."""
     import torch
 
-    from serving.deployments.cpu_types import computes_bfloat16
+    from serving.cpu_types import computes_bfloat16
 
     uses_it = model.mixed_precision or model.dtype == "bfloat16"
     return uses_it and not torch.cuda.is_available() and not computes_bfloat16()

@@ -15,7 +15,7 @@ from vllm import ModelRegistry, envs
 from vllm.platforms import current_platform
 from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 
-from serving.deployments.cpu_types import computes_bfloat16
+from serving.cpu_types import computes_bfloat16
 
 
 def prepare(arguments: dict[str, Any]) -> None:
