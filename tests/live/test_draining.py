@@ -15,7 +15,7 @@ import yaml
 from tests.conftest import ROOT, Local
 
 pytestmark = [pytest.mark.ray, pytest.mark.vllm, pytest.mark.timeout(300)]
-DRAIN_S, LONG_WORDS, SHORT_WORDS = 4, 80, 20
+DRAIN_S, LONG_WORDS, SHORT_WORDS = 4, 250, 20
 ASKED_EVERY_S = 0.3
 WORKERS = [
     {"name": name, "kind": "scripted", "replies": [" ".join(["word"] * n)], "tokens_per_s": 10}
