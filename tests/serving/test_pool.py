@@ -388,4 +388,4 @@ def test_members_know_their_context_and_speed_and_the_conductor_is_shown_them():
     )
     assert [member.context_tokens for member in wide.members.values()] == [4096, 4096, 99, None, 400_000]
     shown = wide.team.prompts.plan("lines", list(wide.members.values()), 5, CALL.messages)[0].text
-    assert "4: a general language model\n   (80 tokens/s; context of 400,000 tokens; sees images)" in shown
+    assert "4: a general language model\n   (m; 80 tokens/s; context of 400,000 tokens; sees images)" in shown
