@@ -17,7 +17,7 @@ EXAMPLES ?= 20000
 DATA     ?=
 # PyTorch's small allocations on a CPU take a third of a training step by glibc's malloc; tcmalloc is used where Debian's package is.
 MALLOC   := $(firstword $(wildcard /usr/lib/*/libtcmalloc_minimal.so.4))
-LEARNED  := $(if $(DATA),requests_and_recorded second_lesson third_lesson fourth_lesson fifth_lesson,requests)
+LEARNED  := $(if $(DATA),requests_and_recorded second_lesson third_lesson fourth_lesson fifth_lesson sixth_lesson,requests)
 BIN      := .venv/bin
 # One word of the shell, whatever is in it; a ~ at its beginning is still the home.
 quote     = '$(subst ','\'',$(patsubst ~/%,$(HOME)/%,$(1)))'

@@ -30,6 +30,7 @@ from bench import (
     passthrough,
     replicas,
     schedulers,
+    slow_readers,
     steps,
     streams,
     tokens,
@@ -86,6 +87,7 @@ SHARED = (
 ISOLATED = [
     Part("replicas", replicas.ROUNDS * len(replicas.REPLICAS), replicas.measure),
     Part("smg", vs_smg.ROUNDS, vs_smg.measure),
+    Part("slow_readers", slow_readers.READERS, slow_readers.measure),
     Part("metering", metering.ROUNDS + metering.RATE_ROUNDS, metering.measure),
     Part("tool_turns", tool_turns.ROUNDS, tool_turns.measure),
     Part("watching", watching.ROUNDS * len(watching.WATCHERS), watching.measure),

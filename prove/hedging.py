@@ -1,7 +1,8 @@
 """`make prove-hedging`: a worker of which one first word in twenty is late, with and without hedges.
 
 A row for each: how late answers are, and the calls that the worker's server was sent for each request. Then more than
-its slots can take, where not one hedge may be made. Exit 1 where an aim is missed.
+its slots can take, where not one hedge may be made; and a worker that is down, with a fallback: the calls that still
+reach it. Exit 1 where an aim is missed.
 """
 
 import argparse
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from aiohttp import web
 from rich.table import Table
 
 from program.options import count
@@ -26,6 +28,8 @@ SLOTS, FEW_SLOTS = 64, 4
 KNOWN = 100
 """Requests before it is measured, so that the worker's pace is known."""
 MOST_ADDED = 0.05
+MOST_TO_THE_DEAD = 0.01
+"""Of requests, those that a worker which is down may be asked in."""
 BODY: Json = {"model": "tail", "messages": [{"role": "user", "content": "Why?"}], "stream": True}
 
 
@@ -79,7 +83,34 @@ async def prove(folder: Path, requests: int) -> list[Row]:
     ]
 
 
-def faults(rows: list[Row]) -> list[str]:
+class Dead(SlowTail):
+    """Refuses every call."""
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        """One call."""
+        self.calls += 1
+        await request.read()
+        return web.json_response({"error": {"message": "Down.", "code": "down"}}, status=503)
+
+
+async def measure_dead(folder: Path, requests: int) -> Row:
+    """A worker that is down, and its fallback; the row's calls are those that the one that is down was sent."""
+    dead, well = Dead(0, 0, 0), SlowTail(FIRST_S, FIRST_S, 0)
+    address = sqlite_address(folder / "dead.db")
+    key = await make_key(address)
+    async with dead.running() as dead_url, well.running() as well_url, open_session(key) as session:
+        worker = {"kind": "openai", "model": "m", "max_concurrency": SLOTS}
+        workers = [
+            worker | {"name": "tail", "base_url": dead_url, "fallbacks": ["well"]},
+            worker | {"name": "well", "base_url": well_url},
+        ]
+        settings: Json = {"workers": workers, "limits": {"first_byte_s": 0}}
+        async with running_router("hedging-dead", address, settings) as router:
+            load = await offer(session, router, BODY, RATE, requests / RATE)
+    return Row("worker down", load, len(load.took_s) + sum(load.others.values()), dead.calls)
+
+
+def faults(rows: list[Row], dead: Row) -> list[str]:
     """The aims that were missed."""
     without, hedged, overload = rows
     checks = {
@@ -87,7 +118,9 @@ def faults(rows: list[Row]) -> list[str]:
         "most answers are later": hedged.load.p50_s > 1.2 * without.load.p50_s,
         "too many calls were added": hedged.extra_share > MOST_ADDED,
         "calls were added under overload": overload.extra_calls > 0,
-        "something was neither answered nor refused": any(row.load.others for row in rows),
+        "something was neither answered nor refused": any(row.load.others for row in [*rows, dead]),
+        "a worker that is down was asked too often": dead.calls > MOST_TO_THE_DEAD * dead.requests,
+        "requests for it were refused": dead.load.refused > 0,
     }
     return [what for what, is_so in checks.items() if is_so]
 
@@ -100,6 +133,7 @@ def main() -> int:
     prepare_process()
     with TemporaryDirectory() as folder:
         rows = asyncio.run(prove(Path(folder), options.requests))
+        dead = asyncio.run(measure_dead(Path(folder), options.requests))
     table = Table(
         title=f"first word after {FIRST_S:g} s, {SHARE:.0%} of them after {SLOW_S:g} s; {machine()}"
     )
@@ -115,8 +149,12 @@ def main() -> int:
                 f"{row.extra_calls:+d} ({row.extra_share:+.1%})",
             ),
         )
-    console, missed = wide_console(), faults(rows)
+    console, missed = wide_console(), faults(rows, dead)
     console.print(table)
+    console.print(
+        f"A worker that is down, with a fallback: {dead.calls} calls to it in {dead.requests} requests, "
+        f"{len(dead.load.took_s)} of them answered: p50 {dead.load.p50_s:.3f} s, p99 {dead.load.p99_s:.3f} s"
+    )
     console.print("; ".join(missed) or "every aim is met")
     return 1 if missed else 0
 

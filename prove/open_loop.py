@@ -23,7 +23,7 @@ class Load:
 
     Args:
         rate: requests a second that were due.
-        seconds: for which they were sent.
+        seconds: for which they were sent, and until the last was answered.
         took_s: of those that got a whole answer, from when they were due.
         refused: how many got 429.
         told_when: how many of these were told when to come back.
@@ -89,6 +89,7 @@ async def offer(
             await asyncio.sleep(max(0.0, began_s + seconds - time.monotonic()))
             load.router_cpu = (_cpu_s(process) - cpu_s) / seconds
             load.own_cpu = (_own_cpu_s() - own_s) / seconds
+        load.seconds = time.monotonic() - began_s
     finally:
         watching.cancel()
     return load

@@ -21,6 +21,7 @@ from bench import (
     proxies,
     replicas,
     schedulers,
+    slow_readers,
     steps,
     streams,
     tokens,
@@ -65,6 +66,10 @@ A_SWITCHED_RUN = [
     adapters.TimedAnswer(11.0, 11.5, "b b"),
     adapters.TimedAnswer(13.0, 13.5, "b"),
 ]
+
+
+A_QUIET_SERVER = slow_readers.Memory(router=100 * 2**20, haproxy=20 * 2**20, kernel=0)
+A_FULL_SERVER = slow_readers.Memory(router=200 * 2**20, haproxy=70 * 2**20, kernel=25 * 2**20)
 
 
 def values(figures: list[Figure]) -> dict[str, float]:
@@ -123,6 +128,7 @@ def everything() -> list[Figure]:
         *passthrough.figures([(150.0, 200.0)]),
         *disconnects.figures(left, 0),
         *streams.figures([streams.TEXT], 1, 0, 2**20),
+        *slow_readers.figures(A_QUIET_SERVER, A_FULL_SERVER, 500, 0),
         *vs_litellm.figures([A_ROUND]),
         *vs_smg.figures([A_ROUND], [vs_smg.IngressSide(2.0, 700.0)]),
         *steps.figures([(2.0, 5.0, 11.0)]),
@@ -260,6 +266,16 @@ def test_replicas_of_the_router_are_told_by_their_number() -> None:
 def test_a_stream_that_broke_or_says_something_else_is_lost() -> None:
     got = values(streams.figures([streams.TEXT, None, "one two", streams.TEXT], 4, 100 * 2**20, 102 * 2**20))
     assert got == {"open_streams_lost": 2, "open_streams_peak": 4, "router_mb_per_open_stream": 0.5}
+
+
+def test_what_a_slow_reader_takes_is_what_was_added_over_the_runs_under_way() -> None:
+    assert values(slow_readers.figures(A_QUIET_SERVER, A_FULL_SERVER, 250, 3)) == {
+        "slow_readers": 250,
+        "slow_reader_router_mb": 0.4,
+        "slow_reader_haproxy_mb": 0.2,
+        "slow_reader_kernel_mb": 0.1,
+        "slow_readers_left": 3,
+    }
 
 
 def test_a_call_that_stays_open_counts_as_left_and_as_slow() -> None:

@@ -297,7 +297,7 @@ def test_the_local_conductor_is_shown_exactly_what_its_adapter_learned_with() ->
         "You lead a team. Write a plan of at most 2 steps.\n\n"
         "One JSON object a line: what is needed, the number of who does it, the task (empty: the user's own words), "
         "the earlier steps it reads, such as\n"
-        '{"needs": "cooking", "worker": 2, "subtask": "", "access": []}\n\n'
+        '{"needs": "gardening", "worker": 2, "subtask": "", "access": []}\n\n'
         "The team:\n"
         "creative writing: stories, poems, letters, advertising, small talk; puts things together in friendly prose\n"
         "   (costs nothing; context of 4,096 tokens) = 0\n"
