@@ -1,7 +1,8 @@
 """Clients that read nothing of a long answer, behind HAProxy: the memory that each of them takes.
 
-An answer is some 15 MB of events. The kernel, HAProxy and the router each keep a bounded part of it, and the worker
-is read no further. After `unread_s` of slow_readers.yaml the router gives such a client up.
+An answer is some 2.4 MB of events. The kernel, HAProxy and the router each keep a bounded part of it (the router also
+what the run has said so far), and its upstream is read no further. After `unread_s` of slow_readers.yaml the router
+gives such a client up.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from urllib.parse import urlsplit
 
 import orjson
 import psutil
+from aiohttp import web
 
 from bench.client import CHAT, Client, chat
 from bench.figures import Figure, reading
@@ -21,14 +23,17 @@ from bench.isolated import start_isolated
 from bench.server import (
     BenchError,
     BenchServer,
+    Json,
     fill_settings,
     listening_at,
     podium,
     production_environment,
 )
+from prove.slow_tail import SlowTail, chunk
 
 READERS = 500
-WORDS = 60_000
+WORDS, CHARS = 2000, 1000
+"""Of the answer, and of each of its words: few large pieces, so that buffers are full within seconds."""
 RECEIVE_BYTES = 4096
 """Of each client's socket: the kernel keeps little for it on its side."""
 GAP_S = 0.01
@@ -46,6 +51,21 @@ class Memory:
     haproxy: int
     kernel: int
     """Buffers of all TCP sockets of the machine."""
+
+
+class LongAnswer(SlowTail):
+    """An upstream that writes as fast as it is read."""
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        """One call."""
+        await request.read()
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        piece = chunk({"content": "x" * CHARS})
+        for _ in range(WORDS):
+            await response.write(piece)
+        await response.write(chunk({}, finish_reason="stop") + b"data: [DONE]\n\n")
+        return response
 
 
 def figures(before: Memory, full: Memory, running: int, left: int) -> list[Figure]:
@@ -72,14 +92,21 @@ def figures(before: Memory, full: Memory, running: int, left: int) -> list[Figur
 
 async def measure(tick: Callable[[], None]) -> list[Figure]:
     """`READERS` clients; about a minute."""
-    served = [podium("podium", "/", fill_settings("slow_readers.yaml", TEXT="word " * WORDS))]
-    async with start_isolated("slow_readers", served, env=production_environment()) as (client, server):
+    env = production_environment()
+    async with (
+        LongAnswer(0, 0, 0).running() as upstream,
+        start_isolated("slow_readers", _served(upstream), env=env) as (client, server),
+    ):
         await client.post(CHAT, chat("long"))  # the first one warms everything up
         before = _memory(server)
         async with _readers(server.url, tick):
             running, full = await _until_it_stops(client, server)
             left = await _until_given_up(client)
     return figures(before, full, running, left)
+
+
+def _served(upstream: str) -> list[Json]:
+    return [podium("podium", "/", fill_settings("slow_readers.yaml", UPSTREAM=upstream))]
 
 
 @asynccontextmanager
@@ -114,11 +141,11 @@ async def _until_it_stops(client: Client, server: BenchServer) -> tuple[int, Mem
     for _ in range(MOST_S):
         await asyncio.sleep(1)
         now = _memory(server)
-        still = 0 if now.router > most.router + 2**20 else still + 1
+        still = 0 if max(_grown(most, now)) > 2**20 else still + 1
         most = Memory(*map(max, _parts(most), _parts(now)))
         if still == STILL_S:
             return (await client.get("/readyz"))["running"], most
-    raise BenchError(f"the router's memory still grew after {MOST_S} s: {most.router / 2**20:.0f} MB")
+    raise BenchError(f"memory still grew after {MOST_S} s: {most}")
 
 
 async def _until_given_up(client: Client) -> int:
@@ -135,6 +162,10 @@ async def _until_given_up(client: Client) -> int:
 def _memory(server: BenchServer) -> Memory:
     haproxy = sum(_resident(process) for process in listening_at(server.url))
     return Memory(_resident(server.router()), haproxy, _kernel_bytes())
+
+
+def _grown(before: Memory, now: Memory) -> list[int]:
+    return [b - a for a, b in zip(_parts(before), _parts(now), strict=True)]
 
 
 def _parts(memory: Memory) -> tuple[int, int, int]:

@@ -4,6 +4,7 @@ An ASGI server says nothing of that. So the replica's protocol puts a `Reader` i
 extension of the name `READER`. Not in Serve's proxy: its scopes go to another process, and it reads everything itself.
 """
 
+import asyncio
 import fcntl
 import socket
 import struct
@@ -18,8 +19,21 @@ AT_ONCE = struct.pack("ii", 1, 0)
 """`SO_LINGER`: what was not taken is forgotten, and the client is told of a reset."""
 
 
+UNSENT_BYTES = 65_536
+"""The kernel's buffer for what a client does not take would grow to megabytes (`tcp_wmem`): a long answer would be made to
+its end for a client that reads none of it. So no more than this waits there unsent.
+"""
+
+
 class ReaderProtocol(HttpToolsProtocol):
     """Uvicorn's own protocol, which says who reads."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Bound what the kernel keeps unsent."""
+        super().connection_made(transport)
+        sock = transport.get_extra_info("socket")
+        with suppress(OSError, AttributeError):  # no TCP, or a kernel without it
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
 
     def on_message_begin(self) -> None:
         """The scope is new with each request."""

@@ -251,7 +251,7 @@ async def test_a_client_that_reads_nothing_slows_the_worker_and_can_still_leave(
         await api.quiet()
         record = await api.record((await api.newest())["id"])
     assert (record["status"], record["error"]) == ("cancelled", None)
-    assert len(record["steps"][0]["output"]) < len(ENDLESS)
+    assert len(record["steps"][0]["output"]) < 1_000_000, "the kernel alone would take megabytes"
 
 
 async def test_a_client_that_reads_nothing_for_too_long_gives_its_slot_to_another():
