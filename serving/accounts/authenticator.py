@@ -26,7 +26,11 @@ KEPT_S = 9.0
 KEPT_AWAY_S = 3600.0
 """Where the settings would rather serve than be strict (`store.when_away: serve`)."""
 LOOKUP_S = 3.0
-"""A database that takes longer does not answer."""
+"""Nobody waits longer for a database to answer."""
+LATE_S = 8.0
+"""An answer that comes before is remembered, though those who asked wait no longer: a router with more to do than it can
+do is late itself, and would know no key any more. Less than `KEPT_S`, since it says how things were when it was asked.
+"""
 MOST_KEYS = 10_000
 """Remembered at once, keys that do not exist included."""
 LOG_EVERY_S = 10.0
@@ -86,7 +90,8 @@ class Authenticator:
         if self._has_keys or self._finder is None:
             return not self._has_keys
         if self._clock() - self._asked_s >= FRESH_S:
-            self._asked_s, self._has_keys = await self._once("", self._finder.has_keys)
+            finder = self._finder
+            self._asked_s, self._has_keys = await self._once("", lambda: self._look_for_keys(finder))
         return not self._has_keys
 
     async def caller(self, credential: str) -> Caller:
@@ -118,11 +123,19 @@ class Authenticator:
             return known
         finder = self._finder
         try:
-            asked_s, found = await self._once(hash, lambda: finder.find(hash))
+            return await self._once(hash, lambda: self._look_up(hash, finder))
         except StoreUnavailable:
             if self._clock() - asked_s < self._kept_s:
                 return known
             raise
+
+    async def _look_for_keys(self, finder: KeyFinder) -> tuple[float, bool]:
+        asked_s = self._clock()
+        return asked_s, await finder.has_keys()
+
+    async def _look_up(self, hash: str, finder: KeyFinder) -> KeyInfo | None:
+        asked_s = self._clock()
+        found = await finder.find(hash)
         if asked_s > self._forgot_s:
             self._keys[hash] = (asked_s, found)
             self._keys.move_to_end(hash)
@@ -130,16 +143,20 @@ class Authenticator:
                 self._keys.popitem(last=False)
         return found
 
-    async def _once(self, name: str, look_up: Callable[[], Awaitable[Found]]) -> tuple[float, Found]:
-        """When it was asked, and what `look_up` gives; those who ask the same at once share one question,
-        and none of them ends it by leaving.
+    async def _once(self, name: str, look_up: Callable[[], Awaitable[Found]]) -> Found:
+        """What `look_up` gives; those who ask the same at once share one question,
+        and none of them ends it by leaving, or by waiting no longer.
         """
         task = self._lookups.get(name)
         if task is None:
             task = asyncio.create_task(self._bounded(look_up), name="look up a key")
             self._lookups[name] = task
             task.add_done_callback(lambda done: self._end(name, done))
-        return await asyncio.shield(task)  # pyright: ignore[reportReturnType]
+        try:
+            async with asyncio.timeout(LOOKUP_S):
+                return await asyncio.shield(task)  # pyright: ignore[reportReturnType, reportArgumentType]
+        except TimeoutError:
+            raise _unavailable(f"the database did not answer within {LOOKUP_S:g} s") from None
 
     def _end(self, name: str, done: "asyncio.Task[object]") -> None:
         if self._lookups.get(name) is done:
@@ -150,13 +167,12 @@ class Authenticator:
             detail = getattr(error, "detail", "") or type(error).__name__
             logger.error("Keys cannot be looked up, and nobody new is let in: %s", detail)
 
-    async def _bounded(self, look_up: Callable[[], Awaitable[Found]]) -> tuple[float, Found]:
-        asked_s = self._clock()
+    async def _bounded(self, look_up: Callable[[], Awaitable[Found]]) -> Found:
         try:
-            async with asyncio.timeout(LOOKUP_S):
-                return asked_s, await look_up()
+            async with asyncio.timeout(LATE_S):
+                return await look_up()
         except TimeoutError:
-            raise _unavailable(f"the database did not answer within {LOOKUP_S:g} s") from None
+            raise _unavailable(f"the database did not answer within {LATE_S:g} s") from None
         except StoreError as exc:  # the operator's to put right
             raise _unavailable(exc.message) from None
 

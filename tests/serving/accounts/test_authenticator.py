@@ -220,5 +220,18 @@ async def test_a_database_that_hangs_does_not_answer(it: It, monkeypatch: pytest
         await it.subject.caller(KEY.reveal())
 
 
+async def test_an_answer_that_nobody_waited_for_is_remembered(
+    it: It, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(authenticator, "LOOKUP_S", 0.05)
+    it.keys.waiting = answered = asyncio.Event()
+    with pytest.raises(StoreUnavailable):
+        await it.subject.caller(KEY.reveal())
+    answered.set()
+    await asyncio.sleep(0.01)
+    it.keys.waiting = asyncio.Event()
+    assert (await it.subject.caller(KEY.reveal())).account.key_id
+
+
 async def test_without_a_place_for_keys_there_is_none() -> None:
     assert await Authenticator().is_open()
