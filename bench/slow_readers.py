@@ -29,7 +29,6 @@ from bench.server import (
     podium,
     production_environment,
 )
-from prove.slow_tail import SlowTail, chunk
 
 READERS = 500
 WORDS, CHARS = 2000, 1000
@@ -53,19 +52,34 @@ class Memory:
     """Buffers of all TCP sockets of the machine."""
 
 
-class LongAnswer(SlowTail):
-    """An upstream that writes as fast as it is read."""
+async def _answer(request: web.Request) -> web.StreamResponse:
+    """A long answer, written as fast as it is read."""
+    await request.read()
+    response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+    await response.prepare(request)
+    piece = _event({"content": "x" * CHARS}, None)
+    for _ in range(WORDS):
+        await response.write(piece)
+    await response.write(_event({}, "stop") + b"data: [DONE]\n\n")
+    return response
 
-    async def answer(self, request: web.Request) -> web.StreamResponse:
-        """One call."""
-        await request.read()
-        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
-        await response.prepare(request)
-        piece = chunk({"content": "x" * CHARS})
-        for _ in range(WORDS):
-            await response.write(piece)
-        await response.write(chunk({}, finish_reason="stop") + b"data: [DONE]\n\n")
-        return response
+
+def _event(delta: Json, finish_reason: str | None) -> bytes:
+    choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
+    return b"data: %s\n\n" % orjson.dumps({"id": "a", "model": "long", "choices": [choice]})
+
+
+@asynccontextmanager
+async def _upstream() -> AsyncGenerator[str]:
+    app = web.Application()
+    app.router.add_post(CHAT, _answer)
+    runner = web.AppRunner(app, handler_cancellation=True)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+    finally:
+        await runner.cleanup()
 
 
 def figures(before: Memory, full: Memory, running: int, left: int) -> list[Figure]:
@@ -94,7 +108,7 @@ async def measure(tick: Callable[[], None]) -> list[Figure]:
     """`READERS` clients; about a minute."""
     env = production_environment()
     async with (
-        LongAnswer(0, 0, 0).running() as upstream,
+        _upstream() as upstream,
         start_isolated("slow_readers", _served(upstream), env=env) as (client, server),
     ):
         await client.post(CHAT, chat("long"))  # the first one warms everything up
