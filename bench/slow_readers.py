@@ -8,9 +8,10 @@ gives such a client up.
 import asyncio
 import socket
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+from resource import getpagesize
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import orjson
@@ -42,8 +43,7 @@ MOST_S = 60
 """Until memory has stopped, and until all clients are given up."""
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
+class Memory(NamedTuple):
     """In bytes."""
 
     router: int
@@ -53,7 +53,7 @@ class Memory:
 
 
 async def _answer(request: web.Request) -> web.StreamResponse:
-    """A long answer, written as fast as it is read."""
+    """A long answer, written as fast as it is read: without the pace and the notes of `upstream.py`."""
     await request.read()
     response = web.StreamResponse(headers={"content-type": "text/event-stream"})
     await response.prepare(request)
@@ -106,11 +106,7 @@ def figures(before: Memory, full: Memory, running: int, left: int) -> list[Figur
 
 async def measure(tick: Callable[[], None]) -> list[Figure]:
     """`READERS` clients; about a minute."""
-    env = production_environment()
-    async with (
-        _upstream() as upstream,
-        start_isolated("slow_readers", _served(upstream), env=env) as (client, server),
-    ):
+    async with _upstream() as upstream, _podium(upstream) as (client, server):
         await client.post(CHAT, chat("long"))  # the first one warms everything up
         before = _memory(server)
         async with _readers(server.url, tick):
@@ -119,8 +115,9 @@ async def measure(tick: Callable[[], None]) -> list[Figure]:
     return figures(before, full, running, left)
 
 
-def _served(upstream: str) -> list[Json]:
-    return [podium("podium", "/", fill_settings("slow_readers.yaml", UPSTREAM=upstream))]
+def _podium(upstream: str) -> AbstractAsyncContextManager[tuple[Client, BenchServer]]:
+    settings = fill_settings("slow_readers.yaml", UPSTREAM=upstream)
+    return start_isolated("slow_readers", [podium("podium", "/", settings)], env=production_environment())
 
 
 @asynccontextmanager
@@ -155,8 +152,8 @@ async def _until_it_stops(client: Client, server: BenchServer) -> tuple[int, Mem
     for _ in range(MOST_S):
         await asyncio.sleep(1)
         now = _memory(server)
-        still = 0 if max(_grown(most, now)) > 2**20 else still + 1
-        most = Memory(*map(max, _parts(most), _parts(now)))
+        still = 0 if max(b - a for a, b in zip(most, now, strict=True)) > 2**20 else still + 1
+        most = Memory(*map(max, most, now))
         if still == STILL_S:
             return (await client.get("/readyz"))["running"], most
     raise BenchError(f"memory still grew after {MOST_S} s: {most}")
@@ -178,14 +175,6 @@ def _memory(server: BenchServer) -> Memory:
     return Memory(_resident(server.router()), haproxy, _kernel_bytes())
 
 
-def _grown(before: Memory, now: Memory) -> list[int]:
-    return [b - a for a, b in zip(_parts(before), _parts(now), strict=True)]
-
-
-def _parts(memory: Memory) -> tuple[int, int, int]:
-    return memory.router, memory.haproxy, memory.kernel
-
-
 def _resident(process: psutil.Process) -> int:
     return int(process.memory_info().rss)
 
@@ -194,5 +183,5 @@ def _kernel_bytes() -> int:
     """Of sockstat's line `TCP: inuse 5 orphan 0 tw 2 alloc 7 mem 3`; `mem` is in pages."""
     for line in Path("/proc/net/sockstat").read_text().splitlines():
         if line.startswith("TCP:"):
-            return int(line.split()[-1]) * 4096
+            return int(line.split()[-1]) * getpagesize()
     return 0

@@ -23,7 +23,7 @@ class Load:
 
     Args:
         rate: requests a second that were due.
-        seconds: for which they were sent, and until the last was answered.
+        seconds: until the last of them was answered.
         took_s: of those that got a whole answer, from when they were due.
         refused: how many got 429.
         told_when: how many of these were told when to come back.

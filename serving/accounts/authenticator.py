@@ -149,7 +149,7 @@ class Authenticator:
         """
         task = self._lookups.get(name)
         if task is None:
-            task = asyncio.create_task(self._bounded(look_up), name="look up a key")
+            task = asyncio.create_task(self._bound(look_up), name="look up a key")
             self._lookups[name] = task
             task.add_done_callback(lambda done: self._end(name, done))
         try:
@@ -167,7 +167,7 @@ class Authenticator:
             detail = getattr(error, "detail", "") or type(error).__name__
             logger.error("Keys cannot be looked up, and nobody new is let in: %s", detail)
 
-    async def _bounded(self, look_up: Callable[[], Awaitable[Found]]) -> Found:
+    async def _bound(self, look_up: Callable[[], Awaitable[Found]]) -> Found:
         try:
             async with asyncio.timeout(LATE_S):
                 return await look_up()

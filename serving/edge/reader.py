@@ -17,8 +17,6 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 READER = "podium.reader"
 AT_ONCE = struct.pack("ii", 1, 0)
 """`SO_LINGER`: what was not taken is forgotten, and the client is told of a reset."""
-
-
 UNSENT_BYTES = 65_536
 """The kernel's buffer for what a client does not take would grow to megabytes (`tcp_wmem`): a long answer would be made to
 its end for a client that reads none of it. So no more than this waits there unsent.
