@@ -9,6 +9,7 @@ outlive its client did not finish.
 import argparse
 import asyncio
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 
@@ -23,7 +24,7 @@ from prove.chaos_cluster import Cluster
 from prove.chaos_load import ENDED, LOST, Found, Load
 from prove.chaos_victims import NODE, kill_one, kinds_of, processes, wait_until_replaced
 from prove.redis_server import running_redis
-from prove.routers import ROOT, Json, open_session, prepare_process
+from prove.routers import LOGS, ROOT, Json, open_session, prepare_process
 from serving.database.address import sqlite_address
 from serving.database.database import Database
 from serving.database.migrate import open_database
@@ -62,6 +63,9 @@ WITH_ITS_ROUTER = frozenset({"router", NODE})
 UNDER_WAY = "SELECT count(*) FROM run WHERE ended_us IS NULL"
 KEPT = "SELECT status, count(*) FROM run WHERE kept = 1 GROUP BY status"
 STATUS = "SELECT status FROM run WHERE id = :id"
+UNFINISHED = "SELECT id FROM run WHERE kept = 1 AND made_us > :since AND status <> 'finished'"
+UNFINISHED_RECORDS = LOGS / "chaos-unfinished.jsonl"
+"""The records of runs that were to outlive their clients and did not finish, one a line."""
 
 
 def settings_with(worker: Json) -> Json:
@@ -101,6 +105,7 @@ async def play_round(cluster: Cluster, database: Database, kind: str, workflows:
     """Kill one process of `kind` among so many workflows."""
     await cluster.wait_until_whole()
     before, alive = dict(await rows(database, KEPT)), len(processes(cluster, kind))
+    began_us = time.time_ns() // 1000
     async with open_session() as session:
         load = Load(session, cluster.url)
         work = asyncio.create_task(load.run(workflows))
@@ -119,7 +124,17 @@ async def play_round(cluster: Cluster, database: Database, kind: str, workflows:
         for id in ids:
             (status,) = [each[0] for each in await rows(database, STATUS, id=id)] or ["no record"]
             counted[status or "running"] += 1
+    await _write_unfinished(cluster, database, began_us)
     return found
+
+
+async def _write_unfinished(cluster: Cluster, database: Database, since_us: int) -> None:
+    """Append the records of this round's runs that were to finish and did not, for whoever asks why."""
+    async with open_session() as session:
+        for (id,) in await rows(database, UNFINISHED, since=since_us):
+            async with session.get(f"{cluster.url}/v1/workflows/{id}") as answer:
+                with UNFINISHED_RECORDS.open("ab") as file:
+                    file.write(await answer.read() + b"\n")
 
 
 async def prove(

@@ -9,7 +9,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
-from conductor.errors import ContentFiltered, WorkerBusy, WorkerError, WorkerUnavailable
+from conductor.errors import ContentFiltered, Interrupted, WorkerBusy, WorkerError, WorkerUnavailable
 from conductor.model.call import Call
 from conductor.model.failure import Attempt
 from conductor.model.pool_member import PoolMember
@@ -102,6 +102,13 @@ class Shown:
         error.attempts = attempts
         self.explain(error)
         return error
+
+
+def other_answer() -> Interrupted:
+    """The error for who has read words of an answer that is not the run's any more."""
+    return Interrupted(
+        "The answer broke off, and another is written in its place: ask again, or read the run's record."
+    )
 
 
 def may_restart(member: PoolMember, error: WorkerError) -> bool:

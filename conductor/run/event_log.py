@@ -157,6 +157,11 @@ class EventLog:
         for subscription in tuple(self._subscriptions):
             await subscription.deliver_delta(delta)
 
+    def end_answer(self, why: RunFailed) -> None:
+        """End the answer for its owner alone, whatever the run does: another is written in place of what was shown."""
+        self.answer.deliver(self.seq, why)
+        self.answer.close()
+
     def note_work(self, piece: WorkDelta) -> None:
         """Tell the journal what the conductor or an inner step is saying; nobody else."""
         if self._journal is not None:

@@ -105,15 +105,15 @@ class StepStarted:
 
 @dataclass(frozen=True, slots=True)
 class StepRestarted:
-    """A worker's answer broke off before any of it was shown; its step begins again. `result` holds what was
-    consumed by then.
+    """A worker's answer broke off before any of it was shown, or nobody goes on with it in a run that outlives its
+    readers; its step begins again. `result` holds what was consumed by then; None: the call that failed said nothing.
     """
 
     at_s: float
     plan: int
     step: int
     failure: Failure
-    result: CallResult
+    result: CallResult | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,7 +172,7 @@ def _step_after(record: Record, step: StepRecord, event: StepEvent) -> StepRecor
             first_s = event.at_s if step.first_token_s is None else step.first_token_s
             return copy_with(step, first_token_s=first_s, served_by=event.served_by)
         case StepRestarted() | StepContinued():
-            return _cut_step(copy_with(step, result=event.result), "planned", event.at_s, event.failure)
+            return _break_step(step, event)
         case StepFinished():
             return copy_with(step, status="done", result=event.result, ended_s=event.at_s, failed=())
         case StepWaits():
@@ -266,6 +266,15 @@ def _cut_guess(guess: GuessRecord, at_s: float) -> GuessRecord:
     return copy_with(guess, outcome="cut", ended_s=at_s, attempt=lost)
 
 
+def _break_step(step: StepRecord, event: StepBreak) -> StepRecord:
+    """Its call is over, and another is about to be made."""
+    if event.result is not None:
+        return _cut_step(copy_with(step, result=event.result), "planned", event.at_s, event.failure)
+    took_s = event.at_s - (event.at_s if step.started_s is None else step.started_s)
+    failed = Attempt.of(step.worker, event.failure, took_s=took_s)
+    return _without_call(copy_with(step, status="planned"), (*event.failure.attempts, failed))
+
+
 def _cut_step(step: StepRecord, status: StepStatus, at_s: float, why: Failure = CUT) -> StepRecord:
     if step.status not in ("planned", "running", "cancelled"):
         return step
@@ -286,9 +295,14 @@ def _cut_step(step: StepRecord, status: StepStatus, at_s: float, why: Failure = 
         cost_usd=known.cost_usd if known else None,
         cost_is_bound=known.cost_is_bound if known else False,
     )
+    return _without_call(step, (*(result.attempts if result else step.failed), lost))
+
+
+def _without_call(step: StepRecord, lost: tuple[Attempt, ...]) -> StepRecord:
+    """With the calls that it has `lost`, and none under way."""
     return copy_with(
         step,
-        cut=(*step.cut, *(result.attempts if result else step.failed), lost),
+        cut=(*step.cut, *lost),
         failed=(),
         started_s=None,
         first_token_s=None,

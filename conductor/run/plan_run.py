@@ -214,29 +214,35 @@ class PlanRun:
                 lost = exc
 
     async def _go_on(self, index: int, recorded: StepRecord, error: WorkerError) -> bool:
-        """Begin again a step whose answer broke off unseen, once, and continue one that the client has seen some
-        of. False where neither helps, or its call never began to answer; `error` says what is missing then.
+        """Continue an answer that broke off after the client has seen some of it; where it has not, or nobody continues
+        it and the run outlives its readers, begin the step again, once. False where neither helps, or its call never
+        began to answer; `error` says what is missing then.
         """
         async with self._words.stopped:
             before, reply = self._shown.get(index, Shown()), self._replies.get(index)
             is_seen = bool(before.breaks) or self._words.are_seen(index)
             shown = before.after(reply) if reply and is_seen else before
             member, task = self._context.pool[recorded.worker], self._context.task
-            may = may_continue(member, task, before, error) if is_seen else may_restart(member, error)
-            is_first = is_seen or index not in self._restarted
-            if reply is None:
+            may_change = self._words.may_change if is_seen else reply is not None
+            restarts = may_change and index not in self._restarted and may_restart(member, error)
+            continued = reply if is_seen and may_continue(member, task, before, error) else None
+            if recorded.turns or (reply and reply.tool_calls) or not (continued or restarts):
+                if reply is not None:
+                    shown.explain(error)
                 return False
-            if reply.tool_calls or recorded.turns or not (may and is_first):
-                shown.explain(error)
-                return False
-            del self._replies[index]
+            self._replies.pop(index, None)
             self._words.drop(index)
-            self._restarted.add(index)
-            if is_seen:
+            at_s, failure = self._context.now_s(), Failure.of(error)
+            if continued:
                 self._shown[index] = shown
-            event = StepContinued if is_seen else StepRestarted
-            at_s = self._context.now_s()
-            self._context.log.append(event(at_s, self._index, index, Failure.of(error), reply.result))
+                event = StepContinued(at_s, self._index, index, failure, continued.result)
+            else:
+                if is_seen:
+                    self._words.end_answer()
+                    self._shown.pop(index, None)
+                self._restarted.add(index)
+                event = StepRestarted(at_s, self._index, index, failure, reply.result if reply else None)
+            self._context.log.append(event)
         return True
 
     async def _answer(self, index: int, step: Step, prompt: WorkerPrompt, call: Call) -> CallResult:

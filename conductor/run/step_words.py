@@ -7,8 +7,10 @@ import asyncio
 from contextlib import aclosing
 from dataclasses import replace
 
+from conductor.model.failure import Failure
 from conductor.model.reply import Delta, Reply
-from conductor.run.events import AnswerDelta, WorkDelta
+from conductor.run.continuing import other_answer
+from conductor.run.events import AnswerDelta, RunFailed, WorkDelta
 from conductor.run.run_context import RunContext
 
 
@@ -54,9 +56,18 @@ class StepWords:
         is_read = self._context.task.stream or log.record.parent is not None
         return index == self._last and is_read and log.has_answer_begun
 
+    @property
+    def may_change(self) -> bool:
+        """Whether another answer may follow one that the client has seen some of: it reads it when it asks again."""
+        return self._context.task.is_kept and self._context.log.record.parent is None
+
     def drop(self, index: int) -> None:
         """Forget what a step has said so far: it says it again."""
         self._waiting.pop(index, None)
+
+    def end_answer(self) -> None:
+        """Tell the client that what it has seen goes on no further, and another answer is being written."""
+        self._context.log.end_answer(RunFailed(self._context.now_s(), Failure.of(other_answer())))
 
     async def read(self, index: int, reply: Reply) -> None:
         """Show what a step says as it comes.

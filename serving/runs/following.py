@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from conductor.errors import BadTask, Interrupted, StoreUnavailable
 from conductor.model.failure import Failure
+from conductor.run.continuing import other_answer
 from conductor.run.event_log import EventLog
 from conductor.run.events import (
     AnswerDelta,
@@ -309,8 +310,7 @@ class Pump:
         try:
             new = self._answer.add(piece)
         except AnswerDiffers:
-            message = "The answer broke off, and another was written in its place: read the run's record."
-            return log.append(RunFailed(piece.at_s, Failure.of(Interrupted(message))))
+            return log.append(RunFailed(piece.at_s, Failure.of(other_answer())))
         if new is not None:
             await log.append_delta(new)
         return None

@@ -193,7 +193,7 @@ class Service:
         if not task.permit.stores:
             raise not_kept()
         self.store.keep(id)
-        opened = self.run(task, team, id, headers, caller)
+        opened = self.run(replace(task, is_kept=True), team, id, headers, caller)
         try:
             return await self.kept.begin(opened, self.pool.settings.store.keep_s)
         except PodiumError:

@@ -5,17 +5,21 @@ from decimal import Decimal
 
 import pytest
 
-from conductor.errors import BudgetExceeded, WorkerRefused, WorkerUnavailable
+from conductor.errors import BudgetExceeded, Interrupted, WorkerRefused, WorkerUnavailable
 from conductor.model.answer_format import AnswerFormat
 from conductor.model.call import Sampling
 from conductor.model.usage import Price, Usage
 from conductor.plan.plan import Plan
+from conductor.run.codec import dump, load
 from conductor.run.continuing import MARK_TOKENS
-from conductor.run.events import StepContinued, StepRestarted
-from conductor.run.ledger import Budget
+from conductor.run.events import Event, StepContinued, StepRestarted
+from conductor.run.fold import StepBreak
+from conductor.run.ledger import Budget, BudgetLedger
+from conductor.run.lifecycle import open_run
+from conductor.run.record import Record
 from conductor.run.task import Task
 from conductor.run.team import Team
-from tests.conductor.team import Player, Seen, a_plan, ask_for, member, seen, team
+from tests.conductor.team import Player, Script, Seen, a_plan, ask_for, member, seen, team, until
 
 PRICE = Price(Decimal(1), Decimal(1))
 
@@ -60,6 +64,52 @@ async def test_an_answer_that_nobody_goes_on_with_ends_with_what_is_missing():
     assert step.result
     assert step.result.output == "It is"
     assert run.record.cost_usd == run.ledger.spent_usd
+
+
+async def kept_run_of(*scripts: Script, **facts: object) -> tuple[Seen, list[Event]]:
+    """What the client of a run that outlives it read, and all that happened."""
+    happened: list[Event] = []
+    task = replace(ask_for(plan=ALONE), is_kept=True, **facts)  # type: ignore[arg-type]
+    player, ledger = Player("a", *scripts, price=PRICE), BudgetLedger()
+    pool = Team(None, {"a": member(player, continues=True)})
+    async with open_run(
+        pool, task, ledger=ledger, journal=lambda _, __, event: happened.append(event)
+    ) as run:
+        read = [event async for event in run.events()]
+        await until(lambda: run.record.status != "running")
+        return Seen(read, run.record, ledger), happened
+
+
+REFUSED = [WorkerUnavailable("It does not go on.", worker="a", only_this_call=True)]
+
+
+async def test_an_answer_of_a_kept_run_that_nobody_goes_on_with_is_written_again_for_who_asks_again():
+    run, happened = await kept_run_of(["It is", breaks()], REFUSED, ["Four.", Usage(20, 2)])
+    assert run.shown == "It is"
+    assert isinstance(run.error, Interrupted), "its client is told, and asks again"
+    assert (run.record.status, run.record.answer) == ("finished", "Four.")
+    assert [type(event) for event in happened if isinstance(event, StepBreak)] == [
+        StepContinued,
+        StepRestarted,
+    ]
+    (step,) = run.record.plans[0].steps
+    assert [(lost.outcome, lost.message) for lost in step.cut] == [
+        ("cut", "It broke."),
+        ("failed", "It does not go on."),
+    ]
+    assert run.record.cost_usd == run.ledger.spent_usd
+    assert load(Record, dump(run.record)) == run.record
+
+
+async def test_an_answer_of_a_kept_run_that_may_not_go_on_is_written_again_at_once():
+    run, _ = await kept_run_of(["{", breaks()], ["{}"], answer_format=AnswerFormat(None))
+    assert (run.shown, type(run.error), run.record.answer) == ("{", Interrupted, "{}")
+
+
+async def test_an_answer_of_a_kept_run_is_written_again_once():
+    run, happened = await kept_run_of(["It is", breaks()], REFUSED, ["Four", breaks()], REFUSED)
+    assert run.record.status == "failed"
+    assert sum(isinstance(event, StepRestarted) for event in happened) == 1
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,25 @@ async def test_the_same_again_gives_the_same_answer_and_runs_nothing(
         assert calls(one, other) == 6
 
 
+async def test_asked_again_a_request_whose_answer_broke_off_for_good_gets_another_one_whole(
+    store_address: Address,
+) -> None:
+    breaks = {"text": WORDS, "fail_after_tokens": 4}
+    workers = [scripted("a", breaks, fallbacks=["b"]), scripted("b", "Something else.")]
+    settings = team(workers=workers, workflows={})
+    async with replicas(store_address, settings) as (one, other):
+        broken = await ask(one.api, model="a", stream=True)
+        assert said(parsed(broken.text)) == "word0 word1 word2 word3"
+        assert parsed(broken.text)[-2]["error"]["code"] == "interrupted"
+        id = broken.headers["x-podium-workflow-id"]
+        assert (await until_ended(one.api, id))["answer"] == "Something else."
+        for router in (one, other):
+            again = await ask(router.api, model="a", stream=True)
+            assert again.headers["x-podium-workflow-id"] == id
+            assert said(parsed(again.text)) == "Something else."
+            assert not any("error" in each for each in parsed(again.text))
+
+
 async def test_another_body_under_the_same_key_is_refused(store_address: Address) -> None:
     async with replicas(store_address) as (one, other):
         await ask(one.api)
@@ -119,8 +138,9 @@ async def test_a_run_without_a_key_still_ends_with_its_client() -> None:
 
 
 async def test_a_run_in_the_background_is_answered_with_its_id_at_once(store_address: Address) -> None:
-    async with replicas(store_address, PACED) as (one, other):
-        answer = await one.api.post(background=True)
+    settings = team(workers=[scripted("a", WORDS, tokens_per_s=20)], workflows={})
+    async with replicas(store_address, settings) as (one, other):
+        answer = await one.api.post({"model": "a"}, background=True)
         assert (answer.status_code, answer.json()["status"]) == (202, "running")
         record = await until_ended(other.api, answer.json()["id"])
         assert (record["status"], record["answer"]) == ("finished", WORDS)
