@@ -9,7 +9,7 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from conductor.errors import StoreUnavailable, Unauthenticated
 from serving.accounts.caller import Caller
@@ -19,8 +19,10 @@ from serving.database.address import StoreError
 
 logger = logging.getLogger("podium")
 
-FRESH_S = 4.0
-"""What was looked up is believed so long."""
+FRESH_S, RENEWED_S = 4.0, 2.0
+"""What was looked up is believed so long; after the second time it is looked up again, while nobody waits for that. Else all who
+come during a look-up would go on at one moment, and a busy loop would never get out of step.
+"""
 KEPT_S = 9.0
 """And so long where the database does not answer: less than the 10 s in which a revocation must hold."""
 KEPT_AWAY_S = 3600.0
@@ -78,7 +80,7 @@ class Authenticator:
         self._finder, self._clock, self._now_s = finder, clock, now_s
         self._keys = OrderedDict[str, tuple[float, KeyInfo | None]]()
         self._has_keys, self._asked_s = False, float("-inf")
-        self._lookups = dict[str, asyncio.Task[object]]()
+        self._lookups = dict[str, asyncio.Task[Any]]()
         self._forgot_s = self._logged_s = float("-inf")
 
     async def is_open(self) -> bool:
@@ -91,7 +93,8 @@ class Authenticator:
             return not self._has_keys
         if self._clock() - self._asked_s >= FRESH_S:
             finder = self._finder
-            self._asked_s, self._has_keys = await self._once("", lambda: self._look_for_keys(finder))
+            asked = self._once("", lambda: self._look_for_keys(finder))
+            self._asked_s, self._has_keys = await self._answer(asked)
         return not self._has_keys
 
     async def caller(self, credential: str) -> Caller:
@@ -119,11 +122,14 @@ class Authenticator:
 
     async def _find(self, hash: str) -> KeyInfo | None:
         asked_s, known = self._keys.get(hash, (float("-inf"), None))
-        if self._clock() - asked_s < FRESH_S or self._finder is None:
+        age_s, finder = self._clock() - asked_s, self._finder
+        if age_s < RENEWED_S or finder is None:
             return known
-        finder = self._finder
+        looking_up = self._once(hash, lambda: self._look_up(hash, finder))
+        if age_s < FRESH_S:
+            return known
         try:
-            return await self._once(hash, lambda: self._look_up(hash, finder))
+            return await self._answer(looking_up)
         except StoreUnavailable:
             if self._clock() - asked_s < self._kept_s:
                 return known
@@ -143,22 +149,24 @@ class Authenticator:
                 self._keys.popitem(last=False)
         return found
 
-    async def _once(self, name: str, look_up: Callable[[], Awaitable[Found]]) -> Found:
-        """What `look_up` gives; those who ask the same at once share one question,
-        and none of them ends it by leaving, or by waiting no longer.
-        """
-        task = self._lookups.get(name)
+    def _once(self, name: str, look_up: Callable[[], Awaitable[Found]]) -> "asyncio.Task[Found]":
+        """What is going to be what `look_up` gives; those who ask the same at once share one question."""
+        task: asyncio.Task[Found] | None = self._lookups.get(name)
         if task is None:
             task = asyncio.create_task(self._bound(look_up), name="look up a key")
             self._lookups[name] = task
             task.add_done_callback(lambda done: self._end(name, done))
+        return task
+
+    async def _answer(self, asked: "asyncio.Task[Found]") -> Found:
+        """Who asks ends the look-up neither by leaving, nor by waiting no longer."""
         try:
             async with asyncio.timeout(LOOKUP_S):
-                return await asyncio.shield(task)  # pyright: ignore[reportReturnType, reportArgumentType]
+                return await asyncio.shield(asked)
         except TimeoutError:
             raise _unavailable(f"the database did not answer within {LOOKUP_S:g} s") from None
 
-    def _end(self, name: str, done: "asyncio.Task[object]") -> None:
+    def _end(self, name: str, done: "asyncio.Task[Any]") -> None:
         if self._lookups.get(name) is done:
             del self._lookups[name]
         error = None if done.cancelled() else done.exception()

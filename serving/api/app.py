@@ -34,6 +34,7 @@ from serving.api.dialects.responses import routes as responses
 from serving.api.dialects.responses.conversation_turns import turn_keeper
 from serving.api.dialects.table import DIALECTS
 from serving.api.feed import Feeds
+from serving.api.load_shedding import LoadShedding
 from serving.api.respond import failure
 from serving.batches.memory_store import MemoryBatchStore
 from serving.batches.runner import Batches
@@ -99,6 +100,7 @@ def build_api(
     policy = Policy.of(service.pool.settings)
     room = WaitingRoom(policy.max_waiting, policy.max_unfinished_bytes)
     app.add_middleware(Authentication, authenticator=authenticator)
+    app.add_middleware(LoadShedding, paths=dialects.by_path, check_places=service.check_places)
     app.add_middleware(Edge, policy=policy, room=room, error_body=dialects.error_body)
     return app
 

@@ -26,6 +26,18 @@ def room_for_batch(pool: Pool) -> int:
     return max(1, int(settings.limits.max_running * settings.batches.room))
 
 
+def check_places(running: int, pool: Pool) -> None:
+    """Whether a run may be taken, whoever asks.
+
+    Raises:
+        Overloaded: as many are under way, or have ended and are not written yet, as may be.
+    """
+    if running >= pool.settings.limits.max_running:
+        raise Overloaded(
+            "This server has as many requests as it takes at once. Try again soon."
+        )  # told to anybody
+
+
 def check_room(
     accounts: Iterable[Account], running: int, pool: Pool, account: Account, priority: Priority
 ) -> None:
@@ -33,7 +45,7 @@ def check_room(
 
     Args:
         accounts: of the runs under way.
-        running: how many there are.
+        running: how many there are, with those that have ended and are not written yet.
         pool: with the limits.
         account: who asks.
         priority: of the run.
@@ -41,19 +53,17 @@ def check_room(
     Raises:
         Overloaded: there is none, or none for what can wait, or the key has its share of it.
     """
-    most = pool.settings.limits.max_running
-    if running >= most:
-        raise Overloaded(f"{running} requests are under way here, and no more are taken. Try again soon.")
+    check_places(running, pool)
     if priority == "batch" and running >= room_for_batch(pool):
         message = (
             f"{running} requests are under way here, and the places left are for those that somebody waits for. "
             "Try again later, or without `service_tier: flex`."
         )
         raise Overloaded(message)
-    if not account.key_id or running < SHARED * most:
+    if not account.key_id or running < SHARED * pool.settings.limits.max_running:
         return
     of_keys = Counter(each.key_id for each in accounts)
-    if of_keys[account.key_id] >= running / len(of_keys):
+    if of_keys and of_keys[account.key_id] >= of_keys.total() / len(of_keys):
         message = (
             f"{running} requests are under way here, and this key has its share of them. Try again soon."
         )

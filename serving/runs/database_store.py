@@ -115,6 +115,11 @@ class DatabaseStore:
         """See `RecordStore.keep`."""
         self._journal.begin(id, seq, is_kept=True)
 
+    @property
+    def n_open(self) -> int:
+        """See `RecordStore.n_open`."""
+        return self._journal.n_open
+
     def forget(self, id: str) -> None:
         """See `RecordStore.forget`."""
         self._journal.forget(id)

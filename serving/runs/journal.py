@@ -127,6 +127,11 @@ class RunJournal:
         """Whether a run of this replica has not ended."""
         return any(run.final is None for run in self._runs.values())
 
+    @property
+    def n_open(self) -> int:
+        """See `RecordStore.n_open`."""
+        return 0 if self._is_away else len(self._runs)
+
     def waiting(self) -> Iterator[RunRecords]:
         """Runs that have ended and are not written yet."""
         return (run.final for run in self._runs.values() if run.final is not None)

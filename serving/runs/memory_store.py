@@ -57,6 +57,11 @@ class MemoryStore:
         """See `RecordStore.keep`."""
         self._kept.add(id)
 
+    @property
+    def n_open(self) -> int:
+        """See `RecordStore.n_open`."""
+        return 0
+
     def forget(self, id: str) -> None:
         """See `RecordStore.forget`."""
         self._kept.discard(id)

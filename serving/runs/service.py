@@ -22,7 +22,7 @@ from serving.accounts.caller import Caller
 from serving.accounts.permission import not_kept
 from serving.accounts.rates import Rates
 from serving.pool import Pool
-from serving.runs.admission import check_room, enter_lines
+from serving.runs.admission import check_places, check_room, enter_lines
 from serving.runs.answer_cache import AnswerCache, answered_by, replay
 from serving.runs.conductor_health import ConductorHealth
 from serving.runs.content import ContentJournal, kept_part
@@ -113,6 +113,19 @@ class Service:
     def running(self) -> int:
         """Runs under way."""
         return len(self._running)
+
+    @property
+    def _taken(self) -> int:
+        """Places: of runs that begin, are under way or, so that a busy router has no more of them than that, are not written yet."""
+        return len(self._entering) + max(self.running, self.store.n_open)
+
+    def check_places(self) -> None:
+        """See that there is a place for one more run.
+
+        Raises:
+            Overloaded: there is none.
+        """
+        check_places(self._taken, self.pool)
 
     @property
     def is_store_away(self) -> bool:
@@ -290,9 +303,8 @@ class Service:
         Raises:
             Overloaded: see `check_room`.
         """
-        taken = len(self._entering) + self.running
         under_way = (run.record.account for run in self._running.values())
-        check_room(chain(self._entering.values(), under_way), taken, self.pool, account, priority)
+        check_room(chain(self._entering.values(), under_way), self._taken, self.pool, account, priority)
         self._entering[id] = account
         try:
             yield

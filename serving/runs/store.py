@@ -77,6 +77,13 @@ class RecordStore(Protocol):
         """
         ...
 
+    @property
+    def n_open(self) -> int:
+        """Runs of this replica that are under way, or have ended and are not written yet; 0 where none waits for that,
+        or the store is away: those of an outage have a bound of their own.
+        """
+        ...
+
     def forget(self, id: str) -> None:
         """A run that was to be kept has not begun."""
         ...

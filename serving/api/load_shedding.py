@@ -1,0 +1,74 @@
+"""Load shedding: a router that has more to do than its core can do refuses what comes, before anything is looked up for it.
+
+Each request that asks for work waits for turns of the event loop first. Where each of these takes long, thousands of others wait for
+theirs, and everything that needs many turns, the answers and the look-up of a key, would come after its client's patience.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from conductor.errors import Overloaded
+from serving.api.respond import failure
+
+logger = logging.getLogger("podium")
+
+TURNS, LONG_S, SHORT_S = 4, 0.25, 0.01
+"""A request is let in after a turn that is shorter than `SHORT_S`. It is refused where so many are longer, and without the longest of
+them `LONG_S` on average: a burst makes one turn long, and of thousands of requests that are in step some turns are short.
+"""
+LOG_EVERY_S = 10.0
+
+
+class LoadShedding:
+    """Guards `app`.
+
+    Args:
+        app: what is behind.
+        paths: `POST` to one of these asks for a run.
+        check_places: raises `Overloaded` where no further run is taken.
+    """
+
+    def __init__(self, app: ASGIApp, paths: Collection[str], check_places: Callable[[], None]) -> None:
+        self._app, self._paths, self._check_places = app, paths, check_places
+        self._n_refused, self._logged_s = 0, float("-inf")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        if scope["type"] == "http" and scope["method"] == "POST" and scope["path"] in self._paths:
+            try:
+                self._check_places()
+                await self._check_turns()
+            except Overloaded as exc:
+                return await failure(Request(scope), exc)(scope, receive, send)
+        return await self._app(scope, receive, send)
+
+    async def _check_turns(self) -> None:
+        if await _falls_behind():
+            self._n_refused += 1
+            self._log()
+            raise Overloaded("This server has more to do at the moment than it can. Try again soon.")
+
+    def _log(self) -> None:
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._logged_s > LOG_EVERY_S:
+            message = (
+                "turns of the event loop take longer than %g s: %d requests were refused since the start"
+            )
+            logger.warning(message, LONG_S, self._n_refused)
+            self._logged_s = now_s
+
+
+async def _falls_behind() -> bool:
+    """Whether everything that is ready takes long, again and again. On a loop that keeps up this takes one turn."""
+    loop, turns_s = asyncio.get_running_loop(), list[float]()
+    for _ in range(TURNS):
+        began_s = loop.time()
+        await asyncio.sleep(0)
+        turns_s.append(loop.time() - began_s)
+        if turns_s[-1] < SHORT_S:
+            return False
+    return sum(turns_s) - max(turns_s) > LONG_S * (TURNS - 1)

@@ -1,0 +1,60 @@
+"""A router that has more to do than it can refuses what comes, and a burst is no such thing."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import httpx2
+
+from conductor.run.waiting import end_task
+from serving.api.load_shedding import LONG_S
+from tests.serving.api.served import Served, served, team
+from tests.serving.states import until
+
+TURN_S = 1.5 * LONG_S
+
+
+@asynccontextmanager
+async def too_much_to_do() -> AsyncGenerator[None]:
+    """Every turn of the event loop is long, as with thousands of requests."""
+
+    async def work() -> None:
+        while True:
+            time.sleep(TURN_S)  # noqa: ASYNC251 (that it blocks is the point)
+            await asyncio.sleep(0)
+
+    working = asyncio.create_task(work())
+    try:
+        yield
+    finally:
+        await end_task(working)
+
+
+async def ask(api: Served) -> httpx2.Response:
+    return await api.post({"model": "a"})
+
+
+async def test_a_router_that_falls_behind_refuses_and_says_when_to_come_back():
+    async with served(team()) as api:
+        async with too_much_to_do():
+            refused = await ask(api)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "overloaded")
+        assert int(refused.headers["retry-after"]) >= 1
+        assert len(api.worker("a").calls) == 0
+        assert (await ask(api)).status_code == 200
+
+
+async def test_what_is_no_work_is_answered_by_a_router_that_falls_behind():
+    async with served(team()) as api, too_much_to_do():
+        assert (await api.http.get("/healthz")).status_code == 200
+        assert (await api.http.get("/v1/workflows")).status_code == 200
+        assert (await api.http.post("/v1/workflows/wf_1/cancel")).status_code == 404
+
+
+async def test_a_burst_and_one_long_turn_refuse_nobody():
+    async with served(team()) as api:
+        asking = [asyncio.create_task(ask(api)) for _ in range(100)]
+        await until(lambda: api.service.running > 0, "the burst has arrived")
+        time.sleep(4 * LONG_S)  # noqa: ASYNC251
+        assert {(await each).status_code for each in asking} == {200}
