@@ -130,7 +130,8 @@ class LimitSettings(Frozen):
     """The longest text of a request, pictures aside: a million tokens of English, more than the models of
     most pools can read."""
     max_running: int = Field(default=2048, ge=1)
-    """Requests that one router replica runs at once; more get 429 with `Retry-After`."""
+    """Requests that one router replica runs at once, those whose end is not yet written to the store among them; more get 429 with
+    `Retry-After`."""
     default_deadline_s: float = Field(default=600.0, gt=0)
     """Time limit of a request that neither its body nor its model limits."""
     heartbeat_s: float = Field(default=10.0, gt=0)

@@ -8,7 +8,7 @@ import pytest
 
 from conductor.errors import StoreUnavailable, Unauthenticated
 from serving.accounts import authenticator
-from serving.accounts.authenticator import FRESH_S, KEPT_AWAY_S, KEPT_S, Authenticator
+from serving.accounts.authenticator import FRESH_S, KEPT_AWAY_S, KEPT_S, RENEWED_S, Authenticator
 from serving.accounts.caller import Scope
 from serving.accounts.key_info import KeyInfo, TeamInfo
 from serving.accounts.keys import ApiKey
@@ -69,6 +69,21 @@ async def test_a_key_is_looked_up_once_for_many_requests_and_again_after_seconds
     it.clock.now_s += FRESH_S
     assert await it.is_let_in()
     assert it.keys.lookups == 2
+
+
+async def test_a_key_that_is_used_is_looked_up_again_before_anybody_has_to_wait_for_it(it: It) -> None:
+    assert await it.is_let_in()
+    it.keys.waiting = answered = asyncio.Event()
+    it.clock.now_s += RENEWED_S
+    async with asyncio.timeout(1):
+        assert await it.is_let_in(), "without the answer"
+    answered.set()
+    await until(lambda: it.keys.lookups == 2, "it was looked up again")
+    await asyncio.sleep(0.01)
+    it.keys.waiting = asyncio.Event()
+    it.clock.now_s += FRESH_S - RENEWED_S
+    async with asyncio.timeout(1):
+        assert await it.is_let_in(), "what was looked up the second time is believed"
 
 
 async def test_a_revoked_key_is_refused_within_ten_seconds_also_when_it_is_used_all_the_time(it: It) -> None:
