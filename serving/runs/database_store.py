@@ -116,9 +116,9 @@ class DatabaseStore:
         self._journal.begin(id, seq, is_kept=True)
 
     @property
-    def n_open(self) -> int:
-        """See `RecordStore.n_open`."""
-        return self._journal.n_open
+    def n_unwritten(self) -> int:
+        """See `RecordStore.n_unwritten`."""
+        return self._journal.n_unwritten
 
     def forget(self, id: str) -> None:
         """See `RecordStore.forget`."""

@@ -118,6 +118,8 @@ class RunJournal:
         """Told of a run that somebody watches."""
         self._store, self._most_waiting, self._on_written = store, most_waiting, on_written
         self._runs = dict[str, Noted]()
+        self._ended = dict[str, Noted]()
+        """Those of them that have ended."""
         self._wake, self._idle = asyncio.Event(), asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._is_away, self._is_behind, self._n_dropped = False, False, 0
@@ -128,13 +130,13 @@ class RunJournal:
         return any(run.final is None for run in self._runs.values())
 
     @property
-    def n_open(self) -> int:
-        """See `RecordStore.n_open`."""
-        return 0 if self._is_away else len(self._runs)
+    def n_unwritten(self) -> int:
+        """See `RecordStore.n_unwritten`."""
+        return 0 if self._is_away else len(self._ended)
 
     def waiting(self) -> Iterator[RunRecords]:
         """Runs that have ended and are not written yet."""
-        return (run.final for run in self._runs.values() if run.final is not None)
+        return (run.final for run in self._ended.values() if run.final is not None)
 
     def find(self, id: str) -> RunRecords | None:
         """One of `waiting`."""
@@ -153,6 +155,7 @@ class RunJournal:
             seq: of its newest item that another replica wrote.
             is_kept: see `Noted.is_kept`.
         """
+        self._remove(id)
         self._runs[id] = Noted(seq, is_kept=is_kept)
 
     def forget(self, id: str) -> None:
@@ -203,7 +206,8 @@ class RunJournal:
 
     def put(self, records: RunRecords) -> None:
         """See `RecordStore.put`."""
-        self._runs.setdefault(records.record.id, Noted()).final = records
+        run = self._ended[records.record.id] = self._runs.setdefault(records.record.id, Noted())
+        run.final = records
         self._begin_writing()
         if self._is_away:
             self._drop_oldest()
@@ -313,8 +317,12 @@ class RunJournal:
         self._drop(id)
 
     def _drop(self, id: str) -> None:
-        if (run := self._runs.pop(id, None)) is not None:
+        if (run := self._remove(id)) is not None:
             run.tried.set()
+
+    def _remove(self, id: str) -> Noted | None:
+        self._ended.pop(id, None)
+        return self._runs.pop(id, None)
 
     async def _write(self, packed: Packed) -> None:
         run = packed.run
@@ -336,13 +344,13 @@ class RunJournal:
         if told:
             self._on_items(packed.id, told)
         if packed.final is not None and run.final is packed.final:
-            del self._runs[packed.id]
+            self._remove(packed.id)
             self._on_items(packed.id, ())  # it is over
         self._on_written(packed.id, written)
 
     def _drop_oldest(self) -> None:
         """Forget runs while the store is away, rather than fill the memory."""
-        ended = [id for id, run in self._runs.items() if run.final is not None]
+        ended = list(self._ended)
         for id in ended[: max(0, len(ended) - self._most_waiting())]:
             self._drop(id)
             self._n_dropped += 1

@@ -58,8 +58,8 @@ class MemoryStore:
         self._kept.add(id)
 
     @property
-    def n_open(self) -> int:
-        """See `RecordStore.n_open`."""
+    def n_unwritten(self) -> int:
+        """See `RecordStore.n_unwritten`."""
         return 0
 
     def forget(self, id: str) -> None:

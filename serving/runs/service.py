@@ -117,7 +117,7 @@ class Service:
     @property
     def _taken(self) -> int:
         """Places: of runs that begin, are under way or, so that a busy router has no more of them than that, are not written yet."""
-        return len(self._entering) + max(self.running, self.store.n_open)
+        return len(self._entering) + self.running + self.store.n_unwritten
 
     def check_places(self) -> None:
         """See that there is a place for one more run.

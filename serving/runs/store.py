@@ -78,9 +78,9 @@ class RecordStore(Protocol):
         ...
 
     @property
-    def n_open(self) -> int:
-        """Runs of this replica that are under way, or have ended and are not written yet; 0 where none waits for that,
-        or the store is away: those of an outage have a bound of their own.
+    def n_unwritten(self) -> int:
+        """Runs of this replica that have ended and are not written yet; 0 while the store is away: those of an outage have
+        a bound of their own.
         """
         ...
 

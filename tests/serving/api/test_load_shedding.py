@@ -1,15 +1,19 @@
 """A router that has more to do than it can refuses what comes, and a burst is no such thing."""
 
 import asyncio
+import sqlite3
 import time
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
 
 import httpx2
 
 from conductor.run.waiting import end_task
 from serving.api.load_shedding import LONG_S
-from tests.serving.api.served import Served, served, team
+from serving.database.address import sqlite_address
+from tests.serving.api.served import Served, scripted, served, team
+from tests.serving.runs.stores import replicas
 from tests.serving.states import until
 
 TURN_S = 1.5 * LONG_S
@@ -58,3 +62,18 @@ async def test_a_burst_and_one_long_turn_refuse_nobody():
         await until(lambda: api.service.running > 0, "the burst has arrived")
         time.sleep(4 * LONG_S)  # noqa: ASYNC251
         assert {(await each).status_code for each in asking} == {200}
+
+
+async def test_runs_that_have_ended_keep_their_places_until_they_are_written(tmp_path: Path):
+    address = sqlite_address(tmp_path / "podium.db")
+    settings = team(workers=[scripted("a")], workflows={}, limits={"max_running": 3})
+    async with replicas(address, settings, n=1) as (one,):
+        assert (await ask(one.api)).status_code == 200, "the database is there"
+        await until(lambda: not one.api.service.store.n_unwritten, "it is written")
+        with closing(sqlite3.connect(address.path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            told = [(await ask(one.api)).status_code for _ in range(4)]
+            other.execute("ROLLBACK")
+        assert told == [200, 200, 200, 429]
+        await until(lambda: not one.api.service.store.n_unwritten, "they are written")
+        assert (await ask(one.api)).status_code == 200
