@@ -271,7 +271,8 @@ def _break_step(step: StepRecord, event: StepBreak) -> StepRecord:
     if event.result is not None:
         return _cut_step(copy_with(step, result=event.result), "planned", event.at_s, event.failure)
     took_s = event.at_s - (event.at_s if step.started_s is None else step.started_s)
-    failed = Attempt.of(step.worker, event.failure, took_s=took_s)
+    worker = str(event.failure.get("worker") or step.worker)
+    failed = Attempt.of(worker, event.failure, took_s=took_s)
     return _without_call(copy_with(step, status="planned"), (*event.failure.attempts, failed))
 
 

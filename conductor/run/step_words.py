@@ -59,7 +59,7 @@ class StepWords:
     @property
     def may_change(self) -> bool:
         """Whether another answer may follow one that the client has seen some of: it reads it when it asks again."""
-        return self._context.task.is_kept and self._context.log.record.parent is None
+        return self._context.task.may_change and self._context.log.record.parent is None
 
     def drop(self, index: int) -> None:
         """Forget what a step has said so far: it says it again."""

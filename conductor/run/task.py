@@ -39,7 +39,7 @@ class Task:
         answer_format: what the answer must be; None: any text.
         operation: what is asked of its one worker; anything but a chat is a pass-through.
         priority: whether its calls go before or after those of others where there is no room for all.
-        is_kept: the run outlives its readers: where its answer breaks off and nobody goes on with it, another is written,
+        may_change: the run outlives its readers: where its answer breaks off and nobody goes on with it, another is written,
             for who asks again.
         on_step_failure: what follows where a step fails that does not say it itself.
         left_out: what the client sent, is not served and does not change the answer: a line for each.
@@ -66,7 +66,7 @@ class Task:
     answer_format: AnswerFormat | None = None
     operation: Operation = "chat"
     priority: Priority = "interactive"
-    is_kept: bool = False
+    may_change: bool = False
     on_step_failure: OnFailure = "fail"
     left_out: tuple[str, ...] = ()
     echo: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)

@@ -77,7 +77,8 @@ async def _respond(request: Request, response: type[RunResponse]) -> Response:
         parsed is not sent and parsed.text_chars > most
     ):  # earlier turns and files that are kept here are text too
         raise too_much_text(most)
-    keeping = await keeping_of(request, caller, parsed.podium)
+    is_numbered = dialect.tells_again and parsed.podium.background and parsed.stream
+    keeping = await keeping_of(request, caller, parsed.podium, may_change=not is_numbered)
     headers = dict(request.headers)
     if response is RunResponse and len(choices := parsed.choices) > 1:
         _check_choices(choices, keeping)

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from conductor.errors import StoreUnavailable
-from conductor.run.events import AnswerDelta, Event, ResultsGiven, RunResumed, StepRestarted
+from conductor.run.events import AnswerDelta, Event, ResultsGiven, RunFinished, RunResumed, StepRestarted
 from conductor.run.waiting import end_task
 from serving.api import event_json
 from serving.api.encode import dumps
@@ -112,8 +112,7 @@ class Feed:
     def _take(self, items: Sequence[Item]) -> None:
         for item in items:
             self._newest = max(self._newest, item.seq)
-            shown = shown_event(item.event, self._answer) if item.run_id == self._id else None
-            if shown:
+            for shown in shown_events(item.event, self._answer) if item.run_id == self._id else ():
                 self.frames.append((item.seq, b"id: %d\ndata: %s\n\n" % (item.seq, dumps(shown))))
 
     async def _page(self) -> EventPage:
@@ -157,10 +156,11 @@ class Feeds:
                 await feed.aclose()
 
 
-def shown_event(event: Event, answer: RetoldAnswer) -> Json | None:
-    """An event as watchers are shown it; None: not at all. Of an answer that another process writes again, what is new;
-    all of it, as `answer_restarted`, where it is another one.
+def shown_events(event: Event, answer: RetoldAnswer) -> list[Json]:
+    """An event as watchers are shown it. Of an answer that is written again, what is new; all of it, as `answer_restarted`,
+    where it is another one.
     """
+    before: AnswerDelta | None = None
     match event:
         case RunResumed() | StepRestarted():
             answer.begin_again()
@@ -170,8 +170,19 @@ def shown_event(event: Event, answer: RetoldAnswer) -> Json | None:
             try:
                 piece = answer.add(event)
             except AnswerDiffers as exc:
-                return (event_json.told(exc.said) or {}) | {"type": "answer_restarted"}
-            return event_json.told(piece) if piece else None
+                return [_restarted(exc.said)]
+            return _told(piece) if piece else []
+        case RunFinished():
+            before = answer.correct(event)
         case _:
             pass
-    return event_json.told(event)
+    return [*([_restarted(before)] if before else []), *_told(event)]
+
+
+def _restarted(whole: AnswerDelta) -> Json:
+    return (event_json.told(whole) or {}) | {"type": "answer_restarted"}
+
+
+def _told(event: Event) -> list[Json]:
+    shown = event_json.told(event)
+    return [shown] if shown else []

@@ -25,11 +25,13 @@ class Keeping:
         account: whose it is.
         name: the client's own for the request; None: each sending is a request of its own.
         body_hash: of what is asked.
+        may_change: whether its answer may become another one; not where its events are numbered for good.
     """
 
     account: str
     name: str | None
     body_hash: str
+    may_change: bool = True
 
     async def claim(self, store: RecordStore, run_id: str) -> Claim | None:
         """Claim the request's name; gives the claim that holds, None where it has no name.
@@ -49,8 +51,8 @@ class Keeping:
         return found
 
 
-async def keeping_of(request: Request, caller: Caller, podium: Podium) -> Keeping | None:
-    """How the run that `request` asks for outlives its client; None: it does not.
+async def keeping_of(request: Request, caller: Caller, podium: Podium, *, may_change: bool) -> Keeping | None:
+    """How the run that `request` asks for outlives its client; None: it does not. `may_change`: see `Keeping`.
 
     Raises:
         BadTask: the header is no name.
@@ -61,4 +63,4 @@ async def keeping_of(request: Request, caller: Caller, podium: Podium) -> Keepin
     if name is None and not (podium.keep or podium.background):
         return None
     asked = hashlib.sha256(request.scope["path"].encode() + b"\0" + await request.body()).hexdigest()
-    return Keeping(caller.account.key_id, name, asked)
+    return Keeping(caller.account.key_id, name, asked, may_change)

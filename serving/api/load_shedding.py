@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from conductor.errors import Overloaded
+from serving.api.keeping import HEADER
 from serving.api.respond import failure
 
 logger = logging.getLogger("podium")
@@ -21,6 +22,8 @@ TURNS, LONG_S, SHORT_S = 4, 0.25, 0.01
 them `LONG_S` on average: a burst makes one turn long, and of thousands of requests that are in step some turns are short.
 """
 LOG_EVERY_S = 10.0
+IDEMPOTENCY_KEY = HEADER.lower().encode()
+"""Of a request that may join a run which has its place."""
 
 
 class LoadShedding:
@@ -40,7 +43,8 @@ class LoadShedding:
         """ASGI."""
         if scope["type"] == "http" and scope["method"] == "POST" and scope["path"] in self._paths:
             try:
-                self._check_places()
+                if not any(name == IDEMPOTENCY_KEY for name, _ in scope["headers"]):
+                    self._check_places()
                 await self._check_turns()
             except Overloaded as exc:
                 return await failure(Request(scope), exc)(scope, receive, send)

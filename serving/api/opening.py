@@ -122,7 +122,12 @@ class RunOpener:
             return claim
         try:
             return await self._service.keep(
-                resolved.task, resolved.team, self._id, self._incoming, self._caller
+                resolved.task,
+                resolved.team,
+                self._id,
+                self._incoming,
+                self._caller,
+                may_change=keeping.may_change,
             )
         except Exception:  # nothing was run
             if claim is not None:

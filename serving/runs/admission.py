@@ -60,10 +60,12 @@ def check_room(
             "Try again later, or without `service_tier: flex`."
         )
         raise Overloaded(message)
-    if not account.key_id or running < SHARED * pool.settings.limits.max_running:
+    most = SHARED * pool.settings.limits.max_running
+    if not account.key_id or running < most:
         return
     of_keys = Counter(each.key_id for each in accounts)
-    if of_keys and of_keys[account.key_id] >= of_keys.total() / len(of_keys):
+    under_way = of_keys.total()  # whose the others are is not counted any more
+    if under_way >= most and of_keys[account.key_id] >= under_way / len(of_keys):
         message = (
             f"{running} requests are under way here, and this key has its share of them. Try again soon."
         )

@@ -7,7 +7,7 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
-from conductor.errors import PodiumError, internal_error
+from conductor.errors import PodiumError, StoreUnavailable, internal_error
 from conductor.model.failure import Failure
 from conductor.run.event_log import Journal
 from conductor.run.events import RunFailed, RunResumed
@@ -95,7 +95,10 @@ class Continuing:
         try:
             return await self._begin(self._narrow(records, policies), headers, given, policies)
         except Exception:
-            await self._wait_on(records)
+            try:
+                await self._wait_on(records)
+            except StoreUnavailable:
+                self._store.forget(id)  # whoever looks for orphans finds it
             raise
 
     def take_over(self, records: RunRecords, paid_usd: Decimal) -> None:

@@ -184,6 +184,13 @@ class RetoldAnswer:
         """It is written again."""
         self._said = AnswerDelta(0.0, "")
 
+    def correct(self, end: RunFinished) -> AnswerDelta | None:
+        """The whole answer, where readers have more than that: it is another one, and a beginning of what was shown. None:
+        they have it.
+        """
+        is_more = len(self._shown.text) > len(end.answer) and self._shown.text.startswith(end.answer)
+        return AnswerDelta(end.at_s, end.answer, self._said.reasoning) if is_more else None
+
     def begin_next(self) -> None:
         """What follows is another answer."""
         self._shown = self._said = AnswerDelta(0.0, "")
@@ -256,8 +263,8 @@ class Pump:
                     run.inner += [Run(EventLog(record)) for record in whole.inner.values()] if whole else []
                 if item.run_id == self._id:
                     await self._tell(self._log, item)
-            if not self._n_skipped and self._log.record.status not in ("running", "detached"):
-                return None
+                if not self._n_skipped and self._log.record.status not in ("running", "detached"):
+                    return None  # its end is the last that is told
             try:
                 page = await self._store.events(self._id, self._after)
             except StoreUnavailable:  # the run goes on all the same, and so does whoever reads it
@@ -298,6 +305,8 @@ class Pump:
             case StepRestarted():
                 self._answer.begin_again()
                 log.append(item.event)
+            case RunFinished() if self._answer.correct(item.event):
+                log.append(RunFailed(item.event.at_s, Failure.of(other_answer())))
             case RunResumed():
                 self._answer.begin_again()
                 log.record = replace(item.record or log.record, answer_began_s=log.record.answer_began_s)

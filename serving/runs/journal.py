@@ -257,7 +257,6 @@ class RunJournal:
             await self._wake.wait()
             await asyncio.sleep(AGAIN_S if self._is_away else 0 if self._is_behind else BATCH_S)
             self._wake.clear()
-            self._is_away = False
             waiting = self._take()
             n_packed = await self._write_all(waiting)
             if len(waiting) == AT_ONCE:  # there may be more
@@ -336,6 +335,7 @@ class RunJournal:
             self._wake.set()
             run.tried.set()
             return
+        self._is_away = False
         run.tried.set()
         if self._runs.get(packed.id) is not run:  # it was suspended meanwhile, and all of it is written
             return

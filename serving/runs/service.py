@@ -195,9 +195,18 @@ class Service:
 
         return open_it
 
-    async def keep(self, task: Task, team: Team, id: str, headers: dict[str, str], caller: Caller) -> Run:
+    async def keep(
+        self,
+        task: Task,
+        team: Team,
+        id: str,
+        headers: dict[str, str],
+        caller: Caller,
+        *,
+        may_change: bool = True,
+    ) -> Run:
         """As `run`, and whoever leaves, it goes on for a bounded time; also on another replica, where this one
-        ends. Who asks for it closes its `answer`.
+        ends. Who asks for it closes its `answer`. `may_change`: see `Task`.
 
         Raises:
             Overloaded: there is no room; nothing was run.
@@ -206,10 +215,10 @@ class Service:
         if not task.permit.stores:
             raise not_kept()
         self.store.keep(id)
-        opened = self.run(replace(task, is_kept=True), team, id, headers, caller)
+        opened = self.run(replace(task, may_change=may_change), team, id, headers, caller)
         try:
             return await self.kept.begin(opened, self.pool.settings.store.keep_s)
-        except PodiumError:
+        except Exception:
             self.store.forget(id)
             raise
 

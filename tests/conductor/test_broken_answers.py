@@ -69,7 +69,7 @@ async def test_an_answer_that_nobody_goes_on_with_ends_with_what_is_missing():
 async def kept_run_of(*scripts: Script, **facts: object) -> tuple[Seen, list[Event]]:
     """What the client of a run that outlives it read, and all that happened."""
     happened: list[Event] = []
-    task = replace(ask_for(plan=ALONE), is_kept=True, **facts)  # type: ignore[arg-type]
+    task = replace(ask_for(plan=ALONE), may_change=True, **facts)  # type: ignore[arg-type]
     player, ledger = Player("a", *scripts, price=PRICE), BudgetLedger()
     pool = Team(None, {"a": member(player, continues=True)})
     async with open_run(
@@ -80,7 +80,7 @@ async def kept_run_of(*scripts: Script, **facts: object) -> tuple[Seen, list[Eve
         return Seen(read, run.record, ledger), happened
 
 
-REFUSED = [WorkerUnavailable("It does not go on.", worker="a", only_this_call=True)]
+REFUSED = [WorkerUnavailable("It does not go on.", worker="b", only_this_call=True)]
 
 
 async def test_an_answer_of_a_kept_run_that_nobody_goes_on_with_is_written_again_for_who_asks_again():
@@ -93,9 +93,9 @@ async def test_an_answer_of_a_kept_run_that_nobody_goes_on_with_is_written_again
         StepRestarted,
     ]
     (step,) = run.record.plans[0].steps
-    assert [(lost.outcome, lost.message) for lost in step.cut] == [
-        ("cut", "It broke."),
-        ("failed", "It does not go on."),
+    assert [(lost.worker, lost.outcome, lost.message) for lost in step.cut] == [
+        ("a", "cut", "It broke."),
+        ("b", "failed", "It does not go on."),
     ]
     assert run.record.cost_usd == run.ledger.spent_usd
     assert load(Record, dump(run.record)) == run.record

@@ -1,0 +1,85 @@
+"""How many runs a router takes: each has one place, until it is written."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from conductor.errors import Overloaded, StoreUnavailable
+from conductor.model.messages import Message
+from conductor.run.record import Account, Record, RunRecords
+from conductor.run.task import Task
+from serving.database.address import Address
+from serving.runs.admission import check_room
+from serving.runs.journal import RunJournal
+from tests.serving.api.served import scripted, team
+from tests.serving.runs.stores import replicas
+from tests.serving.runs.test_once import ask
+from tests.serving.states import until
+
+WORDS = " ".join(f"word{n}" for n in range(40))
+
+
+@pytest.mark.parametrize("tier", ["default", "flex"])
+async def test_a_run_that_outlives_its_client_takes_one_place(store_address: Address, tier: str):
+    settings = team(workers=[scripted("a", "Yes.")], workflows={}, limits={"max_running": 2})
+    async with replicas(store_address, settings, n=1) as (one,):
+        assert (await ask(one.api, model="a", service_tier=tier)).status_code == 200
+
+
+async def test_as_many_runs_that_outlive_their_clients_begin_at_once_as_there_are_places(
+    store_address: Address,
+):
+    settings = team(workers=[scripted("a", WORDS, tokens_per_s=40)], workflows={}, limits={"max_running": 10})
+    async with replicas(store_address, settings, n=1) as (one,):
+        told = await asyncio.gather(*(ask(one.api, f"name {n}", model="a") for n in range(10)))
+        assert [each.status_code for each in told] == [200] * 10
+
+
+async def test_who_asks_again_for_a_run_that_is_under_way_needs_no_place(store_address: Address):
+    settings = team(workers=[scripted("a", WORDS, tokens_per_s=20)], workflows={}, limits={"max_running": 1})
+    async with replicas(store_address, settings, n=1) as (one,):
+        first = asyncio.create_task(ask(one.api, model="a"))
+        await until(lambda: one.api.service.running == 1)
+        assert (await one.api.post({"model": "a"})).status_code == 429, "it is full"
+        assert (await ask(one.api, model="a")).json() == (await first).json()
+
+
+def test_what_has_ended_and_is_not_written_is_nobodys_share():
+    limits: Any = SimpleNamespace(max_running=100)
+    pool: Any = SimpleNamespace(settings=SimpleNamespace(limits=limits))
+    check_room([Account("modest")], 95, pool, Account("modest"), "interactive")
+    flood = [Account("flood")] * 94
+    with pytest.raises(Overloaded):
+        check_room([Account("modest"), *flood], 95, pool, Account("flood"), "interactive")
+    check_room([Account("modest"), *flood], 95, pool, Account("modest"), "interactive")
+
+
+class AwayStore:
+    """A database that answers with an error, and the second time not at all."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def ledger(self) -> Any:
+        return SimpleNamespace(writer=self)
+
+    async def do(self, *_: object) -> None:
+        self.asked += 1
+        if self.asked > 1:
+            await asyncio.Event().wait()
+        raise StoreUnavailable("It is away.")
+
+
+async def test_runs_that_wait_for_a_store_that_is_away_take_no_places_also_while_it_is_tried():
+    store: Any = AwayStore()
+    journal = RunJournal(store, lambda: 1000, lambda *_: None)
+    ended = Record("wf_1", Task((Message.of("user", "Why?"),)), 0.0, status="finished", answer="So.")
+    journal.put(RunRecords(ended))
+    assert journal.n_unwritten == 1
+    await until(lambda: store.asked == 2, "it is tried again")
+    assert journal.n_unwritten == 0
+    assert journal.find("wf_1")
+    assert journal._task  # pyright: ignore[reportPrivateUsage]
+    journal._task.cancel()  # pyright: ignore[reportPrivateUsage]
