@@ -170,19 +170,19 @@ def shown_events(event: Event, answer: RetoldAnswer) -> list[Json]:
             try:
                 piece = answer.add(event)
             except AnswerDiffers as exc:
-                return [_restarted(exc.said)]
-            return _told(piece) if piece else []
+                return [_restart_json(exc.said)]
+            return _event_json(piece) if piece else []
         case RunFinished():
             before = answer.correct(event)
         case _:
             pass
-    return [*([_restarted(before)] if before else []), *_told(event)]
+    return [*([_restart_json(before)] if before else []), *_event_json(event)]
 
 
-def _restarted(whole: AnswerDelta) -> Json:
+def _restart_json(whole: AnswerDelta) -> Json:
     return (event_json.told(whole) or {}) | {"type": "answer_restarted"}
 
 
-def _told(event: Event) -> list[Json]:
+def _event_json(event: Event) -> list[Json]:
     shown = event_json.told(event)
     return [shown] if shown else []

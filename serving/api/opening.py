@@ -6,6 +6,7 @@ Knows how long a run lives; does not know what its client is sent.
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 
 from conductor.run.run import Run
 from serving.accounts.caller import Caller
@@ -121,14 +122,8 @@ class RunOpener:
         if claim is not None and claim.run_id != self._id:
             return claim
         try:
-            return await self._service.keep(
-                resolved.task,
-                resolved.team,
-                self._id,
-                self._incoming,
-                self._caller,
-                may_change=keeping.may_change,
-            )
+            task = replace(resolved.task, may_change=keeping.may_change)
+            return await self._service.keep(task, resolved.team, self._id, self._incoming, self._caller)
         except Exception:  # nothing was run
             if claim is not None:
                 await store.release(claim)

@@ -27,15 +27,13 @@ def room_for_batch(pool: Pool) -> int:
 
 
 def check_places(running: int, pool: Pool) -> None:
-    """Whether a run may be taken, whoever asks.
+    """Whether a run may be taken, whoever asks. The error is told to strangers too, so it says no number.
 
     Raises:
         Overloaded: as many are under way, or have ended and are not written yet, as may be.
     """
     if running >= pool.settings.limits.max_running:
-        raise Overloaded(
-            "This server has as many requests as it takes at once. Try again soon."
-        )  # told to anybody
+        raise Overloaded("This server has as many requests as it takes at once. Try again soon.")
 
 
 def check_room(

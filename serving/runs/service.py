@@ -195,18 +195,9 @@ class Service:
 
         return open_it
 
-    async def keep(
-        self,
-        task: Task,
-        team: Team,
-        id: str,
-        headers: dict[str, str],
-        caller: Caller,
-        *,
-        may_change: bool = True,
-    ) -> Run:
+    async def keep(self, task: Task, team: Team, id: str, headers: dict[str, str], caller: Caller) -> Run:
         """As `run`, and whoever leaves, it goes on for a bounded time; also on another replica, where this one
-        ends. Who asks for it closes its `answer`. `may_change`: see `Task`.
+        ends. Who asks for it closes its `answer`.
 
         Raises:
             Overloaded: there is no room; nothing was run.
@@ -215,10 +206,10 @@ class Service:
         if not task.permit.stores:
             raise not_kept()
         self.store.keep(id)
-        opened = self.run(replace(task, may_change=may_change), team, id, headers, caller)
+        opened = self.run(task, team, id, headers, caller)
         try:
             return await self.kept.begin(opened, self.pool.settings.store.keep_s)
-        except Exception:
+        except Exception:  # whatever it was, nothing has begun
             self.store.forget(id)
             raise
 
