@@ -50,7 +50,6 @@ SETTINGS: Json = {
         "with-engine": [{"worker": "first"}, {"worker": "engine", "subtask": "Say it.", "access": [0]}],
     },
     "router": TWO | {"drain_s": 5},
-    "limits": {"first_byte_s": 0},
 }  # fmt: skip
 ROUTER, ENGINE = "router", "vllm-engine"
 OF_LOCAL_SETTINGS = "writer"

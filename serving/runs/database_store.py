@@ -128,6 +128,10 @@ class DatabaseStore:
         """See `RecordStore.wait_until_written`."""
         await self._journal.wait_until_written(id)
 
+    def is_late(self, id: str) -> bool:
+        """See `RecordStore.is_late`."""
+        return self._journal.is_late(id)
+
     async def claim(self, claim: Claim) -> Claim:
         """See `RecordStore.claim`."""
         return await (await self._store.ledger()).writer.do(CLAIM, claim)

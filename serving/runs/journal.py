@@ -6,6 +6,7 @@ While the store is away it waits here.
 
 import asyncio
 import logging
+import time
 from bisect import bisect_right
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import suppress
@@ -35,6 +36,8 @@ AGAIN_S = 0.5
 """Between two attempts to write to a store that is away."""
 WRITTEN_WITHIN_S = 10.0
 """How long an answer waits for the beginning of its run to be written."""
+LATE_S = 0.1
+"""A run whose beginning is not written by then is late."""
 FLUSH_S = 5.0
 """How long a journal that is closed tries to write what it still has."""
 
@@ -54,6 +57,7 @@ class Noted:
         is_kept: whether it outlives its client, so that pieces of the answer are written too.
         is_watched: whether somebody watches it, so that they are from now on.
         said: of its answer, what is not to be written unless somebody watches.
+        since_s: when it was expected, by `time.monotonic`.
         packed_s: when it was last packed, by the loop's clock; 0: never.
         tried: set once something of it was written, or could not be.
     """
@@ -67,6 +71,7 @@ class Noted:
     is_kept: bool = False
     is_watched: bool = False
     said: AnswerSoFar = field(default_factory=AnswerSoFar)
+    since_s: float = field(default_factory=time.monotonic)
     packed_s: float = 0.0
     tried: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -168,6 +173,11 @@ class RunJournal:
             with suppress(TimeoutError):
                 async with asyncio.timeout(WRITTEN_WITHIN_S):
                     await run.tried.wait()
+
+    def is_late(self, id: str) -> bool:
+        """See `RecordStore.is_late`."""
+        run = self._runs.get(id)
+        return run is not None and not run.tried.is_set() and time.monotonic() > run.since_s + LATE_S
 
     def note(self, record: Record, seq: int, event: Event) -> None:
         """See `RecordStore.note`."""

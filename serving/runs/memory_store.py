@@ -69,6 +69,10 @@ class MemoryStore:
     async def wait_until_written(self, id: str) -> None:
         """See `RecordStore.wait_until_written`. There is no other replica."""
 
+    def is_late(self, id: str) -> bool:
+        """See `RecordStore.is_late`. Nothing is written."""
+        return False
+
     async def claim(self, claim: Claim) -> Claim:
         """See `RecordStore.claim`. As many as there may be records are remembered."""
         found = self._claims.setdefault((claim.account, claim.name), claim)

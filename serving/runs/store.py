@@ -133,6 +133,12 @@ class RecordStore(Protocol):
         """Until another replica would go on with a run of this one that is to be kept; not for a store that is away."""
         ...
 
+    def is_late(self, id: str) -> bool:
+        """Whether the beginning of a run of this replica should be written by now and is not: if the replica died, nothing
+        would say what became of it. Not for a store that is away.
+        """
+        ...
+
     async def put(self, records: RunRecords) -> None:
         """Keep a run that has ended, in place of an earlier one of the same id."""
         ...

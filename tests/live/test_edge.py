@@ -20,7 +20,8 @@ pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
 
 STREAM_S = 4.0
 PAGE = "https://app.example.com"
-HTTP = f"\nhttp: {{header_s: 1, stall_s: 1, origins: ['{PAGE}']}}\n"
+HEADER_S = 3  # within it 300 connections are made and the first bytes of ten sent, on a slow machine too
+HTTP = f"\nhttp: {{header_s: {HEADER_S}, stall_s: 1, origins: ['{PAGE}']}}\n"
 FULL = """workers:
   - {name: full, kind: scripted, replies: [Because.], delay_s: 1, max_concurrency: 1, max_wait_s: 0.2, retry: {attempts: 1}}
 """
@@ -33,7 +34,11 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     settings = tmp_path_factory.mktemp("edge") / "siege.yaml"
     of_siege = SETTINGS.read_text().replace("${TOKENS}", text(STREAM_S)).replace("workers:\n", FULL)
     settings.write_text(of_siege + HTTP)
-    env = production_environment() | {"PODIUM_HAPROXY_HEADER_S": "1"} if request.param == "fast" else {}
+    env = (
+        production_environment() | {"PODIUM_HAPROXY_HEADER_S": str(HEADER_S)}
+        if request.param == "fast"
+        else {}
+    )
     with Server(settings=settings, port=0, env=env, log=Path(f"build/edge-{request.param}.log")) as started:
         yield started
 

@@ -98,16 +98,17 @@ def test_every_panel_and_every_alert_asks_for_what_is_there(podium: Server, prom
     wait_until_none(lambda: wanted - known(prometheus))
     assert [target["health"] for target in prometheus.get("targets")["activeTargets"]] == ["up"]
 
-    def empty() -> list[str]:
-        """Panels without a line."""
-        return [
-            title
-            for title, expression in asked.items()
-            if title not in alerts() and not prometheus.query(expression)
-        ]
+    empty = asked.keys() - alerts().keys()
+
+    def never_shown() -> set[str]:
+        """Panels without a line so far. A level is shown for 2 s of the 5 after which it is taken again, since
+        Ray reports as often as it does here.
+        """
+        empty.difference_update([title for title in empty if prometheus.query(asked[title])])
+        return empty
 
     ask(podium.url, "podium-mini")  # what counts up is a rate from its second value on
-    wait_until_none(empty)
+    wait_until_none(never_shown)
 
 
 def test_a_run_is_counted_once_and_by_names_alone(podium: Server, prometheus: Prometheus) -> None:

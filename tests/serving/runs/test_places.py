@@ -1,19 +1,22 @@
-"""How many runs a router takes: each has one place, until it is written."""
+"""How many runs a router takes: each has one place, until it is written. And no client is told of one whose beginning is late."""
 
 import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+import httpx2
 import pytest
+from sqlalchemy import text
 
 from conductor.errors import Overloaded, StoreUnavailable
 from conductor.model.messages import Message
 from conductor.run.record import Account, Record, RunRecords
 from conductor.run.task import Task
+from serving.api.app import build_api
 from serving.database.address import Address
 from serving.runs.admission import check_room
 from serving.runs.journal import RunJournal
-from tests.serving.api.served import scripted, team
+from tests.serving.api.served import ASK, Json, listening, scripted, team
 from tests.serving.runs.stores import replicas
 from tests.serving.runs.test_once import ask
 from tests.serving.states import until
@@ -83,3 +86,28 @@ async def test_runs_that_wait_for_a_store_that_is_away_take_no_places_also_while
     assert journal.find("wf_1")
     assert journal._task  # pyright: ignore[reportPrivateUsage]
     journal._task.cancel()  # pyright: ignore[reportPrivateUsage]
+
+
+async def one_byte(url: str, body: Json) -> None:
+    """Until the client of a stream is told anything."""
+    async with (
+        httpx2.AsyncClient(base_url=url) as http,
+        http.stream("POST", "/v1/chat/completions", json=body),
+    ):
+        pass
+
+
+async def test_no_client_is_told_of_a_run_of_which_nothing_is_written_a_while_after_it_began(
+    store_address: Address,
+):
+    settings = team(workers=[scripted("a", WORDS, delay_s=0.3)], workflows={})
+    async with replicas(store_address, settings, n=1) as (one,), listening(build_api(one.api.service)) as url:
+        await one.api.post({"model": "a"})  # the store is open
+        async with (await one.store.database()).writing() as connection:
+            if store_address.kind == "postgresql":
+                await connection.execute(text("LOCK TABLE run IN EXCLUSIVE MODE"))
+            else:
+                await connection.execute(text("DELETE FROM run WHERE id = 'none'"))
+            asked = asyncio.create_task(one_byte(url, ASK | {"model": "a", "stream": True}))
+            assert not (await asyncio.wait([asked], timeout=1))[0]  # its first byte is due after 0.1 s
+        await asked
