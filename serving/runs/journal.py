@@ -36,8 +36,10 @@ AGAIN_S = 0.5
 """Between two attempts to write to a store that is away."""
 WRITTEN_WITHIN_S = 10.0
 """How long an answer waits for the beginning of its run to be written."""
-LATE_S = 0.1
-"""A run whose beginning is not written by then is late."""
+LATE_S = 0.09
+"""A run of which nothing is written so long after it began is late. A little less than `limits.first_byte_s` by default, after which
+its client is told of it.
+"""
 FLUSH_S = 5.0
 """How long a journal that is closed tries to write what it still has."""
 
@@ -57,7 +59,7 @@ class Noted:
         is_kept: whether it outlives its client, so that pieces of the answer are written too.
         is_watched: whether somebody watches it, so that they are from now on.
         said: of its answer, what is not to be written unless somebody watches.
-        since_s: when it was expected, by `time.monotonic`.
+        noted_s: when the first of it was noted here, by `time.monotonic`; 0: nothing was.
         packed_s: when it was last packed, by the loop's clock; 0: never.
         tried: set once something of it was written, or could not be.
     """
@@ -71,7 +73,7 @@ class Noted:
     is_kept: bool = False
     is_watched: bool = False
     said: AnswerSoFar = field(default_factory=AnswerSoFar)
-    since_s: float = field(default_factory=time.monotonic)
+    noted_s: float = 0.0
     packed_s: float = 0.0
     tried: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -177,7 +179,7 @@ class RunJournal:
     def is_late(self, id: str) -> bool:
         """See `RecordStore.is_late`."""
         run = self._runs.get(id)
-        return run is not None and not run.tried.is_set() and time.monotonic() > run.since_s + LATE_S
+        return run is not None and not run.tried.is_set() and 0 < run.noted_s < time.monotonic() - LATE_S
 
     def note(self, record: Record, seq: int, event: Event) -> None:
         """See `RecordStore.note`."""
@@ -196,6 +198,7 @@ class RunJournal:
         if isinstance(event, WorkDelta) and join_work(run.items, record.id, event):
             return
         run.seq += 1
+        run.noted_s = run.noted_s or time.monotonic()
         is_new = record.id not in run.records
         run.records[record.id] = record
         run.items.append(Item(run.seq, record.id, event, record if is_new else None))
