@@ -42,6 +42,8 @@ from serving.runs.service import Service
 from serving.runs.tool_ids import CallIds, CallName
 
 Json = dict[str, Any]
+SHOWN = AnswerDelta | RunFinished | RunSuspended
+"""With these a client is shown something of the answer."""
 
 
 class RunResponse(Response):
@@ -316,20 +318,21 @@ def _error_of(event: Event) -> PodiumError | None:
 
 
 async def _first_events(run: Run, first_byte_s: float) -> list[Event]:
-    """Events until the first piece of the answer, the end, or `first_byte_s`.
+    """Events until the first piece of the answer, the end, or `first_byte_s` after the first of them, which comes at once: by then
+    the run is noted in the store.
 
     Raises:
         PodiumError: the run failed by then, so the failure can still be an HTTP status.
     """
-    events: list[Event] = []
+    events = [await run.answer.next()]
     try:
         async with asyncio.timeout(first_byte_s):
-            while not events or not isinstance(events[-1], AnswerDelta | RunFinished | RunSuspended):
+            while (error := _error_of(events[-1])) is None and not isinstance(events[-1], SHOWN):
                 events.append(await run.answer.next())
-                if (error := _error_of(events[-1])) is not None:
-                    raise error
     except TimeoutError:
-        pass
+        return events
+    if error is not None:
+        raise error
     return events
 
 

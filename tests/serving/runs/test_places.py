@@ -91,7 +91,7 @@ async def test_runs_that_wait_for_a_store_that_is_away_take_no_places_also_while
 async def one_byte(url: str, body: Json) -> None:
     """Until the client of a stream is told anything."""
     async with (
-        httpx2.AsyncClient(base_url=url) as http,
+        httpx2.AsyncClient(base_url=url, timeout=30) as http,
         http.stream("POST", "/v1/chat/completions", json=body),
     ):
         pass
