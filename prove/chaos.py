@@ -109,8 +109,9 @@ async def play_round(cluster: Cluster, database: Database, kind: str, workflows:
         load = Load(session, cluster.url)
         work = asyncio.create_task(load.run(workflows))
         await asyncio.sleep(KILLED_AFTER_S)
-        load.note_kill(kill_one(cluster, kind))
-        load.found.replaced_s = await wait_until_replaced(cluster, kind, alive)
+        kill = kill_one(cluster, kind)
+        load.note_kill(kill.at_s)
+        load.found.replaced_s = await wait_until_replaced(cluster, kind, alive, kill)
         await work
     found = load.found
     try:

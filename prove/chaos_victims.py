@@ -7,6 +7,7 @@ import contextlib
 import random
 import time
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import psutil
 
@@ -48,9 +49,15 @@ def processes(cluster: Cluster, kind: str) -> list[psutil.Process]:
     return [each for each in found if command_of(each).startswith(start)]
 
 
-def kill_one(cluster: Cluster, kind: str) -> float:
-    """Kill one, drawn at random, as a crash would, and put a new machine in a node's place; gives the
-    monotonic time.
+class Kill(NamedTuple):
+    """When it was, by the monotonic clock, and the ids of the processes."""
+
+    at_s: float
+    pids: frozenset[int]
+
+
+def kill_one(cluster: Cluster, kind: str) -> Kill:
+    """Kill one, drawn at random, as a crash would, and put a new machine in a node's place.
 
     Raises:
         ProofError: there is none.
@@ -60,28 +67,28 @@ def kill_one(cluster: Cluster, kind: str) -> float:
     if not found:
         raise ProofError(f"no {kind} runs: {sorted(map(command_of, cluster.processes()))}")
     # HAProxy's old processes serve their streams to the end beside the new one: together they are the proxy.
-    for each in [random.choice(found)] if node is None and kind != "proxy" else found:
+    victims = [random.choice(found)] if node is None and kind != "proxy" else found
+    for each in victims:
         with contextlib.suppress(psutil.NoSuchProcess):
             each.kill()
-    at_s = time.monotonic()
+    kill = Kill(time.monotonic(), frozenset(each.pid for each in victims))
     if node is not None:
         cluster.replace_node(node)
-    return at_s
+    return kill
 
 
-async def wait_until_replaced(cluster: Cluster, kind: str, n: int) -> float:
-    """Until `n` of them live again; gives the seconds that it took.
+async def wait_until_replaced(cluster: Cluster, kind: str, n: int, kill: Kill) -> float:
+    """Until `n` of them live again, those that were killed and are not gone yet left out; gives the seconds since.
 
     Raises:
         ProofError: it took too long.
     """
-    began_s = time.monotonic()
     n = 1 if kind in ("proxy", HEAD_NODE) else n
-    while len(processes(cluster, kind)) < n:
-        if time.monotonic() - began_s > REPLACED_WITHIN_S:
+    while sum(each.pid not in kill.pids for each in processes(cluster, kind)) < n:
+        if time.monotonic() - kill.at_s > REPLACED_WITHIN_S:
             raise ProofError(f"the {kind} that was killed did not come back in {REPLACED_WITHIN_S:g} s")
         await asyncio.sleep(0.25)
-    return time.monotonic() - began_s
+    return time.monotonic() - kill.at_s
 
 
 def _name_of(process: psutil.Process) -> str:
