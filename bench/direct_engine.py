@@ -1,19 +1,19 @@
 """The deployment's engine, driven from inside its own replica: what vLLM alone does on this machine.
 
-`build` is `serving.app.build_app` with an additional method on the engines. `build_ingress` is the HTTP
-address of that method.
+`build` is `serving.app.build_app` with additional methods on the engines. `build_ingress` is their HTTP address:
+`/` of what vLLM does alone, `/stream` of an empty ingress that passes on what it says, the least that Serve adds.
 """
 
 import asyncio
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any, cast
 
 from fastapi import FastAPI, Request
 from ray import serve
 from ray.serve import Application
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 
 from serving.app import application
@@ -45,13 +45,18 @@ class DirectEngine(Engine):
 
     async def _generate(self, prompt: str, max_tokens: int) -> tuple[float, int]:
         began_s, first_s, tokens = time.monotonic(), 0.0, 0
+        async for n_tokens, _ in self.stream_directly(prompt, max_tokens):
+            first_s = first_s or time.monotonic() - began_s
+            tokens += n_tokens
+        return first_s, tokens
+
+    async def stream_directly(self, prompt: str, max_tokens: int) -> AsyncGenerator[tuple[int, str]]:
+        """Tokens and their text, as vLLM says them."""
         conversation: list[Any] = [{"role": "user", "content": prompt}]
         _, rendered = await self._engine.renderer.render_chat_async([conversation], self._chat)
         sampling = SamplingParams(temperature=0, max_tokens=max_tokens, output_kind=RequestOutputKind.DELTA)
         async for output in self._engine.generate(rendered[0], sampling, uuid.uuid4().hex):
-            first_s = first_s or time.monotonic() - began_s
-            tokens += len(output.outputs[0].token_ids)
-        return first_s, tokens
+            yield len(output.outputs[0].token_ids), output.outputs[0].text
 
 
 @api.get("/")
@@ -65,6 +70,14 @@ async def generate(request: Request) -> Response:
     """`DirectEngine.generate_directly` with the body's `lines` and `max_tokens`."""
     handle: Any = cast(Any, serve).get_deployment_handle(DEPLOYMENT, APPLICATION)
     return JSONResponse(await handle.generate_directly.remote(**await request.json()))
+
+
+@api.post("/stream")
+async def stream(request: Request) -> Response:
+    """The text of `DirectEngine.stream_directly`, piece by piece."""
+    handle: Any = cast(Any, serve).get_deployment_handle(DEPLOYMENT, APPLICATION)
+    pieces = handle.options(stream=True).stream_directly.remote(**await request.json())
+    return StreamingResponse(text.encode() async for _, text in pieces)
 
 
 class DirectIngress:

@@ -5,6 +5,9 @@ driven inside that replica (`direct_engine.py`), where no token leaves the proce
 through HTTP, HAProxy, router, handle and replica, in Serve's mode for production. Its client runs on the same
 machine and counts against the router.
 
+One request at a time is asked a third way: through an empty ingress behind the same HAProxy, which passes on what the engine's
+replica says over Serve's handle. What that adds to vLLM alone is the least that a router on Serve can add.
+
 Each side asks so many lines of questions concurrently, one after another within a line; every answer is
 `TOKENS` long. Sides take turns, and which begins changes from round to round. No question is asked twice, so
 no answer is in the cache.
@@ -23,7 +26,7 @@ from bench.isolated import start_isolated
 from bench.server import HERE, BenchError, application, production_environment
 
 ROUNDS = 3
-LINES = {1: 4, 8: 2, 32: 2}
+LINES = {1: 8, 8: 2, 32: 2}
 """Concurrent lines: questions of each line in a round."""
 TOKENS = 32
 BUILDERS = "bench.direct_engine"
@@ -41,17 +44,27 @@ class EngineSide:
 
 @dataclass(frozen=True, slots=True)
 class EngineRound:
-    """Both sides, one after the other."""
+    """The sides, one after the other; `hop`, the milliseconds to each first token of the empty ingress, where one is asked at a
+    time.
+    """
 
     router: EngineSide
     bare: EngineSide
+    hop_ms: tuple[float, ...] = ()
 
 
 def figures(rounds: Mapping[int, Sequence[EngineRound]]) -> list[Figure]:
-    """From the rounds by concurrency; the added time to first token is that of one request at a time."""
+    """From the rounds by concurrency; the added times to first token are those of one request at a time."""
     added_ms = [median(each.router.first_token_ms) - median(each.bare.first_token_ms) for each in rounds[1]]
+    hop_ms = [median(each.hop_ms) - median(each.bare.first_token_ms) for each in rounds[1]]
+    over_hop = [ours / least for ours, least in zip(added_ms, hop_ms, strict=True)]
     by_count = itertools.chain(*(_figures_at(count, rounds[count]) for count in rounds))
-    return [figure("vllm_ttft_added_ms", added_ms), *by_count]
+    return [
+        figure("vllm_ttft_added_ms", added_ms),
+        figure("vllm_hop_ttft_added_ms", hop_ms),
+        figure("vllm_ttft_over_hop", over_hop),
+        *by_count,
+    ]
 
 
 def _figures_at(count: int, rounds: Sequence[EngineRound]) -> list[Figure]:
@@ -94,10 +107,23 @@ async def measure(tick: Callable[[], None]) -> list[Figure]:
 
 async def _round(client: Client, count: int, each: int, *, router_first: bool) -> EngineRound:
     sides: dict[str, EngineSide] = {}
+    hop_ms = (
+        [await _ask_ingress(client, question) for (question,) in questions(each, 1)] if count == 1 else []
+    )
     for name in ("router", "bare") if router_first else ("bare", "router"):
         ask = _ask_router if name == "router" else _ask_engine
         sides[name] = await ask(client, questions(count, each))
-    return EngineRound(**sides)
+    return EngineRound(**sides, hop_ms=tuple(hop_ms))
+
+
+async def _ask_ingress(client: Client, question: str) -> float:
+    body, began_s = {"prompt": question, "max_tokens": TOKENS}, time.monotonic()
+    async with client.session.post(f"{client.url}{DIRECT}/stream", json=body) as response:
+        if response.status != 200 or not await response.content.readany():
+            raise BenchError(f"the empty ingress: {response.status}")
+        first_ms = 1000 * (time.monotonic() - began_s)
+        await response.read()
+    return first_ms
 
 
 async def _ask_engine(client: Client, lines: list[list[str]]) -> EngineSide:

@@ -165,6 +165,8 @@ CATALOGUE: dict[str, FigureSpec] = {
     "disconnects": at_least(60, "clients that disconnected during an upstream call"),
     "disconnect_calls_left": at_most(0, "upstream calls open 5 s later, or runs still active"),
     "vllm_ttft_added_ms": at_most(20, "time to first token vs. vLLM alone, difference of p50s, 1 request"),
+    "vllm_hop_ttft_added_ms": FigureSpec("the same of an empty ingress that calls the engine's replica"),
+    "vllm_ttft_over_hop": at_most(1.3, "the first over the second"),
     **_vllm_figures(1),
     **_vllm_figures(8),
     **_vllm_figures(32),

@@ -86,9 +86,9 @@ def a_conductors_record() -> dict[str, object]:
 
 
 def a_round(router: float, bare: float, added_ms: float = 12.0) -> engine.EngineRound:
-    """Tokens per second of both sides; first tokens of the bare one after 100 ms."""
+    """Tokens per second of both sides; first tokens of the bare one after 100 ms, of the empty ingress after 110."""
     return engine.EngineRound(
-        engine.EngineSide(router, (100.0 + added_ms,)), engine.EngineSide(bare, (100.0,))
+        engine.EngineSide(router, (100.0 + added_ms,)), engine.EngineSide(bare, (100.0,)), (110.0,)
     )
 
 
@@ -210,6 +210,7 @@ def test_both_sides_of_the_engine_are_compared_round_by_round() -> None:
     assert got["vllm_tokens_over_bare_1"] == pytest.approx(0.95)
     assert got["vllm_tokens_over_bare_32"] == pytest.approx(0.9)
     assert got["vllm_ttft_added_ms"] == pytest.approx(14), "one at a time, and not the 30 ms of 32 at once"
+    assert (got["vllm_hop_ttft_added_ms"], got["vllm_ttft_over_hop"]) == pytest.approx((10, 1.4))
     assert (got["vllm_tokens_per_s_32"], got["vllm_bare_tokens_per_s_32"]) == (45, 50)
 
 
