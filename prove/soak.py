@@ -14,6 +14,7 @@ import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -100,14 +101,18 @@ def _has_more(series: Sequence[float]) -> bool:
 
 
 def growth(series: Sequence[float]) -> float:
-    """The greater of two: what a line (least squares) ends at over where it begins, and the middle of the last
-    quarter over the middle of the first. 1 for what is always 0, because it cannot be known here.
+    """The greater of two: what a line ends at over where it begins, and the middle of the last quarter over the middle of
+    the first. 1 for what is always 0, because it cannot be known here.
+
+    The line is the Theil-Sen one, of the median slope between two looks: single looks at a moment in which more was in use, as the
+    heap has them, do not tilt it as they tilt one of least squares.
     """
     if not any(series):
         return 1.0
     n = max(1, len(series) // 4)
-    line = statistics.linear_regression(range(len(series)), series)
-    of_line = (line.intercept + line.slope * (len(series) - 1)) / line.intercept
+    slope = statistics.median((b - a) / (j - i) for (i, a), (j, b) in combinations(enumerate(series), 2))
+    begins = statistics.median(value - slope * i for i, value in enumerate(series))
+    of_line = (begins + slope * (len(series) - 1)) / begins
     return max(of_line, statistics.median(series[-n:]) / statistics.median(series[:n]))
 
 
