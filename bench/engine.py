@@ -5,8 +5,9 @@ driven inside that replica (`direct_engine.py`), where no token leaves the proce
 through HTTP, HAProxy, router, handle and replica, in Serve's mode for production. Its client runs on the same
 machine and counts against the router.
 
-One request at a time is asked a third way: through an empty ingress behind the same HAProxy, which passes on what the engine's
-replica says over Serve's handle. What that adds to vLLM alone is the least that a router on Serve can add.
+First tokens are compared one question at a time, turn about, with a third way: through an empty ingress behind the same HAProxy, which
+passes on what the engine's replica says over Serve's handle. What that adds to vLLM alone is the least that a router on Serve can
+add.
 
 Each side asks so many lines of questions concurrently, one after another within a line; every answer is
 `TOKENS` long. Sides take turns, and which begins changes from round to round. No question is asked twice, so
@@ -26,8 +27,10 @@ from bench.isolated import start_isolated
 from bench.server import HERE, BenchError, application, production_environment
 
 ROUNDS = 3
-LINES = {1: 8, 8: 2, 32: 2}
+LINES = {1: 4, 8: 2, 32: 2}
 """Concurrent lines: questions of each line in a round."""
+FIRST_TOKENS = 20
+"""Of each way in a round."""
 TOKENS = 32
 BUILDERS = "bench.direct_engine"
 DIRECT = "/direct"
@@ -44,25 +47,30 @@ class EngineSide:
 
 @dataclass(frozen=True, slots=True)
 class EngineRound:
-    """The sides, one after the other; `hop`, the milliseconds to each first token of the empty ingress, where one is asked at a
-    time.
-    """
+    """Both sides, one after the other."""
 
     router: EngineSide
     bare: EngineSide
-    hop_ms: tuple[float, ...] = ()
 
 
-def figures(rounds: Mapping[int, Sequence[EngineRound]]) -> list[Figure]:
-    """From the rounds by concurrency; the added times to first token are those of one request at a time."""
-    added_ms = [median(each.router.first_token_ms) - median(each.bare.first_token_ms) for each in rounds[1]]
-    hop_ms = [median(each.hop_ms) - median(each.bare.first_token_ms) for each in rounds[1]]
-    over_hop = [ours / least for ours, least in zip(added_ms, hop_ms, strict=True)]
+@dataclass(frozen=True, slots=True)
+class FirstTokens:
+    """Milliseconds to the first token of each way, medians of a round."""
+
+    router: float
+    ingress: float
+    bare: float
+
+
+def figures(rounds: Mapping[int, Sequence[EngineRound]], first: Sequence[FirstTokens]) -> list[Figure]:
+    """From the rounds by concurrency, and those of first tokens."""
+    ours = [each.router - each.bare for each in first]
+    least = [each.ingress - each.bare for each in first]
     by_count = itertools.chain(*(_figures_at(count, rounds[count]) for count in rounds))
     return [
-        figure("vllm_ttft_added_ms", added_ms),
-        figure("vllm_hop_ttft_added_ms", hop_ms),
-        figure("vllm_ttft_over_hop", over_hop),
+        figure("vllm_ttft_added_ms", ours),
+        figure("vllm_ingress_ttft_added_ms", least),
+        figure("vllm_ttft_over_ingress", [a / b for a, b in zip(ours, least, strict=True)]),
         *by_count,
     ]
 
@@ -97,23 +105,41 @@ async def measure(tick: Callable[[], None]) -> list[Figure]:
     async with start_isolated("engine", served, ready=ready, env=production_environment()) as (client, _):
         for count in LINES:
             await _round(client, count, 1, router_first=True)
+        first = [await _compare_first_tokens(client) for _ in range(ROUNDS + 1)][1:]  # the first one warms up
         rounds: dict[int, list[EngineRound]] = {count: [] for count in LINES}
         for number in range(ROUNDS):
             for count, each in LINES.items():
                 rounds[count].append(await _round(client, count, each, router_first=number % 2 == 0))
                 tick()
-    return figures(rounds)
+    return figures(rounds, first)
 
 
 async def _round(client: Client, count: int, each: int, *, router_first: bool) -> EngineRound:
     sides: dict[str, EngineSide] = {}
-    hop_ms = (
-        [await _ask_ingress(client, question) for (question,) in questions(each, 1)] if count == 1 else []
-    )
     for name in ("router", "bare") if router_first else ("bare", "router"):
         ask = _ask_router if name == "router" else _ask_engine
         sides[name] = await ask(client, questions(count, each))
-    return EngineRound(**sides, hop_ms=tuple(hop_ms))
+    return EngineRound(**sides)
+
+
+async def _compare_first_tokens(client: Client) -> FirstTokens:
+    async def of_router() -> float:
+        (ms,) = (await _ask_router(client, questions(1, 1))).first_token_ms
+        return ms
+
+    async def of_ingress() -> float:
+        ((question,),) = questions(1, 1)
+        return await _ask_ingress(client, question)
+
+    async def of_bare() -> float:
+        (ms,) = (await _ask_engine(client, questions(1, 1))).first_token_ms
+        return ms
+
+    ways, took_ms = (of_router, of_ingress, of_bare), (list[float](), list[float](), list[float]())
+    for turn in range(FIRST_TOKENS):
+        for way in range(turn, turn + len(ways)):  # who begins changes
+            took_ms[way % len(ways)].append(await ways[way % len(ways)]())
+    return FirstTokens(*map(median, took_ms))
 
 
 async def _ask_ingress(client: Client, question: str) -> float:

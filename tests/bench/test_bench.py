@@ -85,11 +85,14 @@ def a_conductors_record() -> dict[str, object]:
     }
 
 
-def a_round(router: float, bare: float, added_ms: float = 12.0) -> engine.EngineRound:
-    """Tokens per second of both sides; first tokens of the bare one after 100 ms, of the empty ingress after 110."""
-    return engine.EngineRound(
-        engine.EngineSide(router, (100.0 + added_ms,)), engine.EngineSide(bare, (100.0,)), (110.0,)
-    )
+def a_round(router: float, bare: float) -> engine.EngineRound:
+    """Tokens per second of both sides."""
+    return engine.EngineRound(engine.EngineSide(router, (112.0,)), engine.EngineSide(bare, (100.0,)))
+
+
+def first_tokens(*router_ms: float) -> list[engine.FirstTokens]:
+    """Those of the bare engine after 100 ms, of the empty ingress after 110."""
+    return [engine.FirstTokens(ms, 110.0, 100.0) for ms in router_ms]
 
 
 def a_scaled_run(*words: int | None, replicas: tuple[int, ...] = (0, 1, 2, 3, 0)) -> autoscaling.ScalingRun:
@@ -106,7 +109,7 @@ def everything() -> list[Figure]:
         *schedulers.figures([schedulers.Walls(2, 0.7, 0.8, 1.0)]),
         *first_call.figures([a_conductors_record()]),
         *tokens.figures([4.0], [114.0], [8.0]),
-        *engine.figures({at_once: [a_round(90.0, 100.0)] for at_once in engine.LINES}),
+        *engine.figures({at_once: [a_round(90.0, 100.0)] for at_once in engine.LINES}, first_tokens(112.0)),
         *replicas.figures({1: [(200.0, 2.5)], 2: [(250.0, 2.6)], 4: [(240.0, 2.9)]}),
         *metering.figures(
             {
@@ -205,12 +208,12 @@ def test_rounds_are_compared_within_themselves() -> None:
 
 
 def test_both_sides_of_the_engine_are_compared_round_by_round() -> None:
-    rounds = [a_round(95.0, 100.0), a_round(45.0, 50.0, 30.0), a_round(19.0, 20.0, 14.0)]
-    got = values(engine.figures({1: rounds, 32: rounds[1:2]}))
+    rounds = [a_round(95.0, 100.0), a_round(45.0, 50.0), a_round(19.0, 20.0)]
+    got = values(engine.figures({1: rounds, 32: rounds[1:2]}, first_tokens(112.0, 130.0, 114.0)))
     assert got["vllm_tokens_over_bare_1"] == pytest.approx(0.95)
     assert got["vllm_tokens_over_bare_32"] == pytest.approx(0.9)
-    assert got["vllm_ttft_added_ms"] == pytest.approx(14), "one at a time, and not the 30 ms of 32 at once"
-    assert (got["vllm_hop_ttft_added_ms"], got["vllm_ttft_over_hop"]) == pytest.approx((10, 1.4))
+    assert got["vllm_ttft_added_ms"] == pytest.approx(14)
+    assert (got["vllm_ingress_ttft_added_ms"], got["vllm_ttft_over_ingress"]) == pytest.approx((10, 1.4))
     assert (got["vllm_tokens_per_s_32"], got["vllm_bare_tokens_per_s_32"]) == (45, 50)
 
 
