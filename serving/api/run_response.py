@@ -204,7 +204,7 @@ class RunResponse(Response):
         limits = self._service.pool.settings.limits
         early = await _first_events(run, limits.first_byte_s)
         encoder = self._dialect.encoder(run, self._request, self._call_id(run.record.id))
-        await self._wait_if_late(run)
+        await self._service.store.wait_while_late(run.record.id)
         await wire.begin_stream()
         is_over = bool(early) and isinstance(early[-1], Terminal)
         if is_over:
@@ -233,7 +233,7 @@ class RunResponse(Response):
                 pass
             if not await self._may_be_told():
                 return await wire.end()
-            await self._wait_if_late(run)
+            await self._service.store.wait_while_late(run.record.id)
             if not events:
                 await wire.send(encoder.heartbeat())
                 continue
@@ -242,13 +242,6 @@ class RunResponse(Response):
             await wire.send(b"".join(map(encoder.encode, events)))  # what came together leaves together
             if is_over:
                 return await wire.end()
-
-    async def _wait_if_late(self, run: Run) -> None:
-        """A client is told of no run of which nothing is written a while after it began: if this replica died, its record could not
-        say that it is lost.
-        """
-        if self._service.store.is_late(id := run.record.id):
-            await self._service.store.wait_until_written(id)
 
     async def _may_be_told(self) -> bool:
         """Whether the client still is: who asked for a run is told all of it."""

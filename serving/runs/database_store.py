@@ -128,9 +128,9 @@ class DatabaseStore:
         """See `RecordStore.wait_until_written`."""
         await self._journal.wait_until_written(id)
 
-    def is_late(self, id: str) -> bool:
-        """See `RecordStore.is_late`."""
-        return self._journal.is_late(id)
+    async def wait_while_late(self, id: str) -> None:
+        """See `RecordStore.wait_while_late`."""
+        await self._journal.wait_while_late(id)
 
     async def claim(self, claim: Claim) -> Claim:
         """See `RecordStore.claim`."""

@@ -36,6 +36,10 @@ AGAIN_S = 0.5
 """Between two attempts to write to a store that is away."""
 WRITTEN_WITHIN_S = 10.0
 """How long an answer waits for the beginning of its run to be written."""
+LATE_FOR_S, LOOK_S = 2.0, 0.01
+"""How long a client waits for a run that is late, and between two looks whether it still is: a router that is behind catches up sooner,
+and a store that hangs is no reason to show nothing.
+"""
 LATE_S = 0.09
 """A run of which nothing is written so long after it began is late. A little less than `limits.first_byte_s` by default, after which
 its client is told of it.
@@ -130,6 +134,8 @@ class RunJournal:
         self._wake, self._idle = asyncio.Event(), asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._is_away, self._is_behind, self._n_dropped = False, False, 0
+        self._hangs = False
+        """Whether somebody waited in vain for a run that was late, and nothing was written since."""
 
     @property
     def under_way(self) -> bool:
@@ -176,10 +182,18 @@ class RunJournal:
                 async with asyncio.timeout(WRITTEN_WITHIN_S):
                     await run.tried.wait()
 
-    def is_late(self, id: str) -> bool:
-        """See `RecordStore.is_late`."""
+    async def wait_while_late(self, id: str) -> None:
+        """See `RecordStore.wait_while_late`."""
+        until_s = time.monotonic() + LATE_FOR_S
+        while not (self._is_away or self._hangs) and self._is_late(id):
+            self._hangs = time.monotonic() > until_s
+            await asyncio.sleep(LOOK_S)
+
+    def _is_late(self, id: str) -> bool:
         run = self._runs.get(id)
-        return run is not None and not run.tried.is_set() and 0 < run.noted_s < time.monotonic() - LATE_S
+        if run is None or run.tried.is_set() or not 0 < run.noted_s < time.monotonic() - LATE_S:
+            return False
+        return run.final is not None or _current(id, run) is not None
 
     def note(self, record: Record, seq: int, event: Event) -> None:
         """See `RecordStore.note`."""
@@ -348,7 +362,7 @@ class RunJournal:
             self._wake.set()
             run.tried.set()
             return
-        self._is_away = False
+        self._is_away = self._hangs = False
         run.tried.set()
         if self._runs.get(packed.id) is not run:  # it was suspended meanwhile, and all of it is written
             return

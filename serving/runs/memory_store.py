@@ -69,9 +69,8 @@ class MemoryStore:
     async def wait_until_written(self, id: str) -> None:
         """See `RecordStore.wait_until_written`. There is no other replica."""
 
-    def is_late(self, id: str) -> bool:
-        """See `RecordStore.is_late`. Nothing is written."""
-        return False
+    async def wait_while_late(self, id: str) -> None:
+        """See `RecordStore.wait_while_late`. Nothing is written."""
 
     async def claim(self, claim: Claim) -> Claim:
         """See `RecordStore.claim`. As many as there may be records are remembered."""

@@ -133,9 +133,10 @@ class RecordStore(Protocol):
         """Until another replica would go on with a run of this one that is to be kept; not for a store that is away."""
         ...
 
-    def is_late(self, id: str) -> bool:
-        """Whether the beginning of a run of this replica should be written by now and is not: if the replica died, nothing
-        would say what became of it. Not for a store that is away.
+    async def wait_while_late(self, id: str) -> None:
+        """As long as the beginning of a run of this replica should be written by now and is not: if the replica died, nothing
+        would say what became of it. Not for a store that is away, nor for a run that has ended: it is written once its client
+        was told.
         """
         ...
 

@@ -1,6 +1,8 @@
 """How many runs a router takes: each has one place, until it is written. And no client is told of one whose beginning is late."""
 
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,10 +16,11 @@ from conductor.run.record import Account, Record, RunRecords
 from conductor.run.task import Task
 from serving.api.app import build_api
 from serving.database.address import Address
+from serving.runs import journal as journal_module
 from serving.runs.admission import check_room
-from serving.runs.journal import RunJournal
+from serving.runs.journal import LATE_FOR_S, LATE_S, WRITTEN_WITHIN_S, RunJournal
 from tests.serving.api.served import ASK, Json, listening, scripted, team
-from tests.serving.runs.stores import replicas
+from tests.serving.runs.stores import Replica, replicas
 from tests.serving.runs.test_once import ask
 from tests.serving.states import until
 
@@ -88,6 +91,12 @@ async def test_runs_that_wait_for_a_store_that_is_away_take_no_places_also_while
     journal._task.cancel()  # pyright: ignore[reportPrivateUsage]
 
 
+async def whole_stream(url: str, body: Json) -> None:
+    """Until its end."""
+    async with httpx2.AsyncClient(base_url=url, timeout=30) as http:
+        assert (await http.post("/v1/chat/completions", json=body)).content.endswith(b"[DONE]\n\n")
+
+
 async def one_byte(url: str, body: Json) -> None:
     """Until the client of a stream is told anything."""
     async with (
@@ -97,17 +106,45 @@ async def one_byte(url: str, body: Json) -> None:
         pass
 
 
+@asynccontextmanager
+async def hanging(address: Address, replica: Replica) -> AsyncGenerator[None]:
+    """A store of which no run can be written until the end of the block."""
+    async with (await replica.store.database()).writing() as connection:
+        if address.kind == "postgresql":
+            await connection.execute(text("LOCK TABLE run IN EXCLUSIVE MODE"))
+        else:
+            await connection.execute(text("DELETE FROM run WHERE id = 'none'"))
+        yield
+
+
 async def test_no_client_is_told_of_a_run_of_which_nothing_is_written_a_while_after_it_began(
     store_address: Address,
 ):
-    settings = team(workers=[scripted("a", WORDS, delay_s=0.3)], workflows={})
+    settings = team(workers=[scripted("a", WORDS, delay_s=0.3, tokens_per_s=20)], workflows={})
     async with replicas(store_address, settings, n=1) as (one,), listening(build_api(one.api.service)) as url:
         await one.api.post({"model": "a"})  # the store is open
-        async with (await one.store.database()).writing() as connection:
-            if store_address.kind == "postgresql":
-                await connection.execute(text("LOCK TABLE run IN EXCLUSIVE MODE"))
-            else:
-                await connection.execute(text("DELETE FROM run WHERE id = 'none'"))
+        async with hanging(store_address, one):
             asked = asyncio.create_task(one_byte(url, ASK | {"model": "a", "stream": True}))
             assert not (await asyncio.wait([asked], timeout=1))[0]  # its first byte is due after 0.1 s
         await asked
+
+
+async def test_a_store_that_hangs_holds_a_stream_up_once_and_the_next_one_not_at_all(store_address: Address):
+    settings = team(workers=[scripted("a", WORDS, tokens_per_s=10)], workflows={})
+    async with replicas(store_address, settings, n=1) as (one,), listening(build_api(one.api.service)) as url:
+        await one.api.post({"model": "a"})  # the store is open
+        async with hanging(store_address, one):
+            async with asyncio.timeout(4 + 2 * LATE_FOR_S):
+                await whole_stream(url, ASK | {"model": "a", "stream": True})
+            async with asyncio.timeout(LATE_FOR_S):
+                await one_byte(url, ASK | {"model": "a", "stream": True})
+
+
+async def test_the_client_of_a_run_that_ended_before_anything_was_written_of_it_is_told_at_once(
+    store_address: Address, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(journal_module, "BATCH_S", 0.5)  # as on a loop that has much to do
+    settings = team(workers=[scripted("a", "Yes.", delay_s=2 * LATE_S)], workflows={})
+    async with replicas(store_address, settings, n=1) as (one,), listening(build_api(one.api.service)) as url:
+        async with asyncio.timeout(WRITTEN_WITHIN_S / 2):
+            await one_byte(url, ASK | {"model": "a", "stream": True})
