@@ -1,9 +1,10 @@
 """Attention over a row whose examples share their beginning (`training.packing`): each token sees what is shared,
 its own example, and nothing of the others.
 
-A mask over the whole row would do the same, and most of what it computes is masked: of a row of sixteen requests
-nine parts in ten. Here each example is computed with what it sees alone, in the kernels of torch. Knows no model:
-transformers passes what a batch says beside its tokens (`branches`) on to the attention of every layer.
+A mask over the whole row does the same, and most of what it computes is masked: of a row of sixteen requests
+nine parts in ten. A GPU computes that sooner than it starts a kernel for each example. A CPU does not: there each
+example is computed with what it sees alone. Knows no model: transformers passes what a batch says beside its tokens
+(`branches`) on to the attention of every layer.
 """
 # The types of transformers are partial.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
@@ -71,11 +72,23 @@ def _attend(
     """
     groups = query.shape[1] // key.shape[1]
     key, value = (each.repeat_interleave(groups, dim=1) for each in (key, value))
+    if query.is_cuda:
+        sees = visible(branches)
+        rows = scaled_dot_product_attention(query, key, value, sees, scale=scaling)
+        return rows.transpose(1, 2).contiguous(), None
     numbers = cast("list[list[int]]", branches.tolist())
     rows = [
         _attend_row(query[[row]], key[[row]], value[[row]], own, scaling) for row, own in enumerate(numbers)
     ]
     return torch.cat(rows).transpose(1, 2).contiguous(), None
+
+
+def visible(branches: torch.Tensor) -> torch.Tensor:
+    """Which tokens each token sees, (B, 1, T, T): of those up to itself, what is shared and its own branch."""
+    length = branches.shape[1]
+    own = branches[:, None, :, None] == branches[:, None, None, :]
+    shared = (branches == SHARED)[:, None, None, :]
+    return (own | shared) & torch.ones(length, length, dtype=torch.bool, device=branches.device).tril()
 
 
 def _attend_row(

@@ -35,6 +35,8 @@ from training.team_question import TeamQuestion
 
 CHECKPOINT_EVERY = 50
 """Steps of a supervised stage between two checkpoints."""
+COLLATORS = 4
+"""Processes that prepare a GPU's batches: one alone takes as long as the GPU takes to learn from them."""
 Stage = Literal["look_up", "warm", "expected"]
 BARS: dict[Stage, str] = {"look_up": "look-ups", "warm": "warm start", "expected": "expected reward"}
 """The supervised stages in their order, and what a progress bar calls each."""
@@ -213,6 +215,7 @@ class TrainingRun:
             "seed": self.config.seed,
             "bf16": self.config.model.mixed_precision,
             "use_cpu": not torch.cuda.is_available(),
+            "dataloader_num_workers": COLLATORS if torch.cuda.is_available() else 0,
             "save_steps": CHECKPOINT_EVERY,
             "save_total_limit": 1,
             "disable_tqdm": True,

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.training.tiny_models import POOL, config
-from training.branch_attention import attend_by_branches
+from training.branch_attention import PADDING, SHARED, attend_by_branches, visible
 from training.curriculum.questions import lesson, request_questions
 from training.examples import Example, format_plan
 from training.models import model_for, tokenizer_for
@@ -123,6 +123,19 @@ def test_requests_to_one_team_learn_in_one_row_what_they_learn_in_rows_of_their_
         )
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
     assert torch.allclose(gradients[0], gradients[1], atol=1e-7)
+
+
+def test_a_token_sees_what_is_shared_and_its_own_example_up_to_itself():
+    branches = torch.tensor([[PADDING, SHARED, SHARED, 0, 0, 1]])
+    sees = [
+        [1, 0, 0, 0, 0, 0],
+        [0, 1, 0, 0, 0, 0],
+        [0, 1, 1, 0, 0, 0],
+        [0, 1, 1, 1, 0, 0],
+        [0, 1, 1, 1, 1, 0],
+        [0, 1, 1, 0, 0, 1],
+    ]
+    assert visible(branches).int().tolist() == [[sees]]
 
 
 def test_every_worker_of_a_plan_is_a_choice_among_the_numbers_of_its_team(tmp_path: Path):
