@@ -245,7 +245,7 @@ class _ApiSettings(Access, _WorkerBase):
     or another deployment is free to answer and the model does not think at the call's effort, four times the
     p99 of its newest calls, 10 s at least, and 30 s until 20 calls are known or while its calls fail."""
     connect_timeout_s: float = Field(default=5.0, gt=0)
-    """How long opening a connection may take."""
+    """How long opening a connection may take, and looking up its name."""
     extra_body: dict[str, Any] = Field(default_factory=dict)
     """Sent along with every call, for what a server understands beyond the fields that we send."""
     allow_link_local: bool = False
