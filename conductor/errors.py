@@ -16,6 +16,7 @@
     ├── WorkerError          a model failed; says which worker, and which step where one is known
     │   ├── WorkerUnavailable    not reachable, cut off, broken: may be tried again
     │   ├── WorkerBusy           told us to wait: may be tried again, after `retry_after_s`
+    │   ├── LineTooLong          its turn did not come in time; nothing was sent. Says when to come back
     │   ├── WorkerRefused        understood us and said no: trying again gives the same
     │   │   └── ContentFiltered      its provider's filter stopped the prompt
     │   ├── AnswerInvalid        its answer is not of the form that was asked for, nor was its second one
@@ -170,6 +171,13 @@ class WorkerBusy(WorkerError):
 
     retryable = True
     retry_after_s: float | None = None
+
+
+class LineTooLong(WorkerError):
+    """The call's turn did not come in time, so it was not made. It says nothing of the worker."""
+
+    retryable = True
+    retry_after_s: float = 1.0
 
 
 class WorkerRefused(WorkerError):

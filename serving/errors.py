@@ -38,6 +38,7 @@ TABLE: Mapping[type[errors.PodiumError], Row] = {
     errors.WorkerError: Row(502, "upstream_error", "worker_failed"),
     errors.WorkerUnavailable: Row(502, "upstream_error", "worker_unavailable"),
     errors.WorkerBusy: Row(503, "upstream_error", "worker_busy"),
+    errors.LineTooLong: Row(429, "rate_limit_error", "line_too_long"),
     errors.WorkerRefused: Row(502, "upstream_error", "worker_refused"),
     errors.ContentFiltered: Row(400, "invalid_request_error", "content_filter"),
     errors.AnswerInvalid: Row(400, "upstream_error", "answer_invalid"),

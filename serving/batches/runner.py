@@ -205,7 +205,7 @@ class Batches:
                 await asyncio.sleep(POLL_S)
             yield
         finally:
-            self._turns.give_back()
+            self._turns.give_back(account.key_id)
 
     async def _finish(self, id: str, lines: list[Line]) -> None:
         batch = await self._reach(id, "finalizing", {"in_progress"})
