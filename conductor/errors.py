@@ -4,7 +4,8 @@
 
     PodiumError
     ├── BadTask              the caller asked for something no plan can serve
-    │   ├── UnknownName          it named a model or a run that is not there
+    │   ├── UnknownName          it named something that is not there, such as a run
+    │   │   └── UnknownModel         it named a model that is not there, or not for this caller
     │   ├── TooLarge             it is bigger than what is taken
     │   ├── NotTheSame           an earlier request of that name asked for something else
     │   ├── TooSlow              it was not whole in time
@@ -96,7 +97,13 @@ class BadTask(PodiumError):
 
 
 class UnknownName(BadTask):
-    """The caller named a model or a run that is not there."""
+    """The caller named something that is not there, such as a run."""
+
+
+class UnknownModel(UnknownName):
+    """The caller named a model that is not there, or not for this caller: a caller is not told which."""
+
+    param = "model"
 
 
 class TooLarge(BadTask):

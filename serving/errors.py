@@ -28,6 +28,7 @@ TABLE: Mapping[type[errors.PodiumError], Row] = {
     errors.PodiumError: Row(500, "server_error", "internal_error"),
     errors.BadTask: Row(400, "invalid_request_error", "bad_task"),
     errors.UnknownName: Row(404, "invalid_request_error", "not_found"),
+    errors.UnknownModel: Row(404, "invalid_request_error", "model_not_found"),
     errors.TooLarge: Row(413, "invalid_request_error", "too_large"),
     errors.NotTheSame: Row(422, "invalid_request_error", "idempotency_key_reused"),
     errors.TooSlow: Row(408, "invalid_request_error", "request_timeout"),

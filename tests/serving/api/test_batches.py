@@ -288,7 +288,7 @@ async def test_lines_are_paid_by_the_key_and_held_to_its_policy_and_budget(tmp_p
         mine = sdk_of(it, "mine")
         batch = await end(mine, await begin(mine, line("1"), line("2", model="b")))
         bad = await rows(mine, batch.error_file_id)
-        assert (batch.request_counts.completed, bad["2"]["response"]["status_code"]) == (1, 403)
+        assert (batch.request_counts.completed, bad["2"]["response"]["status_code"]) == (1, 404)
         await limit(it, "budget", day_usd=0)
         batch = await end(mine, await begin(mine, line("1"), line("2")))
         bad = await rows(mine, batch.error_file_id)
