@@ -4,7 +4,8 @@
 
     PodiumError
     ├── BadTask              the caller asked for something no plan can serve
-    │   ├── UnknownName          it named a model or a run that is not there
+    │   ├── UnknownName          it named something that is not there, such as a run
+    │   │   └── UnknownModel         it named a model that is not there, or not for this caller
     │   ├── TooLarge             it is bigger than what is taken
     │   ├── NotTheSame           an earlier request of that name asked for something else
     │   ├── TooSlow              it was not whole in time
@@ -16,6 +17,7 @@
     ├── WorkerError          a model failed; says which worker, and which step where one is known
     │   ├── WorkerUnavailable    not reachable, cut off, broken: may be tried again
     │   ├── WorkerBusy           told us to wait: may be tried again, after `retry_after_s`
+    │   ├── LineTooLong          its turn did not come in time; nothing was sent. Says when to come back
     │   ├── WorkerRefused        understood us and said no: trying again gives the same
     │   │   └── ContentFiltered      its provider's filter stopped the prompt
     │   ├── AnswerInvalid        its answer is not of the form that was asked for, nor was its second one
@@ -95,7 +97,13 @@ class BadTask(PodiumError):
 
 
 class UnknownName(BadTask):
-    """The caller named a model or a run that is not there."""
+    """The caller named something that is not there, such as a run."""
+
+
+class UnknownModel(UnknownName):
+    """The caller named a model that is not there, or not for this caller: a caller is not told which."""
+
+    param = "model"
 
 
 class TooLarge(BadTask):
@@ -170,6 +178,13 @@ class WorkerBusy(WorkerError):
 
     retryable = True
     retry_after_s: float | None = None
+
+
+class LineTooLong(WorkerError):
+    """The call's turn did not come in time, so it was not made. It says nothing of the worker."""
+
+    retryable = True
+    retry_after_s: float = 1.0
 
 
 class WorkerRefused(WorkerError):

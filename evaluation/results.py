@@ -19,8 +19,8 @@ from evaluation.questions import Grade, Question
 
 Key = tuple[str, str, str]
 TRANSIENT = {
-    *("WorkerBusy", "WorkerUnavailable", "Overloaded", "DeadlineExceeded"),
-    *("worker_busy", "worker_unavailable", "overloaded", "deadline_exceeded"),
+    *("WorkerBusy", "WorkerUnavailable", "LineTooLong", "Overloaded", "DeadlineExceeded"),
+    *("worker_busy", "worker_unavailable", "line_too_long", "overloaded", "deadline_exceeded"),
     *("http_429", "http_502", "http_503", "http_504", "APIConnectionError", "APITimeoutError"),
 }
 """Errors that may not come again, so a resumed evaluation asks again."""

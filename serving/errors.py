@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from conductor import errors
 from conductor.model.failure import Failure
+from serving.health import MOST_ASKED_REST_S
 
 UNAUTHORIZED = 401
 FINAL = 400
@@ -27,6 +28,7 @@ TABLE: Mapping[type[errors.PodiumError], Row] = {
     errors.PodiumError: Row(500, "server_error", "internal_error"),
     errors.BadTask: Row(400, "invalid_request_error", "bad_task"),
     errors.UnknownName: Row(404, "invalid_request_error", "not_found"),
+    errors.UnknownModel: Row(404, "invalid_request_error", "model_not_found"),
     errors.TooLarge: Row(413, "invalid_request_error", "too_large"),
     errors.NotTheSame: Row(422, "invalid_request_error", "idempotency_key_reused"),
     errors.TooSlow: Row(408, "invalid_request_error", "request_timeout"),
@@ -38,6 +40,7 @@ TABLE: Mapping[type[errors.PodiumError], Row] = {
     errors.WorkerError: Row(502, "upstream_error", "worker_failed"),
     errors.WorkerUnavailable: Row(502, "upstream_error", "worker_unavailable"),
     errors.WorkerBusy: Row(503, "upstream_error", "worker_busy"),
+    errors.LineTooLong: Row(429, "rate_limit_error", "line_too_long"),
     errors.WorkerRefused: Row(502, "upstream_error", "worker_refused"),
     errors.ContentFiltered: Row(400, "invalid_request_error", "content_filter"),
     errors.AnswerInvalid: Row(400, "upstream_error", "answer_invalid"),
@@ -63,18 +66,28 @@ def is_asked_again(status: int) -> bool:
     return status >= 500 or status in (408, 409, 429)
 
 
+def retry_after_s(failure: Failure) -> float | None:
+    """When a client is told to come back: a provider's word, or a plug-in's, is no more believed than it is
+    by ourselves. None: nobody says.
+    """
+    said = failure.get("retry_after_s")
+    if not isinstance(said, int | float) or math.isnan(said):
+        return None
+    return min(max(float(said), 0.0), MOST_ASKED_REST_S)
+
+
 def headers(error: errors.PodiumError | Failure) -> dict[str, str]:
     """Whether asking again may help, and from when on; for who sent no key, how one is sent.
 
     `x-should-retry` is what OpenAI's and Anthropic's SDKs obey before they look at the status: a refusal is
     a 502 like an outage, and what was paid for is not to be paid for three times. `Retry-After` is in whole
-    seconds, at least one.
+    seconds, at least one and at most 300.
     """
     failure = error if isinstance(error, Failure) else Failure.of(error)
-    retry_after_s = failure.get("retry_after_s")
+    wait_s = retry_after_s(failure)
     fields = {"x-should-retry": "true" if failure.retryable else "false"}
-    if isinstance(retry_after_s, int | float):
-        fields["retry-after"] = str(max(1, math.ceil(retry_after_s)))
+    if wait_s is not None:
+        fields["retry-after"] = str(max(1, math.ceil(wait_s)))
     if row(failure).status == UNAUTHORIZED:
         fields["www-authenticate"] = "Bearer"
     return fields

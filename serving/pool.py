@@ -91,6 +91,11 @@ class Pool:
         )
         return Team(conductor, in_pool, Prompts(**texts), chosen.fallback)
 
+    def may_plan(self, permit: Permit) -> bool:
+        """Whether a conductor may be called in a run with that permit."""
+        chosen = self.settings.conductor
+        return chosen is not None and any(permit.allows(name) for name in self.line(chosen.worker))
+
     def line(self, name: str) -> tuple[str, ...]:
         """The worker of that name, and those that answer in its place."""
         return (name, *(each.worker for each in self.fallbacks[name]))

@@ -12,9 +12,13 @@ from conductor.model.pool_member import PoolMember
 from conductor.model.refusals import Refusals
 from conductor.model.tools import NO_TOOLS, Toolset
 from conductor.run.event_log import EventLog
-from conductor.run.events import CallFailed, CallQueued
+from conductor.run.events import CallFailed, CallQueued, Source
 from conductor.run.ledger import Ledger
+from conductor.run.plan_record import PlanRecord
 from conductor.run.task import Task
+
+UNPLANNED: tuple[Source, ...] = ("client", "workflow", "worker")
+"""Of plans for which no model was called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +77,21 @@ class RunContext:
         worker = (plan.worker if site.step is None else plan.steps[site.step].worker) or ""
         call = self.silent_call(messages, site, sampling, coalesce=coalesce)
         return replace(
-            call, tools=tools, answer_format=answer_format, on_queued=on_queued, on_failed=on_failed
+            call,
+            tools=tools,
+            answer_format=answer_format,
+            on_queued=on_queued,
+            on_failed=on_failed,
+            begins=self._begins(plan, site),
         )
+
+    def _begins(self, plan: PlanRecord, site: CallSite) -> bool:
+        """Whether no call was made before: of this run, or of one that it is a part of."""
+        record = self.log.record
+        if record.parent is not None or site.plan > 0 or record.calls:
+            return False
+        has_begun = any(step.started_s is not None for step in plan.steps)
+        return site.step is None or (plan.source in UNPLANNED and not has_begun)
 
     def silent_call(
         self, messages: tuple[Message, ...], site: CallSite, sampling: Sampling, *, coalesce: bool

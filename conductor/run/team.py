@@ -43,11 +43,8 @@ class Team:
         ):
             unknown = [name for name in names if name not in self.pool]
             if unknown:
-                raise BadTask(
-                    f"No worker of the pool is called {quote(unknown[0])}. GET /v1/models lists them.",
-                    param=f"podium.{name_of_field}",
-                    detail=f"The pool has: {', '.join(self.pool)}.",
-                )
+                detail = f"The pool has: {', '.join(self.pool)}."
+                raise unknown_worker(unknown[0], f"podium.{name_of_field}", detail)
         wanted = list(self.pool) if task.workers is None else list(dict.fromkeys(task.workers))
         left = [name for name in wanted if name not in task.exclude_workers]
         if not left:
@@ -79,3 +76,9 @@ class Team:
             [name for name in seeing or names if members[name].reads_pdfs] if task.shows_pdfs else seeing
         )
         return reading or seeing or names
+
+
+def unknown_worker(name: str, param: str, detail: str = "") -> BadTask:
+    """The error for a worker that is not in the pool, or not for this caller: a caller is not told which."""
+    message = f"No worker of the pool is called {quote(name)}. GET /v1/models lists them."
+    return BadTask(message, param=param, detail=detail)

@@ -13,9 +13,9 @@ from conductor.model.tools import Toolset
 from conductor.run.ledger import Budget
 from conductor.run.record import Record, RunRecords
 from conductor.run.task import Task
+from conductor.run.team import unknown_worker
 from serving.accounts.account_policy import AccountPolicy, Policies, least
 from serving.settings.settings import Settings
-from serving.settings.workers import WorkerSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Asked:
     """What a request asks for by itself, beside what its model's settings say.
 
     Args:
-        workers: that it names.
+        workers, excluded: that it names.
         planned: workers of the plan that it brings.
         fixed: workers of the workflow that it names, or the worker itself.
         rounds, effort: that it names.
@@ -31,6 +31,7 @@ class Asked:
     """
 
     workers: Sequence[str] = ()
+    excluded: Sequence[str] = ()
     planned: Sequence[str] = ()
     fixed: Sequence[str] = ()
     rounds: int | None = None
@@ -54,16 +55,23 @@ def permit_of(policies: Policies, settings: Settings) -> Permit:
     )
 
 
+def may_ask(name: str, fixed: Sequence[str], policies: Policies, permit: Permit) -> bool:
+    """Whether `model` may be that name, which asks the workers `fixed`."""
+    return policies.both.allows_model(name) and all(permit.allows(worker) for worker in fixed)
+
+
 def narrow_task(task: Task, asked: Asked, policies: Policies, settings: Settings) -> Task:
-    """`task` inside the policies: what settings allow is cut to them, what was asked for beyond them is refused.
+    """`task`, whose model may be asked, inside the policies: what settings allow is cut to them, what was asked for
+    beyond them is refused.
 
     Raises:
+        BadTask: it names a worker that may not be called, which is as one that is not there.
         NotAllowed: naming the field, and whose policy it is.
     """
     policy = policies.both
     permit = permit_of(policies, settings)
-    _check_model(task.model, asked, policies)
-    _check_workers(asked, permit, policies, settings)
+    _check_workers(asked, permit, settings)
+    _check_steps(asked, policies)
     _check_limits(asked, policies)
     check_tools(task.tools, policies)
     return replace(
@@ -99,13 +107,6 @@ def check_tools(tools: Toolset, policies: Policies) -> None:
             raise _refusal("tools", whose, f"the tool {quote(name)} may not be offered. Leave it out")
 
 
-def not_planned(model: str, policies: Policies) -> NotAllowed:
-    """The error for a model whose conductor may not be called."""
-    whose = "team" if policies.team.limits_workers else "key"
-    why = f"the conductor of {quote(model)} may not be called. Ask a workflow or a worker, or bring a plan"
-    return _refusal("model", whose, why)
-
-
 def not_kept(param: str = "Idempotency-Key") -> NotAllowed:
     """The error for a run that is to outlive its request, as one that waits for tools does, and whose texts may not
     be kept.
@@ -117,31 +118,21 @@ def not_kept(param: str = "Idempotency-Key") -> NotAllowed:
     return NotAllowed(message, param=param)
 
 
-def _check_model(model: str, asked: Asked, policies: Policies) -> None:
-    if whose := policies.whose(lambda policy: policy.allows_model(model)):
-        raise _refusal("model", whose, f"{quote(model)} may not be asked. GET /v1/models lists what may be")
+def _check_workers(asked: Asked, permit: Permit, settings: Settings) -> None:
+    """See that a worker that may not be called is named nowhere; in a plan nobody knows it (`Team.members_for`)."""
+    known = {worker.name for worker in settings.workers}
+    for field, names in (("podium.workers", asked.workers), ("podium.exclude_workers", asked.excluded)):
+        for name in names:
+            if name in known and not permit.allows(name):
+                raise unknown_worker(name, field)
+
+
+def _check_steps(asked: Asked, policies: Policies) -> None:
     steps = len(asked.planned or asked.fixed)
     for whose, policy in (("team", policies.team), ("key", policies.key)):
         if policy.max_steps is not None and steps > policy.max_steps:
             field = "podium.plan" if asked.planned else "model"
             raise _refusal(field, whose, f"plans have {policy.max_steps} steps at most, and this has {steps}")
-
-
-def _check_workers(asked: Asked, permit: Permit, policies: Policies, settings: Settings) -> None:
-    known = {worker.name: worker for worker in settings.workers}
-    for field, names in (
-        ("podium.workers", asked.workers),
-        ("podium.plan", asked.planned),
-        ("model", asked.fixed),
-    ):
-        for name in names:
-            if name in known and not permit.allows(name):
-                whose = policies.whose(_allows(known[name])) or "key"
-                raise _refusal(field, whose, f"the worker {quote(name)} may not be called")
-
-
-def _allows(worker: WorkerSettings) -> Callable[[AccountPolicy], bool]:
-    return lambda policy: policy.allows_worker(worker)
 
 
 def _allows_tool(name: str) -> Callable[[AccountPolicy], bool]:

@@ -6,7 +6,7 @@ from starlette.responses import Response
 from serving.accounts.caller import Scope
 from serving.api.authentication import caller_of
 from serving.api.dialects.messages.dialect import MessagesDialect
-from serving.api.resolve import names, unknown_model
+from serving.api.resolve import check_name
 from serving.api.respond import success
 from serving.runs.service import Service
 
@@ -15,11 +15,11 @@ DIALECT = MessagesDialect()
 
 async def count_tokens(request: Request) -> Response:
     """An estimate: which worker reads the prompt, and how it counts, is known when the plan is."""
-    caller_of(request).require(Scope.RUN)
+    caller = caller_of(request)
+    caller.require(Scope.RUN)
     service: Service = request.app.state.service
     asked = DIALECT.parse_prompt(await request.body())
-    if asked.model not in names(service.pool):
-        raise unknown_model(asked.model, service.pool)
+    check_name(asked.model, service.pool, caller.policies)
     return success({"input_tokens": asked.input_token_estimate})
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from conductor.errors import PodiumError
 from conductor.model.failure import Attempt, Failure
-from serving.errors import row
+from serving.errors import retry_after_s, row
 
 FACTS = ("reason", "worker", "step", "spent", "held", "limit", "deadline_s", "retry_after_s")
 
@@ -16,6 +16,8 @@ def error_json(error: PodiumError | Failure, workflow_id: str | None = None) -> 
     """`error` for a caller: the four fields of OpenAI's errors, and what only we know under `podium`."""
     failure, status = _failure(error), row(error)
     facts: dict[str, Any] = {name: value for name in FACTS if (value := failure.get(name)) not in (None, "")}
+    if "retry_after_s" in facts:
+        facts["retry_after_s"] = retry_after_s(failure)
     attempts = [attempt_json(each) for each in failure.attempts]
     podium = (
         facts

@@ -4,9 +4,8 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from conductor.model.usage import Price
-from serving.accounts.permission import permit_of
 from serving.api.authentication import caller_of
-from serving.api.resolve import names, unknown_model
+from serving.api.resolve import allowed_names, check_name, names
 from serving.api.respond import success
 from serving.api.wire_options import FIELDS
 from serving.runs.service import Service
@@ -20,7 +19,7 @@ NEVER = "1970-01-01T00:00:00Z"
 async def models(request: Request) -> Response:
     """OpenAI's list, with what Anthropic's has beside; `podium.kind` says which sort each name is."""
     service: Service = request.app.state.service
-    allowed = _allowed_names(request, service)
+    allowed = allowed_names(service.pool, caller_of(request).policies)
     ends = {"first_id": next(iter(allowed), None), "last_id": next(reversed(allowed), None)}
     listed = [_model(service, *each) for each in allowed.items()]
     return success({"object": "list", "data": listed, "has_more": False} | ends)
@@ -30,25 +29,8 @@ async def models(request: Request) -> Response:
 async def model(request: Request, name: str) -> Response:
     """One of them."""
     service: Service = request.app.state.service
-    known = _allowed_names(request, service)
-    if name not in known:
-        raise unknown_model(name, service.pool)
-    return success(_model(service, name, known[name]))
-
-
-def _allowed_names(request: Request, service: Service) -> dict[str, str]:
-    """Every name that the caller may ask, and which sort it is."""
-    policies, pool = caller_of(request).policies, service.pool
-    permit, workflows = permit_of(policies, pool.settings), pool.settings.workflows
-
-    def can_run(name: str, kind: str) -> bool:
-        if kind == "conductor":
-            return pool.team_for(permit).conductor is not None
-        steps = [step.worker for step in workflows[name]] if kind == "workflow" else [name]
-        return all(permit.allows(worker) for worker in steps)
-
-    known = names(pool).items()
-    return {name: kind for name, kind in known if policies.both.allows_model(name) and can_run(name, kind)}
+    check_name(name, service.pool, caller_of(request).policies)
+    return success(_model(service, name, names(service.pool)[name]))
 
 
 def _model(service: Service, name: str, kind: str) -> dict[str, object]:

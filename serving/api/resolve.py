@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Literal, TypeVar
 
-from conductor.errors import BadTask, InvalidPlan, UnknownName, quote
+from conductor.errors import BadTask, InvalidPlan, UnknownModel, quote
 from conductor.model.messages import File, Image, Message
+from conductor.model.permit import Permit
 from conductor.model.pool_member import PoolMember
 from conductor.plan.attachments import reads
 from conductor.plan.plan import Plan, Step
@@ -15,7 +16,7 @@ from conductor.run.ledger import Budget
 from conductor.run.task import Task
 from conductor.run.team import Team
 from serving.accounts.account_policy import UNLIMITED, Policies
-from serving.accounts.permission import Asked, narrow_task, not_kept, not_planned
+from serving.accounts.permission import Asked, may_ask, narrow_task, not_kept, permit_of
 from serving.api.request import EFFORT_ROUNDS, EFFORT_STEPS, ApiRequest, PlannedStep, Podium
 from serving.api.wire_options import check_operation, check_options
 from serving.pool import Pool
@@ -40,14 +41,14 @@ def resolve(
     """What `request` asks of `pool`, inside its caller's policies.
 
     Raises:
-        UnknownName: no model, workflow or worker has that name.
+        UnknownModel: no model, workflow or worker has that name.
         BadTask: the limits contradict each other, or a plan of the caller's own cannot run.
         NotAllowed: a policy does not allow it.
     """
     settings, podium, name = pool.settings, request.podium, request.model
     model = settings.models.get(name) or ModelSettings()
-    _check_name(name, pool)
-    check_operation(request, pool)
+    check_name(name, pool, policies, has_plan=podium.plan is not None)
+    check_operation(request, pool, lambda: allowed_names(pool, policies))
     task = _task(request, model, settings.limits.default_deadline_s, plan_only=plan_only)
     task = narrow_task(task, _asked(request, settings), policies, settings)
     team = pool.team_for(task.permit)
@@ -56,8 +57,6 @@ def resolve(
         own = _own_plan(podium.plan, team, task, _own_steps(podium, model))
         return _check_given_plan(request, team, task, own, "client")
     if name in settings.models:
-        if team.conductor is None:
-            raise not_planned(name, policies)
         _check_attachments(request, team.members_for(task).values())
         check_options(request, task, team.members_for(task).values())
         return ResolvedTask(task, team)
@@ -82,12 +81,11 @@ def _check_tools(task: Task) -> None:
 
 def _asked(request: ApiRequest, settings: Settings) -> Asked:
     """What `request` names by itself, for its caller's policies."""
-    podium, name = request.podium, request.model
-    fixed = [] if name in settings.models or podium.plan is not None else [name]
-    if name in settings.workflows and podium.plan is None:
-        fixed = [step.worker for step in settings.workflows[name]]
+    podium = request.podium
+    fixed = [] if podium.plan is not None else _fixed_workers(request.model, settings)
     return Asked(
         workers=podium.workers or (),
+        excluded=podium.exclude_workers,
         planned=[step.worker for step in podium.plan or ()],
         fixed=fixed,
         rounds=podium.rounds,
@@ -105,19 +103,46 @@ def names(pool: Pool) -> dict[str, str]:
     )
 
 
-def unknown_model(name: str, pool: Pool) -> UnknownName:
-    """Tells the names of models, and where those of workers are."""
-    own = ", ".join(pool.settings.models)
-    suggestion = f" Try {own}." if own else ""
-    return UnknownName(
-        f"No model is called {quote(name)}.{suggestion} GET /v1/models lists every name.", param="model"
-    )
+def allowed_names(pool: Pool, policies: Policies) -> dict[str, str]:
+    """Those that the caller may ask."""
+    permit = permit_of(policies, pool.settings)
+    known = names(pool).items()
+    return {name: kind for name, kind in known if _may_ask(name, pool, policies, permit)}
 
 
-def _check_name(name: str, pool: Pool) -> None:
+def check_name(name: str, pool: Pool, policies: Policies, *, has_plan: bool = False) -> None:
+    """Let a name pass that the caller may ask; one that it may not ask is as one that is not there.
+
+    Args:
+        name: of a model, a workflow or a worker.
+        pool: who is there.
+        policies: of the caller.
+        has_plan: the request brings one, so that no conductor is called.
+
+    Raises:
+        UnknownModel: no other.
+    """
+    is_known = any(name in known for known in (pool.settings.models, pool.settings.workflows, pool.members))
+    if is_known and _may_ask(name, pool, policies, permit_of(policies, pool.settings), has_plan=has_plan):
+        return
+    own = [each for each, kind in allowed_names(pool, policies).items() if kind == "conductor"]
+    suggestion = f" Try {', '.join(own)}." if own else ""
+    message = f"No model is called {quote(name)}.{suggestion} GET /v1/models lists every name."
+    raise UnknownModel(message)
+
+
+def _may_ask(name: str, pool: Pool, policies: Policies, permit: Permit, *, has_plan: bool = False) -> bool:
     settings = pool.settings
-    if not any(name in known for known in (settings.models, settings.workflows, pool.members)):
-        raise unknown_model(name, pool)
+    if not may_ask(name, () if has_plan else _fixed_workers(name, settings), policies, permit):
+        return False
+    return has_plan or name not in settings.models or pool.may_plan(permit)
+
+
+def _fixed_workers(name: str, settings: Settings) -> list[str]:
+    """Whom a workflow asks, or the worker itself; nobody for a model, whose conductor chooses."""
+    if name in settings.models:
+        return []
+    return [step.worker for step in settings.workflows.get(name, ())] or [name]
 
 
 def _check_given_plan(

@@ -2,7 +2,7 @@
 is called.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Container, Iterable
 
 from conductor.errors import BadTask, quote
 from conductor.model.operation import WireOptions
@@ -16,8 +16,13 @@ FIELDS = {name: name for name in WireOptions.__dataclass_fields__} | {"top_logpr
 """What callers of Chat Completions call each option."""
 
 
-def check_operation(request: ApiRequest, pool: Pool) -> None:
+def check_operation(request: ApiRequest, pool: Pool, allowed: Callable[[], Container[str]]) -> None:
     """Whether the name that `request` asks for can be asked for that.
+
+    Args:
+        request: that asks.
+        pool: who is there.
+        allowed: gives the names that the caller may ask.
 
     Raises:
         BadTask: it cannot; who can is told.
@@ -30,8 +35,13 @@ def check_operation(request: ApiRequest, pool: Pool) -> None:
         if request.podium.plan is not None and wanted != "chat":
             raise BadTask("podium.plan: only a chat has a plan.", param="podium.plan")
         return
-    able = [each.name for each in pool.members.values() if wanted in each.serves]
-    remedy = f"Ask {', '.join(map(quote, able[:5]))}." if able else "No worker here does (settings: serves)."
+    may_ask = allowed()
+    able = [each.name for each in pool.members.values() if wanted in each.serves and each.name in may_ask]
+    remedy = (
+        f"Ask {', '.join(map(quote, able[:5]))}."
+        if able
+        else "No worker does that you may ask (settings: serves)."
+    )
     what = "does not serve" if member else "is no worker, which alone serves"
     raise BadTask(f"model: {quote(name)} {what} {PATHS[wanted]}. {remedy}", param="model")
 

@@ -8,8 +8,8 @@ import asyncio
 import logging
 import uuid
 from collections import deque
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from serving.batches.lines import Line, join_results, line_of_answer, line_of_re
 from serving.batches.model import Batch, File, LineResult, Status
 from serving.batches.store import BatchStore
 from serving.errors import row
+from serving.layers.turns import Turns
 from serving.runs.admission import room_for_batch
 from serving.runs.rows import now_us
 from serving.runs.service import Service
@@ -39,6 +40,8 @@ SWEEP_S = 5.0
 """How often batches of replicas that ended are looked for."""
 AGAIN_S = 1.0
 """Before a line is sent again that was not let in, where nobody says how long."""
+LONGEST_LATER_S = 60.0
+"""A line is sent again after so long, whatever it was told."""
 LATER = {"overloaded", "rate_limit_exceeded", "store_unavailable", "interrupted"}
 """Errors after which nothing was run, or the run can be joined: the line is sent again. Of a retryable failure only."""
 
@@ -88,7 +91,7 @@ class Batches:
         self._service, self._policies = service, policies
         self._tasks = dict[str, asyncio.Task[None]]()
         self._sweeping: asyncio.Task[None] | None = None
-        self._under_way = 0
+        self._turns = Turns(self.settings.lines_at_once)
 
     @property
     def settings(self) -> BatchSettings:
@@ -191,18 +194,18 @@ class Batches:
             raise NotOursError
         return batch
 
-    def enter(self) -> bool:
-        """Take a place for a line, where there is room for one."""
+    @asynccontextmanager
+    async def place(self, account: Account) -> AsyncGenerator[None]:
+        """A place for a line, which keys take in turns, once the router has room too."""
         service = self._service
-        is_full = service.running >= room_for_batch(service.pool)
-        if self._under_way >= self.settings.lines_at_once or is_full:
-            return False
-        self._under_way += 1
-        return True
-
-    def leave(self) -> None:
-        """Give the place back."""
-        self._under_way -= 1
+        self._turns.resize(self.settings.lines_at_once)
+        await self._turns.take("batch", account.key_id)
+        try:
+            while service.running >= room_for_batch(service.pool):  # noqa: ASYNC110 (runs end in many places)
+                await asyncio.sleep(POLL_S)
+            yield
+        finally:
+            self._turns.give_back(account.key_id)
 
     async def _finish(self, id: str, lines: list[Line]) -> None:
         batch = await self._reach(id, "finalizing", {"in_progress"})
@@ -268,7 +271,8 @@ class _Lines:
 
     def __init__(self, batches: Batches, batch: Batch) -> None:
         self._batches, self._batch = batches, batch
-        self._ends = False
+        self._without_place = set[asyncio.Task[None]]()
+        """Lines in hand that were not let in, or wait for their turn."""
 
     async def run(self, lines: list[Line]) -> None:
         """Run them, until all have ended, or no more may begin."""
@@ -277,53 +281,62 @@ class _Lines:
             while waiting or active:
                 batch = await self._batches.find_own(self._batch.id)
                 if batch.status != "in_progress" or self._batches.now_us() >= batch.expires_us:
-                    self._ends = True
                     waiting.clear()
-                while waiting and self._batches.enter():
-                    active.add(asyncio.create_task(self._run(waiting.popleft()), name="line of a batch"))
-                    await asyncio.sleep(0)  # it takes its place in the router before the next one looks
+                    for task in self._without_place:
+                        task.cancel()
+                while waiting and len(active) < self._batches.settings.lines_at_once:
+                    active.add(self._take_in_hand(waiting.popleft()))
                 if active:
                     done, active = await asyncio.wait(
                         active, timeout=POLL_S, return_when=asyncio.FIRST_COMPLETED
                     )
                     for task in done:
-                        task.result()
-                elif waiting:
-                    await asyncio.sleep(POLL_S)
+                        if not task.cancelled():
+                            task.result()
         finally:
             for task in active:
                 task.cancel()
             if active:
                 await asyncio.wait(active)
 
-    async def _run(self, line: Line) -> None:
-        try:
-            result = await self._answer(line)
-        finally:
-            self._batches.leave()
-        if result is not None:
-            await self._batches.store.put_result(self._batch.id, result)
+    def _take_in_hand(self, line: Line) -> asyncio.Task[None]:
+        task = asyncio.create_task(self._run(line), name="line of a batch")
+        self._without_place.add(task)
+        task.add_done_callback(self._without_place.discard)
+        return task
 
-    async def _answer(self, line: Line) -> LineResult | None:
-        """What became of it; None: the batch ended before it was let in."""
+    async def _run(self, line: Line) -> None:
+        while True:
+            answer = await self._answer_in_turn(line)
+            if isinstance(answer, LineResult):
+                return await self._batches.store.put_result(self._batch.id, answer)
+            await asyncio.sleep(answer)
+
+    async def _answer_in_turn(self, line: Line) -> LineResult | float:
+        """What became of it; or after how many seconds it may be sent again: others have its place meanwhile."""
+        task = asyncio.current_task()
+        assert task is not None, "it is a line's"
+        async with self._batches.place(self._batch.account):
+            self._without_place.discard(task)
+            answer = await self._answer(line)
+            if not isinstance(answer, LineResult):
+                self._without_place.add(task)
+            return answer
+
+    async def _answer(self, line: Line) -> LineResult | float:
         id, send = self._batch.id, self._batches.send
         assert send is not None, "the API has said how lines are sent"
         if line.fault is not None:
             return line_of_refusal(id, line, "invalid_request", line.fault)
-        body = orjson.dumps(line.body)
-        while True:
-            try:
-                caller = await self._batches.find_caller(self._batch.account)
-            except StoreUnavailable:
-                raise
-            except PodiumError as exc:  # its key was revoked, or has expired
-                return line_of_refusal(id, line, row(exc).code, exc.message)
-            answer = await send(self._batch.endpoint, body, caller, f"{id}-{line.number}")
-            if answer.later_s is None:
-                result = line_of_answer(id, line, answer.status, answer.run_id, answer.body)
-                text = kept_lines(result.body, redactor_of(caller.policies))
-                return replace(result, body=text.rstrip(b"\n"))
-            for _ in range(max(1, int(min(answer.later_s, 60.0) / POLL_S))):
-                if self._ends:
-                    return None
-                await asyncio.sleep(POLL_S)
+        try:
+            caller = await self._batches.find_caller(self._batch.account)
+        except StoreUnavailable:
+            raise
+        except PodiumError as exc:  # its key was revoked, or has expired
+            return line_of_refusal(id, line, row(exc).code, exc.message)
+        answer = await send(self._batch.endpoint, orjson.dumps(line.body), caller, f"{id}-{line.number}")
+        if answer.later_s is not None:
+            return min(max(answer.later_s, POLL_S), LONGEST_LATER_S)
+        result = line_of_answer(id, line, answer.status, answer.run_id, answer.body)
+        text = kept_lines(result.body, redactor_of(caller.policies))
+        return replace(result, body=text.rstrip(b"\n"))

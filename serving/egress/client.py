@@ -7,6 +7,7 @@ proxies included, and refuses a client whose transport it does not know.
 """
 
 import asyncio
+import errno
 import socket
 import time
 from collections.abc import Iterable
@@ -39,7 +40,7 @@ def guard(client: Client, reach: Reach) -> Client:
     inside = cast(Any, client)
     for transport in (inside._transport, *inside._mounts.values()):  # noqa: SLF001
         if transport is not None:
-            _guard_transport(transport, reach)
+            _guard_transport(transport, reach, client.timeout.connect)
     return client
 
 
@@ -55,12 +56,12 @@ def open_client(reach: Reach, timeout_s: float, *, use_proxies: bool = False) ->
     return guard(httpx2.AsyncClient(timeout=timeout_s, trust_env=use_proxies), reach)
 
 
-def _guard_transport(transport: object, reach: Reach) -> None:
+def _guard_transport(transport: object, reach: Reach, timeout_s: float | None) -> None:
     if isinstance(transport, httpx2.AsyncHTTPTransport):
         cast(Any, transport)._pool._network_backend = GuardedBackend(reach)  # noqa: SLF001
     elif hasattr(transport, "get_client") and hasattr(transport, "ssl_context"):  # aiohttp's
         of_aiohttp = cast(Any, transport)
-        of_aiohttp.client = lambda: _guarded_session(of_aiohttp, reach)
+        of_aiohttp.client = lambda: _guarded_session(of_aiohttp, reach, timeout_s)
     else:
         raise TypeError(f"{type(transport).__name__} is a transport that cannot be guarded.")
 
@@ -89,16 +90,16 @@ class GuardedBackend(httpcore2.AsyncNetworkBackend):
         began_s = time.monotonic()
         try:
             async with asyncio.timeout(timeout):
-                addresses = await self._reach.resolve(host, port)
+                found = await self._reach.resolve(host)
         except TimeoutError as exc:  # an OSError too
             raise httpcore2.ConnectTimeout(str(exc)) from exc
         except OSError as exc:
             raise httpcore2.ConnectError(str(exc)) from exc
         failure: Exception = httpcore2.ConnectError("It has no address.")
-        for index, address in enumerate(addresses):
+        for index, (_, address) in enumerate(found):
             share_s = None
             if timeout is not None:  # what is left, shared: one that is silent leaves time for the others
-                share_s = max(0.0, timeout - (time.monotonic() - began_s)) / (len(addresses) - index)
+                share_s = max(0.0, timeout - (time.monotonic() - began_s)) / (len(found) - index)
             try:
                 return await self._inner.connect_tcp(address, port, share_s, local_address, socket_options)
             except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as exc:
@@ -111,30 +112,43 @@ class GuardedBackend(httpcore2.AsyncNetworkBackend):
 
 
 class GuardedResolver(AbstractResolver):
-    """aiohttp's resolver; gives addresses within `reach`."""
+    """aiohttp's resolver; gives addresses within `reach`.
 
-    def __init__(self, reach: Reach) -> None:
-        self._reach, self._inner = reach, aiohttp.DefaultResolver()
+    Args:
+        reach: where it may lead.
+        timeout_s: of a look-up, which aiohttp's time to connect leaves out; None: no limit.
+    """
+
+    def __init__(self, reach: Reach, timeout_s: float | None) -> None:
+        self._reach, self._timeout_s = reach, timeout_s
 
     async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
         """See the base class.
 
         Raises:
             AddressForbidden: one of them is beyond reach.
+            OSError: there is none, or it takes too long to find.
         """
-        found = await self._inner.resolve(host, port, family)
-        for each in found:
-            self._reach.check(each["host"], host)
-        return found
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                found = await self._reach.resolve(host)
+        except TimeoutError as exc:
+            raise OSError(errno.ETIMEDOUT, f"The look-up of {host} took too long.") from exc
+        return [
+            ResolveResult(
+                hostname=host, host=address, port=port, family=of, proto=0, flags=socket.AI_NUMERICHOST
+            )
+            for of, address in found
+            if family in (socket.AF_UNSPEC, of)
+        ]
 
     async def close(self) -> None:
         """See the base class."""
-        await self._inner.close()
 
 
-def _guarded_session(transport: Any, reach: Reach) -> aiohttp.ClientSession:
+def _guarded_session(transport: Any, reach: Reach, timeout_s: float | None) -> aiohttp.ClientSession:
     """As the transport would make it, with the guard before each socket: a literal address, such as a
     proxy's, is not asked of the resolver.
     """
@@ -148,7 +162,8 @@ def _guarded_session(transport: Any, reach: Reach) -> aiohttp.ClientSession:
         limit=transport.limits.max_connections or 0,
         keepalive_timeout=transport.limits.keepalive_expiry,
         ssl=transport.ssl_context,
-        resolver=GuardedResolver(reach),
+        resolver=GuardedResolver(reach, timeout_s),
+        use_dns_cache=False,  # names are kept for all clients together
         socket_factory=open_socket,
     )
     return aiohttp.ClientSession(connector=connector)

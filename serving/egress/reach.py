@@ -1,6 +1,5 @@
 """How far a connection may go, by who named its address."""
 
-import asyncio
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,6 +7,7 @@ from ipaddress import ip_address
 
 import psutil
 
+from serving.egress.names import NAMES, Found
 from serving.egress.zones import Zone, literal_address, zone_of
 
 
@@ -63,17 +63,17 @@ class Reach:
         for *_, sockaddr in found:
             self.check(str(sockaddr[0]), host)
 
-    async def resolve(self, host: str, port: int) -> list[str]:
+    async def resolve(self, host: str) -> Found:
         """The addresses of `host`, every one of which passes.
 
         Raises:
             AddressForbidden: one does not: an honest name has no such address among others.
             OSError: it has none.
         """
-        addresses = await addresses_of(host, port)
-        for address in addresses:
+        found = await NAMES.find(host)
+        for _, address in found:
             self.check(address, host)
-        return addresses
+        return found
 
 
 REQUESTS = Reach(frozenset({Zone.PUBLIC}))
@@ -91,22 +91,6 @@ def reach_of_hosts(hosts: Iterable[str]) -> Reach:
     """
     named = (literal_address(host) for host in hosts)
     return Reach(REQUESTS.zones, frozenset(address for address in named if address is not None))
-
-
-async def addresses_of(host: str, port: int) -> list[str]:
-    """The IP addresses that the system's resolver gives for `host`, each once.
-
-    Raises:
-        OSError: it has none.
-    """
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(_written(sockaddr) for *_, sockaddr in found))
-
-
-def _written(sockaddr: tuple[object, ...]) -> str:
-    """With the interface of an IPv6 address that wants one."""
-    address, scope = str(sockaddr[0]), sockaddr[3] if len(sockaddr) > 3 else 0
-    return f"{address}%{scope}" if scope and "%" not in address else address
 
 
 def _is_own(address: str) -> bool:

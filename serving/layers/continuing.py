@@ -20,6 +20,7 @@ from conductor.model.worker import Worker
 from conductor.run.continuing import BYTES_PER_TOKEN, byte_size
 from serving.layers.layer import Layer
 from serving.layers.seam import NotContinued, Seam, drop_blanks
+from serving.layers.stop_sequences import cut_at_seam, missing_ends
 
 GO_ON = """\
 Your answer above was cut off by a fault of the network, and its reader has it up to its last character. Finish it. \
@@ -60,7 +61,11 @@ class Continuing(Layer):
     @asynccontextmanager
     async def _open(self, call: Call) -> AsyncGenerator[Reply]:
         async with AsyncExitStack() as opened:
-            yield await self._continue(opened, call)
+            reply = await self._continue(opened, call)
+            if ends := missing_ends(call.sampling.stop, call.prefix):
+                cut = cut_at_seam(ends, reply.deltas, call.deadline_at_s)
+                reply.deltas = await opened.enter_async_context(aclosing(cut))
+            yield reply
 
     async def _continue(self, opened: AsyncExitStack, call: Call) -> Reply:
         failed: tuple[Attempt, ...] = ()

@@ -1,11 +1,13 @@
 """Slots: no more calls at once than the one behind it can take, and how long a line for them is bearable."""
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from math import inf
 
+from conductor.errors import LineTooLong
 from conductor.model.call import Call
 from conductor.model.priority import Priority
 from conductor.model.reply import Reply
@@ -15,15 +17,16 @@ from serving.layers.turns import Turns
 
 NEWEST = 0.1
 """The weight of the newest call in what calls take on average."""
+LONGEST_TOLD_S = 300.0
 
 
 class Limited(Layer):
     """`worker` with `slots` places. A call waits for one before it is opened, and holds it until it is
     closed; who is next is told by `turns.py`.
 
-    Nobody who waits is sent away here: a call may be the third of a run that has paid for two. Who has not begun
-    anything is not let in where the line is too long (`serving/runs/admission.py`), or goes to a fallback. Whose turn
-    comes is asked once more whether it is still to be made (`Call.on_turn`).
+    Who has not begun anything is not let in where the line is too long (`serving/runs/admission.py`), or goes to a
+    fallback; and is sent away where it was let in and its turn has not come in time, as where places come free no more.
+    Nobody else who waits is: a call may be the third of a run that has paid for two. Whose turn comes is asked once more whether it is still to be made (`Call.on_turn`).
     """
 
     def __init__(self, worker: Worker, slots: int, max_wait_s: float = inf) -> None:
@@ -93,7 +96,11 @@ class Limited(Layer):
 
     @asynccontextmanager
     async def open(self, call: Call) -> AsyncGenerator[Reply]:
-        """See `Worker.open`."""
+        """See `Worker.open`.
+
+        Raises:
+            LineTooLong: nothing was done before the call, and it has waited for `max_wait_s`.
+        """
         await self._take_place(call)
         began_s = time.monotonic()
         if not self.open_calls:
@@ -107,17 +114,30 @@ class Limited(Layer):
             self._moved_s = time.monotonic()
             if not call.site.guess:  # which holds it for as long as its plan takes
                 self._average(self._moved_s - began_s)
-            self._turns.give_back()
+            self._turns.give_back(call.payer)
 
     async def _take_place(self, call: Call) -> None:
         self.queued += 1
         self.arrive(call.site.run)
         try:
             with call.on_wait() if call.on_wait else nullcontext():
-                await self._turns.take(call.priority, call.payer)
+                async with self._within_time(call):
+                    await self._turns.take(call.priority, call.payer)
                 self._look_again(call)
         finally:
             self.queued -= 1
+
+    @asynccontextmanager
+    async def _within_time(self, call: Call) -> AsyncGenerator[None]:
+        """End the wait of a call that may be sent away."""
+        may_wait_s = self.max_wait_s if call.begins and call.priority == "interactive" else inf
+        try:
+            async with asyncio.timeout(None if may_wait_s == inf else may_wait_s):
+                yield
+        except TimeoutError:
+            wait_s = min(self.wait_s(call.payer), LONGEST_TOLD_S)
+            message = f"{self.name} has too many calls before this one. Try again later."
+            raise LineTooLong(message, worker=self.name, retry_after_s=max(1.0, wait_s)) from None
 
     def _look_again(self, call: Call) -> None:
         """Let it be made; where it is not, its place is the next one's at once."""
@@ -125,7 +145,7 @@ class Limited(Layer):
             if call.on_turn:
                 call.on_turn()
         except BaseException:
-            self._turns.give_back()
+            self._turns.give_back(call.payer)
             raise
 
     def _average(self, held_s: float) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import count
 from math import inf
 
-from conductor.errors import WorkerBusy, WorkerError, WorkerUnavailable
+from conductor.errors import LineTooLong, WorkerBusy, WorkerError, WorkerUnavailable
 from conductor.model.call import Call
 from conductor.model.failure import Attempt, Failure
 from conductor.model.places import Places
@@ -96,7 +96,8 @@ class Retrying(Layer):
         return self._budget is None or self._budget.spend()
 
     def _may_help(self, error: WorkerError) -> bool:
-        return error.retryable and _retry_after_s(error) <= self._max_wait_s
+        is_line = isinstance(error, LineTooLong)  # it has waited for as long as that is worth it
+        return error.retryable and not is_line and _retry_after_s(error) <= self._max_wait_s
 
     def _wait_s(self, number: int, error: WorkerError) -> float:
         """Full jitter under a doubling bound

@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from math import inf
 
@@ -34,30 +35,60 @@ async def cut_at(
         deltas: of the whole answer.
         deadline_at_s: when the caller's time is over, on the monotonic clock.
     """
-    held, was_cut = "", False
-    try:
-        async for delta in deltas:
-            held += delta.text
-            found = _find_first(held, stops)
-            was_cut = found is not None
-            pending = 0 if delta.finish else _pending_chars(held, stops)
-            shown = len(held) - pending if found is None else found[0]
-            text, held = held[:shown], held[shown:]
-            if found is None:
-                yield replace(delta, text=text)
-            else:
-                cut_by = found[1]
-                yield replace(delta, text=text, finish=None, tool_calls=(), native=None, stop_sequence=cut_by)
-                async for account in _accounts(deltas, deadline_at_s):
-                    yield account
-                break
-    except WorkerUnavailable:
-        if not was_cut:
-            raise
-    if was_cut:
-        yield Delta(finish=FinishReason.STOP)
-    elif held:
+    held = ""
+    async for delta in deltas:
+        held += delta.text
+        found = _find_first(held, stops)
+        pending = 0 if delta.finish else _pending_chars(held, stops)
+        shown = len(held) - pending if found is None else found[0]
+        text, held = held[:shown], held[shown:]
+        if found is not None:
+            async for last in _cut(delta, text, found[1], deltas, deadline_at_s):
+                yield last
+            return
+        yield replace(delta, text=text)
+    if held:
         yield Delta(held)
+
+
+def missing_ends(stops: Sequence[str], prefix: str) -> dict[str, str]:
+    """What would complete one of `stops` of which `prefix` ends with the beginning; with that one."""
+    return {stop[n:]: stop for stop in stops for n in range(1, len(stop)) if prefix.endswith(stop[:n])}
+
+
+async def cut_at_seam(
+    ends: Mapping[str, str], deltas: AsyncIterator[Delta], deadline_at_s: float | None = None
+) -> AsyncGenerator[Delta]:
+    """`deltas` of an answer that goes on after words of another call: none of its words where they begin with one of
+    `ends` (see `missing_ends`), by which a stop sequence is complete that no call has seen whole. Else as it is.
+    """
+    held, is_open = "", True
+    async for delta in deltas:
+        if not is_open:
+            yield delta
+            continue
+        held += delta.text
+        complete = [end for end in ends if held.startswith(end)]
+        if complete:
+            async for last in _cut(delta, "", ends[min(complete, key=len)], deltas, deadline_at_s):
+                yield last
+            return
+        is_open = not delta.finish and any(end.startswith(held) for end in ends)
+        text, held = ("", held) if is_open else (held, "")
+        yield replace(delta, text=text)
+    if held:
+        yield Delta(held)
+
+
+async def _cut(
+    delta: Delta, text: str, stop: str, deltas: AsyncIterator[Delta], deadline_at_s: float | None
+) -> AsyncGenerator[Delta]:
+    """The end of an answer that is cut in `delta`, of which `text` is shown, at `stop`."""
+    yield replace(delta, text=text, finish=None, tool_calls=(), native=None, stop_sequence=stop)
+    with suppress(WorkerUnavailable):
+        async for account in _accounts(deltas, deadline_at_s):
+            yield account
+    yield Delta(finish=FinishReason.STOP)
 
 
 async def _accounts(deltas: AsyncIterator[Delta], deadline_at_s: float | None) -> AsyncGenerator[Delta]:

@@ -4,7 +4,14 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
+from conductor.errors import (
+    ContextOverflow,
+    LineTooLong,
+    WorkerBusy,
+    WorkerError,
+    WorkerRefused,
+    WorkerUnavailable,
+)
 from conductor.model.call import Call
 from conductor.model.reply import Reply
 from conductor.model.worker import Worker
@@ -64,4 +71,4 @@ def _blames_worker(error: WorkerError) -> bool:
         return error.every_call
     if isinstance(error, WorkerUnavailable):
         return not error.only_this_call
-    return not isinstance(error, ContextOverflow)
+    return not isinstance(error, ContextOverflow | LineTooLong)

@@ -6,6 +6,7 @@ Knows how many calls the workers of all of them have; does not know what runs.
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 
+from serving.garbage import collect_what_is_closed
 from serving.health import WorkerHealth
 from serving.pool import Pool
 from serving.telemetry import metrics
@@ -68,3 +69,5 @@ class Pools:
         self._retired = [pool for pool in self._retired if pool in self._in_use]
         for pool in unused:
             await pool.aclose()
+        if unused:
+            collect_what_is_closed()

@@ -58,8 +58,8 @@ class _WorkerBase(Frozen):
     twice as long as at their best and fewer calls make them sooner. Off: always `max_concurrency`."""
     max_wait_s: float = Field(default=60.0, gt=0)
     """About how long a call may wait for a slot, by its place in the line and the pace of the newest calls. Where
-    it would be longer a fallback is asked; without one, requests that would begin there get 429 with `Retry-After`.
-    Runs that have begun, and batches, wait however long it is."""
+    it would be longer a fallback is asked; without one, requests that would begin there get 429 with `Retry-After`;
+    so does one that was let in, once its first call has waited so long. Runs that have made a call, and batches, wait however long it is."""
     max_output_tokens: int = Field(default=4096, ge=1)
     """The longest answer, thoughts included; also what is reserved of a budget before a call."""
     temperature: float | None = Field(default=None, ge=0, le=2)
@@ -245,7 +245,7 @@ class _ApiSettings(Access, _WorkerBase):
     or another deployment is free to answer and the model does not think at the call's effort, four times the
     p99 of its newest calls, 10 s at least, and 30 s until 20 calls are known or while its calls fail."""
     connect_timeout_s: float = Field(default=5.0, gt=0)
-    """How long opening a connection may take."""
+    """How long opening a connection may take, and looking up its name."""
     extra_body: dict[str, Any] = Field(default_factory=dict)
     """Sent along with every call, for what a server understands beyond the fields that we send."""
     allow_link_local: bool = False

@@ -11,7 +11,6 @@ from serving.egress.reach import REQUESTS, AddressForbidden
 from serving.workers.http_errors import ErrorMapper
 
 INLINE = "data:"
-HTTPS = 443
 
 
 async def check_pictures(call: Call, host: str, fetches: bool | None, faults: ErrorMapper) -> None:
@@ -41,7 +40,7 @@ async def check_pictures(call: Call, host: str, fetches: bool | None, faults: Er
 
 async def _is_public(host: str) -> bool:
     try:
-        await REQUESTS.resolve(host.strip("[]"), HTTPS)
+        await REQUESTS.resolve(host.strip("[]"))
     except (AddressForbidden, OSError):
         return False
     return True

@@ -288,7 +288,7 @@ async def test_lines_are_paid_by_the_key_and_held_to_its_policy_and_budget(tmp_p
         mine = sdk_of(it, "mine")
         batch = await end(mine, await begin(mine, line("1"), line("2", model="b")))
         bad = await rows(mine, batch.error_file_id)
-        assert (batch.request_counts.completed, bad["2"]["response"]["status_code"]) == (1, 403)
+        assert (batch.request_counts.completed, bad["2"]["response"]["status_code"]) == (1, 404)
         await limit(it, "budget", day_usd=0)
         batch = await end(mine, await begin(mine, line("1"), line("2")))
         bad = await rows(mine, batch.error_file_id)
@@ -308,6 +308,39 @@ async def test_a_key_that_is_revoked_ends_lines_that_have_not_begun_and_what_was
         assert (batch.status, len(good) + len(bad)) == ("completed", 20)
         assert len(good) == len(it.api.worker("a").calls) < 20
         assert {row["error"]["code"] for row in bad.values()} == {"invalid_api_key"}
+
+
+async def test_a_long_batch_of_one_key_lets_the_lines_of_another_pass(tmp_path: Path) -> None:
+    slow = [scripted("a", "Done.", delay_s=0.1, price=PRICE), scripted("b"), scripted("c")]
+    async with keyed(tmp_path, team(workers=slow, batches={"lines_at_once": 2})) as it:
+        long = await begin(sdk_of(it, "mine"), *(line(str(n)) for n in range(100)))
+        await until(lambda: len(it.api.worker("a").calls) >= 2, "lines of the first are under way")
+        other = sdk_of(it, "other team")
+        await end(other, await begin(other, *(line(str(n)) for n in range(5))))
+        assert len(it.api.worker("a").calls) < 50
+        await sdk_of(it, "mine").batches.cancel(long)
+        await end(sdk_of(it, "mine"), long)
+
+
+async def test_lines_that_are_not_let_in_hold_no_place(tmp_path: Path) -> None:
+    async with keyed(tmp_path, team(batches={"lines_at_once": 2})) as it:
+        served_by, refused = it.api.batches.send, list[str]()
+
+        async def send(path: str, body: bytes, caller: Caller, key: str) -> LineAnswer:
+            if caller.account.key_id == it.ids["mine"]:
+                refused.append(key)
+                return LineAnswer(429, "", {"error": {"code": "rate_limit_exceeded"}}, later_s=3_000)
+            assert served_by is not None
+            return await served_by(path, body, caller, key)
+
+        it.api.batches.send = send
+        late = await begin(sdk_of(it, "mine"), *(line(str(n)) for n in range(10)))
+        await until(lambda: len(refused) >= 2, "two lines were refused")
+        other = sdk_of(it, "other team")
+        assert (await end(other, await begin(other, line("1")))).request_counts.completed == 1
+        await sdk_of(it, "mine").batches.cancel(late)
+        assert (await end(sdk_of(it, "mine"), late)).status == "cancelled"
+        assert len(refused) == 2
 
 
 async def test_who_may_not_keep_texts_may_not_upload(tmp_path: Path) -> None:

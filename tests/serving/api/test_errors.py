@@ -1,5 +1,7 @@
 """The table of errors is complete, and its bodies are what the official SDK understands."""
 
+import math
+
 import httpx2
 import openai
 import pytest
@@ -12,8 +14,8 @@ from serving.api.error_json import operator_json
 from serving.settings.settings import SettingsError
 
 STATUSES = {
-    errors.PodiumError: 500, errors.BadTask: 400, errors.UnknownName: 404, errors.TooLarge: 413, errors.TooSlow: 408, errors.WrongContentType: 415, errors.NotAllowed: 403, errors.Unauthenticated: 401, errors.NoPlan: 502,
-    errors.InvalidPlan: 502, errors.WorkerError: 502, errors.WorkerUnavailable: 502, errors.WorkerBusy: 503, errors.WorkerRefused: 502, errors.ContentFiltered: 400, errors.AnswerInvalid: 400,
+    errors.PodiumError: 500, errors.BadTask: 400, errors.UnknownName: 404, errors.UnknownModel: 404, errors.TooLarge: 413, errors.TooSlow: 408, errors.WrongContentType: 415, errors.NotAllowed: 403, errors.Unauthenticated: 401, errors.NoPlan: 502,
+    errors.InvalidPlan: 502, errors.WorkerError: 502, errors.WorkerUnavailable: 502, errors.WorkerBusy: 503, errors.LineTooLong: 429, errors.WorkerRefused: 502, errors.ContentFiltered: 400, errors.AnswerInvalid: 400,
     errors.ContextOverflow: 400, errors.BudgetExceeded: 402, errors.DeadlineExceeded: 504, errors.Cancelled: 409, errors.Interrupted: 503, errors.StoreUnavailable: 503, errors.Overloaded: 429, errors.RateLimited: 429, errors.NotTheSame: 422,
 }  # fmt: skip
 CLASSES = {
@@ -81,6 +83,10 @@ def test_every_body_is_an_error_of_the_sdks_right_class(kind: type[errors.Podium
         (errors.Overloaded("x", retry_after_s=0.2), "1"),
         (errors.WorkerBusy("x", retry_after_s=7.0), "7"),
         (errors.WorkerBusy("x", retry_after_s=7.2), "8"),
+        (errors.WorkerBusy("x", retry_after_s=1e9), "300"),
+        (errors.WorkerBusy("x", retry_after_s=math.inf), "300"),
+        (errors.WorkerBusy("x", retry_after_s=-5.0), "1"),
+        (errors.WorkerBusy("x", retry_after_s=math.nan), None),
         (errors.WorkerBusy("x"), None),
         (errors.WorkerUnavailable("x"), None),
         (errors.BadTask("x"), None),
@@ -92,11 +98,20 @@ def test_retry_after_is_told_where_it_is_known_in_whole_seconds_and_never_too_ea
     assert api_errors.headers(error).get("retry-after") == header
 
 
+@pytest.mark.parametrize(
+    ("said_s", "told_s"), [(7.2, 7.2), (1e9, 300.0), (math.inf, 300.0), (math.nan, None), (-5.0, 0.0)]
+)
+def test_a_body_says_no_other_time_to_come_back_than_the_header(said_s: float, told_s: float | None):
+    error = chat_error_body(errors.WorkerBusy("x", retry_after_s=said_s))["error"]
+    assert error["podium"]["retry_after_s"] == told_s
+
+
 def test_clients_are_told_to_ask_again_where_that_may_help_and_nowhere_else():
     again = {kind for kind in tree() if api_errors.headers(kind("x"))["x-should-retry"] == "true"}
     assert again == {
         errors.WorkerUnavailable,
         errors.WorkerBusy,
+        errors.LineTooLong,
         errors.Overloaded,
         errors.RateLimited,
         errors.StoreUnavailable,

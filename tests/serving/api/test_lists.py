@@ -150,7 +150,7 @@ async def test_the_sdk_retrieves_every_name_that_is_listed():
         assert all(model.object == "model" and model.owned_by == "podium" for model in listed)
         with pytest.raises(openai.NotFoundError) as gone:
             await sdk.models.retrieve("gpt-4o")
-    assert (gone.value.param, gone.value.code) == ("model", "not_found")
+    assert (gone.value.param, gone.value.code) == ("model", "model_not_found")
 
 
 async def test_every_listed_name_answers():

@@ -46,13 +46,6 @@ async def ask(it: Keyed, who: str = "mine", **body: Any) -> Any:
 @pytest.mark.parametrize(
     ("policy", "body", "param", "said"),
     [
-        ({"models": ["a"]}, {}, "model", "'mini' may not be asked"),
-        ({"exclude_workers": ["a"]}, {"model": "a"}, "model", "'a' may not be called"),
-        ({"local_only": True}, {"model": "far"}, "model", "'cloud' may not be called"),
-        ({"local_only": True}, {"podium": {"workers": ["cloud"]}}, "podium.workers", "'cloud' may not be called"),
-        ({"local_only": True}, {"podium": {"plan": [step("cloud")]}}, "podium.plan", "'cloud' may not be called"),
-        ({"providers": ["openai"]}, {}, "model", "the conductor of 'mini' may not be called"),
-        ({"regions": ["eu"]}, {"model": "b"}, "model", "'b' may not be called"),
         ({"max_steps": 1}, {"podium": {"plan": [step("a"), step("b")]}}, "podium.plan", "1 steps at most, and this has 2"),
         ({"max_rounds": 1}, {"podium": {"rounds": 2}}, "podium.rounds", "1 rounds at most"),
         ({"max_effort": "low"}, {"reasoning_effort": "high"}, "reasoning_effort", "'low' at most"),
@@ -76,6 +69,83 @@ async def test_what_is_refused_names_the_field_and_who_may_change_it(
         lifted = {field: AccountPolicy.model_fields[field].default for field in policy}
         await limit(it, whose, name, **{field: [*value] if isinstance(value, frozenset) else value for field, value in lifted.items()})  # fmt: skip
     assert (await ask(it, model="a")).status_code == 200
+
+
+ASKING = {
+    CHAT: {"messages": ASK["messages"]},
+    "/v1/completions": {"prompt": "Why?"},
+    "/v1/embeddings": {"input": "Why?"},
+    "/v1/responses": {"input": "Why?"},
+    "/v1/responses/compact": {"input": "Why?"},
+    "/v1/messages": {"messages": ASK["messages"], "max_tokens": 9},
+    "/v1/messages/count_tokens": {"messages": ASK["messages"]},
+    "/v1/plans": {"messages": ASK["messages"]},
+}
+"""Every path on which a model is named, and what it wants besides."""
+
+
+@pytest.mark.parametrize("path", ASKING)
+@pytest.mark.parametrize(
+    ("policy", "name"),
+    [
+        ({"models": ["a"]}, "mini"),
+        ({"models": ["a"]}, "b"),
+        ({"models": ["a"]}, "far"),
+        ({"exclude_workers": ["a"]}, "a"),
+        ({"local_only": True}, "far"),
+        ({"providers": ["openai"]}, "mini"),
+        ({"regions": ["eu"]}, "b"),
+    ],
+)
+async def test_a_model_that_may_not_be_asked_is_as_one_that_is_not_there(
+    it: Keyed, path: str, policy: Any, name: str
+) -> None:
+    await limit(it, "keys", "mine", **policy)
+    may_be_told = {each["id"] for each in (await it.ask("mine", "GET", "/v1/models")).json()["data"]}
+    told = []
+    for model in (name, "absent"):
+        answer = await it.ask("mine", "POST", path, ASKING[path] | {"model": model})
+        error = answer.json()["error"]
+        assert (answer.status_code, error.get("code", "model_not_found")) == (404, "model_not_found")
+        told.append(error["message"].replace(repr(model), "X"))
+    assert told[0] == told[1]
+    suggested = told[0].partition(" Try ")[2].partition(".")[0]
+    assert {each for each in suggested.split(", ") if each} <= may_be_told
+    listed = [await it.ask("mine", "GET", f"/v1/models/{model}") for model in (name, "absent")]
+    assert {each.status_code for each in listed} == {404}
+    assert not [call for wire in it.api.service.pool.clients for call in wire.calls]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("field", ["workers", "exclude_workers", "plan"])
+async def test_a_worker_that_may_not_be_called_is_as_one_that_is_not_there(it: Keyed, field: str) -> None:
+    await limit(it, "teams", "search", local_only=True)
+    told = []
+    for name in ("cloud", "absent"):
+        named = [step(name)] if field == "plan" else [name]
+        answer = await ask(it, podium={field: named})
+        error = answer.json()["error"]
+        assert (answer.status_code, error["code"]) == (400, "bad_task")
+        assert error["param"].startswith(f"podium.{field}")
+        told.append(error["message"].replace(repr(name), "X"))
+    assert told[0] == told[1]
+
+
+async def test_a_model_is_asked_with_an_own_plan_where_no_conductor_may_be_called(it: Keyed) -> None:
+    await limit(it, "keys", "mine", workers=["b"])
+    assert (await ask(it, model="mini")).status_code == 404
+    assert (await ask(it, model="mini", podium={"plan": [step("b")]})).status_code == 200
+
+
+async def test_nobody_is_pointed_to_a_worker_that_it_may_not_ask(tmp_path: Path) -> None:
+    embeds = {"name": "vectors", "kind": "openai", "model": "m", "base_url": "http://127.0.0.1:9", "serves": ["embeddings"]}  # fmt: skip
+    workers = [scripted("a"), scripted("b"), embeds]
+    async with keyed(tmp_path, team(workers=workers)) as it:
+        body = {"model": "a", "input": "Why?"}
+        for who, points in (("mine", False), ("other team", True)):
+            await limit(it, "keys", "mine", models=["a", "b"])
+            answer = await it.ask(who, "POST", "/v1/embeddings", body)
+            assert answer.status_code == 400
+            assert ("vectors" in answer.text) is points, answer.text
 
 
 async def test_tools_of_a_namespace_are_named_with_it(it: Keyed) -> None:

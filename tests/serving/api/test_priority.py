@@ -76,10 +76,30 @@ async def test_who_would_wait_too_long_is_told_when_to_come_back_and_another_key
         assert 1 <= int(refused.value.response.headers["retry-after"]) <= 3
         one = ask(_sdk(it, "other team"), "one")
         flex = ask(_sdk(it, "mine"), "flex", service_tier="flex")
-        await asyncio.gather(*flood, one, flex)
+        await asyncio.gather(*flood[:2], one, flex)
+        await asyncio.wait(
+            flood[2:]
+        )  # who was let in may be told so too, as another key's call went before it
         asked = texts_of(it.api.worker("a").calls)
         assert "too many" not in asked
         assert asked[-1] == "flex", "nobody waits for it: it waits"
+
+
+async def test_who_is_let_in_before_slots_stop_coming_free_is_told_once_it_has_waited_too_long(
+    tmp_path: Path,
+) -> None:
+    held = scripted("a", {"text": "one two", "stall_after_tokens": 1}, max_concurrency=2, max_wait_s=0.5)
+    async with keyed(tmp_path, team(workers=[held, scripted("b"), scripted("c")])) as it:
+        slots = it.api.service.pool.limiters["a"]
+        slow = [ask(_sdk(it, "mine"), f"slow {n}") for n in range(2)]
+        await until(lambda: slots.is_full)
+        with pytest.raises(openai.RateLimitError) as refused:
+            await asyncio.wait_for(ask(_sdk(it, "other team"), "one"), 10)
+        assert (refused.value.status_code, refused.value.code) == (429, "line_too_long")
+        headers = refused.value.response.headers
+        assert (headers["retry-after"], headers["x-should-retry"]) == ("1", "true")
+        assert it.api.service.pool.health["a"].circuit == "closed"
+        await leave(slow)
 
 
 HANGS = {"text": "one two", "stall_after_tokens": 0}

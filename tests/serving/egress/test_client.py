@@ -122,6 +122,29 @@ async def test_the_next_address_of_a_name_is_tried(
         await worker.aclose()
 
 
+async def test_a_look_up_that_hangs_stops_no_other_and_ends_in_time(
+    provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = Names(monkeypatch)
+    names.hang("hangs.example")
+    names.lead("api.example", "127.0.0.1")
+    async with serving_wire(provider.wire) as server:
+        hanging = [provider.make("http://hangs.example", connect_timeout_s=20) for _ in range(20)]
+        brief = provider.make("http://hangs.example", connect_timeout_s=0.2)
+        worker = provider.make(server.url.replace("127.0.0.1", "api.example"))
+        try:
+            waiting = [asyncio.create_task(failing(each)) for each in hanging]
+            assert type(await asyncio.wait_for(failing(brief), 10)) is WorkerUnavailable
+            assert (await asyncio.wait_for(ask(worker), 10))[0] == "It is four."
+            assert names.looked_up == ["hangs.example", "api.example"]
+            assert not any(task.done() for task in waiting)
+        finally:
+            names.released.set()
+        assert {type(error) for error in await asyncio.gather(*waiting)} == {WorkerUnavailable}
+        for each in (*hanging, brief, worker):
+            await each.aclose()
+
+
 async def test_a_server_inside_is_not_given_the_address_of_a_picture(
     provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,7 @@
 """The rest of an answer whose length is limited: what has to be repeated of its beginning takes nothing from it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -8,6 +9,7 @@ from conductor.errors import WorkerUnavailable
 from conductor.model.call import Call, Sampling
 from conductor.model.messages import Message
 from conductor.model.reply import Delta, FinishReason
+from conductor.model.usage import Usage
 from conductor.run.continuing import Shown
 from serving.layers.continuing import Continuing
 from serving.layers.seam import MARK, Seam
@@ -80,3 +82,31 @@ async def test_one_that_repeats_so_much_that_no_room_is_left_has_broken_off():
 async def test_an_answer_of_which_only_blanks_are_there_begins_again_without_them(prefills: bool):
     text, finish = await ask(saying("\n\n One two."), call_after("\n\n "), prefills=prefills)
     assert (text, finish) == ("One two.", FinishReason.STOP)
+
+
+@pytest.mark.parametrize("prefills", [False, True])
+@pytest.mark.parametrize(
+    ("prefix", "rest", "shown"),
+    [
+        ("One two EN", "D and more.", ""),
+        ("One two E", "NDING.", ""),
+        ("One two\n", "\nThree.", ""),
+        ("One two EN", "OUGH, then ENOUGH.", "OUGH, then ENOUGH."),
+        ("One two EN", "", ""),
+        ("One two E", "N", "N"),
+        ("One two", " END.", " END."),
+    ],
+)
+async def test_a_stop_sequence_that_begins_before_the_seam_ends_the_answer(
+    prefix: str, rest: str, shown: str, prefills: bool
+):
+    call = call_after(prefix, limit=500)
+    call = replace(call, sampling=replace(call.sampling, stop=("END", "\n\n")))
+    blanks = prefix[len(prefix.rstrip()) :]  # which a model says once more
+    said = ("" if prefills else Seam(prefix).beginning) + blanks + rest
+    pieces = [*said[:-5], said[-5:]] if len(said) > 5 else [*said]
+    async with Continuing(Player("a", [*pieces, Usage(7, 5)]), lambda _: prefills).open(call) as reply:
+        text = "".join([delta.text async for delta in reply])
+    assert (text, reply.finish) == (shown, FinishReason.STOP)
+    assert reply.stop_sequence == (None if shown or not rest else "END" if "E" in prefix else "\n\n")
+    assert reply.result.usage == Usage(7, 5)

@@ -5,10 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from conductor.errors import WorkerUnavailable
+from conductor.errors import LineTooLong, WorkerUnavailable
 from conductor.model.call import Call, CallSite
 from conductor.model.messages import Message
+from serving.health import WorkerHealth
+from serving.layers.failing_over import FailingOver
 from serving.layers.limited import Limited
+from serving.layers.retrying import Retrying
+from serving.layers.watched import Watched
 from serving.workers.scripted import ScriptedReply, ScriptedWorker
 from tests.serving.states import until
 
@@ -89,3 +93,30 @@ async def test_the_time_that_a_call_waits_for_its_plan_says_nothing_of_how_long_
     async with worker.open(CALL):
         await asyncio.sleep(0.01)
     assert worker._held_s
+
+
+async def test_a_call_that_begins_a_run_is_sent_away_when_its_turn_has_not_come_in_time():
+    inner = ScriptedWorker("w", [ScriptedReply("x y", stall_after_tokens=1), "fine"])
+    worker = Limited(Watched(inner, WorkerHealth()), 1, max_wait_s=0.05)
+    async with worker.open(CALL):
+        with pytest.raises(LineTooLong) as caught:
+            await worker.open(replace(CALL, begins=True)).__aenter__()
+        assert 1 <= caught.value.retry_after_s <= 300
+        assert worker.queued == 0
+        patient = [asyncio.create_task(worker.open(CALL).__aenter__())]
+        batch = replace(CALL, begins=True, priority="batch")
+        patient.append(asyncio.create_task(worker.open(batch).__aenter__()))
+        await asyncio.sleep(0.2)
+        assert worker.queued == 2, "a run that others have worked for waits on, and so does who can wait"
+        patient[1].cancel()
+    assert (await patient[0]).worker == "w"
+
+
+async def test_a_line_that_is_too_long_goes_to_a_fallback_and_is_not_waited_for_again():
+    inner = ScriptedWorker("w", [ScriptedReply("x y", stall_after_tokens=1)])
+    limited = Limited(inner, 1, max_wait_s=0.05)
+    worker = FailingOver([Retrying(limited, 5, 0.001, 60.0), ScriptedWorker("other", ["Here."])])
+    async with limited.open(CALL), worker.open(replace(CALL, begins=True)) as reply:
+        assert reply.worker == "other"
+        assert [attempt.error for attempt in reply.attempts] == ["LineTooLong"]
+    assert len(inner.calls) == 1

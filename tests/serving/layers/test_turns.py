@@ -1,7 +1,7 @@
 """Who is next, as laws over any order of events."""
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
 from typing import get_args
 
 import pytest
@@ -27,11 +27,14 @@ class Crowd:
         self.holders = list[tuple[Priority, str]]()
         """In the order in which they had their turn."""
         self.n_held = 0
+        self.paying = deque[str]()
+        """Of those who have a place."""
 
     async def join(self, priority: Priority, payer: str) -> None:
         async def take() -> None:
             await self.turns.take(priority, payer)
             self.holders.append((priority, payer))
+            self.paying.append(payer)
             self.n_held += 1
 
         self.tasks.append(asyncio.create_task(take()))
@@ -39,7 +42,7 @@ class Crowd:
 
     async def give_back(self) -> None:
         self.n_held -= 1
-        self.turns.give_back()
+        self.turns.give_back(self.paying.popleft())
         await settle()
 
     @property
@@ -93,11 +96,21 @@ def test_keys_take_turns(payers: list[str]) -> None:
         assert all(had[payer] - had[each] <= 1 for each in waiting), "somebody had two turns before another"
 
 
+async def test_a_key_that_holds_more_places_than_another_waits_until_the_other_has_as_many() -> None:
+    crowd = Crowd(4)
+    for payer in (*"aaaa", *"aabbb"):
+        await crowd.join("interactive", payer)
+    for _ in range(4):
+        await crowd.give_back()
+    assert [payer for _, payer in crowd.holders[4:]] == ["b", "b", "a", "a"]
+
+
 async def turns_of(line: list[tuple[Priority, str]]) -> list[tuple[Priority, str]]:
     """The order in which `line` gets the one place, which is taken when they come."""
     crowd = Crowd(1)
     await crowd.turns.take("interactive", "first")
     crowd.n_held = 1
+    crowd.paying.append("first")
     for priority, payer in line:
         await crowd.join(priority, payer)
     while crowd.n_held:
@@ -120,6 +133,7 @@ def test_who_is_ahead_is_told_before_one_waits(payers: list[str], newest: str) -
         crowd = Crowd(1)
         await crowd.turns.take("interactive", "first")
         crowd.n_held = 1
+        crowd.paying.append("first")
         for payer in payers:
             await crowd.join("interactive", payer)
         ahead = crowd.turns.ahead(newest)

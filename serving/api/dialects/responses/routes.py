@@ -29,7 +29,7 @@ from serving.api.dialects.responses.segments import echo_of_newest, part_of
 from serving.api.dialects.responses.tools import read_tools
 from serving.api.earlier_runs import CallersRuns
 from serving.api.request import ApiRequest, Podium
-from serving.api.resolve import names, unknown_model
+from serving.api.resolve import check_name
 from serving.api.respond import success
 from serving.api.run_response import RetoldResponse
 from serving.runs.service import Service
@@ -76,8 +76,7 @@ async def compact(request: Request) -> Response:
     caller = caller_of(request)
     caller.require(Scope.RUN)
     sent = read_body(CompactRequest, await request.body(), remedy)
-    if sent.model not in names(service.pool):
-        raise unknown_model(sent.model, service.pool)
+    check_name(sent.model, service.pool, caller.policies)
     messages, _ = await conversation_of(sent, CallersRuns(service, caller))
     id = f"resp_{uuid.uuid4().hex}00"
     item = {"id": item_id("cmp", id, 0), "type": "compaction", "encrypted_content": pack(messages)}

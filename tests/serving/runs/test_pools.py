@@ -1,0 +1,49 @@
+"""Pools that settings have replaced: closed, and then gone."""
+
+import gc
+import weakref
+from collections.abc import Generator
+
+import pytest
+
+from serving.pool import Pool, build_pool
+from serving.runs.pools import Pools
+from serving.settings.settings import parse
+from tests.serving.api.served import team
+from tests.serving.states import until
+
+
+def pool() -> Pool:
+    wires = [("openai", "/v1"), ("anthropic", ""), ("gemini", "")]
+    workers = [
+        {
+            "name": kind,
+            "kind": kind,
+            "model": "m",
+            "base_url": f"http://127.0.0.1:9{path}",
+            "api_key_env": "KEY",
+        }
+        for kind, path in wires
+    ]
+    return build_pool(parse(team(workers=workers, workflows={})), {"KEY": "a-key"}, {})
+
+
+@pytest.fixture(autouse=True)
+def _only_when_it_is_told() -> Generator[None]:
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.parametrize("is_used", [False, True])
+async def test_a_pool_that_nobody_uses_any_more_is_gone_soon_after_it_is_closed(is_used: bool) -> None:
+    pools = Pools(pool())
+    alive = [weakref.ref(client) for client in pools.current.clients]
+    if is_used:
+        async with pools.using():
+            await pools.swap(pool())
+            assert all(each() is not None for each in alive)
+    else:
+        await pools.swap(pool())
+    await until(lambda: all(each() is None for each in alive), "the clients of the first are gone")
+    await pools.current.aclose()
