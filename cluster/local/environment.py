@@ -19,6 +19,7 @@ def serve_environment() -> dict[str, str]:
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_AUTH_MODE": "token",  # what Ray would choose, without its warning; the token is in ~/.ray
         "RAY_SERVE_DEFAULT_HTTP_HOST": HOST,
+        "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "2",  # of 10: a dead proxy is replaced at the third look
         # Ray's own switch for a node that is a whole cluster: its address is then 127.0.0.1, and all of its
         # processes listen there only (`ray._private.services.get_node_ip_address`). The name is older than
         # that.
@@ -52,7 +53,6 @@ def fast_environment() -> dict[str, str]:
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",  # of 30: no other machine's HAProxy has to hear of it
         "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "660",  # a reload must not cut a run: longer than limits.default_deadline_s
         "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": "60",  # of 3600: a client that neither sends nor takes
-        "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "2",  # of 10: a dead HAProxy is replaced at the third look
         "RAY_SERVE_HAPROXY_MAXCONN": "16384",  # of 4096; less where the process may open fewer files
         "RAY_SERVE_HAPROXY_BINARY_PATH": str(ROOT / "cluster" / "haproxy_guarded.sh"),
         "RAY_worker_niceness": "0",  # of 15: else whatever runs beside them is served before the routers and HAProxy
