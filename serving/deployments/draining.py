@@ -1,4 +1,4 @@
-"""A replica that Ray Serve removes (scale-down, a new version, the end): it gets no new requests and may finish those it has. What
+"""A replica that Ray Serve removes (scale-down, a new version, an application that is deleted): it gets no new requests and may finish those it has. What
 is not finished shortly before its time is over is left, in a way that clients and other replicas understand.
 
 Knows how a replica finds out that it is being removed; knows nothing of runs.
