@@ -87,9 +87,7 @@ def _bound(worker: Worker, context: Context) -> Worker:
     own = context.own
     if not isinstance(own, PythonSettings):
         return worker
-    if own.stall_timeout_s is not None or own.first_token_timeout_s is not None:
-        worker = Timed(worker, Patience(own.stall_timeout_s, own.first_token_timeout_s))
-    return Bounded(worker)
+    return Bounded(Timed(worker, Patience(own.stall_timeout_s, own.first_token_timeout_s)))
 
 
 def _trace(worker: Worker, context: Context) -> Worker:
@@ -107,7 +105,7 @@ def _trace(worker: Worker, context: Context) -> Worker:
 def _limit_first_token(worker: Worker, context: Context) -> Worker:
     own = context.own
     is_learned = isinstance(own, (*API_SETTINGS, VllmSettings)) and own.first_token_timeout_s is None
-    return FirstTokenLimit(worker, context.health) if is_learned else worker
+    return FirstTokenLimit(worker, context.health, is_learned=is_learned)
 
 
 def _watch(worker: Worker, context: Context) -> Worker:
