@@ -235,7 +235,7 @@ def build_pool(
     stacks = build_stacks(clients, settings, health or Health())
     return Pool(
         settings=settings,
-        members={worker.name: _member(worker, stacks[worker.name], settings) for worker in settings.workers},
+        members={worker.name: _member(worker, stacks, settings) for worker in settings.workers},
         clients=tuple(clients.values()),
         limiters={name: each.limiter for name, each in stacks.items()},
         health={name: each.health for name, each in stacks.items()},
@@ -268,8 +268,9 @@ def _constraint(settings: Settings, chosen: ConductorSettings) -> Constraint | N
     return "json_schema" if accepts_of(worker).json_schema else None
 
 
-def _member(worker: WorkerSettings, stack: Stack, settings: Settings) -> PoolMember:
+def _member(worker: WorkerSettings, stacks: Mapping[str, Stack], settings: Settings) -> PoolMember:
     line = [worker, *(settings.worker(name) for name in fallbacks_of(worker, settings))]
+    stack, asked = stacks[worker.name], [stacks[each.name] for each in line]
     return PoolMember(
         worker.name,
         stack.top,
@@ -279,6 +280,7 @@ def _member(worker: WorkerSettings, stack: Stack, settings: Settings) -> PoolMem
         worst_price=_worst([price_of(place) for each in line for place in places_of(each).values()]),
         max_output_tokens=worker.max_output_tokens,
         has_stand_in=len(line) > 1,
+        is_free=lambda: any(each.is_free for each in asked),
         continues=worker.on_broken_stream == "continue",
         tells_filters=frozenset(each.name for each in line if each.on_content_filter == "tell"),
         sees_images=worker.sees_images,

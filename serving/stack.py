@@ -37,6 +37,7 @@ from serving.settings.workers import (
     API_SETTINGS,
     ApiSettings,
     PythonSettings,
+    ScriptedSettings,
     VllmSettings,
     WorkerSettings,
     places_of,
@@ -82,14 +83,17 @@ class Stack:
     """The layer that knows how many calls are open and how many wait."""
     health: WorkerHealth
 
+    @property
+    def is_free(self) -> bool:
+        """Whether one more call would be sent at once to a worker that is well."""
+        return not (self.health.rest_s or self.limiter.is_full)
+
 
 def _bound(worker: Worker, context: Context) -> Worker:
     own = context.own
     if not isinstance(own, PythonSettings):
         return worker
-    if own.stall_timeout_s is not None or own.first_token_timeout_s is not None:
-        worker = Timed(worker, Patience(own.stall_timeout_s, own.first_token_timeout_s))
-    return Bounded(worker)
+    return Bounded(Timed(worker, Patience(own.stall_timeout_s, own.first_token_timeout_s)))
 
 
 def _trace(worker: Worker, context: Context) -> Worker:
@@ -106,8 +110,10 @@ def _trace(worker: Worker, context: Context) -> Worker:
 
 def _limit_first_token(worker: Worker, context: Context) -> Worker:
     own = context.own
+    if isinstance(own, ScriptedSettings):
+        return worker
     is_learned = isinstance(own, (*API_SETTINGS, VllmSettings)) and own.first_token_timeout_s is None
-    return FirstTokenLimit(worker, context.health) if is_learned else worker
+    return FirstTokenLimit(worker, context.health, is_learned=is_learned)
 
 
 def _watch(worker: Worker, context: Context) -> Worker:
@@ -186,7 +192,7 @@ def _fail_over(own: WorkerSettings, stacks: Mapping[str, Stack], settings: Setti
     model accepts, by its own rules.
     """
     chain = chain_of(own, settings)
-    if not chain:
+    if not chain and own.name not in _planners(settings):
         return stacks[own.name].top
     line = [own, *(settings.worker(each.worker) for each in chain)]
     blind = [each.name for each in line if not each.sees_images]
@@ -196,6 +202,14 @@ def _fail_over(own: WorkerSettings, stacks: Mapping[str, Stack], settings: Setti
     tops = [stacks[each.name].top for each in line]
     chosen = {each.worker: each.why for each in chain if each.why}
     return FailingOver(tops, blind, toolless, pdfless, telling, stacks, chosen)
+
+
+def _planners(settings: Settings) -> tuple[str, ...]:
+    """Whose calls may be left to a worker that answers without a plan."""
+    if settings.conductor is None:
+        return ()
+    leader = settings.worker(settings.conductor.worker)
+    return leader.name, *(each.worker for each in chain_of(leader, settings))
 
 
 def build_stacks(clients: Mapping[str, Worker], settings: Settings, health: Health) -> dict[str, Stack]:

@@ -122,6 +122,9 @@ class Call:
     """Where it has gone before, or goes at the same time; never sent."""
     first_token_s: float | None = field(default=None, compare=False)
     """How long its first token may take, where this is known; never sent."""
+    patience_s: float | None = field(default=None, compare=False)
+    """For how long its first token is waited for at most, whatever the model usually takes or may take by the settings:
+    another worker is free, and needs the rest of the caller's time. None: without end. Never sent."""
     permit: Permit = field(default=ANYTHING, compare=False)
     """Who may be asked, and what may become of the texts; never sent."""
     priority: Priority = field(default="interactive", compare=False)

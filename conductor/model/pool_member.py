@@ -1,6 +1,7 @@
 """A worker as the pool shows it."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
 from conductor.model.call import Sampling
 from conductor.model.operation import Operation
@@ -26,6 +27,8 @@ class PoolMember:
     """The longest answer, where the request names no smaller figure."""
     has_stand_in: bool = False
     """Whether somebody else answers where it fails."""
+    is_free: Callable[[], bool] = field(default=lambda: True, compare=False)
+    """Whether a call would be made at once now, by it or by somebody in its place, at one that is well."""
     continues: bool = False
     """Whether its answers, and those of who answers in its place, go on where a stream broke off (`Call.prefix`)."""
     tells_filters: frozenset[str] = frozenset()

@@ -6,6 +6,7 @@ It keeps nothing of its own between moves: what has happened is in the log, and 
 import asyncio
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 
 from conductor.errors import DeadlineExceeded, InvalidPlan, NoPlan, PodiumError, internal_error
 from conductor.model.call import Sampling
@@ -216,11 +217,12 @@ class RoundLoop:
         earlier = tuple(step.step for step in outcome.steps) if outcome and outcome.result else ()
         prompt = self._prompt(move, outcome)
         index = self._start_plan(move.source, move.round, conductor.member.name, prompt)
+        call = self._context.call(prompt, self._context.site(index, operation="plan"), Sampling())
         stream = PlanStream(
             conductor,
             list(self._context.pool.values()),
             self._record.task.max_steps,
-            self._context.call(prompt, self._context.site(index, operation="plan"), Sampling()),
+            replace(call, has_stand_in=self._can_do_without(conductor, move)),
             self._context.ledger,
             may_accept=move.round > 0,
             has_tools=bool(self._record.task.tools),
@@ -259,6 +261,15 @@ class RoundLoop:
         finally:
             if guess is not None:
                 await guess.close()
+
+    def _can_do_without(self, conductor: ConductorModel, move: WritePlan) -> bool:
+        """Whether there is an answer without this plan: the one before it, or that of a worker who is free to answer
+        alone. Then nobody need wait long for it.
+        """
+        task, alone = self._record.task, self._fallbacks[0]
+        if task.strict or task.plan_only:
+            return False
+        return move.round > 0 or (alone != conductor.member.name and self._context.pool[alone].is_free())
 
     def _prompt(self, move: WritePlan, outcome: PlanRecord | None) -> tuple[Message, ...]:
         """What the conductor is shown: the task; with a complaint, or with its plan and the outcome, where

@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Protocol
 
-from conductor.errors import ContentFiltered, WorkerError
+from conductor.errors import ContentFiltered, WorkerError, WorkerUnavailable
 from conductor.model.call import Call
 from conductor.model.failure import Attempt, Failure
 from conductor.model.reply import Reply
@@ -39,6 +39,9 @@ class FailingOver:
     One whose circuit is open, or that asked to be left alone, is asked after all others, which is on record;
     once its rest is over, one call tries whether it is well. So is one whose line is too long. A call whose turn
     comes once the circuit has opened is not made either, where another worker is ready.
+
+    A call whose caller has somebody else (`Call.has_stand_in`, as of the conductor's: a worker answers without a plan)
+    is made only to those that are well.
     """
 
     def __init__(
@@ -77,28 +80,37 @@ class FailingOver:
     async def open(self, call: Call) -> AsyncGenerator[Reply]:
         """See `Worker.open`; `worker` of the reply says who answers, `attempts` why it is not the first,
         `notes` how one was chosen that no settings name.
+
+        Raises:
+            WorkerUnavailable: also where nobody was asked, since all rest and the caller has somebody else.
         """
         if state := self._states.get(self.name):
             # Wherever it goes now: else a run that a fallback answers would be expected here to its end.
             state.limiter.arrive(call.site.run)
         async with AsyncExitStack() as opened:
-            line, failed = self._last_those_that_rest(self._line(call), call)
+            sort = self._only_those_that_are_well if call.has_stand_in else self._last_those_that_rest
+            line, failed = sort(self._line(call), call)
             passed = {each.worker for each in failed}
             first = call.site.attempt - len(failed)
             for number, worker in enumerate(line):  # which grows by those that are left alone meanwhile
                 began_s = time.monotonic()
                 others = line[number + 1 :]
-                has_stand_in = any(self._is_free(other) for other in others)
+                has_stand_in = call.has_stand_in or any(self._is_free(other) for other in others)
                 try:
                     site = replace(call.site, attempt=first + len(failed))
                     made = replace(call, site=site, has_stand_in=has_stand_in)
-                    asked = self._ask(worker, made, () if worker.name in passed else others)
+                    asked = self._ask(
+                        worker, made, () if worker.name in passed else others, may_leave=call.has_stand_in
+                    )
                     reply = await opened.enter_async_context(asked)
                     break
                 except LeftAlone as exc:
                     failed += exc.attempts
                     passed.add(worker.name)
-                    line.append(worker)
+                    if not call.has_stand_in:
+                        line.append(worker)
+                    elif number == len(line) - 1:
+                        raise _nobody(self.name, failed) from None
                     first -= 1  # it was not made
                 except WorkerError as exc:
                     took_s = time.monotonic() - began_s
@@ -125,6 +137,24 @@ class FailingOver:
         passed = [worker for worker in left if line.index(worker) < line.index(ready[0])]
         return [*ready, *left], [_left_alone(worker.name, why[worker.name]) for worker in passed]
 
+    def _only_those_that_are_well(self, line: list[Worker], call: Call) -> tuple[list[Worker], list[Attempt]]:
+        """Likewise without those that rest.
+
+        Raises:
+            WorkerUnavailable: that is all of them.
+        """
+        del call
+        rests = {worker.name: rest_s for worker in line if (rest_s := self._rest_s(worker))}
+        failed = [_left_alone(name, _resting(rest_s)) for name, rest_s in rests.items()]
+        ready = [worker for worker in line if worker.name not in rests]
+        if not ready:
+            raise _nobody(self.name, failed)
+        return ready, failed
+
+    def _rest_s(self, worker: Worker) -> float:
+        state = self._states.get(worker.name)
+        return state.health.rest_s if state else 0.0
+
     def _why_not(self, worker: Worker, call: Call) -> str:
         """Why it is better left alone; empty: it is not."""
         if not (state := self._states.get(worker.name)):
@@ -140,9 +170,11 @@ class FailingOver:
         return state is None or not (state.health.rest_s or state.limiter.is_full)
 
     @asynccontextmanager
-    async def _ask(self, worker: Worker, call: Call, others: Sequence[Worker]) -> AsyncGenerator[Reply]:
-        """Make the call once its turn has come; whether it is left to `others` is looked at again then. A probe is over
-        with it.
+    async def _ask(
+        self, worker: Worker, call: Call, others: Sequence[Worker], *, may_leave: bool
+    ) -> AsyncGenerator[Reply]:
+        """Make the call once its turn has come; whether it is left to `others`, or to whomever else its caller has, is
+        looked at again then. A probe is over with it.
         """
         if not (state := self._states.get(worker.name)):
             async with worker.open(call) as reply:
@@ -155,7 +187,8 @@ class FailingOver:
             nonlocal probes_until_s
             if probes_until_s:
                 return
-            if health.circuit == "open" and any(not self._why_not(other, call) for other in others):
+            is_left = may_leave or any(not self._why_not(other, call) for other in others)
+            if health.circuit == "open" and is_left:
                 took_s = time.monotonic() - began_s
                 attempt = _left_alone(worker.name, _resting(health.rest_s), took_s)
                 raise LeftAlone(attempt.message, worker=worker.name, attempts=(attempt,))
@@ -188,6 +221,10 @@ class FailingOver:
 
 def _resting(rest_s: float) -> str:
     return f"for {rest_s:.1f} s more: its newest calls failed, or it asked for a rest."
+
+
+def _nobody(name: str, failed: Sequence[Attempt]) -> WorkerUnavailable:
+    return WorkerUnavailable(failed[-1].message, worker=name, attempts=tuple(failed))
 
 
 def _left_alone(worker: str, why: str, took_s: float = 0.0) -> Attempt:

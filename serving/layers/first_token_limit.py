@@ -1,9 +1,10 @@
-"""How long a first token may take, learned from the worker's own.
+"""How long a first token may take: learned from the worker's own, and no more than a share of the caller's time.
 
 The time itself runs in the worker (`serving.workers.stall_timer`), which knows words from comments, pings
 and headers.
 """
 
+import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -21,29 +22,61 @@ START_S = 30.0
 slower for good comes back."""
 TIMES_P99 = 4.0
 LEAST_S = 10.0
+SHARE = 0.5
+"""Of the time until the deadline: the rest is for whoever answers in its place."""
+TELLING_TIMES_P99 = 2.0
+TELLING_LEAST_S = 3.0
 
 
 class FirstTokenLimit(Layer):
-    """`worker`, given up where its first token takes far longer than usual and another one is free to
-    answer in its place. Alone it is waited for.
+    """`worker`, given up where its first token takes far longer than usual, or half of the caller's time, and another
+    one is free to answer in its place. Alone it is waited for.
     """
 
-    def __init__(self, worker: Worker, health: WorkerHealth) -> None:
+    def __init__(self, worker: Worker, health: WorkerHealth, *, is_learned: bool = True) -> None:
+        """Knows the newest first tokens.
+
+        Args:
+            worker: who is called.
+            health: of its newest calls.
+            is_learned: whether what is usual holds; else the settings say how long, or nobody knows.
+        """
         super().__init__(worker)
-        self._health = health
+        self._health, self._is_learned = health, is_learned
 
     @asynccontextmanager
     async def open(self, call: Call) -> AsyncGenerator[Reply]:
         """See `Worker.open`."""
         if call.has_stand_in:
-            call = replace(call, first_token_s=usual_limit_s(self._health))
+            usual_s = usual_limit_s(self._health) if self._is_learned else None
+            call = replace(call, first_token_s=usual_s, patience_s=_patience_s(call))
         async with self._worker.open(call) as reply:
             yield reply
 
 
 def usual_limit_s(health: WorkerHealth) -> float:
     """Beyond it a first token is probably not coming."""
-    p99_s = health.first_token_s(0.99)
-    if p99_s is None or health.first_tokens < KNOWN_CALLS or health.circuit != "closed":
+    p99_s = _p99_s(health)
+    if p99_s is None or health.circuit != "closed":
         return START_S
     return max(LEAST_S, TIMES_P99 * p99_s)
+
+
+def telling_silence_s(health: WorkerHealth) -> float:
+    """A call that was given up sooner says nothing of the worker, whatever its caller's patience; a longer silence is
+    a failure. It is less than the limit, since nothing is cut by it.
+    """
+    p99_s = _p99_s(health)
+    telling_s = LEAST_S if p99_s is None else max(TELLING_LEAST_S, TELLING_TIMES_P99 * p99_s)
+    return min(telling_s, usual_limit_s(health))
+
+
+def _p99_s(health: WorkerHealth) -> float | None:
+    """None where too few first tokens are known."""
+    return health.first_token_s(0.99) if health.first_tokens >= KNOWN_CALLS else None
+
+
+def _patience_s(call: Call) -> float | None:
+    if call.deadline_at_s is None:
+        return None
+    return max(0.0, SHARE * (call.deadline_at_s - time.monotonic()))

@@ -81,6 +81,7 @@ class Retrying(Layer):
                 is_worth_it = self._may_help(exc) and wait_s < _patience_s(call)
                 if call.has_stand_in:
                     is_worth_it &= took_s + wait_s < QUICK_S and self._health.circuit == "closed"
+                    is_worth_it &= not (isinstance(exc, WorkerUnavailable) and exc.only_late)
                 if number == self._attempts or not is_worth_it or not self._can_afford():
                     exc.attempts = (*failed, *exc.attempts)
                     raise

@@ -1,8 +1,11 @@
 """How each call ended, for the worker's health."""
 
+import asyncio
 import time
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager, nullcontext
+from dataclasses import replace
+from math import inf
 
 from conductor.errors import (
     ContextOverflow,
@@ -16,6 +19,7 @@ from conductor.model.call import Call
 from conductor.model.reply import Reply
 from conductor.model.worker import Worker
 from serving.health import WorkerHealth
+from serving.layers.first_token_limit import telling_silence_s
 from serving.layers.layer import Layer
 
 BUSY_REST_S = 1.0
@@ -25,7 +29,11 @@ REFUSED_REST_S = 60.0
 
 
 class Watched(Layer):
-    """`worker`, whose successes, failures and times to the first token are counted in `health`."""
+    """`worker`, whose successes, failures and times to the first token are counted in `health`.
+
+    A call whose caller has gone, or was out of time, before a word came is a failure where the silence was longer
+    than the worker's usual and nobody else was answered meanwhile.
+    """
 
     def __init__(self, worker: Worker, health: WorkerHealth) -> None:
         super().__init__(worker)
@@ -35,18 +43,53 @@ class Watched(Layer):
     async def open(self, call: Call) -> AsyncGenerator[Reply]:
         """See `Worker.open`."""
         began_s, reply, failed = time.monotonic(), None, False
+        silence = _Silence(call)
         try:
-            async with self._worker.open(call) as reply:
+            async with self._worker.open(silence.call) as reply:
                 self._health.speak(time.monotonic() - began_s)
                 yield reply
         except WorkerError as exc:
-            failed = _blames_worker(exc) and not (_is_only_late(exc) and self._health.spoke_at_s > began_s)
+            is_late = _is_only_late(exc)
+            failed = _blames_worker(exc) and not (is_late and not self._is_telling(began_s, began_s))
             if failed:
                 self._health.fail(_rest_s(exc))
+            raise
+        except asyncio.CancelledError:
+            if reply is None and self._is_telling(began_s, silence.since_s):
+                self._health.fail()
             raise
         finally:
             if not failed and reply is not None and reply.finish is not None:
                 self._health.succeed()
+
+    def _is_telling(self, began_s: float, since_s: float) -> bool:
+        """Whether silence since then says that the worker is not well, at a call that was sent at `began_s`."""
+        is_long = time.monotonic() - since_s > telling_silence_s(self._health)
+        return is_long and self._health.spoke_at_s <= began_s
+
+
+class _Silence:
+    """Since when a call has been at a worker that says nothing."""
+
+    def __init__(self, call: Call) -> None:
+        self._on_queued, self._on_wait = call.on_queued, call.on_wait
+        self.call = replace(call, on_queued=self._excuse, on_wait=self._wait)
+        """As it is to be sent."""
+        self.since_s = inf if call.priority == "batch" else time.monotonic()
+        """By `time.monotonic`; `inf`: it is not there, lets all others go first, or its replica is being started."""
+
+    def _excuse(self, why: str) -> None:
+        self.since_s = inf
+        if self._on_queued:
+            self._on_queued(why)
+
+    @contextmanager
+    def _wait(self) -> Generator[None]:
+        """It waits for a place at one of several deployments."""
+        since_s, self.since_s = self.since_s, inf
+        with self._on_wait() if self._on_wait else nullcontext():
+            yield
+        self.since_s = inf if since_s == inf else time.monotonic()
 
 
 def _rest_s(error: WorkerError) -> float:

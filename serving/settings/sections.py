@@ -56,7 +56,8 @@ class ConductorSettings(Frozen):
     subtask_chars: int = Field(default=SUBTASK_CHARS, ge=20)
     """The longest subtask that the grammar allows, in characters."""
     fallback: str | None = None
-    """The worker that answers alone when no plan can be made. null: the first of the pool."""
+    """The worker that answers alone when no plan can be made; while it is free, the conductor is not waited for for long,
+    and not asked while its circuit is open. null: the first of the pool."""
     shuffle: bool = False
     """Show the pool in a new order and numbering at every request."""
     thought: bool | None = None

@@ -167,7 +167,8 @@ class VllmSettings(_WorkerBase):
     """How long the first token may take, the engine's queue included; while no replica is up and one is being started
     the time does not count. null: as `stall_timeout_s` says where it is set, else 300 s (`batch`: 600 s); but where a
     fallback is free to answer and the priority is not `batch`, four times the p99 of its newest calls, 10 s at
-    least, and 30 s until 20 calls are known or while its calls fail."""
+    least, and 30 s until 20 calls are known or while its calls fail. Always at most half of the request's time that is
+    left while another one is free."""
     stand_in: StandInSettings | None = None
     """Serve a scripted engine in vLLM's place: scaling and routing can then be tried without a model."""
 
@@ -243,7 +244,8 @@ class _ApiSettings(Access, _WorkerBase):
     first_token_timeout_s: float | None = Field(default=None, gt=0)
     """How long the first word may take, counted likewise. null: as `stall_timeout_s` says; but where a fallback
     or another deployment is free to answer and the model does not think at the call's effort, four times the
-    p99 of its newest calls, 10 s at least, and 30 s until 20 calls are known or while its calls fail."""
+    p99 of its newest calls, 10 s at least, and 30 s until 20 calls are known or while its calls fail. Always at
+    most half of the request's time that is left while another one is free."""
     connect_timeout_s: float = Field(default=5.0, gt=0)
     """How long opening a connection may take, and looking up its name."""
     extra_body: dict[str, Any] = Field(default_factory=dict)
@@ -337,7 +339,8 @@ class PythonSettings(_WorkerBase):
     stall_timeout_s: float | None = Field(default=None, gt=0)
     """No word for so long is a failure, and its call is closed. null: it is waited for, however long it takes."""
     first_token_timeout_s: float | None = Field(default=None, gt=0)
-    """How long the first word may take. null: as `stall_timeout_s` says."""
+    """How long the first word may take. null: as `stall_timeout_s` says. Always at most half of the request's time that is
+    left while another one is free."""
 
 
 WorkerSettings = Annotated[

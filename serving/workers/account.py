@@ -13,7 +13,7 @@ from serving.settings.accepts import Accepts
 from serving.settings.access import Access
 from serving.workers.http_errors import ErrorMapper
 from serving.workers.own_turns import Origin
-from serving.workers.stall_timer import StallTimer
+from serving.workers.stall_timer import StallTimer, shorter
 
 NO_KEY = "none"
 """In place of a key, for servers that want none and for clouds that are asked in another way."""
@@ -86,6 +86,7 @@ class Account:
         thinks = self.accepts.thinks(call.sampling.effort)
         silence_s = self.stall_timeout_s or (THINKING_STALL_S if thinks else STALL_S)
         usual_s = None if thinks or self.first_token_timeout_s else call.first_token_s
+        usual_s = shorter(usual_s, call.patience_s)
         return StallTimer(silence_s, faults.stall, self.first_token_timeout_s, usual_s)
 
     def faults(self, provider: str, key_env: str, url: httpx2.URL) -> ErrorMapper:

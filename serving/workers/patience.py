@@ -5,7 +5,7 @@ from math import inf
 
 from conductor.errors import WorkerUnavailable
 from conductor.model.call import Call
-from serving.workers.stall_timer import StallTimer
+from serving.workers.stall_timer import StallTimer, shorter
 
 STALL_S = 120.0
 """An engine shows what it thinks, so this is between two tokens: a step beside the longest prompts, or a turn that was
@@ -33,12 +33,18 @@ class Patience:
         silence_s = self.stall_timeout_s or (BATCH_S if yields else STALL_S)
         usual_s = None if yields or self.first_token_timeout_s else call.first_token_s
         return StallTimer(
-            silence_s, lambda _: silent("its engine"), self.first_token_timeout_s or first_s, usual_s
+            silence_s,
+            lambda _: silent("its engine"),
+            self.first_token_timeout_s or first_s,
+            shorter(usual_s, call.patience_s),
         )
 
-    def with_anyone(self, name: str) -> StallTimer:
-        """Likewise for `name`, of which nothing is known but what is set: without that it is waited for."""
-        return StallTimer(self.stall_timeout_s or inf, lambda _: silent(name), self.first_token_timeout_s)
+    def with_anyone(self, name: str, call: Call) -> StallTimer:
+        """Likewise for `name`, of which nothing is known but what is set: without that it is waited for, unless `call`
+        has somewhere else to go.
+        """
+        silence_s = self.stall_timeout_s or inf
+        return StallTimer(silence_s, lambda _: silent(name), self.first_token_timeout_s, call.patience_s)
 
 
 USUAL = Patience()

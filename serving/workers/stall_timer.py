@@ -18,6 +18,11 @@ GOODBYE_S = 10.0
 T = TypeVar("T")
 
 
+def shorter(one_s: float | None, other_s: float | None) -> float | None:
+    """The shorter of two limits; None: there is none."""
+    return min((each for each in (one_s, other_s) if each is not None), default=None)
+
+
 class StallTimer:
     """Waits for a server's events, until it was waited `limit_s` without a word. A slow reader's time does
     not count.

@@ -1,4 +1,4 @@
-"""An end for the silence of workers of one's own, where the settings set one."""
+"""An end for the silence of workers of one's own, where the settings set one or another worker is free."""
 
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
@@ -30,7 +30,7 @@ class Timed:
         Raises:
             WorkerUnavailable: also where it was silent for too long; its call is closed then.
         """
-        timer = self._patience.with_anyone(self.name)
+        timer = self._patience.with_anyone(self.name, call)
         async with AsyncExitStack() as opened:
             reply = await timer.wait(opened.enter_async_context(self._worker.open(call)))
             timer.hear()

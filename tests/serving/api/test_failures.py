@@ -1,9 +1,12 @@
 """When workers or the conductor fail: before the first byte, after it, and not so that the caller notices."""
 
+import time
+
 import openai
 import pytest
 
-from tests.serving.api.served import ASK, PRICE, plan, said, scripted, served, step, team
+from tests.serving.api.served import ASK, PRICE, Json, plan, said, scripted, served, step, team
+from tests.wires.faults import Fault, faulty
 
 BROKEN = scripted("a", {"error": "refused"})
 HALF = scripted("a", {"text": "one two three four", "fail_after_tokens": 2})
@@ -203,6 +206,36 @@ async def test_a_conductor_that_fails_yields_one_workers_answer(reply):
         body = await api.ok()
     assert "the conductor failed" in body["podium"]["fallback"]
     assert body["choices"][0]["message"]["content"] == "A reason: scattering."
+
+
+def led_by(url: str) -> Json:
+    leader = {"name": "leader", "kind": "openai", "model": "m", "base_url": f"{url}/v1", "in_pool": False}
+    leads = team(conductor={"worker": "leader", "fallback": "c"}, limits={"first_byte_s": 30})
+    return leads | {"workers": [leader, *leads["workers"][1:]]}
+
+
+async def test_a_silent_conductor_leaves_half_of_the_time_to_the_worker_that_answers_alone():
+    async with faulty(Fault()) as upstream, served(led_by(upstream.url)) as api:
+        body = await api.ok({"podium": {"deadline_s": 3}})
+        assert body["choices"][0]["message"]["content"] == "c says so."
+        assert upstream.requests == 1, "it is not asked again"
+
+
+async def test_a_conductor_whose_circuit_is_open_is_not_asked_while_a_worker_is_free_to_answer_alone():
+    async with faulty(Fault(b"", closes=True)) as upstream, served(led_by(upstream.url)) as api:
+        health = api.service.pool.health["leader"]
+        for _ in range(3):
+            health.fail()
+        body = await api.ok()
+        assert (body["choices"][0]["message"]["content"], upstream.requests) == ("c says so.", 0)
+        assert "left alone" in body["podium"]["fallback"]
+        health.rests_until_s = 0.0
+        await api.ok()
+        assert upstream.requests == 1, "one request finds out whether it is well"
+        health.rests_until_s = time.monotonic() + 60
+        api.service.pool.health["c"].rests_until_s = time.monotonic() + 60
+        await api.ok()
+        assert upstream.requests > 1, "nobody else is free: it is asked all the same"
 
 
 async def test_a_worker_without_a_word_is_an_error_not_an_empty_answer():

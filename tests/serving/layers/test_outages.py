@@ -3,7 +3,9 @@
 import asyncio
 import math
 import re
-from contextlib import AsyncExitStack
+import time
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +19,13 @@ from serving.health import FAILURES_BEFORE_REST, PROBE_S, WINDOW, Health, Worker
 from serving.layers import first_token_limit
 from serving.layers.balancing import Balancing, Deployment
 from serving.layers.failing_over import FailingOver
-from serving.layers.first_token_limit import KNOWN_CALLS, LEAST_S, START_S, usual_limit_s
+from serving.layers.first_token_limit import (
+    KNOWN_CALLS,
+    LEAST_S,
+    START_S,
+    FirstTokenLimit,
+    usual_limit_s,
+)
 from serving.layers.limited import Limited
 from serving.layers.retry_budget import RESERVE, RetryBudget
 from serving.layers.seam import MARK
@@ -25,7 +33,9 @@ from serving.layers.watched import Watched
 from serving.pool import Pool, build_pool
 from serving.settings.settings import Settings, parse
 from serving.stack import Context, Stack, lost_at_once
+from serving.workers.patience import Patience
 from serving.workers.scripted import ScriptedReply, ScriptedWorker
+from serving.workers.timed import Timed
 from tests.serving.states import until
 from tests.wires.faults import COMMENTS, SILENT, Fault, faulty
 from tests.wires.openai import OpenAIWire
@@ -81,6 +91,113 @@ async def test_a_silent_worker_is_asked_once_where_another_is_free(fault: Fault)
         "neither comments nor headers are words, nor is it retried"
     )
     assert [attempt.error for attempt in reply.attempts] == ["WorkerUnavailable"]
+
+
+def due(within_s: float, text: str = "hi") -> Call:
+    return Call((Message.of("user", text),), deadline_at_s=time.monotonic() + within_s)
+
+
+async def ask_until(of: Pool, within_s: float) -> str:
+    """The answer within the caller's time, which ends as a run's does."""
+    async with asyncio.timeout(within_s):
+        return (await ask(of, call=due(within_s)))[0]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"first_token_timeout_s": 60},
+        {"deployments": [{"name": "one"}, {"name": "two"}]},
+        {"effort": "high"},
+    ],
+    ids=["learned", "set", "deployments", "thinks"],
+)
+async def test_a_silent_worker_leaves_a_share_of_the_callers_time_to_whoever_is_free(
+    settings: dict[str, Any],
+):
+    async with faulty(Fault()) as upstream:
+        own = pool(api(upstream.url, **settings, fallbacks=["b"]), INSTEAD)
+        assert await ask_until(own, 2.0) == "Instead."
+        await own.aclose()
+
+
+class Silent:
+    """A worker of one's own that never says anything."""
+
+    name = "a"
+
+    @asynccontextmanager
+    async def open(self, call: Call) -> AsyncGenerator[Reply]:
+        del call
+        await asyncio.Event().wait()
+        raise AssertionError
+        yield
+
+
+async def test_so_does_a_silent_worker_of_ones_own():
+    worker = Timed(Silent(), Patience())
+    a = FirstTokenLimit(worker, WorkerHealth(), is_learned=False)
+    line = FailingOver([a, ScriptedWorker("b", ["Instead."])])
+    async with asyncio.timeout(1.0), line.open(due(1.0)) as reply:
+        assert "".join([delta.text async for delta in reply]) == "Instead."
+
+
+@pytest.mark.parametrize("ends", ["at their deadline", "with their client"])
+async def test_calls_that_end_in_long_silence_open_the_circuit(ends: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(first_token_limit, "LEAST_S", 0.1)
+    async with faulty(Fault()) as upstream:
+        own = pool(api(upstream.url, retry=ONCE, fallbacks=["b"]), INSTEAD)
+        for _ in range(FAILURES_BEFORE_REST):
+            if ends == "at their deadline":
+                assert await ask_until(own, 0.6) == "Instead."
+            else:
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(ask(own), 0.3)
+        assert own.health["a"].circuit == "open"
+        assert (await ask(own))[0] == "Instead."
+        own.health["a"].rests_until_s = 0.0
+        if ends == "at their deadline":
+            assert await ask_until(own, 0.6) == "Instead."
+        else:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(ask(own), 0.3)
+        assert own.health["a"].circuit == "open", "so does a probe"
+        await own.aclose()
+
+
+@pytest.mark.parametrize("why", ["it was early", "others were answered", "an engine was being started"])
+async def test_clients_that_leave_a_worker_that_is_well_do_not_open_its_circuit(
+    why: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(first_token_limit, "LEAST_S", 10.0 if why == "it was early" else 0.02)
+    health, begun = WorkerHealth(), asyncio.Event()
+
+    class Starting(Silent):
+        @asynccontextmanager
+        async def open(self, call: Call) -> AsyncGenerator[Reply]:
+            if why == "an engine was being started" and call.on_queued:
+                call.on_queued("the first replica is being started")
+            begun.set()
+            async with super().open(call) as reply:
+                yield reply
+
+    worker = Watched(Starting(), health)
+    for _ in range(FAILURES_BEFORE_REST):
+        begun.clear()
+        asking = asyncio.create_task(anext(aiter_of(worker)))
+        await begun.wait()
+        await asyncio.sleep(0.05)
+        if why == "others were answered":
+            health.speak(0.01)
+        asking.cancel()
+        await asyncio.wait([asking])
+    assert (health.circuit, health.failures) == ("closed", 0)
+
+
+async def aiter_of(worker: Watched) -> AsyncGenerator[Reply]:
+    async with worker.open(CALL) as reply:
+        yield reply
 
 
 async def test_the_limit_is_for_the_first_token_alone():
