@@ -192,6 +192,8 @@ class WorkerRefused(WorkerError):
 
     every_call: bool = False
     """Whether any other call would be refused too, as with a bad key; else something in this one was."""
+    in_doubt: bool = False
+    """Whether `every_call` is a guess: a firewall may have said it, of one prompt."""
 
 
 class ContentFiltered(WorkerRefused):

@@ -13,6 +13,8 @@ from math import ceil, inf
 from typing import Literal, NamedTuple
 from weakref import WeakValueDictionary
 
+from serving.witnesses import Witnesses
+
 FAILURES_BEFORE_REST = 3
 FIRST_REST_S = 5.0
 MOST_REST_S = 60.0
@@ -26,6 +28,8 @@ RECENT_S = 10.0
 Circuit = Literal["closed", "half_open", "open"]
 """`open`: its newest calls failed, and it is left alone where another can be asked; `half_open`: the next call
 finds out whether it is well again."""
+FAILED = "failed"
+"""What witnesses are told of a worker that is down or silent, until it answers."""
 WINDOW = 200
 """Shares and quantiles are of so many of the newest calls."""
 
@@ -82,6 +86,8 @@ class WorkerHealth:
     """Of the circuit, by calls of this replica."""
     elsewhere: Sequence[Opening] = ()
     """What other replicas have open of it now."""
+    witnesses: Witnesses = field(default_factory=Witnesses)
+    """Of its failures, busy times and refusals."""
     _rests: int = 0
     """In a row, that failures have begun."""
     _probes_until_s: float = 0.0
@@ -100,11 +106,13 @@ class WorkerHealth:
             self.rests_until_s = 0.0
         self.failures_in_a_row, self.opening = 0, None
         self._rests, self._probes_until_s = 0, 0.0
+        self.witnesses.forget(FAILED)
         self.succeeded_at_s = time.monotonic()
         self._outcomes.append(True)
 
-    def fail(self, rest_s: float = 0.0) -> None:
-        """Count a call that the worker failed; by what it said it is better left alone for `rest_s`.
+    def fail(self, rest_s: float = 0.0, *, for_all: bool = True) -> None:
+        """Count a call that the worker failed; by what it said it is better left alone for `rest_s`. It opens the circuit
+        where that is so `for_all` keys (`Witnesses`).
 
         One that was under way when the circuit opened says nothing new, and makes no rest longer: else many that end
         together would look like as many failed probes.
@@ -115,7 +123,7 @@ class WorkerHealth:
         self.failures_in_a_row += 1
         self._outcomes.append(False)
         rest_s = min(rest_s, MOST_ASKED_REST_S)
-        opens = self.failures_in_a_row >= FAILURES_BEFORE_REST
+        opens = self.failures_in_a_row >= FAILURES_BEFORE_REST and for_all
         if is_news and (opens or self.is_open_elsewhere):
             rest_s = max(rest_s, min(MOST_REST_S, FIRST_REST_S * 2.0 ** min(self._rests, 8)))
             self._rests += 1
@@ -127,7 +135,7 @@ class WorkerHealth:
     @property
     def circuit(self) -> Circuit:
         """Whether calls are sent to it where another worker can be asked."""
-        if self.failures_in_a_row < FAILURES_BEFORE_REST and not self.is_open_elsewhere:
+        if self.opening is None and not self.is_open_elsewhere:
             return "closed"
         return "open" if self.rest_s else "half_open"
 

@@ -18,6 +18,7 @@ from conductor.model.reply import Reply
 from conductor.model.worker import Worker
 from serving.layers.layer import Layer
 from serving.layers.limited import Limited
+from serving.witnesses import Witnesses, witness_of
 
 CUT = 0.8
 LATE = 2.0
@@ -98,6 +99,8 @@ class Adaptive(Limited):
     def __init__(self, worker: Worker, slots: int, max_wait_s: float = inf) -> None:
         super().__init__(Measured(worker, self), slots, max_wait_s)
         self.learned = Slots(slots)
+        self.witnesses = Witnesses()
+        """Of busy times."""
 
 
 class Measured(Layer):
@@ -112,14 +115,16 @@ class Measured(Layer):
         """See `Worker.open`."""
         sent_s, limiter = time.monotonic(), self._limiter
         is_full = limiter.is_full or limiter.queued > 0
+        limiter.witnesses.traffic.note(call.payer)
         try:
             async with self._worker.open(call) as reply:
                 limiter.learned.speak(sent_s, time.monotonic() - sent_s, is_full=is_full)
                 self._resize()
                 yield reply
         except WorkerBusy:
-            limiter.learned.refuse(sent_s)
-            self._resize()
+            if limiter.witnesses.tell("busy", witness_of(call)):
+                limiter.learned.refuse(sent_s)
+                self._resize()
             raise
 
     def _resize(self) -> None:

@@ -18,9 +18,10 @@ from conductor.errors import (
 from conductor.model.call import Call
 from conductor.model.reply import Reply
 from conductor.model.worker import Worker
-from serving.health import WorkerHealth
+from serving.health import FAILED, WorkerHealth
 from serving.layers.first_token_limit import telling_silence_s
 from serving.layers.layer import Layer
+from serving.witnesses import witness_of
 
 BUSY_REST_S = 1.0
 """Where it does not say for how long it is busy."""
@@ -44,6 +45,7 @@ class Watched(Layer):
         """See `Worker.open`."""
         began_s, reply, failed = time.monotonic(), None, False
         silence = _Silence(call)
+        self._health.witnesses.traffic.note(call.payer)
         try:
             async with self._worker.open(silence.call) as reply:
                 self._health.speak(time.monotonic() - began_s)
@@ -52,15 +54,24 @@ class Watched(Layer):
             is_late = _is_only_late(exc)
             failed = _blames_worker(exc) and not (is_late and not self._is_telling(began_s, began_s))
             if failed:
-                self._health.fail(_rest_s(exc))
+                self._fail(call, exc)
             raise
         except asyncio.CancelledError:
             if reply is None and self._is_telling(began_s, silence.since_s):
-                self._health.fail()
+                self._fail(call)
             raise
         finally:
             if not failed and reply is not None and reply.finish is not None:
                 self._health.succeed()
+
+    def _fail(self, call: Call, error: WorkerError | None = None) -> None:
+        """Count a failure, or a silence without an error. What it means for all keys is decided by all who met with it."""
+        refused = isinstance(error, WorkerRefused)
+        in_doubt = isinstance(error, WorkerRefused) and error.in_doubt
+        what = type(error).__name__ if isinstance(error, WorkerBusy | WorkerRefused) else FAILED
+        for_all = self._health.witnesses.tell(what, witness_of(call), is_clear=not in_doubt)
+        for_all |= refused and not in_doubt
+        self._health.fail(_rest_s(error) if error and for_all else 0.0, for_all=for_all)
 
     def _is_telling(self, began_s: float, since_s: float) -> bool:
         """Whether silence since then says that the worker is not well, at a call that was sent at `began_s`."""

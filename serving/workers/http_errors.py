@@ -209,7 +209,9 @@ class ErrorMapper:
             return ContentFiltered(message, worker=self.worker, detail=said)
         advice = self._advice(status, meaning)
         if advice is not None:
-            return self._config_error(f"{advice} {said}")
+            refused = self._config_error(f"{advice} {said}")
+            refused.in_doubt = status == 403 and meaning is None
+            return refused
         return WorkerRefused(
             f"{self.worker} refused the call: change what is asked, or ask another worker.",
             worker=self.worker,

@@ -63,6 +63,8 @@ class Case:
         seen = self._outcome(position, stream=stream)
         if not self.burst:
             return seen
+        if position == "conductor":  # it is left alone for a while, and a worker is free to answer
+            return f"{self.burst} times {seen}, then {INSTEAD}"
         after = replace(self, code="", burst=0)
         return f"{self.burst} times {seen}, then {after.outcome(position, stream=stream)}"
 

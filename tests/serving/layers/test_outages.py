@@ -33,6 +33,7 @@ from serving.layers.watched import Watched
 from serving.pool import Pool, build_pool
 from serving.settings.settings import Settings, parse
 from serving.stack import Context, Stack, lost_at_once
+from serving.witnesses import OFTEN
 from serving.workers.patience import Patience
 from serving.workers.scripted import ScriptedReply, ScriptedWorker
 from serving.workers.timed import Timed
@@ -511,6 +512,68 @@ async def test_what_one_client_sent_closes_a_worker_to_nobody(error: type[Worker
             assert (type(caught.value), len(upstream.requests)) == (error, n), "it is not tried again"
         assert (own.health["a"].circuit, own.health["a"].rest_s) == ("closed", 0)
         assert own.limiters["a"].n_slots == 64
+        await own.aclose()
+
+
+TO_ONE_PROMPT = {
+    "a firewall's 403": Answer(status=403, error="<html><h1>403 Forbidden</h1></html>"),
+    "a long Retry-After": Answer(status=429, headers={"retry-after": "250"}),
+    "a 500": Answer(status=500),
+}
+"""What a poisoned prompt may be answered; others are answered well."""
+
+
+def of_key(key: str, text: str = "hi") -> Call:
+    return Call((Message.of("user", text),), payer=key)
+
+
+@pytest.mark.parametrize("answer", TO_ONE_PROMPT.values(), ids=TO_ONE_PROMPT.keys())
+async def test_what_one_keys_prompts_bring_about_closes_a_worker_to_no_other_key(answer: Answer):
+    async with serving(OpenAIWire()) as upstream:
+        upstream.respond = lambda request: answer if "poison" in str(request.body) else Answer(text="Well.")
+        settings = api(
+            upstream.url, retry=QUICK, fallbacks=["b"], adaptive_concurrency=True, max_concurrency=64
+        )
+        own = pool(settings, INSTEAD)
+        assert (await ask(own, call=of_key("other")))[0] == "Well."
+        for n in range(10):
+            assert (await ask(own, call=of_key("poisoner", f"poison {n}")))[0] == "Instead."
+        assert (own.health["a"].circuit, own.health["a"].rest_s) == ("closed", 0.0)
+        assert own.limiters["a"].n_slots == 64
+        assert (await ask(own, call=of_key("other")))[0] == "Well."
+        upstream.respond = lambda _: answer
+        for n in range(FAILURES_BEFORE_REST):
+            assert (await ask(own, call=of_key("poisoner", f"poison {n}")))[0] == "Instead."
+            assert (await ask(own, call=of_key("other")))[0] == "Instead."
+        assert own.health["a"].rest_s, "another key was told the same"
+        await own.aclose()
+
+
+@pytest.mark.parametrize("answer", TO_ONE_PROMPT.values(), ids=TO_ONE_PROMPT.keys())
+async def test_where_one_key_alone_calls_two_prompts_are_enough(answer: Answer):
+    async with serving(OpenAIWire()) as upstream:
+        upstream.respond = lambda _: answer
+        own = pool(api(upstream.url, retry=ONCE, fallbacks=["b"]), INSTEAD)
+        for _ in range(FAILURES_BEFORE_REST):
+            await ask(own, call=of_key("only"))
+        assert not own.health["a"].rest_s, "one prompt may be to blame"
+        await ask(own, call=of_key("only", "something else"))
+        assert own.health["a"].rest_s
+        await own.aclose()
+
+
+async def test_one_prompt_of_one_key_that_fails_again_and_again_is_enough_where_nobody_else_calls():
+    own = pool(DOWN | {"fallbacks": ["b"], "retry": ONCE}, INSTEAD)
+    for _ in range(100):
+        await ask(own, call=of_key("only"))
+    assert len(script(own, "a").calls) == OFTEN
+
+
+async def test_a_key_that_the_provider_does_not_know_closes_a_worker_at_the_first_call():
+    async with serving(OpenAIWire(), Answer(status=401, error="Incorrect API key provided.")) as upstream:
+        own = pool(api(upstream.url, fallbacks=["b"]), INSTEAD)
+        await ask(own, call=of_key("one"))
+        assert own.health["a"].rest_s
         await own.aclose()
 
 

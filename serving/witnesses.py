@@ -1,0 +1,95 @@
+"""Whether what goes wrong at a worker goes wrong for everybody, or for one key's prompts.
+
+What closes a worker to all keys needs more than one witness: two keys; where one key alone calls, two of its prompts.
+Where keys are off there is nobody to protect, and one is enough.
+"""
+
+import time
+from collections import Counter
+from typing import NamedTuple, TypeVar
+
+from conductor.model.call import Call
+
+TRAFFIC_S = 10.0
+"""A key that has called within this time is one of those that call."""
+MEMORY_S = 120.0
+"""So long what somebody was told is evidence."""
+MOST = 100
+"""Of keys, and of witnesses, that are kept: more say nothing new."""
+OFTEN = 6
+"""So often one prompt is evidence too, where its key alone calls."""
+
+T = TypeVar("T")
+
+
+class Witness(NamedTuple):
+    """Who was told something."""
+
+    key: str
+    """Empty: keys are off."""
+    prompt: int
+    """A hash of it."""
+
+
+def witness_of(call: Call) -> Witness:
+    """Who makes `call`."""
+    return Witness(call.payer, hash(tuple(message.text for message in call.messages)))
+
+
+class Traffic:
+    """The keys that call a worker now."""
+
+    def __init__(self) -> None:
+        self._called_at_s: dict[str, float] = {}
+        """By `time.monotonic`, the newest last."""
+
+    def note(self, key: str) -> None:
+        """It makes a call."""
+        _note(self._called_at_s, key, TRAFFIC_S)
+
+    def has_others(self, key: str) -> bool:
+        """Whether another one calls too."""
+        now_s = time.monotonic()
+        return any(now_s - at_s <= TRAFFIC_S for each, at_s in self._called_at_s.items() if each != key)
+
+
+class Witnesses:
+    """What calls to one worker were told lately. One event loop uses it."""
+
+    def __init__(self) -> None:
+        self.traffic = Traffic()
+        self._told: dict[str, dict[Witness, float]] = {}
+        """Of what was told: by whom, when; the newest last."""
+        self._times = Counter[str]()
+
+    def tell(self, what: str, witness: Witness, *, is_clear: bool = True) -> bool:
+        """`witness` was told `what`, or met with it.
+
+        Args:
+            what: such as the type of an error.
+            witness: who.
+            is_clear: whether one is enough where keys are off.
+
+        Returns:
+            Whether it is probably so for everybody.
+        """
+        told = self._told.setdefault(what, {})
+        _note(told, witness, MEMORY_S)
+        self._times[what] += 1
+        if (is_clear and not witness.key) or len({each.key for each in told}) > 1:
+            return True
+        is_alone = not self.traffic.has_others(witness.key)
+        return is_alone and (len(told) > 1 or self._times[what] >= OFTEN)
+
+    def forget(self, what: str) -> None:
+        """It is so no longer."""
+        self._told.pop(what, None)
+        self._times.pop(what, None)
+
+
+def _note(times: dict[T, float], who: T, kept_s: float) -> None:
+    now_s = time.monotonic()
+    times.pop(who, None)
+    times[who] = now_s
+    while len(times) > MOST or now_s - times[next(iter(times))] > kept_s:
+        del times[next(iter(times))]
