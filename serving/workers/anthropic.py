@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 import anthropic
+import httpx2
 from anthropic.lib.bedrock import AsyncAnthropicBedrock
 from anthropic.lib.vertex import AsyncAnthropicVertex
 from anthropic.types import RawMessageStreamEvent
@@ -34,8 +35,9 @@ from serving.workers.anthropic_thinking import thinking_for
 from serving.workers.anthropic_tools import TurnCollector, tools_json, turns_json
 from serving.workers.anthropic_usage import usage_of
 from serving.workers.clouds import credential_errors, google_credentials
+from serving.workers.event_stream import WholeEvents
 from serving.workers.http_errors import ErrorMapper, error_text
-from serving.workers.http_guard import bound_response
+from serving.workers.http_guard import AS_IT_IS, bound_response
 from serving.workers.images import split_data_url
 from serving.workers.output_limit import within_limit
 from serving.workers.pictures import check_pictures
@@ -44,6 +46,8 @@ from serving.workers.usage import UsageCheck
 from serving.workers.wire_tools import WireTools
 
 DEFAULT_MAX_TOKENS = 4096
+MOST_VALUES = 1000
+"""Of JSON in an event: what is long in it is one string."""
 FINISH = {
     "end_turn": FinishReason.STOP,
     "stop_sequence": FinishReason.STOP,
@@ -248,12 +252,13 @@ Client = anthropic.AsyncAnthropic | AsyncAnthropicBedrock | AsyncAnthropicVertex
 def _client(account: Account) -> Client:
     """The SDK's client for where the model is reached."""
     access = account.access
+    hooks = [bound_response] if access.service == "bedrock" else [bound_response, _pass_whole_events]
     http = guard(
         anthropic.DefaultAsyncHttpxClient(
-            timeout=account.timeout, event_hooks={"response": [bound_response]}
+            timeout=account.timeout, headers=AS_IT_IS, event_hooks={"response": hooks}
         ),
         account.reach,
-    )
+    )  # AWS has a stream of frames, which its library bounds
     # Our span around the call is the one; the SDK would add a second.
     shared: dict[str, Any] = {
         "base_url": account.base_url,
@@ -276,6 +281,12 @@ def _client(account: Account) -> Client:
             )
         case _:
             return anthropic.AsyncAnthropic(api_key=account.api_key, **shared)
+
+
+async def _pass_whole_events(response: httpx2.Response) -> None:
+    """A response hook, for an answer whatever type it says that it is."""
+    if response.is_success and isinstance(response.stream, httpx2.AsyncByteStream):
+        response.stream = WholeEvents(response.stream, MOST_VALUES)
 
 
 def fault(faults: ErrorMapper, exc: anthropic.AnthropicError) -> WorkerError:

@@ -38,7 +38,7 @@ from serving.workers.gemini_thinking import thinking_for
 from serving.workers.gemini_tools import PartCollector, contents_json, tools_config
 from serving.workers.gemini_usage import usage_of
 from serving.workers.http_errors import ErrorMapper
-from serving.workers.http_guard import bound_response
+from serving.workers.http_guard import AS_IT_IS, bound_response
 from serving.workers.images import media_type_of, split_data_url
 from serving.workers.output_limit import within_limit
 from serving.workers.pictures import check_pictures
@@ -89,6 +89,7 @@ class GeminiWorker:
         self._host = httpx2.URL(address).host
         self._http = guard(
             httpx2.AsyncClient(
+                headers=AS_IT_IS,
                 limits=httpx2.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=100),
                 event_hooks={
                     "request": [self._set_timeout],

@@ -39,9 +39,9 @@ from serving.workers.chat_errors import error_code, status_in_stream
 from serving.workers.chat_tools import CallCollector, messages_json, tools_json
 from serving.workers.clouds import azure_client, credential_errors, entra_tokens
 from serving.workers.http_errors import error_text
-from serving.workers.http_guard import bound_response, end_with_connection
+from serving.workers.http_guard import AS_IT_IS, bound_response, end_with_connection, read_whole
 from serving.workers.openai_content import part_json, response_format_of
-from serving.workers.openai_embeddings import embedding_delta, embedding_request
+from serving.workers.openai_embeddings import embedding_delta, embedding_request, most_bytes
 from serving.workers.openai_endpoints import address, endpoints
 from serving.workers.openai_options import logprobs_of, options_json
 from serving.workers.openai_usage import cost_of, usage_of
@@ -79,6 +79,7 @@ class OpenAIWorker:
             openai.DefaultAioHttpClient(
                 timeout=account.timeout,
                 limits=CONNECTIONS,
+                headers=AS_IT_IS,
                 event_hooks={"response": [end_with_connection, bound_response]},
             ),
             account.reach,
@@ -180,7 +181,7 @@ class OpenAIWorker:
         check = UsageCheck(call, self._account.price)
         with self._map_errors():
             async with self._response(self._endpoints["embeddings"], body) as response:
-                answer: object = msgspec.json.decode(await response.aread())
+                answer: object = msgspec.json.decode(await read_whole(response, most_bytes(call)))
         try:
             delta = embedding_delta(answer, call, check)
         except ValueError as exc:
@@ -339,7 +340,7 @@ class OpenAIWorker:
         await response.aread()
         try:
             content: Any = response.json()
-        except ValueError:
+        except (ValueError, RecursionError):
             content = response.text.strip()
         told: object = content
         if isinstance(content, list) and content:  # from Gemini's endpoint for OpenAI's clients

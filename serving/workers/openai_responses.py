@@ -17,8 +17,9 @@ from conductor.model.call import Call
 from conductor.model.reply import Delta, FinishReason
 from conductor.model.usage import Usage
 from serving.workers.account import Account
-from serving.workers.chat_chunks import EventReader, fields
+from serving.workers.chat_chunks import fields
 from serving.workers.chat_errors import error_code, status_in_stream
+from serving.workers.event_stream import EventReader
 from serving.workers.http_errors import error_text
 from serving.workers.openai import OpenAIWorker
 from serving.workers.openai_content import response_format_of
@@ -87,7 +88,7 @@ class OpenAIResponsesWorker(OpenAIWorker):
             async with self._response(endpoint, body) as response:
                 timer.begin()
                 async for piece in response.aiter_bytes():
-                    yield [_decode(data) for data in reader.feed(piece)]
+                    yield [_decode(event.data) for event in reader.feed(piece)]
 
     def _body(self, call: Call) -> dict[str, Any]:
         thinks = self._account.accepts.thinks(call.sampling.effort)
