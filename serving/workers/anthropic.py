@@ -39,10 +39,10 @@ from serving.workers.event_stream import WholeEvents
 from serving.workers.http_errors import ErrorMapper, error_text
 from serving.workers.http_guard import AS_IT_IS, bound_response
 from serving.workers.images import split_data_url
-from serving.workers.output_limit import within_limit
+from serving.workers.output_limit import OutputMeter, within_limit
 from serving.workers.pictures import check_pictures
 from serving.workers.stall_timer import StallTimer
-from serving.workers.usage import UsageCheck
+from serving.workers.usage import UsageCheck, has_grown
 from serving.workers.wire_tools import WireTools
 
 DEFAULT_MAX_TOKENS = 4096
@@ -87,17 +87,18 @@ class AnthropicWorker:
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
         """See `conductor.model.worker.Worker.open`."""
-        deltas = within_limit(self._deltas(call), call)
+        meter = OutputMeter(call.sampling.max_output_tokens)
+        deltas = within_limit(self._deltas(call, meter), meter)
         return open_reply(self.name, self._account.model, deltas, self._account.price)
 
     async def aclose(self) -> None:
         """Close every connection. The worker is of no use afterwards."""
         await self._client.close()
 
-    async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
+    async def _deltas(self, call: Call, meter: OutputMeter) -> AsyncGenerator[Delta]:
         host = self._client.base_url.host
         await check_pictures(call, host, self._account.fetches_pictures, self._faults)
-        request, turn = self._request(call), TurnCollector()
+        request, turn = self._request(call), TurnCollector(meter)
         check, timer = (
             UsageCheck(call, self._account.price),
             self._account.timer(self._faults, call),
@@ -108,7 +109,8 @@ class AnthropicWorker:
                 while (event := await timer.next(events)) is not None:
                     with self._map_errors():
                         delta = self._delta(event, last.usage, check)
-                        turn.add(event)
+                        is_new = turn.add(event)
+                    is_new |= has_grown(last.usage, delta.usage)
                     is_counted |= event.type == "message_delta" and delta.usage is not None
                     last = Delta(
                         finish=delta.finish or last.finish,
@@ -116,7 +118,7 @@ class AnthropicWorker:
                         model=delta.model or last.model,
                         stop_sequence=delta.stop_sequence or last.stop_sequence,
                     )
-                    if delta.text or delta.reasoning or delta.finish:
+                    if delta.text or delta.reasoning or delta.finish or is_new:
                         timer.hear(is_last=last.finish is not None)
                     if delta.text or delta.reasoning:
                         yield delta
