@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 import anthropic
+import httpx2
 from anthropic.lib.bedrock import AsyncAnthropicBedrock
 from anthropic.lib.vertex import AsyncAnthropicVertex
 from anthropic.types import RawMessageStreamEvent
@@ -34,16 +35,19 @@ from serving.workers.anthropic_thinking import thinking_for
 from serving.workers.anthropic_tools import TurnCollector, tools_json, turns_json
 from serving.workers.anthropic_usage import usage_of
 from serving.workers.clouds import credential_errors, google_credentials
+from serving.workers.event_stream import WholeEvents
 from serving.workers.http_errors import ErrorMapper, error_text
-from serving.workers.http_guard import bound_response
+from serving.workers.http_guard import AS_IT_IS, bound_response
 from serving.workers.images import split_data_url
-from serving.workers.output_limit import within_limit
+from serving.workers.output_limit import OutputMeter, within_limit
 from serving.workers.pictures import check_pictures
 from serving.workers.stall_timer import StallTimer
-from serving.workers.usage import UsageCheck
+from serving.workers.usage import UsageCheck, has_grown
 from serving.workers.wire_tools import WireTools
 
 DEFAULT_MAX_TOKENS = 4096
+MOST_VALUES = 1000
+"""Of JSON in an event: what is long in it is one string."""
 FINISH = {
     "end_turn": FinishReason.STOP,
     "stop_sequence": FinishReason.STOP,
@@ -83,17 +87,18 @@ class AnthropicWorker:
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
         """See `conductor.model.worker.Worker.open`."""
-        deltas = within_limit(self._deltas(call), call)
+        meter = OutputMeter(call.sampling.max_output_tokens)
+        deltas = within_limit(self._deltas(call, meter), meter)
         return open_reply(self.name, self._account.model, deltas, self._account.price)
 
     async def aclose(self) -> None:
         """Close every connection. The worker is of no use afterwards."""
         await self._client.close()
 
-    async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
+    async def _deltas(self, call: Call, meter: OutputMeter) -> AsyncGenerator[Delta]:
         host = self._client.base_url.host
         await check_pictures(call, host, self._account.fetches_pictures, self._faults)
-        request, turn = self._request(call), TurnCollector()
+        request, turn = self._request(call), TurnCollector(meter)
         check, timer = (
             UsageCheck(call, self._account.price),
             self._account.timer(self._faults, call),
@@ -104,7 +109,8 @@ class AnthropicWorker:
                 while (event := await timer.next(events)) is not None:
                     with self._map_errors():
                         delta = self._delta(event, last.usage, check)
-                        turn.add(event)
+                        is_new = turn.add(event)
+                    is_new |= has_grown(last.usage, delta.usage)
                     is_counted |= event.type == "message_delta" and delta.usage is not None
                     last = Delta(
                         finish=delta.finish or last.finish,
@@ -112,7 +118,7 @@ class AnthropicWorker:
                         model=delta.model or last.model,
                         stop_sequence=delta.stop_sequence or last.stop_sequence,
                     )
-                    if delta.text or delta.reasoning or delta.finish:
+                    if delta.text or delta.reasoning or delta.finish or is_new:
                         timer.hear(is_last=last.finish is not None)
                     if delta.text or delta.reasoning:
                         yield delta
@@ -248,12 +254,13 @@ Client = anthropic.AsyncAnthropic | AsyncAnthropicBedrock | AsyncAnthropicVertex
 def _client(account: Account) -> Client:
     """The SDK's client for where the model is reached."""
     access = account.access
+    hooks = [bound_response] if access.service == "bedrock" else [bound_response, _pass_whole_events]
     http = guard(
         anthropic.DefaultAsyncHttpxClient(
-            timeout=account.timeout, event_hooks={"response": [bound_response]}
+            timeout=account.timeout, headers=AS_IT_IS, event_hooks={"response": hooks}
         ),
         account.reach,
-    )
+    )  # AWS has a stream of frames, which its library bounds
     # Our span around the call is the one; the SDK would add a second.
     shared: dict[str, Any] = {
         "base_url": account.base_url,
@@ -276,6 +283,12 @@ def _client(account: Account) -> Client:
             )
         case _:
             return anthropic.AsyncAnthropic(api_key=account.api_key, **shared)
+
+
+async def _pass_whole_events(response: httpx2.Response) -> None:
+    """A response hook, for an answer whatever type it says that it is."""
+    if response.is_success and isinstance(response.stream, httpx2.AsyncByteStream):
+        response.stream = WholeEvents(response.stream, MOST_VALUES)
 
 
 def fault(faults: ErrorMapper, exc: anthropic.AnthropicError) -> WorkerError:

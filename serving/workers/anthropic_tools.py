@@ -13,6 +13,7 @@ from typing import Any, cast
 from anthropic.types import RawMessageStreamEvent
 
 from conductor.model.messages import File, Image, Message, Part, Text, ToolCall, ToolResult
+from serving.workers.output_limit import OutputMeter
 from serving.workers.wire_tools import WireTools, arguments_of, description_of, name_of, schema_of, wire_id
 
 Block = dict[str, Any]
@@ -91,30 +92,50 @@ def _result(result: ToolResult, show: ShowPart) -> Block:
 class TurnCollector:
     """The blocks of an answer, put together from its events."""
 
-    def __init__(self) -> None:
+    def __init__(self, meter: OutputMeter) -> None:
+        self._meter = meter
         self._blocks: dict[int, Block] = {}
-        self._inputs: dict[int, list[str]] = {}
+        self._pieces: dict[tuple[int, str], list[str]] = {}
+        """Of what each block holds, by the name of its field."""
 
-    def add(self, event: RawMessageStreamEvent) -> None:
-        """The next event."""
+    def add(self, event: RawMessageStreamEvent) -> bool:
+        """The next event; whether it tells of a block, or more of a call's input, than was known.
+
+        Raises:
+            OutputPassed: there is more than an answer may hold.
+        """
         if event.type == "content_block_start":
-            self._blocks[event.index] = event.content_block.model_dump(mode="json", exclude_none=True)
-        elif event.type == "content_block_delta" and event.index in self._blocks:
-            self._extend(event.index, event.delta)
+            is_new = event.index not in self._blocks
+            self._begin(event.index, event.content_block.model_dump(mode="json", exclude_none=True))
+            return is_new
+        if event.type == "content_block_delta" and event.index in self._blocks:
+            return self._extend(event.index, event.delta)
+        return False
 
-    def _extend(self, index: int, delta: Any) -> None:
-        block = self._blocks[index]
+    def _begin(self, index: int, block: Block) -> None:
+        self._meter.keep(block)
+        if block["type"] == "tool_use":
+            self._meter.begin_call()
+        for name in ("text", "thinking"):
+            if block.get(name):
+                self._pieces[index, name] = [block[name]]
+        self._blocks[index] = block
+
+    def _extend(self, index: int, delta: Any) -> bool:
         match delta.type:
             case "text_delta":
-                block["text"] = block.get("text", "") + delta.text
+                self._pieces.setdefault((index, "text"), []).append(delta.text)
             case "thinking_delta":
-                block["thinking"] = block.get("thinking", "") + delta.thinking
+                self._pieces.setdefault((index, "thinking"), []).append(delta.thinking)
             case "signature_delta":
-                block["signature"] = delta.signature
-            case "input_json_delta":
-                self._inputs.setdefault(index, []).append(delta.partial_json)
+                self._blocks[index]["signature"] = delta.signature
+            case "input_json_delta" if delta.partial_json:
+                self._meter.add_arguments(delta.partial_json)
+                self._pieces.setdefault((index, "input"), []).append(delta.partial_json)
+                return True
             case _:
                 pass
+        return False
 
     def calls(self, tools: WireTools) -> tuple[ToolCall, ...]:
         """The calls of tools in it."""
@@ -131,13 +152,19 @@ class TurnCollector:
             ValueError: a call's input is no JSON.
         """
         turn: list[Block] = []
-        for index, block in sorted(self._blocks.items()):
+        for index, begun in sorted(self._blocks.items()):
+            said = {
+                name: "".join(self._pieces[index, name])
+                for name in ("text", "thinking")
+                if (index, name) in self._pieces
+            }
+            block = {**begun, **said}
             if block["type"] == "tool_use":
-                block = {**block, "input": json.loads(self._input_text(index))}
+                block["input"] = json.loads(self._input_text(index))
             if block["type"] != "text" or block.get("text"):
                 turn.append(block)
         return turn
 
     def _input_text(self, index: int) -> str:
-        written = "".join(self._inputs.get(index, ()))
+        written = "".join(self._pieces.get((index, "input"), ()))
         return written or json.dumps(self._blocks[index].get("input") or {})

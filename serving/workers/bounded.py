@@ -6,7 +6,7 @@ from contextlib import aclosing, asynccontextmanager
 from conductor.model.call import Call
 from conductor.model.reply import Reply
 from conductor.model.worker import Worker
-from serving.workers.output_limit import within_limit
+from serving.workers.output_limit import OutputMeter, within_limit
 
 
 class Bounded:
@@ -27,7 +27,7 @@ class Bounded:
         """See `Worker.open`."""
         async with (
             self._worker.open(call) as reply,
-            aclosing(within_limit(reply.deltas, call)) as deltas,
+            aclosing(within_limit(reply.deltas, OutputMeter(call.sampling.max_output_tokens))) as deltas,
         ):
             reply.deltas = deltas
             yield reply

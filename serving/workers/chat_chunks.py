@@ -4,8 +4,6 @@ The SDK's own reader makes a pydantic tree of every chunk, about 0.2 ms each (`m
 a router reads thousands of them a second, and needs a handful of their fields. Unknown fields are passed
 over; one that holds the answer and is of the wrong type makes the stream garbled. What only holds accounts
 may be anything: `usage.py` judges it.
-
-The format: https://html.spec.whatwg.org/multipage/server-sent-events.html#parsing-an-event-stream
 """
 
 import json
@@ -13,6 +11,8 @@ from math import inf
 from typing import Any, cast
 
 import msgspec
+
+from serving.workers.event_stream import EventReader
 
 
 class FunctionPiece(msgspec.Struct):
@@ -117,42 +117,22 @@ def decode(data: bytes) -> ChatChunk:
         return msgspec.convert(value, ChatChunk, strict=False)
 
 
-class EventReader:
-    """Bytes as they arrive in, the data of the events that became whole with them out."""
-
-    def __init__(self) -> None:
-        self._rest = b""
-        self._data: list[bytes] = []
-        self._done = False
-
-    def feed(self, piece: bytes) -> list[bytes]:
-        """The data that `piece` completes; none after `[DONE]`."""
-        *lines, self._rest = (self._rest + piece).split(b"\n")
-        events: list[bytes] = []
-        for line in lines:
-            field, _, value = line.rstrip(b"\r").partition(b":")
-            if field == b"data":
-                self._data.append(value.removeprefix(b" "))
-            elif not field and not value:
-                events += self._event()
-        return events
-
-    def _event(self) -> list[bytes]:
-        data, self._data = b"\n".join(self._data), []
-        self._done |= data.startswith(b"[DONE]")
-        return [] if self._done or not data else [data]
-
-
 class ChunkReader:
     """Bytes as they arrive in, the chunks that became whole with them out."""
 
     def __init__(self) -> None:
         self._events = EventReader()
 
+    @property
+    def is_done(self) -> bool:
+        """Whether `[DONE]` came."""
+        return self._events.is_done
+
     def feed(self, piece: bytes) -> list[ChatChunk]:
         """The chunks that `piece` completes; none after `[DONE]`.
 
         Raises:
             msgspec.DecodeError: an event's data is not a chunk.
+            BodyRefused: an event is too long.
         """
-        return [decode(data) for data in self._events.feed(piece)]
+        return [decode(event.data) for event in self._events.feed(piece)]

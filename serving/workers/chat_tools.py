@@ -13,10 +13,13 @@ from typing import Any, cast
 from conductor.model.messages import File, Image, Message, Text, ToolCall, ToolResult
 from conductor.model.tools import Tool
 from serving.workers.chat_chunks import CallPiece, ChunkDelta
+from serving.workers.output_limit import OutputMeter
 from serving.workers.wire_tools import WireTools, arguments_text, description_of, name_of, schema_of, wire_id
 
 Content = Callable[[Message], object]
 """The `content` of a message without tools."""
+MOST_NAME_CHARS = 4096
+"""Of a call's name and id together, which are no output and go back as they came."""
 NOTHING = "(no output)"
 """For a tool that gave nothing: some servers refuse an empty message."""
 
@@ -108,7 +111,8 @@ class _Call:
 class CallCollector:
     """The calls of an answer, put together from their pieces, and the thoughts that go back with them."""
 
-    def __init__(self) -> None:
+    def __init__(self, meter: OutputMeter) -> None:
+        self._meter = meter
         self._calls: dict[object, _Call] = {}
         self._last: object = None
         self._thoughts: dict[str, list[Any]] = {}
@@ -116,31 +120,52 @@ class CallCollector:
     def __bool__(self) -> bool:
         return bool(self._calls)
 
-    def add(self, delta: ChunkDelta | None) -> None:
-        """The next piece of the answer."""
+    def add(self, delta: ChunkDelta | None) -> bool:
+        """The next piece of the answer; whether it tells more of a call or of thoughts than was known.
+
+        Raises:
+            OutputPassed: there is more than an answer may hold.
+            ValueError: a call's name or id is too long to be one.
+        """
         if delta is None:
-            return
+            return False
+        is_new = False
         for name in ("reasoning_content", "reasoning"):
             said = getattr(delta, name)
             if isinstance(said, str) and said:
                 self._thoughts.setdefault(name, []).append(said)
-        if isinstance(delta.reasoning_details, list):
-            details = cast(list[Any], delta.reasoning_details)
+        details = cast(list[Any], delta.reasoning_details or [])
+        if isinstance(delta.reasoning_details, list) and details:
+            self._meter.keep(details)
             self._thoughts.setdefault("reasoning_details", []).extend(details)
+            is_new = True
         for piece in delta.tool_calls or ():
-            self._add_piece(piece)
+            is_new |= self._add_piece(piece)
+        return is_new
 
-    def _add_piece(self, piece: CallPiece) -> None:
+    def _add_piece(self, piece: CallPiece) -> bool:
         key = piece.index
         if key is None:  # some servers send whole calls, and no index
             key = piece.id or self._last or "first"
         self._last = key
-        call = self._calls.setdefault(key, _Call())
+        is_new = key not in self._calls
+        if is_new:
+            self._meter.begin_call()
+            self._calls[key] = _Call()
+        call = self._calls[key]
         call.id = piece.id or call.id
-        call.extra = piece.extra_content or call.extra
+        if piece.extra_content:
+            self._meter.keep(piece.extra_content)
+            call.extra = piece.extra_content
         if piece.function is not None:
             call.name = call.name or piece.function.name or ""
-            call.arguments.append(piece.function.arguments or "")
+            if piece.function.arguments:
+                self._meter.add_arguments(piece.function.arguments)
+                call.arguments.append(piece.function.arguments)
+                is_new = True
+        if len(call.id) + len(call.name) > MOST_NAME_CHARS:
+            raise ValueError("A call has a name or an id that is too long.")
+        return is_new
 
     def calls(self, tools: WireTools) -> tuple[ToolCall, ...]:
         """All of them, whole."""

@@ -38,12 +38,12 @@ from serving.workers.gemini_thinking import thinking_for
 from serving.workers.gemini_tools import PartCollector, contents_json, tools_config
 from serving.workers.gemini_usage import usage_of
 from serving.workers.http_errors import ErrorMapper
-from serving.workers.http_guard import bound_response
+from serving.workers.http_guard import AS_IT_IS, bound_response
 from serving.workers.images import media_type_of, split_data_url
-from serving.workers.output_limit import within_limit
+from serving.workers.output_limit import OutputMeter, within_limit
 from serving.workers.pictures import check_pictures
 from serving.workers.stall_timer import StallTimer
-from serving.workers.usage import UsageCheck
+from serving.workers.usage import UsageCheck, has_grown
 from serving.workers.wire_tools import WireTools
 
 DEFAULT_BASE_URL = "https://generativelanguage.googleapis.com"
@@ -89,6 +89,7 @@ class GeminiWorker:
         self._host = httpx2.URL(address).host
         self._http = guard(
             httpx2.AsyncClient(
+                headers=AS_IT_IS,
                 limits=httpx2.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=100),
                 event_hooks={
                     "request": [self._set_timeout],
@@ -105,7 +106,8 @@ class GeminiWorker:
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
         """See `conductor.model.worker.Worker.open`."""
-        deltas = within_limit(self._deltas(call), call)
+        meter = OutputMeter(call.sampling.max_output_tokens)
+        deltas = within_limit(self._deltas(call, meter), meter)
         return open_reply(self.name, self._account.model, deltas, self._account.price)
 
     async def aclose(self) -> None:
@@ -116,13 +118,13 @@ class GeminiWorker:
     async def _set_timeout(self, request: httpx2.Request) -> None:
         request.extensions["timeout"] = self._account.timeout.as_dict()
 
-    async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
+    async def _deltas(self, call: Call, meter: OutputMeter) -> AsyncGenerator[Delta]:
         await check_pictures(call, self._host, self._account.fetches_pictures, self._faults)
         contents, config = self._request(call)
         finish: FinishReason | None = None
         usage: Usage | None = None
         model: str | None = None
-        turn = PartCollector()
+        turn = PartCollector(meter)
         responses: list[httpx2.Response] = []
         check, timer = (
             UsageCheck(call, self._account.price),
@@ -137,10 +139,10 @@ class GeminiWorker:
             while (chunk := await timer.next(arrivals)) is not None:
                 with self._map_errors():
                     delta = _delta(chunk, check)
-                    turn.add(_candidate(chunk))
+                    is_new = turn.add(_candidate(chunk)) | has_grown(usage, delta.usage)
                     finish = self._finish(chunk) or finish
                 usage, model = delta.usage or usage, delta.model or model
-                if delta.text or delta.reasoning or turn.has_calls or finish:
+                if delta.text or delta.reasoning or finish or is_new:
                     timer.hear(is_last=finish is not None)
                 if delta.text or delta.reasoning:
                     yield replace(delta, usage=None) if finish else delta  # the end says the rest

@@ -12,6 +12,7 @@ from typing import Any, cast
 from google.genai import types
 
 from conductor.model.messages import File, Image, Message, Text, ToolCall, ToolResult
+from serving.workers.output_limit import OutputMeter
 from serving.workers.wire_tools import WireTools, arguments_of, description_of, name_of, schema_of
 
 Part = dict[str, Any]
@@ -125,18 +126,30 @@ def _bare(part: Part) -> Part:
 class PartCollector:
     """The parts of an answer, as they came."""
 
-    def __init__(self) -> None:
+    def __init__(self, meter: OutputMeter) -> None:
+        self._meter = meter
         self._parts: list[types.Part] = []
-
-    def add(self, candidate: types.Candidate | None) -> None:
-        """The parts of the next chunk; such as say nothing are left out."""
-        content = candidate.content if candidate else None
-        self._parts += [part for part in (content.parts if content else None) or () if _says_something(part)]
-
-    @property
-    def has_calls(self) -> bool:
+        self.has_calls = False
         """Whether it calls tools."""
-        return any(part.function_call for part in self._parts)
+
+    def add(self, candidate: types.Candidate | None) -> bool:
+        """The parts of the next chunk; such as say nothing are left out. Whether one of them calls a tool.
+
+        Raises:
+            OutputPassed: there is more than an answer may hold.
+        """
+        content = candidate.content if candidate else None
+        parts = [part for part in (content.parts if content else None) or () if _says_something(part)]
+        called = [part.function_call for part in parts if part.function_call]
+        for call in called:
+            self._meter.begin_call()
+            self._meter.add_arguments(json.dumps(call.args or {}, ensure_ascii=False))
+        for part in parts:
+            if not part.text or part.thought_signature:
+                self._meter.keep(part.model_dump(mode="json", exclude_none=True))
+        self._parts += parts
+        self.has_calls |= bool(called)
+        return bool(called)
 
     def calls(self, tools: WireTools) -> tuple[ToolCall, ...]:
         """The calls of tools in it; new ids for those without."""

@@ -31,6 +31,7 @@ from conductor.errors import (
     WorkerUnavailable,
 )
 from serving.egress.reach import AddressForbidden
+from serving.workers.http_guard import BodyRefused
 
 MAX_QUOTE_CHARS = 300
 """How much of what a provider said goes into an error's detail."""
@@ -126,9 +127,13 @@ class ErrorMapper:
         )
 
     def unreachable(self, cause: BaseException | None = None) -> WorkerError:
-        """No connection, or it broke; or, where that is the `cause`, none was made to a forbidden address."""
-        while cause is not None and not isinstance(cause, AddressForbidden):
+        """No connection, or it broke; or, where that is the `cause`, none was made to a forbidden address, or the
+        body was not read to its end.
+        """
+        while cause is not None and not isinstance(cause, AddressForbidden | BodyRefused):
             cause = cause.__cause__
+        if isinstance(cause, BodyRefused):
+            return self.unavailable(f"{cause} Try again.", f"It was called at {self.address}.")
         if cause is not None:
             return self._config_error(
                 f"{cause}, which is not connected to. If its base_url is meant to lead there, set `allow_link_local: true`."

@@ -1,53 +1,104 @@
-"""What every HTTP client of an API worker keeps to when it is answered: no endless headers, no endless line,
-no body that never ends. Where it connects, and that it follows no redirect, is `serving.egress.client`'s.
+"""What every HTTP client of an API worker keeps to when it is answered: no endless headers, no body that unpacks to more
+than is read of it, no body that never ends. Where it connects, and that it follows no redirect, is
+`serving.egress.client`'s; how long an event may be is `event_stream.py`'s.
 
-The libraries under the SDKs leave some of it open: a body that breaks under aiohttp's C parser is waited for
-until the timeout.
+The libraries under the SDKs leave some of it open: they read an error's body whole, however long it is, and a body
+that breaks under aiohttp's C parser is waited for until the timeout.
 """
 
 import asyncio
+import zlib
 from collections.abc import AsyncIterator
+from math import inf
 
 import aiohttp
 import httpx2
 
 MAX_HEADERS = 256
 """Of a response. Copying ten thousand takes google-genai 24 s."""
-MAX_LINE_BYTES = 16 * 2**20
-"""Of an event; a picture in base64 fits."""
+MAX_ERROR_BYTES = 64 * 2**10
+"""Read of an error's body; what comes after them is left."""
+UNPACKED_BYTES = 64 * 2**10
+"""Of a packed body at a time: half a megabyte of gzip can hold 500."""
+UNPACKED_HERE = ("gzip", "x-gzip", "deflate")
+AS_IT_IS = {"accept-encoding": "identity"}
+"""Sent with every request: an answer of a few bytes at a time gains nothing by being packed."""
+
+
+class BodyRefused(httpx2.RemoteProtocolError):
+    """A body is not read to its end. The text completes the sentence that starts with the worker's name."""
 
 
 async def bound_response(response: httpx2.Response) -> None:
-    """A response hook: refuse too many headers, and end a body whose lines have no end.
+    """A response hook: refuse too many headers, unpack the body piece by piece, and end an error's where it is long.
 
     Raises:
         httpx2.RemoteProtocolError: there are too many.
+        BodyRefused: an answer is packed in a way that is not unpacked here; an error's body is left out then.
     """
     if len(response.headers.raw) > MAX_HEADERS:
         await response.aclose()
         raise httpx2.RemoteProtocolError(f"{len(response.headers.raw)} headers")
+    packed = response.headers.get("content-encoding", "identity").strip().lower()
+    is_read = packed in ("identity", "", *UNPACKED_HERE)
+    if response.is_success and not is_read:
+        await response.aclose()
+        raise BodyRefused(f"sent an answer packed as {packed!r}, which it was asked not to do.")
     if isinstance(response.stream, httpx2.AsyncByteStream):
-        response.stream = BoundedLines(response.stream)
+        most: float = inf if response.is_success else MAX_ERROR_BYTES if is_read else 0
+        response.stream = BoundedBody(response.stream, most, is_packed=packed in UNPACKED_HERE)
+        response.headers.pop("content-encoding", None)  # or the client unpacks it once more
 
 
-class BoundedLines(httpx2.AsyncByteStream):
-    """A body, ended with an error where one of its lines is too long."""
+class BoundedBody(httpx2.AsyncByteStream):
+    """The first `most` bytes of a body, unpacked."""
 
-    def __init__(self, body: httpx2.AsyncByteStream) -> None:
-        self._body = body
+    def __init__(self, body: httpx2.AsyncByteStream, most: float = inf, *, is_packed: bool = False) -> None:
+        self._body, self._most, self._is_packed = body, most, is_packed
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        line_bytes = 0
-        async for piece in self._body:
-            newline = piece.rfind(b"\n")
-            line_bytes = len(piece) - newline - 1 if newline >= 0 else line_bytes + len(piece)
-            if line_bytes > MAX_LINE_BYTES:
-                raise httpx2.RemoteProtocolError(f"a line of more than {MAX_LINE_BYTES} bytes")
-            yield piece
+        left = self._most
+        async for piece in _unpacked(self._body) if self._is_packed else self._body:
+            yield piece if len(piece) <= left else piece[: int(left)]
+            left -= len(piece)
+            if left <= 0:
+                return
 
     async def aclose(self) -> None:
         """Close the body."""
         await self._body.aclose()
+
+
+async def _unpacked(body: httpx2.AsyncByteStream) -> AsyncIterator[bytes]:
+    """Raises:
+    httpx2.DecodingError: it is not packed as it says.
+    """
+    unpack = zlib.decompressobj(zlib.MAX_WBITS | 32)  # gzip's or zlib's, whatever its first bytes say
+    async for packed in body:
+        try:
+            while piece := unpack.decompress(packed, UNPACKED_BYTES):
+                yield piece
+                packed = unpack.unconsumed_tail
+                await asyncio.sleep(0)  # a bomb takes its time from its own call alone
+        except zlib.error as exc:
+            raise httpx2.DecodingError(str(exc)) from exc
+        if unpack.eof:
+            return
+
+
+async def read_whole(response: httpx2.Response, most_bytes: int) -> bytes:
+    """The body of an answer that is no stream.
+
+    Raises:
+        BodyRefused: it is longer than `most_bytes`.
+    """
+    pieces, n_bytes = list[bytes](), 0
+    async for piece in response.aiter_bytes():
+        n_bytes += len(piece)
+        if n_bytes > most_bytes:
+            raise BodyRefused(f"sent an answer of more than {most_bytes} bytes.")
+        pieces.append(piece)
+    return b"".join(pieces)
 
 
 async def end_with_connection(response: httpx2.Response) -> None:

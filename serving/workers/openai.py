@@ -39,16 +39,16 @@ from serving.workers.chat_errors import error_code, status_in_stream
 from serving.workers.chat_tools import CallCollector, messages_json, tools_json
 from serving.workers.clouds import azure_client, credential_errors, entra_tokens
 from serving.workers.http_errors import error_text
-from serving.workers.http_guard import bound_response, end_with_connection
+from serving.workers.http_guard import AS_IT_IS, bound_response, end_with_connection, read_whole
 from serving.workers.openai_content import part_json, response_format_of
-from serving.workers.openai_embeddings import embedding_delta, embedding_request
+from serving.workers.openai_embeddings import embedding_delta, embedding_request, most_bytes
 from serving.workers.openai_endpoints import address, endpoints
 from serving.workers.openai_options import logprobs_of, options_json
 from serving.workers.openai_usage import cost_of, usage_of
-from serving.workers.output_limit import within_limit
+from serving.workers.output_limit import OutputMeter, within_limit
 from serving.workers.pictures import check_pictures
 from serving.workers.stall_timer import StallTimer
-from serving.workers.usage import UsageCheck
+from serving.workers.usage import UsageCheck, has_grown
 from serving.workers.wire_tools import WireTools
 
 CONNECTIONS = httpx2.Limits(max_connections=1000, max_keepalive_connections=100)
@@ -79,6 +79,7 @@ class OpenAIWorker:
             openai.DefaultAioHttpClient(
                 timeout=account.timeout,
                 limits=CONNECTIONS,
+                headers=AS_IT_IS,
                 event_hooks={"response": [end_with_connection, bound_response]},
             ),
             account.reach,
@@ -106,8 +107,11 @@ class OpenAIWorker:
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
         """See `conductor.model.worker.Worker.open`."""
-        is_embedding = call.site.operation == "embeddings"
-        deltas = self._embedding(call) if is_embedding else within_limit(self._deltas(call), call)
+        if call.site.operation == "embeddings":
+            deltas = self._embedding(call)
+        else:
+            meter = OutputMeter(call.sampling.max_output_tokens)
+            deltas = within_limit(self._deltas(call, meter), meter)
         return open_reply(self.name, self._account.model, deltas, self._account.price)
 
     async def aclose(self) -> None:
@@ -116,7 +120,7 @@ class OpenAIWorker:
         if self._tokens is not None:
             await self._tokens.aclose()
 
-    async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
+    async def _deltas(self, call: Call, meter: OutputMeter) -> AsyncGenerator[Delta]:
         endpoint = self._endpoints[call.site.operation]
         await check_pictures(call, endpoint.host, self._account.fetches_pictures, self._faults)
         request, tools = self._request(call), WireTools(call.tools)
@@ -124,16 +128,18 @@ class OpenAIWorker:
             UsageCheck(call, self._account.price),
             self._account.timer(self._faults, call),
         )
-        collector, texts = CallCollector(), list[str]()
+        collector, texts = CallCollector(meter), list[str]()
         wants_logprobs = call.sampling.options.top_logprobs is not None
         last = Delta()
         try:
             async with aclosing(self._arrivals(endpoint, request, timer)) as arrivals:
                 while (chunks := await timer.next(arrivals)) is not None:
+                    is_new = False
                     with self._map_errors():
                         for chunk in chunks:
-                            last = self._last(chunk, last, check)
-                            collector.add(chunk.choice.delta if chunk.choice else None)
+                            before, last = last, self._last(chunk, last, check)
+                            is_new |= has_grown(before.usage, last.usage)
+                            is_new |= collector.add(chunk.choice.delta if chunk.choice else None)
                     words = [said for chunk in chunks if any(said := words_of(chunk))]
                     likely = (
                         tuple(each for chunk in chunks for each in logprobs_of(chunk))
@@ -141,7 +147,7 @@ class OpenAIWorker:
                         else ()
                     )
                     texts += [text for text, _ in words]
-                    if last.finish is not None or words or collector:
+                    if last.finish is not None or words or is_new:
                         timer.hear(is_last=last.finish is not None)
                     so_far = None if last.finish else last.usage  # the end says the rest
                     pieces = len(words) if call.coalesce else 1
@@ -177,15 +183,20 @@ class OpenAIWorker:
     async def _embedding(self, call: Call) -> AsyncGenerator[Delta]:
         """All vectors as one piece."""
         body = embedding_request(self._account.model, call) | dict(self._account.extra_body)
-        check = UsageCheck(call, self._account.price)
-        with self._map_errors():
-            async with self._response(self._endpoints["embeddings"], body) as response:
-                answer: object = msgspec.json.decode(await response.aread())
+        check, timer = UsageCheck(call, self._account.price), self._account.timer(self._faults, call)
+        answer = await timer.wait(self._vectors(body, most_bytes(call), timer))
         try:
             delta = embedding_delta(answer, call, check)
         except ValueError as exc:
             raise self._faults.garble_error() from exc
         yield delta
+
+    async def _vectors(self, body: dict[str, Any], most: int, timer: StallTimer) -> object:
+        """The answer to a request for embeddings, of at most `most` bytes."""
+        with self._map_errors():
+            async with self._response(self._endpoints["embeddings"], body) as response:
+                timer.begin()
+                return msgspec.json.decode(await read_whole(response, most))
 
     @asynccontextmanager
     async def _response(self, endpoint: httpx2.URL, body: dict[str, Any]) -> AsyncGenerator[httpx2.Response]:
@@ -218,7 +229,12 @@ class OpenAIWorker:
             async with self._response(endpoint, body) as response:
                 timer.begin()
                 async for piece in response.aiter_bytes():
-                    yield [self._check_chunk(chunk) for chunk in reader.feed(piece)]
+                    chunks = [self._check_chunk(chunk) for chunk in reader.feed(piece)]
+                    if (
+                        reader.is_done
+                    ):  # nothing comes after it, whether it was said why the model stopped or not
+                        timer.hear(is_last=True)
+                    yield chunks
 
     def _check_chunk(self, chunk: ChatChunk) -> ChatChunk:
         """The chunk.
@@ -339,7 +355,7 @@ class OpenAIWorker:
         await response.aread()
         try:
             content: Any = response.json()
-        except ValueError:
+        except (ValueError, RecursionError):
             content = response.text.strip()
         told: object = content
         if isinstance(content, list) and content:  # from Gemini's endpoint for OpenAI's clients

@@ -12,6 +12,16 @@ from conductor.model.vectors import decode, encode
 from serving.workers.chat_chunks import fields
 from serving.workers.usage import UsageCheck
 
+MOST_VECTOR_BYTES = 256 * 2**10
+"""Of an answer for each text: 8,192 numbers written out take less."""
+MOST_BYTES = 128 * 2**20
+"""Of an answer, however many texts there are."""
+
+
+def most_bytes(call: Call) -> int:
+    """How long an answer may be."""
+    return min(MOST_BYTES, MOST_VECTOR_BYTES * (len(call.messages) + 4))
+
 
 def embedding_request(model: str, call: Call) -> dict[str, Any]:
     """The body: a text for each message."""

@@ -17,11 +17,13 @@ from conductor.model.call import Call
 from conductor.model.reply import Delta, FinishReason
 from conductor.model.usage import Usage
 from serving.workers.account import Account
-from serving.workers.chat_chunks import EventReader, fields
+from serving.workers.chat_chunks import fields
 from serving.workers.chat_errors import error_code, status_in_stream
+from serving.workers.event_stream import EventReader
 from serving.workers.http_errors import error_text
 from serving.workers.openai import OpenAIWorker
 from serving.workers.openai_content import response_format_of
+from serving.workers.output_limit import OutputMeter
 from serving.workers.pictures import check_pictures
 from serving.workers.responses_items import ItemCollector, input_json, tools_json
 from serving.workers.stall_timer import StallTimer
@@ -48,26 +50,30 @@ class OpenAIResponsesWorker(OpenAIWorker):
         chat = self._endpoints["chat"]
         self._responses = chat.copy_with(path=chat.path.removesuffix("/chat/completions") + "/responses")
 
-    def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
-        return super()._deltas(call) if call.site.operation == "text_completion" else self._answer(call)
+    def _deltas(self, call: Call, meter: OutputMeter) -> AsyncGenerator[Delta]:
+        if call.site.operation == "text_completion":
+            return super()._deltas(call, meter)
+        return self._answer(call, meter)
 
-    async def _answer(self, call: Call) -> AsyncGenerator[Delta]:
+    async def _answer(self, call: Call, meter: OutputMeter) -> AsyncGenerator[Delta]:
         await check_pictures(call, self._responses.host, self._account.fetches_pictures, self._faults)
         body, check = self._body(call), UsageCheck(call, self._account.price)
         timer = self._account.timer(self._faults, call)
-        items, last = ItemCollector(), Delta()
+        items, last = ItemCollector(meter), Delta()
         is_refused = False
         try:
             async with aclosing(self._events(self._responses, body, timer)) as arrivals:
                 while (events := await timer.next(arrivals)) is not None:
                     for event in events:
-                        items.add(event)
+                        with self._map_errors():
+                            is_new = items.add(event)
                         is_refused |= event.get("type") == "response.refusal.delta"
                         last = self._last_delta(event, last, check)
-                        if delta := _words(event, last.model):
+                        delta = _words(event, last.model)
+                        if delta or is_new or last.finish is not None:
+                            timer.hear(is_last=last.finish is not None)
+                        if delta:
                             yield delta
-                    if events:
-                        timer.hear(is_last=last.finish is not None)
         except WorkerUnavailable:
             if last.finish is None:
                 raise
@@ -87,7 +93,7 @@ class OpenAIResponsesWorker(OpenAIWorker):
             async with self._response(endpoint, body) as response:
                 timer.begin()
                 async for piece in response.aiter_bytes():
-                    yield [_decode(data) for data in reader.feed(piece)]
+                    yield [_decode(event.data) for event in reader.feed(piece)]
 
     def _body(self, call: Call) -> dict[str, Any]:
         thinks = self._account.accepts.thinks(call.sampling.effort)

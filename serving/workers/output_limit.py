@@ -5,11 +5,11 @@ splits a token) and bytes together, and by bytes alone where a piece holds many 
 for `usage.py` to judge, whichever packet it comes in; here, whether it goes with the words.
 """
 
+import json
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
 
-from conductor.model.call import Call
 from conductor.model.reply import Delta, FinishReason
 
 MARGIN = 1.25
@@ -26,18 +26,75 @@ LEAST_COUNT_BYTES = 64
 COUNT_MARGIN_BYTES = 1024
 
 
-class OutputMeter:
-    """Counts an answer as it streams, thoughts included."""
+MOST_CALLS = 128
+"""Of tools in one answer: as many as OpenAI lets a request offer."""
+NO_LIMIT_TOKENS = 1_000_000
+"""Taken for the longest answer where a call names no limit."""
+MOST_KEPT_BYTES = 32 * 2**20
+"""Of what goes back with a turn as it came: signatures, encrypted thoughts, pictures."""
+LEAST_KEPT_BYTES = 1024
+"""Counted for each such thing, however small it is."""
 
-    def __init__(self) -> None:
-        self._pieces = self._bytes = 0
+
+class OutputPassed(Exception):
+    """An answer passed what it may hold, and is cut off. The text says what it passed."""
+
+
+class OutputMeter:
+    """Counts an answer as it streams, thoughts and the arguments of calls included.
+
+    Args:
+        limit: its `max_output_tokens`; None: none is set.
+    """
+
+    def __init__(self, limit: int | None = None) -> None:
+        self.limit = limit
+        self._pieces = self._bytes = self._argument_bytes = 0
+        self._calls = self._kept_bytes = 0
 
     def add(self, delta: Delta) -> None:
-        """One more piece."""
-        words = delta.text + delta.reasoning + "".join(call.arguments for call in delta.tool_calls)
-        n_bytes = len(words) if words.isascii() else len(words.encode("utf-8", "surrogatepass"))
+        """One more piece. Of the calls in it, what was not counted while they streamed."""
+        arguments = sum(_n_bytes(call.arguments) for call in delta.tool_calls)
+        unheard = max(0, arguments - self._argument_bytes)
+        self._argument_bytes += unheard
+        self._count(_n_bytes(delta.text) + _n_bytes(delta.reasoning) + unheard, delta.pieces)
+
+    def begin_call(self) -> None:
+        """A call of a tool began.
+
+        Raises:
+            OutputPassed: it is one too many.
+        """
+        self._calls += 1
+        if self._calls > MOST_CALLS:
+            raise OutputPassed(f"called more than {MOST_CALLS} tools")
+
+    def add_arguments(self, piece: str) -> None:
+        """A piece of a call's arguments came.
+
+        Raises:
+            OutputPassed: with it the answer is longer than its limit.
+        """
+        n_bytes = _n_bytes(piece)
+        self._argument_bytes += n_bytes
+        self._count(n_bytes, 1)
+        most = NO_LIMIT_TOKENS if self.limit is None else self.limit
+        if self.has_passed(most):
+            raise OutputPassed(f"passed max_output_tokens ({most})")
+
+    def keep(self, part: object) -> None:
+        """A part of the turn came that is no words and goes back as it came.
+
+        Raises:
+            OutputPassed: with it there is more than is kept.
+        """
+        self._kept_bytes += LEAST_KEPT_BYTES + len(json.dumps(part, default=str))
+        if self._kept_bytes > MOST_KEPT_BYTES:
+            raise OutputPassed(f"sent more than {MOST_KEPT_BYTES} bytes beside its words")
+
+    def _count(self, n_bytes: int, pieces: int) -> None:
         self._bytes += n_bytes
-        self._pieces += delta.pieces if n_bytes else 0
+        self._pieces += pieces if n_bytes else 0
 
     def has_passed(self, limit: int) -> bool:
         """Whether the answer is longer than `limit` tokens: pieces as long as tokens are tokens, and else it
@@ -58,25 +115,26 @@ class OutputMeter:
         return min(self._pieces, self._bytes / BYTES_PER_TOKEN) > MARGIN * tokens + MARGIN_TOKENS
 
 
-async def within_limit(deltas: AsyncGenerator[Delta], call: Call) -> AsyncGenerator[Delta]:
-    """`deltas`, ended with `length` where they pass what `call` allows, and so what is held for it; the call is
-    closed then. Its usage is never reported, so it is billed at its bound. So is one whose usage counts fewer
-    tokens than its words can be.
+async def within_limit(deltas: AsyncGenerator[Delta], meter: OutputMeter) -> AsyncGenerator[Delta]:
+    """`deltas`, ended with `length` where they pass the limit of `meter`, and so what is held for them, or where they
+    raise `OutputPassed`; the call is closed then. Its usage is never reported, so it is billed at its bound. So is one
+    whose usage counts fewer tokens than its words can be.
     """
-    limit = call.sampling.max_output_tokens
+    limit = meter.limit
     async with aclosing(deltas):
-        meter = OutputMeter()
-        async for delta in deltas:
-            meter.add(delta)
-            if delta.finish:
-                yield _checked(delta, meter, limit)
-                continue
-            yield delta
-            counted = delta.usage.output_tokens if delta.usage else 0
-            if limit is not None and (counted > limit or meter.has_passed(limit)):
-                note = f"The server passed max_output_tokens ({limit}) and was cut off: billed at the call's bound."
-                yield Delta(finish=FinishReason.LENGTH, notes=(note,), billed_at_bound=True)
-                return
+        try:
+            async for delta in deltas:
+                meter.add(delta)
+                if delta.finish:
+                    yield _checked(delta, meter, limit)
+                    continue
+                yield delta
+                counted = delta.usage.output_tokens if delta.usage else 0
+                if limit is not None and (counted > limit or meter.has_passed(limit)):
+                    raise OutputPassed(f"passed max_output_tokens ({limit})")
+        except OutputPassed as exc:
+            note = f"The server {exc} and was cut off: billed at the call's bound."
+            yield Delta(finish=FinishReason.LENGTH, notes=(note,), billed_at_bound=True)
 
 
 def _checked(last: Delta, meter: OutputMeter, limit: int | None) -> Delta:
@@ -90,3 +148,7 @@ def _checked(last: Delta, meter: OutputMeter, limit: int | None) -> Delta:
         said = last.usage.output_tokens
         notes += (f"The server's usage is not believed, {said} output tokens are too few for its words: billed at the call's bound.",)  # fmt: skip
     return replace(last, finish=finish, notes=notes, billed_at_bound=is_bound)
+
+
+def _n_bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))

@@ -13,10 +13,15 @@ from conductor.model.tools import Tool
 from serving.workers.chat_chunks import fields
 from serving.workers.chat_tools import NOTHING
 from serving.workers.images import split_data_url
+from serving.workers.output_limit import OutputMeter
 from serving.workers.wire_tools import WireTools, arguments_text, description_of, name_of, schema_of, wire_id
 
 Item = dict[str, Any]
 CUSTOM = "custom_tool_call"
+CALLS = ("function_call", CUSTOM)
+ARGUMENTS = ("response.function_call_arguments.delta", "response.custom_tool_call_input.delta")
+DONE = "response.output_item.done"
+ITEMS = ("response.output_item.added", DONE)
 TakesCustom = Callable[[ToolCall], bool]
 
 
@@ -113,14 +118,44 @@ def _result(result: ToolResult, *, is_custom: bool) -> Item:
 class ItemCollector:
     """The items of an answer, as they came."""
 
-    def __init__(self) -> None:
+    def __init__(self, meter: OutputMeter) -> None:
+        self._meter = meter
         self._items: dict[int, Item] = {}
+        self._begun: set[int] = set()
+        self._written: dict[int, int] = {}
+        """How much of each call's arguments was counted."""
 
-    def add(self, event: Mapping[str, object]) -> None:
-        """The next event; only whole items are kept."""
-        index, item = event.get("output_index"), fields(event.get("item"))
-        if event.get("type") == "response.output_item.done" and isinstance(index, int) and item:
-            self._items[index] = item
+    def add(self, event: Mapping[str, object]) -> bool:
+        """The next event; only whole items are kept. Whether it tells of an item, or more of a call, than was known.
+
+        Raises:
+            OutputPassed: there is more than an answer may hold.
+        """
+        kind, index, item = event.get("type"), event.get("output_index"), fields(event.get("item"))
+        if not isinstance(index, int):
+            return False
+        if kind in ARGUMENTS and isinstance(piece := event.get("delta"), str) and piece:
+            self._meter.add_arguments(piece)
+            self._written[index] = self._written.get(index, 0) + len(piece)
+            return True
+        if kind not in ITEMS or not item:
+            return False
+        is_new = index not in self._begun
+        if is_new:
+            self._meter.keep(None)
+            self._begun.add(index)
+        if kind == DONE and index not in self._items:
+            self._keep(index, item)
+            is_new = True
+        return is_new
+
+    def _keep(self, index: int, item: Item) -> None:
+        if item.get("type") in CALLS:
+            self._meter.begin_call()
+            text = str(item.get("arguments") or item.get("input") or "")
+            self._meter.add_arguments(text[self._written.get(index, 0) :])
+        self._meter.keep(item)
+        self._items[index] = item
 
     @property
     def items(self) -> list[Item]:

@@ -46,7 +46,7 @@ class StallTimer:
         self._error = error
         self._is_usual = self.first_s < longest_s
         self._left_s = self.first_s
-        self._has_begun = False
+        self._has_begun = self._is_over = False
         self._waiting: asyncio.Timeout | None = None
         self._since_s = 0.0
 
@@ -55,13 +55,21 @@ class StallTimer:
         self._has_begun = True
 
     def hear(self, *, is_last: bool = False) -> None:
-        """A word came: the time starts again. `is_last`: it was the finish, and no more words will come."""
-        self._left_s = min(self.limit_s, GOODBYE_S) if is_last else self.limit_s
-        self._is_usual = False
+        """A word came: the time starts again. `is_last`: it was the finish, and no more words will come; from then on
+        it does not start again, whatever comes.
+        """
+        if self._is_over:
+            return
+        self._is_over, self._is_usual = is_last, False
+        self._restart(min(self.limit_s, GOODBYE_S) if is_last else self.limit_s)
 
     def excuse(self) -> None:
         """The first word is late for a reason that is known, and being seen to: its time starts again."""
-        self._left_s, self._since_s = self.first_s, asyncio.get_running_loop().time()
+        if not self._is_over:
+            self._restart(self.first_s)
+
+    def _restart(self, left_s: float) -> None:
+        self._left_s, self._since_s = left_s, asyncio.get_running_loop().time()
         if self._waiting and not self._waiting.expired():
             self._waiting.reschedule(self._ends_s)
 

@@ -18,7 +18,7 @@ from conductor.model.messages import File, Image
 from conductor.model.reply import Delta, FinishReason
 from conductor.model.usage import FREE, Price, Usage
 from conductor.run.call_bound import input_bound
-from serving.workers.output_limit import MARGIN
+from serving.workers.output_limit import MARGIN, NO_LIMIT_TOKENS
 
 SLACK_FACTOR = 4
 SLACK_TOKENS = 16_384
@@ -28,8 +28,6 @@ TOKENS_PER_IMAGE = 49_152
 """Believed of a picture: a model that counts one as 2,833 tokens and 5,667 for each of eight tiles is in use."""
 OUTPUT_SLACK_TOKENS = 256
 """Believed of an answer beyond its limit, and `MARGIN` of it."""
-NO_LIMIT_TOKENS = 1_000_000
-"""Taken for the longest answer where a call names no limit."""
 SLACK_USD = Decimal(1)
 MOST_USD = Decimal(1000)
 """No single call costs more; the bound where the price per token is not known."""
@@ -159,6 +157,11 @@ class UsageCheck:
 
     def _note(self, note: str) -> None:
         self._notes[note] = None
+
+
+def has_grown(before: Usage | None, now: Usage | None) -> bool:
+    """Whether a server counts more output than it did before: it is at work, though it shows no word of it."""
+    return before is not None and now is not None and now.output_tokens > before.output_tokens
 
 
 def integer(value: object) -> int | None:

@@ -8,7 +8,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 
 from conductor.errors import WorkerError, WorkerRefused, WorkerUnavailable
-from serving.workers import http_guard
 from tests.serving.workers.subjects import until
 from tests.serving.workers.test_http import CALL, PROVIDERS, Provider, failing
 from tests.wires.faults import (
@@ -17,7 +16,6 @@ from tests.wires.faults import (
     NOT_HTTP,
     SILENT,
     Fault,
-    chunk,
     faulty,
 )
 from tests.wires.server import Answer, serving
@@ -130,14 +128,6 @@ async def test_silence_after_the_finish_leaves_the_answer_whole(provider: Provid
     answer = Answer(instead=(*events[: finish_at + 1], *comments), stall_after=finish_at + 1)
     async with provider(answer, stall_timeout_s=STALL_S) as (worker, _), worker.open(CALL) as reply:
         assert "".join([delta.text async for delta in reply]) == "a b"
-
-
-async def test_a_line_without_end_is_cut_off(provider: Provider, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(http_guard, "MAX_LINE_BYTES", 100_000)
-    flood = b"data: " + b"x" * 90_000
-    async with playing(provider, Fault(tail=chunk(flood) * 3), stall_s=60) as ask:
-        error, _ = await ask()
-    assert type(error) is WorkerUnavailable
 
 
 async def test_a_redirect_is_not_followed(provider: Provider):

@@ -1,0 +1,104 @@
+"""How much an answer may hold of what is passed on only once it is whole, on each wire: calls of tools, and what goes back
+with them.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from conductor.model.call import Call, Sampling
+from conductor.model.reply import FinishReason, Reply
+from serving.workers import output_limit
+from serving.workers.account import Account
+from serving.workers.output_limit import MOST_CALLS
+from tests.serving.workers.fuzz_streams import CALL, DIALECTS, Dialect
+from tests.serving.workers.subjects import ANY_REQUEST, MODEL, SECRET
+from tests.wires.server import Answer, WireServer, serving, sse
+
+SOON_S = 20.0
+FEW_TOKENS = 100
+
+
+@pytest.fixture(params=DIALECTS.values(), ids=DIALECTS.keys())
+def dialect(request: pytest.FixtureRequest) -> Dialect:
+    return request.param
+
+
+@asynccontextmanager
+async def asking(dialect: Dialect, *answers: Answer) -> AsyncIterator[tuple[Any, WireServer]]:
+    async with serving(dialect.wire, *answers) as server:
+        worker = dialect.worker(Account("w", MODEL, SECRET, server.url + dialect.path))
+        yield worker, server
+        await worker.aclose()
+
+
+async def ask(worker: Any, call: Call = CALL) -> Reply:
+    async with asyncio.timeout(SOON_S), worker.open(call) as reply:
+        [_ async for _ in reply]
+        return reply
+
+
+async def test_arguments_of_a_call_count_as_output_while_they_stream(dialect: Dialect):
+    events = dialect.signing.events(ANY_REQUEST, 0, (("look", {"where": "x" * 10_000}),))
+    call = replace(CALL, sampling=Sampling(max_output_tokens=FEW_TOKENS))
+    async with asking(dialect, Answer(instead=tuple(events), stall_after=len(events) - 1)) as (
+        worker,
+        server,
+    ):
+        reply = await ask(worker, call)
+        await asyncio.wait_for(server.requests[-1].hung_up.wait(), SOON_S)
+    assert (reply.finish, reply.tool_calls, reply.billed_at_bound) == (FinishReason.LENGTH, [], True)
+    assert f"max_output_tokens ({FEW_TOKENS})" in reply.notes[0]
+
+
+async def test_arguments_within_the_limit_are_whole(dialect: Dialect):
+    events = dialect.signing.events(ANY_REQUEST, 0, (("look", {"where": "x" * 300}),))
+    call = replace(CALL, sampling=Sampling(max_output_tokens=FEW_TOKENS))
+    async with asking(dialect, Answer(instead=tuple(events))) as (worker, _):
+        reply = await ask(worker, call)
+    assert reply.finish is FinishReason.TOOL_CALLS
+    assert json.loads(reply.tool_calls[0].arguments) == {"where": "x" * 300}
+
+
+async def test_an_answer_calls_so_many_tools_and_no_more(dialect: Dialect):
+    def told(n_calls: int) -> tuple[bytes, ...]:
+        return tuple(dialect.signing.events(ANY_REQUEST, 0, [("look", {"n": "1"})] * n_calls))
+
+    most, more = told(MOST_CALLS), told(MOST_CALLS + 1)
+    async with asking(dialect, Answer(instead=most), Answer(instead=more, stall_after=len(more) - 1)) as (
+        worker,
+        server,
+    ):
+        assert len((await ask(worker)).tool_calls) == MOST_CALLS
+        reply = await ask(worker)
+        await asyncio.wait_for(server.requests[-1].hung_up.wait(), SOON_S)
+    assert (reply.finish, reply.tool_calls) == (FinishReason.LENGTH, [])
+    assert f"more than {MOST_CALLS} tools" in reply.notes[0]
+
+
+KEPT = {
+    "openai": sse({"choices": [{"delta": {"reasoning_details": [{"data": "x" * 1000}]}}]}),
+    "responses": b"".join(
+        sse({"type": "response.output_item.done", "output_index": n, "item": {"type": "reasoning", "encrypted_content": "x" * 1000}})
+        for n in range(100)
+    ),
+    "anthropic": sse({"type": "content_block_start", "index": 0, "content_block": {"type": "redacted_thinking", "data": "x" * 1000}}, "content_block_start"),
+    "gemini": sse({"candidates": [{"content": {"role": "model", "parts": [{"text": "", "thoughtSignature": "eHh4" * 300}]}}]}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+async def test_what_goes_back_with_a_turn_is_kept_to_its_bound(name: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(output_limit, "MOST_KEPT_BYTES", 50_000)
+    dialect = DIALECTS[name]
+    first = dialect.wire.events(Answer())[0]
+    answer = Answer(instead=(first, *[KEPT[name]] * 100), stall_after=101)
+    async with asking(dialect, answer) as (worker, _):
+        reply = await ask(worker)
+    assert reply.finish is FinishReason.LENGTH
+    assert "beside its words" in reply.notes[0]

@@ -1,0 +1,161 @@
+"""What keeps a call alive on each wire, and what does not: a model that goes on, and a server that only says something."""
+
+import asyncio
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from conductor.errors import WorkerUnavailable
+from conductor.model.call import Call, CallSite, Sampling
+from conductor.model.reply import FinishReason, Reply
+from serving.workers import stall_timer
+from serving.workers.account import Account
+from tests.serving.workers.fuzz_streams import CALL, DIALECTS
+from tests.serving.workers.subjects import ANY_REQUEST, MODEL, SECRET
+from tests.wires.faults import CHUNKED, Fault, chunk, faulty
+from tests.wires.server import Answer, sse
+
+STALL_S = 0.5
+SOON_S = 10.0
+"""Generous: a test machine may be busy. Without its end each of these lasts for ever."""
+LONGEST = 60
+"""Tokens; pieces of arguments that drip reach it long after the stall timeout."""
+COMMENT = b": ping\n\n"
+
+
+def event(kind: str, **fields: object) -> bytes:
+    return sse({"type": kind, **fields}, kind)
+
+
+def chat(**delta: object) -> bytes:
+    return sse({"choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
+
+
+def parts(*each: object) -> bytes:
+    return sse({"candidates": [{"index": 0, "content": {"role": "model", "parts": list(each)}}]})
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """What one wire says again and again while a tool is called."""
+
+    argument: bytes
+    """More of the call."""
+    idle: tuple[bytes, ...]
+    """Nothing."""
+
+
+PIECES = {
+    "openai": Pieces(
+        chat(tool_calls=[{"index": 0, "function": {"arguments": "xxxxxxxx"}}]),
+        (chat(), chat(content=""), chat(tool_calls=[{"index": 0, "function": {"arguments": ""}}]), sse({"choices": []})),
+    ),
+    "responses": Pieces(
+        event("response.function_call_arguments.delta", output_index=0, delta="xxxxxxxx"),
+        (event("response.in_progress", response={}), event("response.function_call_arguments.delta", output_index=0, delta=""),
+         event("response.output_item.added", output_index=0, item={"type": "function_call"})),
+    ),
+    "anthropic": Pieces(
+        event("content_block_delta", index=1, delta={"type": "input_json_delta", "partial_json": "xxxxxxxx"}),
+        (event("ping"), event("content_block_delta", index=1, delta={"type": "input_json_delta", "partial_json": ""}),
+         event("content_block_stop", index=1)),
+    ),
+    "gemini": Pieces(
+        parts({"functionCall": {"name": "look", "args": {"where": "x"}}}),
+        (parts(), parts({"text": ""}), sse({"usageMetadata": {"promptTokenCount": 12, "candidatesTokenCount": 1}})),
+    ),
+}  # fmt: skip
+BEGUN = {
+    "openai": chat(tool_calls=[{"index": 0, "id": "1", "function": {"name": "look", "arguments": "{"}}]),
+    "responses": event("response.output_item.added", output_index=0, item={"type": "function_call"}),
+    "anthropic": DIALECTS["anthropic"].wire.events(Answer())[0]
+    + event("content_block_start", index=1, content_block={"type": "tool_use", "id": "1", "name": "look", "input": {}}),
+    "gemini": PIECES["gemini"].argument,
+}  # fmt: skip
+ONE_CALL = (("look", {"where": "here"}),)
+FINISH = (b'"finish_reason": "', b"response.completed", b"message_delta", b"finishReason")
+
+
+async def ask(name: str, fault: Fault, call: Call = CALL, stall_s: float = STALL_S) -> Reply:
+    dialect = DIALECTS[name]
+    async with faulty(fault) as server:
+        account: Any = Account("w", MODEL, SECRET, server.url + dialect.path, stall_timeout_s=stall_s)
+        worker = dialect.worker(account)
+        try:
+            async with asyncio.timeout(SOON_S), worker.open(call) as reply:
+                [_ async for _ in reply]
+                return reply
+        finally:
+            await worker.aclose()
+
+
+@pytest.mark.parametrize("name", PIECES)
+async def test_a_call_whose_arguments_take_longer_than_the_stall_timeout_is_no_silence(name: str):
+    """It ends where its output does, and not before."""
+    call = replace(CALL, sampling=Sampling(max_output_tokens=LONGEST))
+    reply = await ask(name, Fault(tail=chunk(BEGUN[name]), drips=chunk(PIECES[name].argument)), call)
+    assert reply.finish is FinishReason.LENGTH
+
+
+@pytest.mark.parametrize("name", PIECES)
+async def test_what_says_nothing_keeps_no_call_alive(name: str):
+    """Before the first word, and once a call of a tool has begun."""
+
+    async def outcome(tail: bytes, idle: bytes) -> str:
+        with pytest.raises(WorkerUnavailable) as caught:
+            await ask(name, Fault(tail=tail, drips=chunk(idle)))
+        return caught.value.message
+
+    tried = [(tail, idle) for tail in (b"", chunk(BEGUN[name])) for idle in (COMMENT, *PIECES[name].idle)]
+    for said in await asyncio.gather(*(outcome(*each) for each in tried)):
+        assert "said nothing for too long" in said
+
+
+@pytest.mark.parametrize("name", PIECES)
+async def test_an_answer_is_given_a_fixed_time_after_its_finish(name: str, monkeypatch: pytest.MonkeyPatch):
+    """Of words and of calls; whatever comes then, the finish once more among it."""
+    monkeypatch.setattr(stall_timer, "GOODBYE_S", 0.2)
+    signing = DIALECTS[name].signing
+    told = {n: signing.events(ANY_REQUEST, n_turns, ONE_CALL[:n]) for n, n_turns in ((0, 2), (1, 0))}
+    tried = [
+        (n_calls, events, idle)
+        for n_calls, events in told.items()
+        for idle in (
+            COMMENT,
+            *PIECES[name].idle,
+            *(each for each in events if any(mark in each for mark in FINISH)),
+        )
+    ]
+    asked = (
+        ask(name, Fault(tail=chunk(b"".join(events)), drips=chunk(idle)), stall_s=60)
+        for _, events, idle in tried
+    )
+    replies = await asyncio.gather(*asked)
+    assert [len(reply.tool_calls) for reply in replies] == [n_calls for n_calls, *_ in tried]
+
+
+async def test_nothing_is_waited_for_after_the_mark_of_the_end(monkeypatch: pytest.MonkeyPatch):
+    """Also where nobody said why the model stopped."""
+    monkeypatch.setattr(stall_timer, "GOODBYE_S", 0.2)
+    said = chat(content="words") + b"data: [DONE]\n\n"
+    with pytest.raises(WorkerUnavailable):
+        await ask("openai", Fault(tail=chunk(said), drips=chunk(COMMENT)), stall_s=60)
+
+
+async def test_more_output_that_a_server_counts_and_does_not_show_is_no_silence():
+    """vLLM's `continuous_usage_stats`, while it parses a call."""
+    counts = b"".join(
+        chunk(sse({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": n}})) for n in (1, 2)
+    )
+    with pytest.raises(WorkerUnavailable) as caught:
+        await ask("openai", Fault(tail=counts), replace(CALL, first_token_s=0.01), stall_s=STALL_S)
+    assert not caught.value.only_late, "the wait was for its first word no more"
+
+
+@pytest.mark.parametrize("drip", [b" ", b"[[", b'{"data": [],'])
+async def test_embeddings_that_drip_end_with_the_stall_timeout(drip: bytes):
+    head = CHUNKED.replace(b"text/event-stream", b"application/json")
+    call = replace(CALL, site=CallSite(operation="embeddings"))
+    with pytest.raises(WorkerUnavailable, match="said nothing for too long"):
+        await ask("openai", Fault(head, drips=chunk(drip)), call)
