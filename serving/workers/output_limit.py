@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
 
+from conductor.errors import WorkerError
 from conductor.model.reply import Delta, FinishReason
 
 MARGIN = 1.25
@@ -82,6 +83,11 @@ class OutputMeter:
         if self.has_passed(most):
             raise OutputPassed(f"passed max_output_tokens ({most})")
 
+    @property
+    def has_calls(self) -> bool:
+        """Whether a call of a tool has begun."""
+        return self._calls > 0 or self._argument_bytes > 0
+
     def keep(self, part: object) -> None:
         """A part of the turn came that is no words and goes back as it came.
 
@@ -118,13 +124,15 @@ class OutputMeter:
 async def within_limit(deltas: AsyncGenerator[Delta], meter: OutputMeter) -> AsyncGenerator[Delta]:
     """`deltas`, ended with `length` where they pass the limit of `meter`, and so what is held for them, or where they
     raise `OutputPassed`; the call is closed then. Its usage is never reported, so it is billed at its bound. So is one
-    whose usage counts fewer tokens than its words can be.
+    whose usage counts fewer tokens than its words can be, and one that breaks while a tool is called: nothing was shown
+    of what its provider was paid for.
     """
-    limit = meter.limit
+    limit, is_shown = meter.limit, False
     async with aclosing(deltas):
         try:
             async for delta in deltas:
                 meter.add(delta)
+                is_shown = True
                 if delta.finish:
                     yield _checked(delta, meter, limit)
                     continue
@@ -135,6 +143,11 @@ async def within_limit(deltas: AsyncGenerator[Delta], meter: OutputMeter) -> Asy
         except OutputPassed as exc:
             note = f"The server {exc} and was cut off: billed at the call's bound."
             yield Delta(finish=FinishReason.LENGTH, notes=(note,), billed_at_bound=True)
+        except WorkerError as exc:
+            exc.billed_at_bound |= (
+                meter.has_calls and not is_shown
+            )  # of what was shown, `Reply` makes the bill
+            raise
 
 
 def _checked(last: Delta, meter: OutputMeter, limit: int | None) -> Delta:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from conductor.errors import WorkerUnavailable
+from conductor.errors import WorkerError, WorkerUnavailable
 from conductor.model.call import Call, CallSite, Sampling
 from conductor.model.reply import FinishReason, Reply
 from serving.workers import stall_timer
@@ -14,7 +14,7 @@ from serving.workers.account import Account
 from tests.serving.workers.fuzz_streams import CALL, DIALECTS
 from tests.serving.workers.subjects import ANY_REQUEST, MODEL, SECRET
 from tests.wires.faults import CHUNKED, Fault, chunk, faulty
-from tests.wires.server import Answer, sse
+from tests.wires.server import Answer, serving, sse
 
 STALL_S = 0.5
 SOON_S = 10.0
@@ -159,3 +159,18 @@ async def test_embeddings_that_drip_end_with_the_stall_timeout(drip: bytes):
     call = replace(CALL, site=CallSite(operation="embeddings"))
     with pytest.raises(WorkerUnavailable, match="said nothing for too long"):
         await ask("openai", Fault(head, drips=chunk(drip)), call)
+
+
+@pytest.mark.parametrize("name", PIECES)
+async def test_a_call_that_breaks_while_a_tool_is_called_is_billed_at_its_bound(name: str):
+    """Nothing of it was shown, and its provider was paid."""
+    dialect, begun = DIALECTS[name], (BEGUN[name], PIECES[name].argument)
+    for events, is_paid in ((begun, True), ((COMMENT, COMMENT), False)):
+        breaks = Answer(instead=events, pause_after=2, late_s=STALL_S, cut_after=2)
+        async with serving(dialect.wire, breaks) as server:
+            worker = dialect.worker(Account("w", MODEL, SECRET, server.url + dialect.path))
+            with pytest.raises(WorkerError) as caught:
+                async with worker.open(CALL) as reply:
+                    [_ async for _ in reply]
+            await worker.aclose()
+        assert caught.value.billed_at_bound is is_paid
