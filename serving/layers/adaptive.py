@@ -4,6 +4,9 @@ Additive increase, multiplicative decrease, as TCP has it: https://www.rfc-edito
 worker is sent one more where all its slots are in use and its first tokens come as they do; a fifth less
 where it says that it is busy, or its first tokens take twice as long as they did at their best. A cut that did not
 make them sooner is taken back: they are late for another reason, such as longer prompts.
+
+After it was busy, it is sent one more with each call that is answered, up to what it took before (slow start, section 3.1
+too); where it is busy again on the way there, it took less than that.
 """
 
 import time
@@ -25,6 +28,8 @@ LATE = 2.0
 """Times the best: first tokens are late."""
 LEAST_LATE_S = 0.05
 """Sooner than this nobody minds."""
+LOWER_EVERY_S = 1.0
+"""What it took before is lowered no faster than this: a short time in which it is busy says little of it."""
 HELPED = 0.9
 """Of the time before a cut: first tokens come sooner since."""
 WINDOW = 10
@@ -43,6 +48,10 @@ class Slots:
 
     def __init__(self, most: int) -> None:
         self._most, self._limit = most, float(most)
+        self._good, self._lowered_s = float(most), -inf
+        """What it took before it was busy, and when that was last lowered."""
+        self._has_grown = False
+        """Since it was last busy, or has taken all that there are for a while."""
         self._first_token_s: list[float] = []
         self._quiet_s: list[float] = []
         """Of calls that were sent while slots were free."""
@@ -59,8 +68,12 @@ class Slots:
 
     def refuse(self, sent_s: float) -> None:
         """A call that was sent then was refused, because the worker is busy."""
-        if sent_s > self._cut_s:
-            self._cut()
+        if sent_s <= self._cut_s:
+            return
+        now_s = time.monotonic()
+        if self._has_grown and now_s - self._lowered_s >= LOWER_EVERY_S:
+            self._good, self._lowered_s = max(1.0, self._good * CUT), now_s
+        self._cut()
 
     def speak(self, sent_s: float, first_token_s: float, *, is_full: bool) -> None:
         """A call that was sent then, while all slots were in use or not, got its first token after so long."""
@@ -70,27 +83,35 @@ class Slots:
                 self._best_s = min(self._best_s * FORGET, median_low(self._quiet_s))
                 self._quiet_s.clear()
         elif sent_s > self._cut_s:
+            if self._limit < self._good and first_token_s < self._late_s:
+                self._limit, self._has_grown = min(self._good, self._limit + 1), True
             self._first_token_s.append(first_token_s)
             if len(self._first_token_s) >= max(WINDOW, self.n):
                 self._judge(median_low(self._first_token_s))
 
+    @property
+    def _late_s(self) -> float:
+        return max(LATE * self._best_s, LEAST_LATE_S)
+
     def _judge(self, median_s: float) -> None:
         self._first_token_s.clear()
         self._best_s = min(self._best_s, median_s)
-        if median_s < max(LATE * self._best_s, LEAST_LATE_S):
-            self._before_cut = None
+        if median_s < self._late_s:
+            self._before_cut, self._has_grown = None, self._limit < self._most
             self._limit = min(self._most, self._limit + 1)
+            self._good = max(self._good, self._limit)
         elif self._before_cut and median_s > HELPED * self._before_cut[1]:
             self._limit, self._best_s = self._before_cut[0], median_s
             self._before_cut = None
         else:
             self._before_cut = self._limit, median_s
             self._cut()
+            self._good = min(self._good, self._limit)
 
     def _cut(self) -> None:
         self._limit = max(1.0, self._limit * CUT)
         self._first_token_s.clear()
-        self._cut_s = time.monotonic()
+        self._cut_s, self._has_grown = time.monotonic(), False
 
 
 class Adaptive(Limited):

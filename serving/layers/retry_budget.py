@@ -3,7 +3,11 @@
 A token bucket, as Finagle and gRPC have it (https://grpc.io/docs/guides/retry, "retry throttling"): each
 call puts a share of a token in, each retry takes one out. So a worker that is down is asked little more
 often than one that is well, however many attempts a call may have.
+
+While several keys call, one of them leaves the last half of the tokens to those that have taken less.
 """
+
+from serving.witnesses import MOST, Traffic
 
 RESERVE = 10.0
 """Tokens at the start, and at most: a few calls may be retried whatever the share is. More where one machine that is
@@ -22,16 +26,28 @@ class RetryBudget:
     def __init__(self, share: float, start: float | None = None, reserve: float = RESERVE) -> None:
         self._share, self._reserve = share, reserve
         self._tokens = reserve if start is None else start
+        self._traffic = Traffic()
+        self._taken: dict[str, float] = {}
+        """By keys that have taken more than they paid for since."""
 
-    def earn(self) -> None:
-        """A call is made for the first time."""
+    def earn(self, key: str = "") -> None:
+        """`key` makes a call for the first time."""
         self._tokens = min(self._reserve, self._tokens + self._share)
+        self._traffic.note(key)
+        if key in self._taken:
+            self._taken[key] -= self._share
+            if self._taken[key] <= 0:
+                del self._taken[key]
 
-    def spend(self) -> bool:
-        """Whether a call may be made again; it is counted then."""
-        if self._tokens < 1:
+    def spend(self, key: str = "") -> bool:
+        """Whether `key` may make a call again; it is counted then."""
+        taken = self._taken.get(key, 0.0)
+        if self._tokens < 1 or (taken + 1 > self._reserve / 2 and self._traffic.has_others(key)):
             return False
         self._tokens -= 1
+        self._taken[key] = min(taken + 1, self._reserve)
+        if len(self._taken) > MOST:
+            del self._taken[next(iter(self._taken))]
         return True
 
     def refund(self) -> None:

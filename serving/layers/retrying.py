@@ -67,8 +67,8 @@ class Retrying(Layer):
         failed: list[Attempt] = []
         call = replace(call, places=Places())
         if self._budget and not call.broken:  # else what breaks off would pay for its own next call
-            self._budget.earn()
-        if call.broken == self.name and not self._can_afford():
+            self._budget.earn(call.payer)
+        if call.broken == self.name and not self._can_afford(call):
             message = f"{self.name} broke off, and no more calls may be made again."
             raise WorkerUnavailable(message, worker=self.name)
         for number in count(1):
@@ -82,7 +82,7 @@ class Retrying(Layer):
                 if call.has_stand_in:
                     is_worth_it &= took_s + wait_s < QUICK_S and self._health.circuit == "closed"
                     is_worth_it &= not (isinstance(exc, WorkerUnavailable) and exc.only_late)
-                if number == self._attempts or not is_worth_it or not self._can_afford():
+                if number == self._attempts or not is_worth_it or not self._can_afford(call):
                     exc.attempts = (*failed, *exc.attempts)
                     raise
                 call = await call_again(call, exc, wait_s)
@@ -93,8 +93,8 @@ class Retrying(Layer):
                 return reply
         raise AssertionError("it is counted without end")
 
-    def _can_afford(self) -> bool:
-        return self._budget is None or self._budget.spend()
+    def _can_afford(self, call: Call) -> bool:
+        return self._budget is None or self._budget.spend(call.payer)
 
     def _may_help(self, error: WorkerError) -> bool:
         is_line = isinstance(error, LineTooLong)  # it has waited for as long as that is worth it

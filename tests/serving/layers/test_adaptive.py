@@ -2,14 +2,19 @@
 
 import asyncio
 
+import pytest
+
 from conductor.errors import WorkerBusy
 from conductor.model.call import Call
 from conductor.model.messages import Message
+from serving.layers import adaptive
 from serving.layers.adaptive import Adaptive, Slots
 from serving.layers.limited import Limited
 from serving.workers.scripted import ScriptedReply, ScriptedWorker
 
 CALL = Call((Message.of("user", "hi"),))
+LATER_S = 1e12
+"""A call that was sent after every cut."""
 ENGINE, MOST = 4, 24
 """Calls that the engine works on at once, and that it is given at most; the others wait in it."""
 
@@ -49,6 +54,29 @@ async def test_a_worker_that_says_it_is_busy_is_given_fewer_once_for_all_calls_u
     for _ in range(3):
         await asyncio.gather(*(ask(worker, 1) for _ in range(20)))
     assert worker.n_slots == 10, "it takes them again, one more at a time"
+
+
+def test_after_a_short_time_in_which_it_was_busy_a_worker_soon_takes_what_it_took_before():
+    slots = Slots(64)
+    for _ in range(20):
+        slots.refuse(LATER_S)
+    assert slots.n == 1
+    for _ in range(64):
+        slots.speak(LATER_S, 0.1, is_full=True)
+    assert slots.n == 64
+
+
+def test_where_it_is_busy_again_on_the_way_there_it_grows_slowly(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(adaptive, "LOWER_EVERY_S", 0.0)
+    slots, refused = Slots(64), 0
+    for _ in range(5000):
+        if slots.n > 32:
+            refused += 1
+            slots.refuse(LATER_S)
+        else:
+            slots.speak(LATER_S, 0.1, is_full=True)
+    assert 24 <= slots.n <= 33
+    assert refused < 50
 
 
 def test_first_tokens_that_fewer_calls_make_no_sooner_cost_no_slots():

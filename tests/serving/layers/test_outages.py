@@ -451,6 +451,18 @@ def test_a_budget_is_earned_by_calls_and_bounded():
     assert sum(budget.spend() for _ in range(20)) == RESERVE
 
 
+def test_one_key_leaves_half_of_the_retries_to_the_others():
+    budget = RetryBudget(0.2)
+    budget.earn("other")
+    for _ in range(100):
+        budget.earn("heavy")
+    assert sum(budget.spend("heavy") for _ in range(20)) == RESERVE / 2
+    assert sum(budget.spend("other") for _ in range(20)) == RESERVE / 2
+    alone = RetryBudget(0.2)
+    alone.earn("heavy")
+    assert sum(alone.spend("heavy") for _ in range(20)) == RESERVE
+
+
 @pytest.mark.parametrize(("replicas", "reserve"), [(1, RESERVE), (2, 64)])
 def test_all_calls_of_a_lost_replica_may_be_made_again_at_another(replicas: int, reserve: int):
     scale = {"min_replicas": 1, "max_replicas": replicas, "max_ongoing_requests": 64}
