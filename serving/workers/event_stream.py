@@ -108,9 +108,8 @@ def has_more_values(data: bytes, most: int) -> bool:
     """Whether `data`, if it is JSON, holds more values than `most`, in lists and objects that are counted, too."""
     if len(data) <= most or _separators(data) <= most:
         return False
-    bare = data.replace(b"\\\\", b"").replace(
-        b'\\"', b""
-    )  # what is left of quotation marks is around strings
+    # without what is escaped, quotation marks are around strings
+    bare = data.replace(b"\\\\", b"").replace(b'\\"', b"")
     if bare.count(b'"') > 4 * most:
         return True
     return _separators(b"".join(bare.split(b'"')[::2])) > most

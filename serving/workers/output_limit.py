@@ -51,13 +51,14 @@ class OutputMeter:
     def __init__(self, limit: int | None = None) -> None:
         self.limit = limit
         self._pieces = self._bytes = self._argument_bytes = 0
-        self._calls = self._kept_bytes = 0
+        self._calls = self._kept_bytes = self._likely = 0
 
     def add(self, delta: Delta) -> None:
         """One more piece. Of the calls in it, what was not counted while they streamed."""
         arguments = sum(_n_bytes(call.arguments) for call in delta.tool_calls)
         unheard = max(0, arguments - self._argument_bytes)
         self._argument_bytes += unheard
+        self._likely += len(delta.logprobs)
         self._count(_n_bytes(delta.text) + _n_bytes(delta.reasoning) + unheard, delta.pieces)
 
     def begin_call(self) -> None:
@@ -118,7 +119,8 @@ class OutputMeter:
         return too_long or self._is_clearly_over(output_tokens)
 
     def _is_clearly_over(self, tokens: int) -> bool:
-        return min(self._pieces, self._bytes / BYTES_PER_TOKEN) > MARGIN * tokens + MARGIN_TOKENS
+        least = max(self._likely, min(self._pieces, self._bytes / BYTES_PER_TOKEN))
+        return least > MARGIN * tokens + MARGIN_TOKENS
 
 
 async def within_limit(deltas: AsyncGenerator[Delta], meter: OutputMeter) -> AsyncGenerator[Delta]:
