@@ -230,9 +230,7 @@ class OpenAIWorker:
                 timer.begin()
                 async for piece in response.aiter_bytes():
                     chunks = [self._check_chunk(chunk) for chunk in reader.feed(piece)]
-                    if (
-                        reader.is_done
-                    ):  # nothing comes after it, whether it was said why the model stopped or not
+                    if reader.is_done:  # nothing comes after it, also where nobody said why the model stopped
                         timer.hear(is_last=True)
                     yield chunks
 
