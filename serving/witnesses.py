@@ -61,6 +61,7 @@ class Witnesses:
         self._told: dict[str, dict[Witness, float]] = {}
         """Of what was told: by whom, when; the newest last."""
         self._times = Counter[str]()
+        """How often, since somebody was the first to be told in a while."""
 
     def tell(self, what: str, witness: Witness, *, is_clear: bool = True) -> bool:
         """`witness` was told `what`, or met with it.
@@ -74,8 +75,9 @@ class Witnesses:
             Whether it is probably so for everybody.
         """
         told = self._told.setdefault(what, {})
+        _drop_old(told, MEMORY_S)
+        self._times[what] = self._times[what] + 1 if witness in told else 1
         _note(told, witness, MEMORY_S)
-        self._times[what] += 1
         if (is_clear and not witness.key) or len({each.key for each in told}) > 1:
             return True
         is_alone = not self.traffic.has_others(witness.key)
@@ -88,8 +90,12 @@ class Witnesses:
 
 
 def _note(times: dict[T, float], who: T, kept_s: float) -> None:
-    now_s = time.monotonic()
     times.pop(who, None)
-    times[who] = now_s
-    while len(times) > MOST or now_s - times[next(iter(times))] > kept_s:
+    times[who] = time.monotonic()
+    _drop_old(times, kept_s)
+
+
+def _drop_old(times: dict[T, float], kept_s: float) -> None:
+    now_s = time.monotonic()
+    while len(times) > MOST or (times and now_s - times[next(iter(times))] > kept_s):
         del times[next(iter(times))]

@@ -1,8 +1,12 @@
 """Whether what one call met with is so for everybody."""
 
+import time
+
+import pytest
+
 from conductor.model.call import Call
 from conductor.model.messages import Message
-from serving.witnesses import MOST, OFTEN, Witness, Witnesses, witness_of
+from serving.witnesses import MEMORY_S, MOST, OFTEN, Witness, Witnesses, witness_of
 
 A, A2, B = Witness("a", 1), Witness("a", 2), Witness("b", 1)
 
@@ -26,6 +30,17 @@ def test_where_one_key_alone_calls_two_prompts_are_enough_or_one_often():
     assert [seen.tell("failed", each) for each in (A, A2)] == [False, True]
     seen = called_by("a")
     assert [seen.tell("failed", A) for _ in range(OFTEN)] == [False] * (OFTEN - 1) + [True]
+
+
+def test_what_others_were_told_long_ago_does_not_make_one_prompt_evidence(monkeypatch: pytest.MonkeyPatch):
+    seen = called_by("a", "b")
+    for prompt in range(OFTEN):
+        seen.tell("busy", Witness("b", prompt))
+    now_s = time.monotonic() + 2 * MEMORY_S
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    seen.traffic.note("a")
+    assert not seen.tell("busy", A), "one prompt may be to blame"
+    assert [seen.tell("busy", A) for _ in range(OFTEN - 1)] == [False] * (OFTEN - 2) + [True]
 
 
 def test_where_keys_are_off_one_is_enough_of_what_is_clear():

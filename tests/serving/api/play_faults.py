@@ -25,7 +25,15 @@ from serving.pool import build_pool
 from serving.runs.service import Service
 from serving.settings.settings import parse
 from tests.serving.api.fault_servers import Places, Played, open_places, play
-from tests.serving.api.provider_faults import CASES, OTHER_TEXT, PLAN, PLANNED_TEXT, POSITIONS, Case
+from tests.serving.api.provider_faults import (
+    CASES,
+    INSTEAD,
+    OTHER_TEXT,
+    PLAN,
+    PLANNED_TEXT,
+    POSITIONS,
+    Case,
+)
 from tests.serving.api.served import ASK, Json, listening, parsed, said, scripted, step
 
 STALL_S, PATIENCE_S = 1.0, 60.0
@@ -47,10 +55,12 @@ class Seen:
     expected: str
     first_word_s: float | None
     """From the request on; None: no word came."""
+    or_else: str = ""
+    """What it may see as well, where the machine is busy."""
 
     @property
     def is_expected(self) -> bool:
-        return self.outcome == self.expected
+        return self.outcome in (self.expected, self.or_else)
 
 
 def remote(name: str, url: str, case: Case, **settings: Any) -> Json:
@@ -182,7 +192,12 @@ async def see(http: httpx2.AsyncClient, place: Place, case: Case) -> Seen:
     outcome, first_word_s = await ask(http, place)
     seen = ", then ".join([*outcomes, outcome])
     expected = case.outcome(place.position, stream=place.stream)
-    return Seen(place.name, place.position, place.stream, seen, expected, first_word_s)
+    or_else = ""
+    if place.position == "conductor" and case.is_mended:
+        # a worker is free to answer alone: what has failed slowly is not asked again, and the rest after a burst may be over
+        answer = INSTEAD if expected.endswith(PLANNED_TEXT) else f"200 {PLANNED_TEXT}"
+        or_else = expected.removesuffix(INSTEAD).removesuffix(f"200 {PLANNED_TEXT}") + answer
+    return Seen(place.name, place.position, place.stream, seen, expected, first_word_s, or_else)
 
 
 async def ask(http: httpx2.AsyncClient, place: Place) -> tuple[str, float | None]:
