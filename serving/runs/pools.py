@@ -6,7 +6,7 @@ Knows how many calls the workers of all of them have; does not know what runs.
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 
-from serving.garbage import collect_what_is_closed
+from serving.garbage import Collections
 from serving.health import WorkerHealth
 from serving.pool import Pool
 from serving.telemetry import metrics
@@ -25,6 +25,7 @@ class Pools:
         self._in_use: list[Pool] = []
         """One for each run."""
         self._retired: list[Pool] = []
+        self._collections = Collections()
         self._levelled: set[str] = set()
         """Workers whose levels were ever reported: the gauges of one that is gone must fall to 0."""
 
@@ -70,4 +71,4 @@ class Pools:
         for pool in unused:
             await pool.aclose()
         if unused:
-            collect_what_is_closed()
+            self._collections.ask()

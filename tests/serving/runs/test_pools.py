@@ -1,5 +1,6 @@
 """Pools that settings have replaced: closed, and then gone."""
 
+import asyncio
 import gc
 import weakref
 from collections.abc import Generator
@@ -46,4 +47,19 @@ async def test_a_pool_that_nobody_uses_any_more_is_gone_soon_after_it_is_closed(
     else:
         await pools.swap(pool())
     await until(lambda: all(each() is None for each in alive), "the clients of the first are gone")
+    await pools.current.aclose()
+
+
+async def test_a_row_of_pools_is_collected_at_once() -> None:
+    """Each collection stops the loop: five of them late, for longer than a worker may be silent."""
+    pools = Pools(pool())
+    alive = list[weakref.ref[object]]()
+    for _ in range(5):
+        alive += [weakref.ref(client) for client in pools.current.clients]
+        await pools.swap(pool())
+        await asyncio.sleep(0.2)
+    full = gc.get_stats()[-1]["collections"]
+    await until(lambda: all(each() is None for each in alive), "the clients of all are gone")
+    await asyncio.sleep(1.2)
+    assert gc.get_stats()[-1]["collections"] == full + 1
     await pools.current.aclose()
