@@ -7,6 +7,8 @@ knows no verb's options.
 from __future__ import annotations
 
 import difflib
+import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -93,7 +95,20 @@ example: podium serve --settings cluster/api.yaml --port 8000"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The console script; returns the exit code."""
+    """The console script; returns the exit code: of a process that SIGPIPE ends, where the reader of what it prints has
+    gone, as `head` does.
+    """
+    try:
+        return _call(arguments)
+    finally:
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # flushed once more at the end
+            raise SystemExit(128 + signal.SIGPIPE) from None
+
+
+def _call(arguments: Sequence[str] | None) -> int:
     name, *rest = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if name in ("-h", "--help", "help"):
         print(HELP.format(verbs="\n".join(f"  {name:14} {verb.help}" for name, verb in VERBS.items())))

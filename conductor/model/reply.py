@@ -148,6 +148,8 @@ class Reply:
     logprobs: list[TokenLogprob] = field(default_factory=list[TokenLogprob])
     stop_sequence: str | None = None
     """See `Delta.stop_sequence`."""
+    is_empty: bool = False
+    """Whether it is known to end well (`stop`) without a word, a thought or a call, once its last piece is read."""
 
     async def __aiter__(self) -> AsyncGenerator[Delta]:
         async with aclosing(self.deltas) as deltas:
@@ -292,7 +294,7 @@ async def open_reply(
                 yield delta
 
         async with aclosing(all_of_it()) as whole:
-            yield Reply(worker, whole, model, price)
+            yield Reply(worker, whole, model, price, is_empty=_is_empty(early[-1]))
 
 
 def _bill(error: WorkerError, early: list[Delta], price: Price | None) -> None:
@@ -302,6 +304,12 @@ def _bill(error: WorkerError, early: list[Delta], price: Price | None) -> None:
     if usages or costs:
         error.usage = usages[-1] if usages else None
         error.cost_usd = dearer(costs[-1] if costs else None, cost_of(price, error.usage))
+
+
+def _is_empty(first: Delta) -> bool:
+    """Whether the answer that begins with `first` ends with it, and says nothing."""
+    says_more = first.text or first.reasoning or first.tool_calls or first.inner_run
+    return first.finish is FinishReason.STOP and not says_more
 
 
 def _is_refusal(delta: Delta) -> bool:

@@ -1,9 +1,13 @@
-"""The same call again, where it failed before its first token and may succeed."""
+"""The same call again, where it failed before its first token and may succeed.
+
+An answer that ends well and says nothing is such a failure too, though it is paid: models end a turn at once now and
+then, and say something when they are asked again.
+"""
 
 import random
 import time
 from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import replace
 from itertools import count
 from math import inf
@@ -29,6 +33,8 @@ class Retrying(Layer):
     A server's `Retry-After` is honoured: never sooner, and where it is longer than `max_wait_s`, or than
     half of the time that the caller has left, not at all, so that another worker can be tried instead. The
     SDK clients themselves never retry. Where the worker has several places, the next one is asked first.
+
+    For an answer without a word it is asked once more. The second one stands where nobody else is free to answer.
 
     Nor is anything waited for while another worker is free to answer: then only what failed quickly is made
     again soon. And all retries together take no more than their share of the calls.
@@ -65,6 +71,7 @@ class Retrying(Layer):
 
     async def _open_with_retries(self, opened: AsyncExitStack, call: Call) -> Reply:
         failed: list[Attempt] = []
+        said_nothing = False
         call = replace(call, places=Places())
         if self._budget and not call.broken:  # else what breaks off would pay for its own next call
             self._budget.earn(call.payer)
@@ -76,15 +83,16 @@ class Retrying(Layer):
             try:
                 again = _count_attempts(call, len(failed)) if failed else call
                 reply = await opened.enter_async_context(self._worker.open(again))
+                if reply.is_empty and _may_say_more(call):
+                    is_last = said_nothing or number == self._attempts or not self._can_afford(call)
+                    if not is_last or call.has_stand_in:
+                        raise await _close_empty(reply, opened, is_last=is_last)
             except WorkerError as exc:
                 wait_s, took_s = self._wait_s(number, exc), time.monotonic() - began_s
-                is_worth_it = self._may_help(exc) and wait_s < _patience_s(call)
-                if call.has_stand_in:
-                    is_worth_it &= took_s + wait_s < QUICK_S and self._health.circuit == "closed"
-                    is_worth_it &= not (isinstance(exc, WorkerUnavailable) and exc.only_late)
-                if number == self._attempts or not is_worth_it or not self._can_afford(call):
+                if not self._asks_again(call, exc, number, wait_s, took_s):
                     exc.attempts = (*failed, *exc.attempts)
                     raise
+                said_nothing |= isinstance(exc, _SaidNothing)
                 call = await call_again(call, exc, wait_s)
                 lost = Attempt.of(self.name, Failure.of(exc), waited_s=wait_s, took_s=took_s)
                 failed += [*exc.attempts, lost]
@@ -92,6 +100,16 @@ class Retrying(Layer):
                 reply.attempts = (*failed, *reply.attempts)
                 return reply
         raise AssertionError("it is counted without end")
+
+    def _asks_again(self, call: Call, error: WorkerError, number: int, wait_s: float, took_s: float) -> bool:
+        """Whether the call is made once more after `error`, of its try of that `number`; it is paid for then."""
+        if isinstance(error, _SaidNothing):
+            return not error.is_last
+        is_worth_it = self._may_help(error) and wait_s < _patience_s(call)
+        if call.has_stand_in:
+            is_worth_it &= took_s + wait_s < QUICK_S and self._health.circuit == "closed"
+            is_worth_it &= not (isinstance(error, WorkerUnavailable) and error.only_late)
+        return is_worth_it and number < self._attempts and self._can_afford(call)
 
     def _can_afford(self, call: Call) -> bool:
         return self._budget is None or self._budget.spend(call.payer)
@@ -106,6 +124,42 @@ class Retrying(Layer):
         """
         bound_s = min(self._max_wait_s, self._first_wait_s * 2 ** (number - 1))
         return max(_retry_after_s(error), random.uniform(0, bound_s))
+
+
+class _SaidNothing(WorkerUnavailable):
+    """Its answer ended well, without a word."""
+
+    is_last: bool = False
+    """Whether it is not asked again."""
+
+
+def _may_say_more(call: Call) -> bool:
+    """Whether an answer without a word is odd: there is nothing before it that may be all that there is to say, and
+    nothing that it may have been cut by.
+    """
+    is_begun = call.prefix or call.messages[-1].role != "user"
+    return call.site.operation in ("chat", "plan") and not (call.sampling.stop or is_begun)
+
+
+async def _close_empty(reply: Reply, opened: AsyncExitStack, *, is_last: bool) -> _SaidNothing:
+    """What is said of it, with what it took."""
+    try:
+        async with aclosing(aiter(reply)) as deltas:
+            async for _ in deltas:
+                pass
+    finally:
+        await opened.aclose()
+    result = reply.result
+    return _SaidNothing(
+        f"{reply.worker} ended its answer without a word.",
+        worker=reply.worker,
+        attempts=reply.attempts,
+        usage=result.usage,
+        cost_usd=result.cost_usd,
+        billed_at_bound=result.usage is None,
+        only_this_call=True,
+        is_last=is_last,
+    )
 
 
 def _count_attempts(call: Call, before: int) -> Call:

@@ -100,7 +100,7 @@ class AnthropicWorker:
         await check_pictures(call, host, self._account.fetches_pictures, self._faults)
         request, turn = self._request(call), TurnCollector(meter)
         check, timer = (
-            UsageCheck(call, self._account.price),
+            UsageCheck(call, self._account.price, meter),
             self._account.timer(self._faults, call),
         )
         last, is_counted = Delta(), False
@@ -207,7 +207,7 @@ class AnthropicWorker:
         match event.type:
             case "message_start":
                 model: object = getattr(event.message, "model", None)
-                usage = usage_of(getattr(event.message, "usage", None), None, check)
+                usage = usage_of(getattr(event.message, "usage", None), None, check, is_begun=True)
                 return Delta(usage=usage, model=model if isinstance(model, str) else None)
             case "content_block_start":
                 block = event.content_block
@@ -222,18 +222,16 @@ class AnthropicWorker:
                 usage = usage_of(getattr(event, "usage", None), before, check)
                 stop: object = getattr(event.delta, "stop_sequence", None)
                 return Delta(
-                    finish=self._finish(event.delta.stop_reason),
+                    finish=self._finish(event.delta.stop_reason, usage),
                     usage=usage,
                     stop_sequence=stop if isinstance(stop, str) else None,
                 )
             case _:
                 return Delta()
 
-    def _finish(self, reason: str | None) -> FinishReason | None:
+    def _finish(self, reason: str | None, usage: Usage | None) -> FinishReason | None:
         if reason is not None and reason not in FINISH:
-            raise self._faults.unavailable(
-                "stopped before its answer's end. Try again.", f"Its reason: {reason!r}."
-            )
+            raise self._faults.odd_end(reason, usage)
         return FINISH[reason] if reason else None
 
     @contextmanager

@@ -4,9 +4,12 @@ from conductor.model.usage import Usage
 from serving.workers.usage import UsageCheck
 
 
-def usage_of(reported: object, before: Usage | None, check: UsageCheck) -> Usage | None:
+def usage_of(
+    reported: object, before: Usage | None, check: UsageCheck, *, is_begun: bool = False
+) -> Usage | None:
     """Ours from theirs, which the SDK does not check. A later message may leave out what it has said
-    already: then what was `before` stays.
+    already: then what was `before` stays. A stream that has only `is_begun` counts a token or more of the answer,
+    and says nothing with it.
     """
 
     def count(name: str, of: object = reported) -> int | None:
@@ -25,7 +28,7 @@ def usage_of(reported: object, before: Usage | None, check: UsageCheck) -> Usage
     written = earlier.cache_write_tokens if written is None else written
     return check.usage(
         earlier.input_tokens if fresh is None else fresh + cached + written,
-        said,
+        0 if is_begun else said,
         cached,
         earlier.reasoning_tokens if thoughts is None else thoughts,
         written,

@@ -127,7 +127,7 @@ class GeminiWorker:
         turn = PartCollector(meter)
         responses: list[httpx2.Response] = []
         check, timer = (
-            UsageCheck(call, self._account.price),
+            UsageCheck(call, self._account.price, meter),
             self._account.timer(self._faults, call),
         )
         stream = await self._client.aio.models.generate_content_stream(
@@ -140,7 +140,7 @@ class GeminiWorker:
                 with self._map_errors():
                     delta = _delta(chunk, check)
                     is_new = turn.add(_candidate(chunk)) | has_grown(usage, delta.usage)
-                    finish = self._finish(chunk) or finish
+                    finish = self._finish(chunk, delta.usage or usage) or finish
                 usage, model = delta.usage or usage, delta.model or model
                 if delta.text or delta.reasoning or finish or is_new:
                     timer.hear(is_last=finish is not None)
@@ -228,7 +228,7 @@ class GeminiWorker:
         except ValueError as exc:
             raise self._faults.refusal(f"was not asked: {exc}.") from exc
 
-    def _finish(self, chunk: types.GenerateContentResponse) -> FinishReason | None:
+    def _finish(self, chunk: types.GenerateContentResponse, usage: Usage | None) -> FinishReason | None:
         candidate = _candidate(chunk)
         if candidate is None:
             blocked = chunk.prompt_feedback is not None and chunk.prompt_feedback.block_reason is not None
@@ -237,9 +237,7 @@ class GeminiWorker:
         if reason is None or reason.value == "FINISH_REASON_UNSPECIFIED":
             return None
         if reason.value not in FINISH:
-            raise self._faults.unavailable(
-                "stopped before its answer's end. Try again.", f"Its reason: {reason.value}."
-            )
+            raise self._faults.odd_end(reason.value, usage)
         return FINISH[reason.value]
 
     @contextmanager

@@ -30,6 +30,7 @@ from conductor.errors import (
     WorkerRefused,
     WorkerUnavailable,
 )
+from conductor.model.usage import Usage
 from serving.egress.reach import AddressForbidden
 from serving.workers.http_guard import BodyRefused
 
@@ -116,6 +117,14 @@ class ErrorMapper:
         return WorkerUnavailable(
             f"{self.worker} {self.quote(what)}", worker=self.worker, detail=self.quote(detail)
         )
+
+    def odd_end(self, reason: object, usage: Usage | None) -> WorkerUnavailable:
+        """The model stopped for a reason that the wire does not have. It was at work: its provider is paid what its
+        server counted (`usage`), or nobody knows what.
+        """
+        error = self.unavailable("stopped before its answer's end. Try again.", f"Its reason: {reason!r}.")
+        error.billed_at_bound = usage is None
+        return error
 
     def refusal(self, what: str, detail: str = "", *, every_call: bool = False) -> WorkerRefused:
         """The same call would be refused again; `what` as above."""

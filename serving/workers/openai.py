@@ -32,6 +32,7 @@ from conductor.model.call import Call
 from conductor.model.messages import File, Image, Message, Text
 from conductor.model.operation import TOKENS_GONE, read_tokens
 from conductor.model.reply import Delta, FinishReason, Reply, open_reply
+from conductor.model.usage import Usage
 from serving.egress.client import guard
 from serving.workers.account import Account
 from serving.workers.chat_chunks import ChatChunk, ChunkReader, fields, together, words_of
@@ -125,7 +126,7 @@ class OpenAIWorker:
         await check_pictures(call, endpoint.host, self._account.fetches_pictures, self._faults)
         request, tools = self._request(call), WireTools(call.tools)
         check, timer = (
-            UsageCheck(call, self._account.price),
+            UsageCheck(call, self._account.price, meter),
             self._account.timer(self._faults, call),
         )
         collector, texts = CallCollector(meter), list[str]()
@@ -188,7 +189,9 @@ class OpenAIWorker:
         try:
             delta = embedding_delta(answer, call, check)
         except ValueError as exc:
-            raise self._faults.garble_error() from exc
+            error = self._faults.garble_error()
+            error.billed_at_bound = True  # they were made
+            raise error from exc
         yield delta
 
     async def _vectors(self, body: dict[str, Any], most: int, timer: StallTimer) -> object:
@@ -229,22 +232,17 @@ class OpenAIWorker:
             async with self._response(endpoint, body) as response:
                 timer.begin()
                 async for piece in response.aiter_bytes():
-                    chunks = [self._check_chunk(chunk) for chunk in reader.feed(piece)]
+                    chunks = reader.feed(piece)
                     if reader.is_done:  # nothing comes after it, also where nobody said why the model stopped
                         timer.hear(is_last=True)
-                    yield chunks
+                    failed = next((n for n, chunk in enumerate(chunks) if chunk.error), None)
+                    yield chunks[:failed]
+                    if failed is not None:
+                        raise self._failure_in_stream(chunks[failed].error)
 
-    def _check_chunk(self, chunk: ChatChunk) -> ChatChunk:
-        """The chunk.
-
-        Raises:
-            WorkerError: it tells an error in the middle of the stream.
-        """
-        if not chunk.error:
-            return chunk
-        raise self._faults.by_status(
-            status_in_stream(chunk.error), error_text(chunk.error), {}, error_code(chunk.error)
-        )
+    def _failure_in_stream(self, error: object) -> WorkerError:
+        """What an error means that comes in the middle of the stream."""
+        return self._faults.by_status(status_in_stream(error), error_text(error), {}, error_code(error))
 
     def _request(self, call: Call) -> dict[str, Any]:
         messages = self.origin.messages(call, keep_foreign=True)
@@ -308,18 +306,19 @@ class OpenAIWorker:
         refused = (
             last.finish is FinishReason.CONTENT_FILTER
         )  # a refusal in words ends with "stop" all the same
+        usage = usage_of(chunk.usage, check) or last.usage
         cost_usd = check.cost_usd(cost_of(chunk))
         stop = chunk.choice.stop_reason if chunk.choice else None
         return Delta(
-            finish=last.finish if refused else self._finish(chunk) or last.finish,
-            usage=usage_of(chunk.usage, check) or last.usage,
+            finish=last.finish if refused else self._finish(chunk, usage) or last.finish,
+            usage=usage,
             cost_usd=last.cost_usd if cost_usd is None else cost_usd,
             cost_is_bound=last.cost_is_bound or fields(chunk.podium).get("cost_is_bound") is True,
             model=chunk.model if isinstance(chunk.model, str) and chunk.model else last.model,
             stop_sequence=stop if isinstance(stop, str) else last.stop_sequence,
         )
 
-    def _finish(self, chunk: ChatChunk) -> FinishReason | None:
+    def _finish(self, chunk: ChatChunk, usage: Usage | None) -> FinishReason | None:
         """Why the chunk says the model stopped; None where it goes on. A refusal in words is a filtered
         answer.
         """
@@ -332,9 +331,7 @@ class OpenAIWorker:
         if reason is None:
             return None
         if reason not in FINISH:
-            raise self._faults.unavailable(
-                "stopped before its answer's end. Try again.", f"Its reason: {reason!r}."
-            )
+            raise self._faults.odd_end(reason, usage)
         return FINISH[reason]
 
     @contextmanager

@@ -18,9 +18,7 @@ from conductor.model.reply import Delta, FinishReason
 from conductor.model.usage import Usage
 from serving.workers.account import Account
 from serving.workers.chat_chunks import fields
-from serving.workers.chat_errors import error_code, status_in_stream
 from serving.workers.event_stream import EventReader
-from serving.workers.http_errors import error_text
 from serving.workers.openai import OpenAIWorker
 from serving.workers.openai_content import response_format_of
 from serving.workers.output_limit import OutputMeter
@@ -57,7 +55,7 @@ class OpenAIResponsesWorker(OpenAIWorker):
 
     async def _answer(self, call: Call, meter: OutputMeter) -> AsyncGenerator[Delta]:
         await check_pictures(call, self._responses.host, self._account.fetches_pictures, self._faults)
-        body, check = self._body(call), UsageCheck(call, self._account.price)
+        body, check = self._body(call), UsageCheck(call, self._account.price, meter)
         timer = self._account.timer(self._faults, call)
         items, last = ItemCollector(meter), Delta()
         is_refused = False
@@ -130,23 +128,21 @@ class OpenAIResponsesWorker(OpenAIWorker):
         """
         kind, response = event.get("type"), fields(event.get("response"))
         error = response.get("error") or (event.get("error") or event if kind == "error" else None)
+        usage = _usage(response.get("usage"), check) if kind in ENDS or error else None
         if error:
-            raise self._faults.by_status(status_in_stream(error), error_text(error), {}, error_code(error))
+            raise self._failure_in_stream(error)
         model = response.get("model")
         last = replace(last, model=model if isinstance(model, str) and model else last.model)
         if kind not in ENDS:
             return last
-        usage = _usage(response.get("usage"), check)
-        return replace(last, finish=self._finish_of(str(kind), response), usage=usage)
+        return replace(last, finish=self._finish_of(str(kind), response, usage), usage=usage)
 
-    def _finish_of(self, kind: str, response: dict[str, object]) -> FinishReason:
+    def _finish_of(self, kind: str, response: dict[str, object], usage: Usage | None) -> FinishReason:
         if kind == "response.completed":
             return FinishReason.STOP
         reason = fields(response.get("incomplete_details")).get("reason")
         if reason not in INCOMPLETE:
-            raise self._faults.unavailable(
-                "stopped before its answer's end. Try again.", f"Its reason: {reason!r}."
-            )
+            raise self._faults.odd_end(reason, usage)
         return INCOMPLETE[str(reason)]
 
     def _with_items(self, last: Delta, items: ItemCollector, tools: WireTools) -> Delta:

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from conductor.errors import WorkerError
 from conductor.model.reply import Delta, FinishReason
+from conductor.model.usage import Usage
 
 MARGIN = 1.25
 MARGIN_TOKENS = 32
@@ -52,6 +53,8 @@ class OutputMeter:
         self.limit = limit
         self._pieces = self._bytes = self._argument_bytes = 0
         self._calls = self._kept_bytes = self._likely = 0
+        self.told: Usage | None = None
+        """The newest count of the server's that is believed, `UsageCheck` says which."""
 
     def add(self, delta: Delta) -> None:
         """One more piece. Of the calls in it, what was not counted while they streamed."""
@@ -126,8 +129,10 @@ class OutputMeter:
 async def within_limit(deltas: AsyncGenerator[Delta], meter: OutputMeter) -> AsyncGenerator[Delta]:
     """`deltas`, ended with `length` where they pass the limit of `meter`, and so what is held for them, or where they
     raise `OutputPassed`; the call is closed then. Its usage is never reported, so it is billed at its bound. So is one
-    whose usage counts fewer tokens than its words can be, and one that breaks while a tool is called: nothing was shown
-    of what its provider was paid for.
+    whose usage counts fewer tokens than its words can be; before the end such a count is none.
+
+    One that breaks before anything of it was shown says last what its server had counted by then. Where that is no
+    output, though a tool was called, it is billed at its bound: its provider was paid.
     """
     limit, is_shown = meter.limit, False
     async with aclosing(deltas):
@@ -138,17 +143,23 @@ async def within_limit(deltas: AsyncGenerator[Delta], meter: OutputMeter) -> Asy
                 if delta.finish:
                     yield _checked(delta, meter, limit)
                     continue
-                yield delta
                 counted = delta.usage.output_tokens if delta.usage else 0
+                if delta.usage and meter.contradicts(
+                    counted
+                ):  # some servers count the prompt with each piece
+                    delta = replace(delta, usage=None)
+                yield delta
                 if limit is not None and (counted > limit or meter.has_passed(limit)):
                     raise OutputPassed(f"passed max_output_tokens ({limit})")
         except OutputPassed as exc:
             note = f"The server {exc} and was cut off: billed at the call's bound."
             yield Delta(finish=FinishReason.LENGTH, notes=(note,), billed_at_bound=True)
         except WorkerError as exc:
-            exc.billed_at_bound |= (
-                meter.has_calls and not is_shown
-            )  # of what was shown, `Reply` makes the bill
+            if not is_shown:  # else `Reply` makes the bill
+                told = meter.told
+                exc.billed_at_bound |= meter.has_calls and not (told and told.output_tokens)
+                if told:
+                    yield Delta(usage=told)
             raise
 
 

@@ -122,6 +122,7 @@ class ItemCollector:
         self._meter = meter
         self._items: dict[int, Item] = {}
         self._begun: set[int] = set()
+        self._called: set[int] = set()
         self._written: dict[int, int] = {}
         """How much of each call's arguments was counted."""
 
@@ -144,6 +145,9 @@ class ItemCollector:
         if is_new:
             self._meter.keep(None)
             self._begun.add(index)
+        if item.get("type") in CALLS and index not in self._called:
+            self._called.add(index)
+            self._meter.begin_call()
         if kind == DONE and index not in self._items:
             self._keep(index, item)
             is_new = True
@@ -151,7 +155,6 @@ class ItemCollector:
 
     def _keep(self, index: int, item: Item) -> None:
         if item.get("type") in CALLS:
-            self._meter.begin_call()
             text = str(item.get("arguments") or item.get("input") or "")
             self._meter.add_arguments(text[self._written.get(index, 0) :])
         self._meter.keep(item)

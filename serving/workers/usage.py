@@ -18,7 +18,7 @@ from conductor.model.messages import File, Image
 from conductor.model.reply import Delta, FinishReason
 from conductor.model.usage import FREE, Price, Usage
 from conductor.run.call_bound import input_bound
-from serving.workers.output_limit import MARGIN, NO_LIMIT_TOKENS
+from serving.workers.output_limit import MARGIN, NO_LIMIT_TOKENS, OutputMeter
 
 SLACK_FACTOR = 4
 SLACK_TOKENS = 16_384
@@ -39,10 +39,11 @@ class UsageCheck:
     Args:
         call: what was asked.
         price: what the worker takes, if that is known.
+        meter: of its answer, which is told each usage.
     """
 
-    def __init__(self, call: Call, price: Price | None) -> None:
-        self._call, self._price = call, price
+    def __init__(self, call: Call, price: Price | None, meter: OutputMeter | None = None) -> None:
+        self._call, self._price, self._meter = call, price, meter or OutputMeter()
         self._notes: dict[str, None] = {}
         self._most_tokens = 0
         self._rejected = self._is_over = False
@@ -87,7 +88,9 @@ class UsageCheck:
             )
             return None
         reasoning = self._part("reasoning tokens", reasoning or 0, total_out)
-        return Usage(input_tokens, total_out, cached, reasoning, written, written_1h or 0)
+        usage = Usage(input_tokens, total_out, cached, reasoning, written, written_1h or 0)
+        self._meter.told = usage
+        return usage
 
     def reject(self, why: str) -> None:
         """The usage cannot be true, or is not whole. The first reason is noted."""

@@ -110,5 +110,23 @@ def test_ctrl_c_ends_130_without_a_traceback() -> None:
     assert (process.returncode, errors) == (130, "\nStopped.\n")
 
 
+@pytest.mark.parametrize("arguments", [["--help"], ["plan", "--help"], ["completion", "bash"]])
+def test_a_reader_that_has_gone_ends_it_without_a_word(arguments: list[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    gone = subprocess.run(
+        [PODIUM, *arguments],
+        cwd=ROOT,
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    os.close(writer)
+    assert gone.stderr == ""
+    assert gone.returncode in (0, 128 + signal.SIGPIPE), "argparse keeps it to itself"
+
+
 def test_all_packages_of_this_repository_are_known_to_be_ours() -> None:
     assert {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests"} <= cli.OURS

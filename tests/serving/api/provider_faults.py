@@ -40,6 +40,7 @@ class Case:
             says the same then: who is sooner is up to the machine.
         is_silent: whether it takes a silence to find it out; of all others a long one is none, but a busy machine.
         is_paid: whether the model was at work, so that the call is billed: clients are not to ask again then.
+        says_nothing: its answer ends well, without a word: a second one stands where nobody else is there.
         place: what is at its address: a certificate, or no such server.
         burst: so many clients ask at once, all in vain; the server is well for the one after them.
     """
@@ -50,6 +51,7 @@ class Case:
     is_mended: bool = False
     is_silent: bool = False
     is_paid: bool = False
+    says_nothing: bool = False
     place: Place | None = None
     burst: int = 0
 
@@ -69,8 +71,12 @@ class Case:
         return f"{self.burst} times {seen}, then {after.outcome(position, stream=stream)}"
 
     def _outcome(self, position: str, *, stream: bool) -> str:
+        if self.says_nothing and position == "alone":
+            return "200 "
+        if self.says_nothing and position == "backed":
+            return INSTEAD
         if position == "conductor":
-            has_plan = not self.code or (self.is_mended and not self.burst)
+            has_plan = not (self.code or self.says_nothing) or (self.is_mended and not self.burst)
             return f"200 {PLANNED_TEXT}" if has_plan else INSTEAD
         if position == "backed" and self.code:
             return f"200 {self.fallback_text}"
@@ -141,7 +147,9 @@ STREAMS = {
         (Answer(text="", finish="content_filter"),), "content_filter", is_paid=True
     ),
 }
+NOTHING = Answer(text="", output_tokens=0)
 LIES = {
+    "an answer without a word": Case((NOTHING,), "", says_nothing=True),
     "a usage below zero": Case((Answer(output_tokens=-5),), ""),
     "a usage of 10^30": Case((Answer(output_tokens=10**30),), ""),
     "a usage of nothing": Case((Answer(input_tokens=0, output_tokens=0),), ""),
@@ -155,6 +163,7 @@ SLOW = {
     "a pause of half a second in the middle": Case((Answer(pause_after=MIDDLE, late_s=LATE_S),), ""),
 }
 FLAPS = {
+    "an answer without a word, then well": Case((NOTHING, Answer()), is_mended=True),
     "500, then well": Case((Answer(status=500), Answer()), is_mended=True),
     "429 with Retry-After 0, then well": Case(
         (Answer(status=429, headers=SOON), Answer()), BUSY, is_mended=True

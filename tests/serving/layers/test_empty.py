@@ -1,0 +1,120 @@
+"""An answer that ends well without a word: asked for once more, then left to a fallback that is free; paid each time."""
+
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from decimal import Decimal
+
+import pytest
+
+from conductor.model.call import Call, CallSite, Sampling
+from conductor.model.messages import Message, ToolCall, ToolResult
+from conductor.model.reply import Delta, FinishReason, Reply, open_reply
+from conductor.model.usage import Price, Usage
+from serving.layers.failing_over import FailingOver
+from serving.layers.limited import Limited
+from serving.layers.retrying import Retrying
+
+CALL = Call((Message.of("user", "hi"),))
+EMPTY = Delta(finish=FinishReason.STOP, usage=Usage(10, 1))
+PRICE = Price(Decimal(1_000_000), Decimal(2_000_000))
+
+
+class Says:
+    """A worker that gives these answers one after another, the last again and again."""
+
+    def __init__(self, name: str, *answers: tuple[Delta, ...]) -> None:
+        self.name, self._answers, self.calls = name, answers, list[Call]()
+
+    def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
+        answer = self._answers[min(len(self.calls), len(self._answers) - 1)]
+        self.calls.append(call)
+
+        async def deltas() -> AsyncGenerator[Delta]:
+            for delta in answer:
+                yield delta
+
+        return open_reply(self.name, "m", deltas(), PRICE)
+
+
+def words(text: str) -> tuple[Delta, ...]:
+    return Delta(text), Delta(finish=FinishReason.STOP, usage=Usage(10, 5))
+
+
+def retried(worker: Says, attempts: int = 3) -> Retrying:
+    """In one slot: a call that is made again must have left it."""
+    return Retrying(Limited(worker, 1, 1.0), attempts, 0.001, 0.002)
+
+
+async def ask(worker: Retrying | FailingOver, call: Call = CALL) -> tuple[str, Reply]:
+    async with worker.open(call) as reply:
+        return "".join([delta.text async for delta in reply]), reply
+
+
+async def test_it_is_asked_once_more_and_both_answers_are_paid():
+    inner = Says("w", (EMPTY,), words("Here."))
+    text, reply = await ask(retried(inner))
+    assert (text, len(inner.calls)) == ("Here.", 2)
+    (lost,) = reply.attempts
+    assert (lost.worker, lost.error, lost.usage, lost.cost_usd) == (
+        "w",
+        "WorkerUnavailable",
+        Usage(10, 1),
+        Decimal(12),
+    )
+    assert "without a word" in lost.message
+
+
+async def test_a_second_one_is_the_answer_where_nobody_else_is_there():
+    inner = Says("w", (EMPTY,))
+    text, reply = await ask(retried(inner))
+    assert (text, reply.finish, len(inner.calls), len(reply.attempts)) == ("", FinishReason.STOP, 2, 1)
+
+
+async def test_where_one_call_is_all_it_is_the_answer_at_once():
+    inner = Says("w", (EMPTY,), words("Here."))
+    text, reply = await ask(retried(inner, attempts=1))
+    assert (text, len(inner.calls), reply.attempts) == ("", 1, ())
+
+
+async def test_a_fallback_is_asked_after_the_second_and_its_own_silence_stands():
+    first, second, mute = Says("a", (EMPTY,)), Says("b", words("Here.")), Says("c", (EMPTY,))
+    text, reply = await ask(FailingOver([retried(first), retried(second)]))
+    assert (text, reply.worker, [each.worker for each in reply.attempts]) == ("Here.", "b", ["a", "a"])
+    assert sum(each.cost_usd or 0 for each in reply.attempts) == 24
+    text, reply = await ask(FailingOver([retried(first), retried(mute)]))
+    assert (text, reply.worker, [each.worker for each in reply.attempts]) == ("", "c", ["a", "a", "c"])
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        replace(CALL, sampling=Sampling(stop=("END",))),
+        replace(CALL, prefix="It is"),
+        replace(CALL, site=CallSite(operation="text_completion")),
+        replace(
+            CALL,
+            messages=(
+                *CALL.messages,
+                Message("assistant", (ToolCall("1", "look", "{}"),)),
+                Message("tool", (ToolResult("1", "look", "It is here."),)),
+            ),
+        ),
+    ],
+    ids=["stop sequences", "a begun answer", "a text to complete", "results of tools"],
+)
+async def test_what_may_have_nothing_more_to_say_is_not_asked_again(call: Call):
+    inner = Says("w", (EMPTY,), words("Here."))
+    assert (await ask(retried(inner), call))[0] == ""
+    assert len(inner.calls) == 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [(Delta(finish=FinishReason.LENGTH),), (Delta(reasoning="Hm."), EMPTY)],
+    ids=["length", "thoughts"],
+)
+async def test_an_answer_that_was_cut_or_thought_of_stands(answer: tuple[Delta, ...]):
+    inner = Says("w", answer, words("Here."))
+    assert (await ask(retried(inner)))[0] == ""
+    assert len(inner.calls) == 1

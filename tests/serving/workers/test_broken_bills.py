@@ -1,0 +1,166 @@
+"""What a call is billed that broke: as its server counted, at its bound where the model was at work and nobody counted, and
+nothing where nothing was said.
+"""
+
+from dataclasses import replace
+
+import pytest
+
+from conductor.errors import WorkerError
+from conductor.model.call import Call
+from conductor.model.reply import Reply
+from conductor.model.tools import NO_TOOLS
+from conductor.model.usage import Usage
+from serving.workers.account import Account
+from tests.serving.workers.fuzz_streams import CALL, DIALECTS
+from tests.serving.workers.subjects import MODEL, PRICE, SECRET
+from tests.serving.workers.test_progress import BEGUN, chat, event
+from tests.wires.server import Answer, serving, sse
+
+COUNTED = {
+    "openai": sse({"choices": [], "usage": {"prompt_tokens": 12, "completion_tokens": 5}}),
+    "anthropic": DIALECTS["anthropic"].wire.events(Answer())[0]
+    + event("message_delta", delta={"stop_reason": None}, usage={"output_tokens": 5}),
+    "gemini": sse({"usageMetadata": {"promptTokenCount": 12, "thoughtsTokenCount": 5}}),
+}
+"""A server's count before its first word, as of thoughts that it does not show. Responses count at their end alone."""
+ONLY_THE_PROMPT = {
+    "openai": sse({"choices": [], "usage": {"prompt_tokens": 12, "completion_tokens": 0}}),
+    "anthropic": DIALECTS["anthropic"].wire.events(Answer())[0],
+    "gemini": sse({"usageMetadata": {"promptTokenCount": 12}}),
+}
+ODD = {
+    "openai": sse({"choices": [{"index": 0, "delta": {}, "finish_reason": "tired"}]}),
+    "responses": event("response.incomplete", response={"incomplete_details": {"reason": "tired"}}),
+    "anthropic": event("message_delta", delta={"stop_reason": "tired"}),
+    "gemini": sse({"candidates": [{"index": 0, "finishReason": "MALFORMED_FUNCTION_CALL"}]}),
+}
+USAGE_AT_THE_END = {
+    "responses": event(
+        "response.incomplete",
+        response={
+            "incomplete_details": {"reason": "tired"},
+            "usage": {"input_tokens": 12, "output_tokens": 5},
+        },
+    ),
+    "anthropic": COUNTED["anthropic"]
+    + event("message_delta", delta={"stop_reason": "tired"}, usage={"output_tokens": 5}),
+    "gemini": sse(
+        {
+            "candidates": [{"index": 0, "finishReason": "MALFORMED_FUNCTION_CALL"}],
+            "usageMetadata": {"promptTokenCount": 12, "candidatesTokenCount": 5},
+        }
+    ),
+}
+WORD = {
+    "openai": chat(content="It"),
+    "responses": event("response.output_text.delta", delta="It"),
+    "anthropic": event("content_block_delta", index=0, delta={"type": "text_delta", "text": "It"}),
+    "gemini": sse(
+        {
+            "candidates": [{"index": 0, "content": {"role": "model", "parts": [{"text": "It"}]}}],
+            "usageMetadata": {"promptTokenCount": 12},
+        }
+    ),
+}
+CALLED = {
+    "openai": BEGUN["openai"]
+    + chat(tool_calls=[{"index": 0, "function": {"arguments": "}"}}])
+    + sse({"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]})
+    + COUNTED["openai"],
+    "responses": event(
+        "response.output_item.done",
+        output_index=0,
+        item={"type": "function_call", "call_id": "1", "name": "look", "arguments": "{}"},
+    )
+    + event("response.completed", response={"usage": {"input_tokens": 12, "output_tokens": 5}}),
+    "anthropic": BEGUN["anthropic"]
+    + event("content_block_stop", index=1)
+    + event("message_delta", delta={"stop_reason": "tool_use"}, usage={"output_tokens": 5}),
+    "gemini": sse(
+        {
+            "candidates": [
+                {
+                    "index": 0,
+                    "content": {"parts": [{"functionCall": {"name": "look"}}]},
+                    "finishReason": "STOP",
+                }
+            ],
+            "usageMetadata": {"promptTokenCount": 12, "candidatesTokenCount": 5},
+        }
+    ),
+}
+"""A tool is called to the end."""
+FIVE = Usage(12, 5)
+
+
+async def broken(
+    name: str, *events: bytes, cut: bool = True, call: Call = CALL
+) -> tuple[WorkerError, Reply | None]:
+    """What a call raises whose server says that and is gone, and its reply where it had begun."""
+    dialect, reply = DIALECTS[name], None
+    answer = Answer(instead=events, pause_after=len(events), cut_after=len(events) if cut else None)
+    async with serving(dialect.wire, answer) as server:
+        worker = dialect.worker(Account("w", MODEL, SECRET, server.url + dialect.path, PRICE))
+        with pytest.raises(WorkerError) as caught:
+            async with worker.open(call) as reply:
+                [_ async for _ in reply]
+        await worker.aclose()
+    return caught.value, reply
+
+
+@pytest.mark.parametrize("name", COUNTED)
+async def test_what_was_counted_before_the_first_word_is_billed(name: str):
+    error, _ = await broken(name, COUNTED[name])
+    counted = replace(FIVE, reasoning_tokens=5) if name == "gemini" else FIVE
+    assert (error.usage, error.cost_usd, error.billed_at_bound) == (counted, PRICE.of(FIVE), False)
+
+
+@pytest.mark.parametrize("name", ONLY_THE_PROMPT)
+async def test_of_a_prompt_that_was_read_the_prompt_is_billed(name: str):
+    error, _ = await broken(name, ONLY_THE_PROMPT[name])
+    assert (error.usage, error.billed_at_bound) == (Usage(12, 0), False)
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+async def test_what_was_never_answered_costs_nothing(name: str):
+    error, _ = await broken(name, b": hello\n\n")
+    assert (error.usage, error.cost_usd, error.billed_at_bound) == (None, None, False)
+
+
+@pytest.mark.parametrize("name", ODD)
+async def test_an_end_for_a_reason_that_nobody_knows_is_billed_at_the_bound(name: str):
+    error, _ = await broken(name, ODD[name], cut=False)
+    assert error.billed_at_bound
+    assert error.usage is None
+
+
+@pytest.mark.parametrize("name", USAGE_AT_THE_END)
+async def test_or_as_it_was_counted(name: str):
+    error, _ = await broken(name, USAGE_AT_THE_END[name], cut=False)
+    assert (error.usage, error.cost_usd, error.billed_at_bound) == (FIVE, PRICE.of(FIVE), False)
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+async def test_tools_that_were_called_and_not_offered_are_billed_as_counted(name: str):
+    error, _ = await broken(name, CALLED[name], cut=False, call=replace(CALL, tools=NO_TOOLS))
+    assert "was offered none" in error.message
+    assert (error.usage, error.cost_usd, error.billed_at_bound) == (FIVE, PRICE.of(FIVE), False)
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+async def test_an_error_that_comes_with_a_call_of_a_tool_is_billed_at_the_bound(name: str):
+    dialect = DIALECTS[name]
+    error, _ = await broken(name, BEGUN[name] + dialect.wire.error_event(Answer()), cut=False)
+    assert error.billed_at_bound
+
+
+@pytest.mark.parametrize("name", WORD)
+async def test_after_a_word_a_count_of_the_prompt_alone_is_no_bill(name: str):
+    begun = () if name != "anthropic" else DIALECTS[name].wire.events(Answer())[:3]
+    _, reply = await broken(name, *begun, WORD[name])
+    assert reply is not None
+    reply.bound = Usage(100, 1000)
+    reply.close_bill()
+    assert reply.result.cost_is_bound
+    assert reply.result.cost_usd == PRICE.most(reply.bound)
