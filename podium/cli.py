@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import select
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -99,13 +100,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     gone, as `head` does.
     """
     try:
-        return _call(arguments)
-    finally:
         try:
+            return _call(arguments)
+        finally:
             sys.stdout.flush()
-        except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # flushed once more at the end
-            raise SystemExit(128 + signal.SIGPIPE) from None
+    except BrokenPipeError:
+        said = select.poll()
+        said.register(sys.stdout.fileno(), 0)
+        if not said.poll(0):
+            raise  # it is another pipe
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # which is flushed once more at the end
+        return 128 + signal.SIGPIPE
 
 
 def _call(arguments: Sequence[str] | None) -> int:
