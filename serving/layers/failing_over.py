@@ -88,8 +88,11 @@ class FailingOver:
             # Wherever it goes now: else a run that a fallback answers would be expected here to its end.
             state.limiter.arrive(call.site.run)
         async with AsyncExitStack() as opened:
-            sort = self._only_those_that_are_well if call.has_stand_in else self._last_those_that_rest
-            line, failed = sort(self._line(call), call)
+            line, failed = (
+                self._only_those_that_are_well(self._line(call))
+                if call.has_stand_in
+                else self._last_those_that_rest(self._line(call), call)
+            )
             passed = {each.worker for each in failed}
             first = call.site.attempt - len(failed)
             for number, worker in enumerate(line):  # which grows by those that are left alone meanwhile
@@ -137,13 +140,12 @@ class FailingOver:
         passed = [worker for worker in left if line.index(worker) < line.index(ready[0])]
         return [*ready, *left], [_left_alone(worker.name, why[worker.name]) for worker in passed]
 
-    def _only_those_that_are_well(self, line: list[Worker], call: Call) -> tuple[list[Worker], list[Attempt]]:
+    def _only_those_that_are_well(self, line: list[Worker]) -> tuple[list[Worker], list[Attempt]]:
         """Likewise without those that rest.
 
         Raises:
             WorkerUnavailable: that is all of them.
         """
-        del call
         rests = {worker.name: rest_s for worker in line if (rest_s := self._rest_s(worker))}
         failed = [_left_alone(name, _resting(rest_s)) for name, rest_s in rests.items()]
         ready = [worker for worker in line if worker.name not in rests]

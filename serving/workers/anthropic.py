@@ -34,7 +34,7 @@ from serving.workers.account import NO_KEY, Account
 from serving.workers.anthropic_thinking import thinking_for
 from serving.workers.anthropic_tools import TurnCollector, tools_json, turns_json
 from serving.workers.anthropic_usage import usage_of
-from serving.workers.clouds import credential_errors, google_credentials
+from serving.workers.clouds import credential_errors, garble_errors, google_credentials
 from serving.workers.event_stream import WholeEvents
 from serving.workers.http_errors import ErrorMapper, error_text
 from serving.workers.http_guard import AS_IT_IS, bound_response
@@ -244,6 +244,8 @@ class AnthropicWorker:
             raise fault(self._faults, exc) from exc
         except credential_errors() as exc:
             raise self._faults.no_credentials() from exc
+        except garble_errors() as exc:
+            raise self._faults.garble_error() from exc
 
 
 Client = anthropic.AsyncAnthropic | AsyncAnthropicBedrock | AsyncAnthropicVertex

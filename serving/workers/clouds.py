@@ -7,6 +7,7 @@ needs them.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 
 import sys
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,8 @@ ERRORS = {
     "google.auth.exceptions": "GoogleAuthError",
 }
 """What the clouds' libraries raise where there are no credentials, or none that are taken."""
+GARBLES = {"botocore.eventstream": "ParserError"}
+"""And where what came is none of their frames."""
 
 
 def check_installed(worker: ApiSettings) -> None:
@@ -126,10 +129,20 @@ def google_credentials(access: Access, worker: str) -> Any | None:
 
 
 def credential_errors() -> tuple[type[Exception], ...]:
-    """The errors of those clouds' libraries that are loaded."""
+    """See `ERRORS`."""
+    return _loaded(ERRORS)
+
+
+def garble_errors() -> tuple[type[Exception], ...]:
+    """See `GARBLES`."""
+    return _loaded(GARBLES)
+
+
+def _loaded(errors: Mapping[str, str]) -> tuple[type[Exception], ...]:
+    """Those of libraries that are loaded: no other can have raised one."""
     return tuple(
         getattr(module, name)
-        for path, name in ERRORS.items()
+        for path, name in errors.items()
         if (module := sys.modules.get(path)) is not None
     )
 

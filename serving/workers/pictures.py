@@ -5,12 +5,16 @@ what anybody finds. A server inside one's own network (Ollama, one's own vLLM) w
 names from its neighbours and from the cloud's metadata service, and describe it.
 """
 
+import asyncio
+
 from conductor.model.call import Call
 from conductor.model.messages import Image
 from serving.egress.reach import REQUESTS, AddressForbidden
 from serving.workers.http_errors import ErrorMapper
 
 INLINE = "data:"
+LOOK_UP_S = 5.0
+"""A server whose name takes longer is not known to stand anywhere."""
 
 
 async def check_pictures(call: Call, host: str, fetches: bool | None, faults: ErrorMapper) -> None:
@@ -40,7 +44,8 @@ async def check_pictures(call: Call, host: str, fetches: bool | None, faults: Er
 
 async def _is_public(host: str) -> bool:
     try:
-        await REQUESTS.resolve(host.strip("[]"))
-    except (AddressForbidden, OSError):
+        async with asyncio.timeout(LOOK_UP_S):
+            await REQUESTS.resolve(host.strip("[]"))
+    except (AddressForbidden, OSError):  # a timeout is an OSError
         return False
     return True

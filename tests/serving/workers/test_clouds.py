@@ -164,6 +164,24 @@ async def main():
 
 asyncio.run(main())
 """
+ASK_BROKEN_BEDROCK = """
+import asyncio, json, sys
+from tests.serving.api.served import served
+from tests.serving.workers.test_clouds import BEDROCK
+from tests.wires.bedrock import BedrockWire
+from tests.wires.server import Answer, serving
+
+async def main():
+    frame = BedrockWire().events(Answer())[0]
+    async with serving(BedrockWire(), Answer(instead=(frame[:-1] + b"?",))) as server:
+        settings = {"workers": [{"name": "w", "base_url": server.url, "retry": {"attempts": 1}} | BEDROCK]}
+        async with served(settings, {}) as running:
+            answer = await running.post({"model": "w"})
+            print(json.dumps([answer.status_code, answer.json()["error"]["code"]]))
+            await running.service.pool.aclose()
+
+asyncio.run(main())
+"""
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +203,11 @@ def test_bedrock_is_asked_in_its_region_with_a_signature_or_a_key_of_its_own(bot
     assert headers["authorization"] == "Bearer key-of-bedrock"
 
 
-def _ask_bedrock(boto3: Path, worker: Json) -> Any:
+def test_a_frame_of_bedrocks_that_is_none_is_the_workers_fault(boto3: Path) -> None:
+    assert _ask_bedrock(boto3, {}, ASK_BROKEN_BEDROCK) == [502, "worker_unavailable"]
+
+
+def _ask_bedrock(boto3: Path, worker: Json, program: str = ASK_BEDROCK) -> Any:
     environ = {
         "AWS_ACCESS_KEY_ID": "AKIAEXAMPLE",
         "AWS_SECRET_ACCESS_KEY": "secret",
@@ -193,7 +215,7 @@ def _ask_bedrock(boto3: Path, worker: Json) -> Any:
     }
     environ |= {"PYTHONPATH": f"{boto3}:{ROOT}", "PATH": "/usr/bin:/bin", "HOME": str(boto3)}
     ended = subprocess.run(
-        [sys.executable, "-c", ASK_BEDROCK, json.dumps(worker)],
+        [sys.executable, "-c", program, json.dumps(worker)],
         cwd=ROOT,
         env=environ,
         capture_output=True,
