@@ -75,12 +75,17 @@ class Transcript:
 
     def row(self, question: str) -> tuple[str, list[dict[str, Any]], Heard, Heard]:
         """The question, the plan's steps, and both answers."""
-        heard = self._ask(self._model, question)
-        found = httpx.get(f"{self._url}/v1/workflows/{heard.run}", headers=self._headers, timeout=30)
-        steps: list[dict[str, Any]] = found.raise_for_status().json()["steps"]
-        return question, steps, heard, self._ask(steps[-1]["worker"], question)
+        heard = self.ask(self._model, question)
+        steps: list[dict[str, Any]] = self.record(heard)["steps"]
+        return question, steps, heard, self.ask(steps[-1]["worker"], question)
 
-    def _ask(self, model: str, question: str) -> Heard:
+    def record(self, heard: Heard) -> dict[str, Any]:
+        """The record of the run that gave it."""
+        found = httpx.get(f"{self._url}/v1/workflows/{heard.run}", headers=self._headers, timeout=30)
+        return found.raise_for_status().json()
+
+    def ask(self, model: str, question: str) -> Heard:
+        """What the model says to it, of at most 120 tokens."""
         began, first_s, text = time.perf_counter(), None, ""
         response = self._client.chat.completions.with_raw_response.create(
             model=model, messages=[{"role": "user", "content": question}], stream=True, max_tokens=120
