@@ -84,7 +84,8 @@ class Retrying(Layer):
                 again = _count_attempts(call, len(failed)) if failed else call
                 reply = await opened.enter_async_context(self._worker.open(again))
                 if reply.is_empty and _may_say_more(call):
-                    is_last = said_nothing or number == self._attempts or not self._can_afford(call)
+                    is_last = said_nothing or not _is_in_time(call, time.monotonic() - began_s)
+                    is_last = is_last or number == self._attempts or not self._can_afford(call)
                     if not is_last or call.has_stand_in:
                         raise await _close_empty(reply, opened, is_last=is_last)
             except WorkerError as exc:
@@ -139,6 +140,11 @@ def _may_say_more(call: Call) -> bool:
     """
     is_begun = call.prefix or call.messages[-1].role != "user"
     return call.site.operation in ("chat", "plan") and not (call.sampling.stop or is_begun)
+
+
+def _is_in_time(call: Call, took_s: float) -> bool:
+    """Whether there is time for another answer like one that took so long: little, where another worker is free."""
+    return took_s < (QUICK_S if call.has_stand_in else _patience_s(call))
 
 
 async def _close_empty(reply: Reply, opened: AsyncExitStack, *, is_last: bool) -> _SaidNothing:

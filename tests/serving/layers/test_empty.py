@@ -1,5 +1,7 @@
 """An answer that ends well without a word: asked for once more, then left to a fallback that is free; paid each time."""
 
+import asyncio
+import time
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
@@ -23,14 +25,15 @@ PRICE = Price(Decimal(1_000_000), Decimal(2_000_000))
 class Says:
     """A worker that gives these answers one after another, the last again and again."""
 
-    def __init__(self, name: str, *answers: tuple[Delta, ...]) -> None:
-        self.name, self._answers, self.calls = name, answers, list[Call]()
+    def __init__(self, name: str, *answers: tuple[Delta, ...], late_s: float = 0.0) -> None:
+        self.name, self._answers, self._late_s, self.calls = name, answers, late_s, list[Call]()
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
         answer = self._answers[min(len(self.calls), len(self._answers) - 1)]
         self.calls.append(call)
 
         async def deltas() -> AsyncGenerator[Delta]:
+            await asyncio.sleep(self._late_s)
             for delta in answer:
                 yield delta
 
@@ -84,6 +87,18 @@ async def test_a_fallback_is_asked_after_the_second_and_its_own_silence_stands()
     assert sum(each.cost_usd or 0 for each in reply.attempts) == 24
     text, reply = await ask(FailingOver([retried(first), retried(mute)]))
     assert (text, reply.worker, [each.worker for each in reply.attempts]) == ("", "c", ["a", "a", "c"])
+
+
+async def test_what_took_long_is_not_asked_again_where_another_worker_is_free():
+    slow, second = Says("a", (EMPTY,), late_s=1.05), Says("b", words("Here."))
+    text, reply = await ask(FailingOver([retried(slow), retried(second)]))
+    assert (text, len(slow.calls), [each.worker for each in reply.attempts]) == ("Here.", 1, ["a"])
+
+
+async def test_nor_where_the_callers_time_is_nearly_over():
+    slow = Says("a", (EMPTY,), words("Here."), late_s=0.3)
+    text, _ = await ask(retried(slow), replace(CALL, deadline_at_s=time.monotonic() + 0.5))
+    assert (text, len(slow.calls)) == ("", 1)
 
 
 @pytest.mark.parametrize(
