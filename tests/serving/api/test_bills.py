@@ -278,3 +278,30 @@ async def test_a_call_is_not_made_again_where_its_budget_has_no_room_for_another
     assert (refused.status_code, other.requests) == (402, [])
     assert refused.json()["error"]["podium"]["attempts"][0]["error"] == "WorkerUnavailable"
     assert (run["cost_usd"], run["cost_is_bound"]) == (float(entry.usd), True)
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [Answer(text="", output_tokens=3), Answer(text="", finish="tired", output_tokens=3)],
+    ids=["without a word", "for a reason that nobody knows"],
+)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_that_is_asked_for_again_is_paid_once_and_so_is_the_one_before(
+    provider: Provider, store_address: Address, lost: Answer, stream: bool
+):
+    async with (
+        serving(provider.wire, lost) as upstream,
+        keyed(store_address, only(priced(provider, upstream.url, retry={"first_wait_s": 0.01}))) as it,
+    ):
+        await it.directory.set_budget(key_subject(it.ids["mine"]), {"day": Decimal(5)})
+        answer = await ask(it, stream=stream, podium={"max_cost_usd": 1, "trace": True})
+        (step,) = answer["podium"]["steps"]
+        assert (answer["text"], len(upstream.requests), len(step["attempts"])) == ("It is four.", 2, 1)
+        last, first = PRICE.of(Usage(12, 7)), step["attempts"][0]["cost_usd"]
+        least = float(PRICE.of(Usage(12, 3)))
+        assert first == least or (answer["podium"]["cost_is_bound"] and first > least)
+        assert answer["podium"]["cost_usd"] == pytest.approx(first + float(last))
+        paid = await entries(it)
+        assert [float(entry.usd) for entry in paid] == [pytest.approx(first), pytest.approx(float(last))]
+        record = (await it.ask("mine", "GET", f"/v1/workflows/{answer['podium']['workflow_id']}")).json()
+        assert record["cost_usd"] == pytest.approx(first + float(last))
