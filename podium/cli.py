@@ -109,7 +109,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         said.register(sys.stdout.fileno(), 0)
         if not said.poll(0):
             raise  # it is another pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # which is flushed once more at the end
+        # It is flushed once more at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
 
 
