@@ -308,15 +308,16 @@ def _bill(error: WorkerError, early: list[Delta], price: Price | None) -> None:
 
 def _is_empty(first: Delta) -> bool:
     """Whether the answer that begins with `first` ends with it, and says nothing."""
-    says_more = first.text or first.reasoning or first.tool_calls or first.inner_run
-    return first.finish is FinishReason.STOP and not says_more
+    return first.finish is FinishReason.STOP and not (_says_something(first) or first.inner_run)
 
 
 def _is_refusal(delta: Delta) -> bool:
     """Whether an answer that begins with `delta` ends there, for what was asked."""
-    return delta.finish is FinishReason.CONTENT_FILTER and not (
-        delta.text or delta.reasoning or delta.tool_calls
-    )
+    return delta.finish is FinishReason.CONTENT_FILTER and not _says_something(delta)
+
+
+def _says_something(delta: Delta) -> bool:
+    return bool(delta.text or delta.reasoning or delta.tool_calls)
 
 
 def _filter_error(worker: str, early: Sequence[Delta] = (), price: Price | None = FREE) -> ContentFiltered:

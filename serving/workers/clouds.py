@@ -130,15 +130,15 @@ def google_credentials(access: Access, worker: str) -> Any | None:
 
 def credential_errors() -> tuple[type[Exception], ...]:
     """See `ERRORS`."""
-    return _loaded(ERRORS)
+    return _classes_of(ERRORS)
 
 
 def garble_errors() -> tuple[type[Exception], ...]:
     """See `GARBLES`."""
-    return _loaded(GARBLES)
+    return _classes_of(GARBLES)
 
 
-def _loaded(errors: Mapping[str, str]) -> tuple[type[Exception], ...]:
+def _classes_of(errors: Mapping[str, str]) -> tuple[type[Exception], ...]:
     """Those of libraries that are loaded: no other can have raised one."""
     return tuple(
         getattr(module, name)

@@ -144,10 +144,8 @@ async def within_limit(deltas: AsyncGenerator[Delta], meter: OutputMeter) -> Asy
                     yield _checked(delta, meter, limit)
                     continue
                 counted = delta.usage.output_tokens if delta.usage else 0
-                if delta.usage and meter.contradicts(
-                    counted
-                ):  # some servers count the prompt with each piece
-                    delta = replace(delta, usage=None)
+                if delta.usage and meter.contradicts(counted):
+                    delta = replace(delta, usage=None)  # some servers count the prompt with each piece
                 yield delta
                 if limit is not None and (counted > limit or meter.has_passed(limit)):
                     raise OutputPassed(f"passed max_output_tokens ({limit})")

@@ -44,7 +44,7 @@ def words(text: str) -> tuple[Delta, ...]:
     return Delta(text), Delta(finish=FinishReason.STOP, usage=Usage(10, 5))
 
 
-def retried(worker: Says, attempts: int = 3) -> Retrying:
+def with_retries(worker: Says, attempts: int = 3) -> Retrying:
     """In one slot: a call that is made again must have left it."""
     return Retrying(Limited(worker, 1, 1.0), attempts, 0.001, 0.002)
 
@@ -56,7 +56,7 @@ async def ask(worker: Retrying | FailingOver, call: Call = CALL) -> tuple[str, R
 
 async def test_it_is_asked_once_more_and_both_answers_are_paid():
     inner = Says("w", (EMPTY,), words("Here."))
-    text, reply = await ask(retried(inner))
+    text, reply = await ask(with_retries(inner))
     assert (text, len(inner.calls)) == ("Here.", 2)
     (lost,) = reply.attempts
     assert (lost.worker, lost.error, lost.usage, lost.cost_usd) == (
@@ -70,34 +70,34 @@ async def test_it_is_asked_once_more_and_both_answers_are_paid():
 
 async def test_a_second_one_is_the_answer_where_nobody_else_is_there():
     inner = Says("w", (EMPTY,))
-    text, reply = await ask(retried(inner))
+    text, reply = await ask(with_retries(inner))
     assert (text, reply.finish, len(inner.calls), len(reply.attempts)) == ("", FinishReason.STOP, 2, 1)
 
 
 async def test_where_one_call_is_all_it_is_the_answer_at_once():
     inner = Says("w", (EMPTY,), words("Here."))
-    text, reply = await ask(retried(inner, attempts=1))
+    text, reply = await ask(with_retries(inner, attempts=1))
     assert (text, len(inner.calls), reply.attempts) == ("", 1, ())
 
 
 async def test_a_fallback_is_asked_after_the_second_and_its_own_silence_stands():
     first, second, mute = Says("a", (EMPTY,)), Says("b", words("Here.")), Says("c", (EMPTY,))
-    text, reply = await ask(FailingOver([retried(first), retried(second)]))
+    text, reply = await ask(FailingOver([with_retries(first), with_retries(second)]))
     assert (text, reply.worker, [each.worker for each in reply.attempts]) == ("Here.", "b", ["a", "a"])
     assert sum(each.cost_usd or 0 for each in reply.attempts) == 24
-    text, reply = await ask(FailingOver([retried(first), retried(mute)]))
+    text, reply = await ask(FailingOver([with_retries(first), with_retries(mute)]))
     assert (text, reply.worker, [each.worker for each in reply.attempts]) == ("", "c", ["a", "a", "c"])
 
 
 async def test_what_took_long_is_not_asked_again_where_another_worker_is_free():
     slow, second = Says("a", (EMPTY,), late_s=1.05), Says("b", words("Here."))
-    text, reply = await ask(FailingOver([retried(slow), retried(second)]))
+    text, reply = await ask(FailingOver([with_retries(slow), with_retries(second)]))
     assert (text, len(slow.calls), [each.worker for each in reply.attempts]) == ("Here.", 1, ["a"])
 
 
 async def test_nor_where_the_callers_time_is_nearly_over():
     slow = Says("a", (EMPTY,), words("Here."), late_s=0.3)
-    text, _ = await ask(retried(slow), replace(CALL, deadline_at_s=time.monotonic() + 0.5))
+    text, _ = await ask(with_retries(slow), replace(CALL, deadline_at_s=time.monotonic() + 0.5))
     assert (text, len(slow.calls)) == ("", 1)
 
 
@@ -120,7 +120,7 @@ async def test_nor_where_the_callers_time_is_nearly_over():
 )
 async def test_what_may_have_nothing_more_to_say_is_not_asked_again(call: Call):
     inner = Says("w", (EMPTY,), words("Here."))
-    assert (await ask(retried(inner), call))[0] == ""
+    assert (await ask(with_retries(inner), call))[0] == ""
     assert len(inner.calls) == 1
 
 
@@ -131,5 +131,5 @@ async def test_what_may_have_nothing_more_to_say_is_not_asked_again(call: Call):
 )
 async def test_an_answer_that_was_cut_or_thought_of_stands(answer: tuple[Delta, ...]):
     inner = Says("w", answer, words("Here."))
-    assert (await ask(retried(inner)))[0] == ""
+    assert (await ask(with_retries(inner)))[0] == ""
     assert len(inner.calls) == 1
