@@ -178,6 +178,8 @@ class WorkerBusy(WorkerError):
 
     retryable = True
     retry_after_s: float | None = None
+    by_own_rate: bool = False
+    """Whether it was not asked, by a rate that this process keeps: it says nothing of the worker."""
 
 
 class LineTooLong(WorkerError):

@@ -1,6 +1,7 @@
 """A hedge: a second call for the same answer, made where the first is late. What it costs is held before."""
 
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from conductor.errors import PodiumError, WorkerError
@@ -20,6 +21,10 @@ class Hedges(Protocol):
         Args:
             hedge: of the second one, which is held; else of the first.
         """
+        ...
+
+    def waiting(self, *, hedge: bool) -> Callable[[], AbstractContextManager[None]]:
+        """`Call.on_wait` of one of the two: while it waits for its turn it is not sent, and costs nothing."""
         ...
 
     async def release_second(self) -> None:

@@ -213,6 +213,13 @@ class Reply:
             what = "did not say" if self.finish else "was broken off before it said"
             self._bill_at_bound(f"The server {what} what the call took: billed at the call's bound.")
 
+    def charge(self, error: WorkerError) -> None:
+        """Put into `error`, which stands for an answer that nobody was shown, what it took and what had failed before it."""
+        result = self.result
+        error.usage, error.cost_usd = result.usage, result.cost_usd
+        error.billed_at_bound = error.billed_at_bound or result.usage is None
+        error.attempts = (*self.attempts, *error.attempts)
+
     def _bill_at_bound(self, note: str) -> None:
         self.usage, self.billed_at_bound = None, True
         self.notes += (note,)

@@ -8,7 +8,8 @@ from conductor.model.call import Call
 
 
 async def call_again(call: Call, error: WorkerError, wait_s: float = 0.0) -> Call:
-    """`call`, to be made again after `error`; its answer may have to be shorter.
+    """`call`, to be made again after `error`; its answer may have to be shorter. Where it was paid, its run has begun,
+    and is not sent away from a line any more.
 
     Args:
         call: that failed.
@@ -19,6 +20,8 @@ async def call_again(call: Call, error: WorkerError, wait_s: float = 0.0) -> Cal
         BudgetExceeded: it could cost more than is left.
         StoreUnavailable: what it could cost cannot be written down.
     """
+    is_paid = error.billed_at_bound or error.usage is not None or error.cost_usd is not None
+    call = replace(call, begins=call.begins and not is_paid)
     if call.on_retry is None:
         await asyncio.sleep(wait_s)
         return call

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import partial
@@ -39,6 +39,8 @@ class _HeldCall:
     failed: list[Attempt] = field(default_factory=list[Attempt])
     """The times that are paid."""
     is_dropped: bool = False
+    waits: bool = False
+    """Its turn has not come: it is not sent."""
 
 
 class CallHolds:
@@ -66,7 +68,6 @@ class CallHolds:
         """A hedge, while two calls are under way."""
         self._dropped: tuple[_HeldCall, Attempt | None] | None = None
         """The one of the two that lost, while it is not paid."""
-        self._waits = False
         self.failed: list[Attempt] = []
         """The calls that are paid and were made again."""
 
@@ -82,8 +83,9 @@ class CallHolds:
 
     async def __aexit__(self, *exc: object) -> None:
         """What is not settled by now counts in full; a call whose turn never came, with nothing."""
-        if self._waits:
-            await self._settle(self._first.hold, Decimal(0), Usage(), is_bound=False)
+        for made in (self._first, self._second):
+            if made is not None and made.waits:
+                await self._release(made)
         await self._left.aclose()
 
     @property
@@ -157,7 +159,8 @@ class CallHolds:
             (lost, last), self._dropped = self._dropped, None
             if lost.hold is not None and last is not None:
                 cost_usd = last.cost_usd if last.cost_usd is not None else self._zero_cost()
-                usage = None if last.outcome == "lost_race" else last.usage or Usage()
+                is_unknown = last.outcome == "lost_race" and not lost.waits
+                usage = None if is_unknown else last.usage or Usage()
                 await self._ledger.settle(lost.hold, cost_usd, usage, is_bound=last.cost_is_bound)
             await lost.left.aclose()
 
@@ -200,13 +203,12 @@ class CallHolds:
 
     def _lost_race(self, lost: _HeldCall, took_s: float) -> Attempt:
         """Nobody knows what a call took that was broken off before it said anything: all that it can have. Nothing,
-        where it was not made at the moment.
+        where it was not made at the moment, or its turn had not come.
         """
         price = self._member.worst_price
-        is_billed = price is not None and price != FREE and lost.hold is not None
-        message = (
-            f"It had said nothing after {took_s:.2f} s, and another call for the same answer was faster."
-        )
+        is_billed = price is not None and price != FREE and lost.hold is not None and not lost.waits
+        what = "Its turn had not come" if lost.waits else "It had said nothing"
+        message = f"{what} after {took_s:.2f} s, and another call for the same answer was faster."
         return Attempt(
             self._member.name,
             "",
@@ -217,17 +219,26 @@ class CallHolds:
             cost_is_bound=is_billed,
         )
 
+    def wait(self) -> AbstractContextManager[None]:
+        """See `Call.on_wait`."""
+        return self._wait(self._first)
+
+    def waiting(self, *, hedge: bool) -> Callable[[], AbstractContextManager[None]]:
+        """See `Hedges.waiting`."""
+        made = self._second if hedge else self._first
+        assert made is not None, "it is held"
+        return partial(self._wait, made)
+
     @contextmanager
-    def wait(self) -> Generator[None]:
-        """The call is not made yet, and waits for its turn."""
-        self._waits = True
+    def _wait(self, made: _HeldCall) -> Generator[None]:
+        made.waits = True
         yield
-        self._waits = False  # not where the wait is broken off: the call is never made then
+        made.waits = False  # not where the wait is broken off: the call is never made then
 
     async def fail(self, error: WorkerError) -> None:
         """Pay for a call that gave nothing: what its server said of it, which mostly is nothing."""
         failure = self._bill_failure(error, self._first)
-        await self._pay(self._first.hold, self._unpaid(charges(failure)), failure)
+        await self._pay(self._first.hold, [*self._unpaid(charges(None, failure.attempts)), failure], failure)
 
     async def finish(self, result: CallResult) -> None:
         """Pay for the answer, and for the failed calls before it that are not paid yet."""
@@ -237,7 +248,7 @@ class CallHolds:
         await self._settle(self._first.hold, cost_usd, usage, is_bound=result.cost_is_bound)
 
     def _unpaid(self, failed: Iterable[Failure | Attempt]) -> list[Failure | Attempt]:
-        """Those that `renew` has not paid: of workers that ask again by themselves."""
+        """Those of the calls before the last one that `renew` has not paid: of workers that ask again by themselves."""
         paid = [(each.cost_usd, each.usage) for each in self.failed]
         unpaid: list[Failure | Attempt] = []
         for each in failed:
@@ -267,7 +278,7 @@ class CallHolds:
     async def _reserve(self, made: _HeldCall) -> None:
         price, bound = self._member.worst_price, self._bound
         held = self._ledger.hold(price, bound.input_tokens, bound.output_tokens, self._member.name)
-        made.hold = await made.left.enter_async_context(held)
+        made.hold, made.waits = await made.left.enter_async_context(held), False
 
     async def _settle(
         self, hold: Hold | None, cost_usd: Decimal | None, usage: Usage | None, *, is_bound: bool

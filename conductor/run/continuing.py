@@ -91,6 +91,11 @@ class Shown:
             return None
         return CallResult(self.text, self.worker, "", Usage(), Decimal(0), None, reasoning=self.reasoning)
 
+    def result_of_open(self, failed: tuple[Attempt, ...]) -> CallResult | None:
+        """Likewise while a call for the rest is under way, of which nobody knows what it took. `failed`: before it."""
+        shown = self.result
+        return shown and replace(shown, usage=None, attempts=failed)
+
     def explain(self, error: WorkerError) -> None:
         """Say in `error` what its reader has, and what is missing."""
         if self.breaks:
@@ -100,6 +105,7 @@ class Shown:
     def end(self, error: WorkerError, attempts: tuple[Attempt, ...]) -> WorkerError:
         """The break as the end of it all, because nobody brings the rest; with what failed since."""
         error.attempts = attempts
+        error.usage, error.cost_usd, error.billed_at_bound = None, None, False  # on record where it broke off
         self.explain(error)
         return error
 

@@ -326,8 +326,11 @@ class PlanRun:
         if recorded is not None and recorded.status not in of:
             return  # it had ended in the process before this one: its result, or its failure, stays on record
         failure = Failure.of(error) if error else None
-        reply = self._replies.get(index)
-        result = reply.result if reply else self._shown.get(index, Shown()).result
+        shown, reply = self._shown.get(index, Shown()), self._replies.get(index)
+        if reply is None and error is None and recorded is not None and recorded.status == "running":
+            result = shown.result_of_open(recorded.failed)
+        else:
+            result = reply.result if reply else shown.result
         self._context.log.append(
             StepAborted(self._context.now_s(), self._index, index, outcome, failure, result)
         )

@@ -90,7 +90,7 @@ class RunContext:
         record = self.log.record
         if record.parent is not None or site.plan > 0 or record.calls:
             return False
-        has_begun = any(step.started_s is not None for step in plan.steps)
+        has_begun = any(step.started_s is not None or step.cut for step in plan.steps)
         return site.step is None or (plan.source in UNPLANNED and not has_begun)
 
     def silent_call(

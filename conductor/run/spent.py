@@ -19,7 +19,7 @@ def count_spent(records: RunRecords, team: Team, lost_usd: Decimal) -> tuple[Dec
         usage += sum((call.usage for call in records.calls_of(record) if call.usage is not None), Usage())
         for call in record.unmetered_calls:
             worst_usd, bound = _worst(call, record, team)
-            open_usd += worst_usd if call.cost_usd is None else Decimal(0)
+            open_usd += Decimal(0) if call.cost_usd else worst_usd  # 0: nobody said what it took
             usage += bound
     return records.known_usd + max(open_usd, lost_usd), usage
 

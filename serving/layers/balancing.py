@@ -157,6 +157,7 @@ class Balancing:
                 f"{self.name} is busy. Try again later.",
                 worker=self.name,
                 retry_after_s=wait_s,
+                by_own_rate=True,
                 detail="Every deployment has reached its requests_per_minute or tokens_per_minute.",
             )
         # The least of exponential draws is each one's with a chance of its weight over all of them.

@@ -107,7 +107,7 @@ class Conforming(Layer):
                     async for _ in deltas:
                         pass
             except WorkerError as exc:
-                _bill(exc, reply)
+                reply.charge(exc)
                 raise
         return reply
 
@@ -157,19 +157,10 @@ def _again(reply: Reply, text: str) -> Reply:
 
 def _invalid(reply: Reply, fault: str) -> AnswerInvalid:
     error = AnswerInvalid(
-        f"{reply.worker} gave no answer of the form that was asked for. {fault}",
-        worker=reply.worker,
-        attempts=reply.attempts,
+        f"{reply.worker} gave no answer of the form that was asked for. {fault}", worker=reply.worker
     )
-    _bill(error, reply)
+    reply.charge(error)
     return error
-
-
-def _bill(error: WorkerError, reply: Reply) -> None:
-    """Put what the answer took into `error`."""
-    result = reply.result
-    error.usage, error.cost_usd = result.usage, result.cost_usd
-    error.billed_at_bound = error.billed_at_bound or result.usage is None
 
 
 def _with_instructions(messages: tuple[Message, ...], text: str) -> tuple[Message, ...]:

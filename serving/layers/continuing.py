@@ -129,7 +129,7 @@ class Continuing(Layer):
                 only_this_call=not isinstance(exc, BrokenOff),
             ) from exc
         except WorkerError as exc:
-            exc.billed_at_bound = True
+            exc.billed_at_bound, exc.attempts = True, (*reply.attempts, *exc.attempts)
             raise
         deltas = _first(held, reply.deltas)
         is_much = byte_size(seam.repeated) > BYTES_PER_TOKEN * byte_size(

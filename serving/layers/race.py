@@ -49,7 +49,7 @@ class Race:
             is_late = not self._tries[0].has_ended and self._places.has_other()
             if is_late and may_hedge() and await self._hold():
                 site = replace(self._call.site, attempt=self._call.site.attempt + 1)
-                hedge = replace(self._made(hedge=True), site=site, on_wait=None, on_turn=None)
+                hedge = replace(self._made(hedge=True), site=site, on_turn=None)
                 self._tries.append(_Try(self._worker, hedge, is_hedge=True))
             winner = await self._winner()
             reply = winner.opened.result()
@@ -65,9 +65,11 @@ class Race:
             await wait_until_done(self._ends)
 
     def _made(self, *, hedge: bool) -> Call:
-        """The call as one of the two: what it makes again inside is paid from its own hold, not from the other's."""
-        paid = self._hedges.renewal(hedge=hedge)
-        return replace(self._call, on_retry=paid, hedges=None, places=self._places)
+        """The call as one of the two: what it makes again inside is paid from its own hold, not from the other's, and
+        each waits for itself.
+        """
+        paid, wait = self._hedges.renewal(hedge=hedge), self._hedges.waiting(hedge=hedge)
+        return replace(self._call, on_retry=paid, on_wait=wait, hedges=None, places=self._places)
 
     async def _hold(self) -> bool:
         """Hold for the second call, while the first may still speak."""

@@ -7,7 +7,7 @@ then, and say something when they are asked again.
 import random
 import time
 from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import replace
 from itertools import count
 from math import inf
@@ -150,22 +150,20 @@ def _is_in_time(call: Call, took_s: float) -> bool:
 async def _close_empty(reply: Reply, opened: AsyncExitStack, *, is_last: bool) -> _SaidNothing:
     """What is said of it, with what it took."""
     try:
-        async with aclosing(aiter(reply)) as deltas:
-            async for _ in deltas:
-                pass
+        with suppress(WorkerError):  # its end is known
+            async with aclosing(aiter(reply)) as deltas:
+                async for _ in deltas:
+                    pass
     finally:
         await opened.aclose()
-    result = reply.result
-    return _SaidNothing(
+    error = _SaidNothing(
         f"{reply.worker} ended its answer without a word.",
         worker=reply.worker,
-        attempts=reply.attempts,
-        usage=result.usage,
-        cost_usd=result.cost_usd,
-        billed_at_bound=result.usage is None,
         only_this_call=True,
         is_last=is_last,
     )
+    reply.charge(error)
+    return error
 
 
 def _count_attempts(call: Call, before: int) -> Call:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from math import inf
 
-from conductor.errors import WorkerUnavailable
+from conductor.errors import WorkerError
 from conductor.model.reply import Delta, FinishReason
 
 REST_S = 5.0
@@ -85,7 +85,7 @@ async def _cut(
 ) -> AsyncGenerator[Delta]:
     """The end of an answer that is cut in `delta`, of which `text` is shown, at `stop`."""
     yield replace(delta, text=text, finish=None, tool_calls=(), native=None, stop_sequence=stop)
-    with suppress(WorkerUnavailable):
+    with suppress(WorkerError):  # the answer is whole: what its rest took is billed at the bound then
         async for account in _accounts(deltas, deadline_at_s):
             yield account
     yield Delta(finish=FinishReason.STOP)

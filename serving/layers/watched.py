@@ -125,4 +125,6 @@ def _blames_worker(error: WorkerError) -> bool:
         return error.every_call
     if isinstance(error, WorkerUnavailable):
         return not error.only_this_call
+    if isinstance(error, WorkerBusy):
+        return not error.by_own_rate
     return not isinstance(error, ContextOverflow | LineTooLong)

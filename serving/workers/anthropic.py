@@ -23,7 +23,7 @@ from anthropic.lib.bedrock import AsyncAnthropicBedrock
 from anthropic.lib.vertex import AsyncAnthropicVertex
 from anthropic.types import RawMessageStreamEvent
 
-from conductor.errors import WorkerError, WorkerUnavailable
+from conductor.errors import WorkerError
 from conductor.model.call import Call
 from conductor.model.messages import File, Image, Text
 from conductor.model.reply import Delta, FinishReason, Reply, open_reply
@@ -122,7 +122,7 @@ class AnthropicWorker:
                         timer.hear(is_last=last.finish is not None)
                     if delta.text or delta.reasoning:
                         yield delta
-        except WorkerUnavailable:
+        except WorkerError:
             if last.finish is None:  # else the answer is whole, and only the goodbye was cut off
                 raise
         if last.finish is not None:

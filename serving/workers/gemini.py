@@ -24,7 +24,7 @@ import httpx2
 from google import genai
 from google.genai import errors, types
 
-from conductor.errors import WorkerError, WorkerUnavailable
+from conductor.errors import WorkerError
 from conductor.model.call import Call
 from conductor.model.messages import File, Image, Text
 from conductor.model.reply import Delta, FinishReason, Reply, open_reply
@@ -146,7 +146,7 @@ class GeminiWorker:
                     timer.hear(is_last=finish is not None)
                 if delta.text or delta.reasoning:
                     yield replace(delta, usage=None) if finish else delta  # the end says the rest
-        except WorkerUnavailable:
+        except WorkerError:
             if finish is None:  # else the answer is whole, and only the accounts were cut off
                 raise
         finally:

@@ -78,10 +78,13 @@ _WORDS: tuple[tuple[Meaning, Container[int], str], ...] = (
     # OpenRouter: less credit than this call may take, and nobody who has the model with tools or with pictures
     ("this call", (402,), r"fewer max_tokens|prompt tokens limit exceeded"),
     ("this call", (404,), r"no endpoints found that"),
-    # Gemini and xAI, which say 400. Only as their first words: what a client wrote is quoted further on
+    # Gemini and xAI, which say 400, and Gemini of a key that leaked. Only as their first words: what a client wrote is quoted further on
     ("bad key", (400,), r"^API_KEY_INVALID INVALID_ARGUMENT$"),
-    ("bad key", (400,), r"^(incorrect|invalid) API key|^API key (not valid|not found|expired)"),
-    ("bad key", (403,), r"api[ _-]?key"),
+    (
+        "bad key",
+        (400, 403),
+        r"^(incorrect|invalid) API key|^API key (not valid|not found|expired)|^your API key was reported",
+    ),
 )
 """What a status means where the provider's code or its words are these; the first that fits. Anything a client can put
 into a provider's words, such as the name of an argument, must not be read here as a fault of every call.

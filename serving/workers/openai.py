@@ -27,7 +27,7 @@ import httpx2
 import msgspec
 import openai
 
-from conductor.errors import WorkerError, WorkerUnavailable
+from conductor.errors import WorkerError
 from conductor.model.call import Call
 from conductor.model.messages import File, Image, Message, Text
 from conductor.model.operation import TOKENS_GONE, read_tokens
@@ -157,7 +157,7 @@ class OpenAIWorker:
                         yield Delta(
                             text, reasoning, usage=so_far, model=last.model, pieces=pieces, logprobs=likely
                         )
-        except WorkerUnavailable:
+        except WorkerError:
             if last.finish is None:  # else the answer is whole, and only the accounts were cut off
                 raise
         if last.finish is not None:

@@ -12,7 +12,7 @@ from typing import Any
 import httpx2
 import msgspec
 
-from conductor.errors import WorkerUnavailable
+from conductor.errors import WorkerError
 from conductor.model.call import Call
 from conductor.model.reply import Delta, FinishReason
 from conductor.model.usage import Usage
@@ -72,7 +72,7 @@ class OpenAIResponsesWorker(OpenAIWorker):
                             timer.hear(is_last=last.finish is not None)
                         if delta:
                             yield delta
-        except WorkerUnavailable:
+        except WorkerError:
             if last.finish is None:
                 raise
         if last.finish is not None:

@@ -16,10 +16,11 @@ from conductor.run.events import Event, StepContinued, StepRestarted
 from conductor.run.fold import StepBreak
 from conductor.run.ledger import Budget, BudgetLedger
 from conductor.run.lifecycle import open_run
-from conductor.run.record import Record
+from conductor.run.record import Record, RunRecords
+from conductor.run.spent import count_spent
 from conductor.run.task import Task
 from conductor.run.team import Team
-from tests.conductor.team import Player, Script, Seen, a_plan, ask_for, member, seen, team, until
+from tests.conductor.team import NEVER, Player, Script, Seen, a_plan, ask_for, member, seen, team, until
 
 PRICE = Price(Decimal(1), Decimal(1))
 
@@ -44,6 +45,7 @@ async def test_an_answer_goes_on_where_it_broke_off_and_each_call_is_paid_for_it
     assert [call.prefix for call in player.calls] == ["", "It is", "It is fo"]
     assert [call.broken for call in player.calls] == ["", "a", "a"]
     assert [call.site.attempt for call in player.calls] == [1, 2, 3]
+    assert [call.begins for call in player.calls] == [True, False, False], "no line sends it away any more"
     assert (len(run.of(StepContinued)), run.of(StepRestarted)) == (2, [])
     (step,) = run.record.plans[0].steps
     assert [(lost.outcome, lost.cost_is_bound) for lost in step.cut] == [("cut", True)] * 2
@@ -110,6 +112,30 @@ async def test_an_answer_of_a_kept_run_is_written_again_once():
     run, happened = await kept_run_of(["It is", breaks()], REFUSED, ["Four", breaks()], REFUSED)
     assert run.record.status == "failed"
     assert sum(isinstance(event, StepRestarted) for event in happened) == 1
+
+
+async def test_what_broke_off_is_once_on_record_where_no_other_try_fits_the_budget():
+    paid = [WorkerUnavailable("It does not go on.", worker="a", only_this_call=True, billed_at_bound=True)]
+    of_two = Budget(max_cost_usd=Decimal("0.0094"))
+    run, happened = await kept_run_of(["It is", breaks()], paid, ["Four."], budget=of_two)
+    assert [type(event) for event in happened if isinstance(event, StepBreak)] == [
+        StepContinued,
+        StepRestarted,
+    ]
+    assert (run.record.status, run.record.cost_usd) == ("failed", run.ledger.spent_usd)
+    assert run.record.cost_is_bound
+
+
+async def test_a_call_for_the_rest_that_nobody_waits_for_any_more_is_unmetered():
+    player = Player("a", ["It is", breaks()], [NEVER], price=PRICE)
+    run = await run_of(player, deadline_s=0.2)
+    (step,) = run.record.plans[0].steps
+    assert (step.status, step.result and step.result.output) == ("cancelled", "It is")
+    assert (run.record.n_unmetered_calls, run.record.usage) == (2, Usage())
+    assert [lost.cost_usd for lost in step.cut] == [run.record.cost_usd], "what broke off, at its bound"
+    own = Team(None, {"a": member(player, continues=True)})
+    spent_usd, _ = count_spent(RunRecords(run.record), own, Decimal(0))
+    assert spent_usd > run.record.cost_usd, "who goes on with such a run counts the open call too"
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ ledger. Nothing that one says lowers a bill, enlarges a budget or harms anybody 
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
@@ -37,6 +37,12 @@ ASKED: Json = ASK | {"model": "a", "max_tokens": 200}
 
 
 SILENT_S = 1.0
+SCHEMA: Json = {
+    "type": "object",
+    "properties": {"sum": {"type": "integer"}},
+    "required": ["sum"],
+    "additionalProperties": False,
+}
 
 
 def priced(provider: Provider, url: str, **settings: Any) -> Json:
@@ -305,3 +311,28 @@ async def test_an_answer_that_is_asked_for_again_is_paid_once_and_so_is_the_one_
         assert [float(entry.usd) for entry in paid] == [pytest.approx(first), pytest.approx(float(last))]
         record = (await it.ask("mine", "GET", f"/v1/workflows/{answer['podium']['workflow_id']}")).json()
         assert record["cost_usd"] == pytest.approx(first + float(last))
+
+
+@pytest.mark.parametrize("is_counted", [True, False])
+async def test_an_answer_of_a_form_that_breaks_off_after_another_failure_is_paid_and_so_is_the_one_before(
+    provider: Provider, store_address: Address, is_counted: bool
+):
+    empty, breaks = Answer(text="", output_tokens=3), Answer(text=LONG_TEXT, end_after=20)
+    if not is_counted:
+        empty, breaks = (
+            usage_left_out(provider, empty),
+            replace(usage_left_out(provider, breaks), end_after=20),
+        )
+    quick = {"retry": {"attempts": 2, "first_wait_s": 0.01}}
+    async with (
+        serving(provider.wire, empty, breaks) as upstream,
+        keyed(store_address, only(priced(provider, upstream.url, **quick))) as it,
+    ):
+        form = {"type": "json_schema", "json_schema": {"name": "a", "strict": True, "schema": SCHEMA}}
+        answer = await it.ask("mine", "POST", CHAT, ASKED | {"response_format": form})
+        assert (answer.status_code >= 400, len(upstream.requests)) == (True, 2), answer.text
+        paid = await entries(it)
+        (run,) = (await it.ask("mine", "GET", "/v1/workflows")).json()["data"]
+    assert len(paid) == 2
+    assert all(entry.usd > 0 for entry in paid)
+    assert Decimal(str(run["cost_usd"])) == sum(entry.usd for entry in paid)

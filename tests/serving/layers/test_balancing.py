@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import openai
 import pytest
 
+from serving.health import FAILURES_BEFORE_REST
 from serving.layers.rate import Rate
 from serving.settings.absent import absent_workers, without_workers
 from serving.settings.settings import SettingsError, parse
@@ -219,3 +220,13 @@ def test_a_rate_fills_evenly_and_waits_for_what_is_owed() -> None:
     now_s[0] = 1000.0
     rate.take(60)
     assert rate.wait_s == pytest.approx(0.1), "no more than a tenth of a minute's is there at once"
+
+
+async def test_a_rate_that_this_router_keeps_closes_the_worker_to_nobody() -> None:
+    async with deployed({"requests_per_minute": 1}) as (running, wires), running.sdk as sdk:
+        await ask(running, sdk)
+        for n in range(2 * FAILURES_BEFORE_REST):
+            with pytest.raises(openai.InternalServerError, match="busy"):
+                await ask(running, sdk, f"Why {n}?")
+        health = running.service.pool.health["gpt"]
+        assert (health.circuit, health.rest_s, len(wires["a"].requests)) == ("closed", 0.0, 1)

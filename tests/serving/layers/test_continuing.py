@@ -1,14 +1,16 @@
 """The rest of an answer whose length is limited: what has to be repeated of its beginning takes nothing from it."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
 
-from conductor.errors import WorkerUnavailable
+from conductor.errors import WorkerBusy, WorkerError, WorkerUnavailable
 from conductor.model.call import Call, Sampling
+from conductor.model.failure import Attempt
 from conductor.model.messages import Message
-from conductor.model.reply import Delta, FinishReason
+from conductor.model.reply import Delta, FinishReason, Reply
 from conductor.model.usage import Usage
 from conductor.run.continuing import Shown
 from serving.layers.continuing import Continuing
@@ -110,3 +112,23 @@ async def test_a_stop_sequence_that_begins_before_the_seam_ends_the_answer(
     assert (text, reply.finish) == (shown, FinishReason.STOP)
     assert reply.stop_sequence == (None if shown or not rest else "END" if "E" in prefix else "\n\n")
     assert reply.result.usage == Usage(7, 5)
+
+
+async def test_what_failed_before_a_call_that_does_not_go_on_stays_in_its_error():
+    before = Attempt("a", "WorkerUnavailable", "It broke.")
+
+    class Again(Player):
+        """It was asked twice."""
+
+        @asynccontextmanager
+        async def open(self, call: Call) -> AsyncGenerator[Reply]:
+            async with super().open(call) as reply:
+                reply.attempts = (before,)
+                yield reply
+
+    prefix = begin(LONG, 10)
+    for script in (["Something else."], [MARK, WorkerBusy("It is busy.", worker="a")]):
+        with pytest.raises(WorkerError) as caught:
+            await ask(Again("a", script), call_after(prefix))
+        assert caught.value.attempts == (before,)
+        assert caught.value.billed_at_bound

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from conductor.errors import WorkerUnavailable
+from conductor.errors import WorkerBusy, WorkerError, WorkerUnavailable
 from conductor.model.call import Call, CallSite, Sampling
 from conductor.model.messages import Message
 from conductor.model.reply import Delta, FinishReason
@@ -285,16 +285,17 @@ async def test_words_are_shown_as_they_come_and_only_a_possible_stop_is_held_bac
     assert shown == ["one ", "two ", "", "ENG", "LISH", ""]
 
 
-async def test_an_answer_that_was_cut_is_whole_although_its_stream_breaks_later():
+@pytest.mark.parametrize("error", [WorkerUnavailable, WorkerBusy])
+async def test_an_answer_that_was_cut_is_whole_although_its_stream_breaks_later(error: type[WorkerError]):
     async def broken() -> AsyncGenerator[Delta]:
         yield Delta("four. END of")
-        raise WorkerUnavailable("gone")
+        raise error("gone")
 
     assert [(d.text, d.finish) async for d in cut_at(["END"], broken())] == [
         ("four. ", None),
         ("", FinishReason.STOP),
     ]
-    with pytest.raises(WorkerUnavailable):
+    with pytest.raises(error):
         [d async for d in cut_at(["STOP"], broken())]
 
 

@@ -292,10 +292,11 @@ class Deployed:
     def __init__(self, price: Price = FREE, **delays_s: float | type[WorkerError]) -> None:
         self.inner = {name: Paced(price) for name in delays_s}
         self.health = {name: WorkerHealth() for name in delays_s}
+        self.limiters = dict[str, Limited]()
         places: list[Deployment] = []
         for name, delay_s in delays_s.items():
             self.inner[name].delays_s = repeat(delay_s)
-            limited = Limited(self.inner[name], 8)
+            limited = self.limiters[name] = Limited(self.inner[name], 8)
             places.append(Deployment(name, limited, limited, self.health[name], 1e9 ** -len(places)))
         self.hedged = Hedged(price, worker=Balancing("w", places))
         self.bound_usd = price.most(call_bound(self.hedged.member, CALL))
@@ -480,3 +481,18 @@ async def test_a_hedge_of_an_engine_goes_to_another_replica_or_is_not_made(
     await Hedged(worker=VllmWorker("w", "m", engine)).ask()
     assert engine.asked_at == asked_at
     assert engine.asked <= max(1, len(asked_at))
+
+
+async def test_a_call_that_waits_in_one_deployments_line_while_another_answers_costs_nothing():
+    it = Deployed(PRICE, a=FAST, b=FAST)
+    for limiter in it.limiters.values():
+        limiter.resize(0)
+    asking = asyncio.create_task(it.hedged.ask())
+    await until(lambda: it.limiters["a"].queued)
+    it.limiters["b"].resize(8)
+    result = await asking
+    (lost,) = result.attempts
+    assert (result.deployment, it.n_calls) == ("b", {"a": 0, "b": 1})
+    assert (lost.outcome, lost.cost_usd, lost.cost_is_bound) == ("lost_race", None, False)
+    assert lost.message.startswith("Its turn had not come")
+    assert it.is_paid_as_on_record(result)

@@ -529,6 +529,9 @@ async def test_what_one_client_sent_closes_a_worker_to_nobody(error: type[Worker
 
 TO_ONE_PROMPT = {
     "a firewall's 403": Answer(status=403, error="<html><h1>403 Forbidden</h1></html>"),
+    "a scanner's, which names a key": Answer(
+        status=403, error="Request blocked: an API key was detected in the prompt."
+    ),
     "a long Retry-After": Answer(status=429, headers={"retry-after": "250"}),
     "a 500": Answer(status=500),
 }

@@ -8,7 +8,7 @@ import pytest
 
 from conductor.errors import WorkerError
 from conductor.model.call import Call
-from conductor.model.reply import Reply
+from conductor.model.reply import FinishReason, Reply
 from conductor.model.tools import NO_TOOLS
 from conductor.model.usage import Usage
 from serving.workers.account import Account
@@ -164,3 +164,23 @@ async def test_after_a_word_a_count_of_the_prompt_alone_is_no_bill(name: str):
     reply.close_bill()
     assert reply.result.cost_is_bound
     assert reply.result.cost_usd == PRICE.most(reply.bound)
+
+
+@pytest.mark.parametrize("code", ["overloaded_error", "server_error"])
+@pytest.mark.parametrize("name", DIALECTS)
+async def test_an_answer_is_whole_whatever_its_server_says_after_its_end(name: str, code: str):
+    dialect, whole = DIALECTS[name], Answer(text="It is four.", error_code=code)
+    goodbye = None if name == "gemini" else -1
+    events = (*dialect.wire.events(whole)[:goodbye], dialect.wire.error_event(whole))
+    if name == "responses":  # whose end is its goodbye
+        events = (*dialect.wire.events(whole), dialect.wire.error_event(whole))
+    async with serving(dialect.wire, Answer(instead=events)) as server:
+        worker = dialect.worker(Account("w", MODEL, SECRET, server.url + dialect.path, PRICE))
+        async with worker.open(CALL) as reply:
+            said = "".join([delta.text async for delta in reply])
+        await worker.aclose()
+    assert (said, reply.finish, reply.result.cost_usd) == (
+        "It is four.",
+        FinishReason.STOP,
+        PRICE.of(Usage(12, 7)),
+    )
