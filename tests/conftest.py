@@ -34,7 +34,11 @@ os.environ["XDG_DATA_HOME"] = tempfile.mkdtemp(
 atexit.register(shutil.rmtree, os.environ["XDG_DATA_HOME"], ignore_errors=True)
 settings.register_profile("podium", deadline=None)  # a busy machine is no fault of the code
 settings.load_profile("podium")
-ROOT = Path(__file__).parent.parent
+TESTS = Path(__file__).parent
+ROOT = TESTS.parent
+IN_PROCESS = {"capacity", "conductor", "console", "evaluation", "program", "serving", "training"}
+"""Folders whose tests start no Podium as `make serve` does."""
+SHARED_SERVERS = {"local", "scripted_server"}
 PODIUM = str(Path(sys.executable).with_name("podium"))
 """The installed command."""
 
@@ -44,6 +48,22 @@ def pytest_exception_interact(call: pytest.CallInfo[Any]) -> None:
     if call.excinfo is not None and str(call.excinfo.value).startswith("Timeout"):
         for task in [each for each in gc.get_objects() if isinstance(each, asyncio.Task) and not each.done()]:
             task.print_stack(file=sys.stderr)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whose tests are run by the same process (`pytest -n 2 --dist loadgroup`): those that start servers of their own
+    take turns, whatever is beside them runs file by file. They come first, since they take longest.
+    """
+    items.sort(key=lambda item: not _starts_servers(item))
+    for item in items:
+        name = "servers" if _starts_servers(item) else str(item.path.relative_to(ROOT))
+        item.add_marker(pytest.mark.xdist_group(name))
+
+
+def _starts_servers(item: pytest.Item) -> bool:
+    folder = item.path.relative_to(TESTS).parts[0]
+    return folder not in IN_PROCESS or not SHARED_SERVERS.isdisjoint(getattr(item, "fixturenames", ()))
 
 
 @dataclass(frozen=True)
