@@ -77,7 +77,7 @@ def test_every_verb_is_a_function_of_its_arguments_and_calls_itself_by_its_name(
     assert f"usage: podium {verb}" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("target", {verb.setup for verb in VERBS.values()})
+@pytest.mark.parametrize("target", sorted({verb.setup for verb in VERBS.values()}))
 def test_the_make_targets_that_it_names_are_there(target: str) -> None:
     assert f"\n{target}:" in (ROOT / "Makefile").read_text()
 

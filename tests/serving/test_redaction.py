@@ -42,7 +42,7 @@ HARMLESS = [
 ]
 
 
-@pytest.mark.parametrize("secret", SECRETS)
+@pytest.mark.parametrize("secret", SECRETS, ids=range(len(SECRETS)))
 def test_a_secret_of_a_known_form_is_taken_out_wherever_it_stands(secret: str) -> None:
     for text in (secret, f"key={secret}.", f"({secret})", f"a\n{secret}\nb", f'{{"key": "{secret}"}}'):
         redacted = redact_secrets(text)
