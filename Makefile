@@ -71,7 +71,7 @@ check: setup-learning ## format, lint, types, arrows between packages (under a m
 	@$(BIN)/lint-imports
 
 test: check ## check, then every test, real Ray Serve and real vLLM included, in two processes (TEST_PROCESSES=1: one)
-	@$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadgroup
+	@$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadscope
 
 browser-test: setup-browser ## the web console in a real Chromium (apt install chromium), and the tests of its own code
 	@$(BIN)/python -m cluster.local.console --test
@@ -150,7 +150,7 @@ check-cluster: setup-base ## do pool, Serve config and machines agree, and what 
 train-tiny: setup-learning ## a tiny conductor learns by reward, three seeds, minutes; figures in build/train-tiny.json
 	@$(BIN)/python -m training.tiny
 
-train-conductor: setup-learning ## train the conductor that ships, two hours on two cores, seven with DATA=FILE, a recorded pool; again: goes on
+train-conductor: setup-learning ## train the conductor that ships, two hours on two cores, eight with DATA=FILE, a recorded pool; again: goes on
 	@$(if $(DATA),mkdir -p build && { test $(call quote,$(DATA)) -ef build/recorded.jsonl.gz || cp -- $(call quote,$(DATA)) build/recorded.jsonl.gz; })
 	@for name in $(LEARNED); do $(if $(MALLOC),LD_PRELOAD=$(MALLOC)) $(BIN)/podium train --config training/configs/$$name.yaml $$(test ! -d build/training/$$name || echo --resume) || exit $$?; done
 

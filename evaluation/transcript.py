@@ -38,6 +38,7 @@ HEADER = """\
 {model}, asked one after the other by `python -m evaluation.transcript` ({day}). Beside each answer, the question to the worker that gave it, asked by name. First words came after {first:.2f} s
 through the conductor and {alone:.2f} s by name (medians); answers have at most 120 tokens, are cut at " ..." here,
 and come in other words each time: each worker writes at its own temperature. By name is asked second, when the worker has read the question once.
+Both columns are what models of that size say: many answers are wrong either way, and what a step `needs` is named wrongly at times.
 
 | question | plan | answer | first word, s | the same worker by name | first word, s |
 | --- | --- | --- | --: | --- | --: |

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 import yaml
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
 from cluster.local.environment import serve_environment
 from cluster.local.processes import free_port
@@ -34,11 +35,9 @@ os.environ["XDG_DATA_HOME"] = tempfile.mkdtemp(
 atexit.register(shutil.rmtree, os.environ["XDG_DATA_HOME"], ignore_errors=True)
 settings.register_profile("podium", deadline=None)  # a busy machine is no fault of the code
 settings.load_profile("podium")
-TESTS = Path(__file__).parent
-ROOT = TESTS.parent
+ROOT = Path(__file__).parent.parent
 IN_PROCESS = {"capacity", "conductor", "console", "evaluation", "program", "serving", "training"}
 """Folders whose tests start no Podium as `make serve` does."""
-SHARED_SERVERS = {"local", "scripted_server"}
 PODIUM = str(Path(sys.executable).with_name("podium"))
 """The installed command."""
 
@@ -50,20 +49,17 @@ def pytest_exception_interact(call: pytest.CallInfo[Any]) -> None:
             task.print_stack(file=sys.stderr)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whose tests are run by the same process (`pytest -n 2 --dist loadgroup`): those that start servers of their own
-    take turns, whatever is beside them runs file by file. They come first, since they take longest.
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    """Who runs which tests under `pytest -n 2`: those that start servers are all run by one process, one after the
+    other, whatever is beside them runs file by file. (xdist's own groups do not work with pytest 9.2.)
     """
-    items.sort(key=lambda item: not _starts_servers(item))
-    for item in items:
-        name = "servers" if _starts_servers(item) else str(item.path.relative_to(ROOT))
-        item.add_marker(pytest.mark.xdist_group(name))
+    return _Scheduling(config, log)
 
 
-def _starts_servers(item: pytest.Item) -> bool:
-    folder = item.path.relative_to(TESTS).parts[0]
-    return folder not in IN_PROCESS or not SHARED_SERVERS.isdisjoint(getattr(item, "fixturenames", ()))
+class _Scheduling(LoadScopeScheduling):
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return file if Path(file).parts[1] in IN_PROCESS else "servers"
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,11 @@ def with_conductor(settings: Settings, name: str) -> Settings:
     """
     before = settings.conductor
     if before and before.worker == name:
-        return _with_worker(settings, settings.worker(name).model_copy(update={"optional": False}))
+        leader = settings.worker(name)
+        joins = (
+            {"in_pool": True} if isinstance(leader, API_SETTINGS) else {}
+        )  # a local conductor may know plans alone
+        return _with_worker(settings, leader.model_copy(update={"optional": False, **joins}))
     leader = _leader(settings, name)
     kept = before.fallback if before else None
     is_kept = kept is not None and not isinstance(settings.worker(kept), VllmSettings)

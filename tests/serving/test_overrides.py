@@ -99,6 +99,9 @@ def test_the_file_s_own_conductor_by_its_name_stays_as_it_is_but_must_have_its_k
         before.prompts,
         False,
     )
+    workers = [worker.model_copy(update={"in_pool": worker.name != "gpt-fast"}) for worker in before.workers]
+    outside = before.model_copy(update={"workers": tuple(workers)})
+    assert with_conductor(outside, "gpt-fast").worker("gpt-fast").in_pool, "it joins, as any that is named"
 
 
 def test_a_local_worker_may_lead_with_another_model_in_its_engine() -> None:

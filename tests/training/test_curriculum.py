@@ -76,6 +76,18 @@ def test_topics_are_many_are_for_training_alone_and_each_knows_its_neighbours():
     assert 0.35 < sum(mate.can <= topics() for mate in mates) / len(mates) < 0.65
 
 
+def test_no_topic_is_about_a_domain_that_is_held_out():
+    held_out = load("held_out").domains
+    told = {name: _words(held_out[name].what) for name in HELD_OUT_DOMAINS}
+    for topic in load("train").topics:
+        for what in (topic.what, *topic.names):
+            assert not [name for name, words in told.items() if len(words & _words(what)) > 1], topic.domain
+
+
+def _words(text: str) -> set[str]:
+    return set(re.findall(r"[a-z]{4,}", text.lower())) - {"with", "from", "into"}
+
+
 def test_nobody_in_a_team_might_do_what_another_is_a_specialist_of():
     for question in request_questions(3, 500):
         for mate in question.team.mates:

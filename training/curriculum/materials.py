@@ -128,7 +128,6 @@ class Materials:
         roles: broad workers, each with at least two of the domains.
         generalists: cards.
         joints: ways to join clauses.
-        texts: pasted ones, on anything.
         topics: those of `domains` that are narrow, with fewer texts; only in training.
     """
 
@@ -136,7 +135,6 @@ class Materials:
     roles: Sequence[Role]
     generalists: Generalists
     joints: Joints
-    texts: Sequence[str]
     topics: Sequence[Domain] = ()
 
     @property
@@ -190,7 +188,6 @@ def load(side: Side) -> Materials:
         ).model_copy(
             update={"join_last": tuple(each for each in joints.join_last if side_of(each.text) == side)}
         ),
-        _keep(_read(FOLDER / "texts.yaml"), side),
     )
     return (
         _with_topics(_with_requests(_with_cards(materials)), _read_topics()) if side == "train" else materials
