@@ -132,6 +132,10 @@ class WorkerHealth:
             since_s = self.opening.since_s if self.opening else now_s
             self.opening = Opening(since_s, self.rests_until_s)
 
+    def rest(self, rest_s: float) -> None:
+        """It cannot be asked for so long, for no fault of its own."""
+        self.rests_until_s = max(self.rests_until_s, time.monotonic() + min(rest_s, MOST_ASKED_REST_S))
+
     @property
     def circuit(self) -> Circuit:
         """Whether calls are sent to it where another worker can be asked."""

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from conductor.errors import WorkerError
 from conductor.model.call import Call
+from conductor.model.failure import charges
 
 
 async def call_again(call: Call, error: WorkerError, wait_s: float = 0.0) -> Call:
@@ -20,7 +21,8 @@ async def call_again(call: Call, error: WorkerError, wait_s: float = 0.0) -> Cal
         BudgetExceeded: it could cost more than is left.
         StoreUnavailable: what it could cost cannot be written down.
     """
-    is_paid = error.billed_at_bound or error.usage is not None or error.cost_usd is not None
+    before = any(charges(None, error.attempts))
+    is_paid = before or error.billed_at_bound or error.usage is not None or error.cost_usd is not None
     call = replace(call, begins=call.begins and not is_paid)
     if call.on_retry is None:
         await asyncio.sleep(wait_s)

@@ -27,6 +27,8 @@ class CallTask:
         self._left: asyncio.Future[None] = loop.create_future()
         self._pieces = asyncio.Queue[Delta | Exception | None](room)
         self._has_all = False
+        self._told: Exception | None = None
+        """What went wrong after the first token, once its reader knows."""
         self._task = asyncio.create_task(self._hold_open(opening))
         self._task.add_done_callback(_look_at)
         self.opened.add_done_callback(_look_at)
@@ -86,7 +88,11 @@ class CallTask:
         else:
             self._task.cancel()
         await wait_until_done([self._task])
-        if error is None and not self._task.cancelled() and (failure := self._task.exception()) is not None:
+        if error is not None or self._task.cancelled():
+            return
+        if (
+            failure := self._task.exception()
+        ) is not None and failure is not self._told:  # which was forgiven
             raise failure
 
     async def _hold_open(self, opening: AbstractAsyncContextManager[Reply]) -> None:
@@ -115,6 +121,7 @@ class CallTask:
     async def _relay(self) -> AsyncGenerator[Delta]:
         while (piece := await self._pieces.get()) is not None:
             if isinstance(piece, Exception):
+                self._told = piece
                 raise piece
             yield piece
 

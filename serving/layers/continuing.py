@@ -84,7 +84,11 @@ class Continuing(Layer):
                 call = await call_again(call, exc)
                 failed = (*exc.attempts, Attempt.of(self.name, Failure.of(exc), took_s=took_s))
         site = replace(call.site, attempt=call.site.attempt + len(failed))
-        reply = await self._ask(opened, replace(call, site=site))
+        try:
+            reply = await self._ask(opened, replace(call, site=site))
+        except WorkerError as exc:
+            exc.attempts = (*failed, *exc.attempts)
+            raise
         reply.attempts = (*failed, *reply.attempts)
         return reply
 

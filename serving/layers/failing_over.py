@@ -94,7 +94,7 @@ class FailingOver:
                 else self._last_those_that_rest(self._line(call), call)
             )
             passed = {each.worker for each in failed}
-            first = call.site.attempt - len(failed)
+            first, begins = call.site.attempt - len(failed), call.begins
             for number, worker in enumerate(line):  # which grows by those that are left alone meanwhile
                 began_s = time.monotonic()
                 others = line[number + 1 :]
@@ -102,6 +102,8 @@ class FailingOver:
                 try:
                     site = replace(call.site, attempt=first + len(failed))
                     made = replace(call, site=site, has_stand_in=has_stand_in)
+                    if others:  # whatever was paid, another line may be shorter
+                        made = replace(made, begins=begins)
                     asked = self._ask(
                         worker, made, () if worker.name in passed else others, may_leave=call.has_stand_in
                     )

@@ -51,6 +51,8 @@ class Watched(Layer):
                 self._health.speak(time.monotonic() - began_s)
                 yield reply
         except WorkerError as exc:
+            if isinstance(exc, WorkerBusy) and exc.by_own_rate:
+                self._health.rest(_rest_s(exc))
             is_late = _is_only_late(exc)
             failed = _blames_worker(exc) and not (is_late and not self._is_telling(began_s, began_s))
             if failed:

@@ -80,6 +80,7 @@ _WORDS: tuple[tuple[Meaning, Container[int], str], ...] = (
     ("this call", (404,), r"no endpoints found that"),
     # Gemini and xAI, which say 400, and Gemini of a key that leaked. Only as their first words: what a client wrote is quoted further on
     ("bad key", (400,), r"^API_KEY_INVALID INVALID_ARGUMENT$"),
+    ("bad key", (403,), r"^API_KEY_\w+ PERMISSION_DENIED$"),
     (
         "bad key",
         (400, 403),

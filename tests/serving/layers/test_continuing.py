@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from conductor.errors import WorkerBusy, WorkerError, WorkerUnavailable
+from conductor.errors import WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
 from conductor.model.call import Call, Sampling
 from conductor.model.failure import Attempt
 from conductor.model.messages import Message
@@ -132,3 +132,19 @@ async def test_what_failed_before_a_call_that_does_not_go_on_stays_in_its_error(
             await ask(Again("a", script), call_after(prefix))
         assert caught.value.attempts == (before,)
         assert caught.value.billed_at_bound
+
+
+async def test_a_refused_turn_at_the_end_stays_in_the_error_of_the_call_that_was_asked_in_words():
+    class Refusing(Player):
+        """It takes no turn of its own, and then breaks."""
+
+        @asynccontextmanager
+        async def open(self, call: Call) -> AsyncGenerator[Reply]:
+            if call.prefix:
+                raise WorkerRefused("No turn of mine.", worker="a")
+            async with super().open(call) as reply:
+                yield reply
+
+    with pytest.raises(WorkerError) as caught:
+        await ask(Refusing("a", ["Something else."]), call_after(begin(LONG, 10)), prefills=True)
+    assert [attempt.message for attempt in caught.value.attempts] == ["No turn of mine."]

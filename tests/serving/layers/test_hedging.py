@@ -448,6 +448,23 @@ async def test_a_stream_that_breaks_itself_off_ends_its_reader_too():
     assert it.is_clean()
 
 
+class Failing(Paced):
+    """A worker whose server says an error after the answer's end."""
+
+    async def _deltas(self) -> AsyncGenerator[Delta]:
+        async for delta in super()._deltas():
+            yield delta
+        raise WorkerUnavailable("too late", worker=self.name)
+
+
+async def test_an_error_that_its_reader_forgives_is_forgiven_in_a_task_of_its_own_too():
+    it = Hedged(PRICE, worker=Failing())
+    async with it.open() as reply:
+        with pytest.raises(WorkerUnavailable, match="too late"):
+            [_ async for _ in reply]
+    assert it.is_clean()
+
+
 class Routed(ScriptedEngine):
     """An engine of some replicas, the first of which is slow; chosen as `PrefixRouter` does."""
 

@@ -1,6 +1,8 @@
 """Slots: held as long as the call, taken in order, always given back."""
 
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
@@ -8,6 +10,7 @@ import pytest
 from conductor.errors import LineTooLong, WorkerUnavailable
 from conductor.model.call import Call, CallSite
 from conductor.model.messages import Message
+from conductor.model.reply import Reply
 from serving.health import WorkerHealth
 from serving.layers.failing_over import FailingOver
 from serving.layers.limited import Limited
@@ -120,3 +123,27 @@ async def test_a_line_that_is_too_long_goes_to_a_fallback_and_is_not_waited_for_
         assert reply.worker == "other"
         assert [attempt.error for attempt in reply.attempts] == ["LineTooLong"]
     assert len(inner.calls) == 1
+
+
+async def test_after_a_call_that_was_paid_only_the_last_ones_line_is_waited_in_to_its_end():
+    class Paid(ScriptedWorker):
+        """It takes its money and fails."""
+
+        @asynccontextmanager
+        async def open(self, call: Call) -> AsyncGenerator[Reply]:
+            raise WorkerUnavailable("It broke.", worker="a", billed_at_bound=True)
+            yield
+
+    full = ScriptedWorker("b", [ScriptedReply("x y", stall_after_tokens=1)])
+    limited = Limited(full, 1, max_wait_s=0.05)
+    begun = replace(CALL, begins=True)
+    async with limited.open(CALL):
+        async with FailingOver([Paid("a", [""]), limited, ScriptedWorker("c", ["Here."])]).open(
+            begun
+        ) as reply:
+            assert reply.worker == "c"
+            assert [attempt.error for attempt in reply.attempts] == ["WorkerUnavailable", "LineTooLong"]
+        last = asyncio.create_task(FailingOver([Paid("a", [""]), limited]).open(begun).__aenter__())
+        await asyncio.sleep(0.2)
+        assert not last.done()
+    assert (await last).worker == "b"

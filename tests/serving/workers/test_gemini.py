@@ -155,10 +155,11 @@ async def test_the_time_to_come_back_is_read_from_the_body_too():
     assert caught.value.retry_after_s == 34.5
 
 
-async def test_a_bad_key_is_a_400_here_and_still_says_so():
+async def test_a_bad_key_is_no_401_here_and_still_says_so():
     bad_key = [
         Answer(status=400, error="API key not valid. Please pass a valid API key."),
         Answer(status=400, error="Renew it.", extra={"reason": "API_KEY_INVALID"}),
+        Answer(status=403, error="Not from here.", extra={"reason": "API_KEY_IP_ADDRESS_BLOCKED"}),
     ]
     async with serving(GeminiWire(), *bad_key) as server:
         for _ in bad_key:
