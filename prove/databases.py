@@ -90,15 +90,15 @@ class Postgres:
         """End it at once, as a crash would."""
         self._run("pg_ctl", "-D", str(self._data), "-m", "immediate", "-w", "stop")
 
-    def make_database(self) -> Address:
-        """A new one."""
-        return asyncio.run(self._make_database())
+    def make_database(self, template: str = "template1") -> Address:
+        """A new one, with what the database `template` has."""
+        return asyncio.run(self._make_database(template))
 
-    async def _make_database(self) -> Address:
+    async def _make_database(self, template: str) -> Address:
         connect: Any = asyncpg.connect  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
         connection: Any = await connect(self._dsn("postgres"))
         count = await connection.fetchval("SELECT count(*) FROM pg_database")
-        await connection.execute(f"CREATE DATABASE store_{count}")
+        await connection.execute(f"CREATE DATABASE store_{count} TEMPLATE {template}")
         await connection.close()
         return parse_address(self._dsn(f"store_{count}"))
 

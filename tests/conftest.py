@@ -25,7 +25,7 @@ from xdist.scheduler import LoadScopeScheduling
 from cluster.local.environment import serve_environment
 from cluster.local.processes import free_port
 from serving.database.address import Address
-from tests.databases import Postgres, make_address, running_postgres
+from tests.databases import Postgres, make_address, make_store, running_postgres
 from tests.otlp import Receiver, receiving
 
 os.environ.update(serve_environment())  # before anything imports Ray, which reads some of it at import
@@ -47,6 +47,12 @@ def pytest_exception_interact(call: pytest.CallInfo[Any]) -> None:
     if call.excinfo is not None and str(call.excinfo.value).startswith("Timeout"):
         for task in [each for each in gc.get_objects() if isinstance(each, asyncio.Task) and not each.done()]:
             task.print_stack(file=sys.stderr)
+
+
+def pytest_collection_finish() -> None:
+    """What has been imported stays, so that who collects garbage or looks at all objects need not go through it each time."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
@@ -140,10 +146,21 @@ def postgres() -> Iterator[Postgres]:
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def store_address(request: pytest.FixtureRequest, tmp_path: Path) -> Address:
-    """An empty database of each kind."""
-    postgres = request.getfixturevalue("postgres") if request.param == "postgresql" else None
-    return make_address(tmp_path, postgres)
+def postgres_or_none(request: pytest.FixtureRequest) -> Postgres | None:
+    """Each kind of database; None: SQLite."""
+    return request.getfixturevalue("postgres") if request.param == "postgresql" else None
+
+
+@pytest.fixture
+def store_address(postgres_or_none: Postgres | None, tmp_path: Path) -> Address:
+    """A store of each kind in which nothing is kept yet."""
+    return make_store(tmp_path, postgres_or_none)
+
+
+@pytest.fixture
+def empty_address(postgres_or_none: Postgres | None, tmp_path: Path) -> Address:
+    """A database of each kind in which there is nothing, no schema either."""
+    return make_address(tmp_path, postgres_or_none)
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ import fcntl
 import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from functools import cache
 from pathlib import Path
 
 from alembic import command
@@ -92,6 +93,7 @@ async def see_version(address: Address) -> str | None:
     return found
 
 
+@cache
 def newest_version() -> str:
     """The version that this Podium needs."""
     version = _scripts().get_current_head()

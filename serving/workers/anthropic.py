@@ -28,7 +28,7 @@ from conductor.model.call import Call
 from conductor.model.messages import File, Image, Text
 from conductor.model.reply import Delta, FinishReason, Reply, open_reply
 from conductor.model.usage import Usage
-from serving.egress.client import guard
+from serving.egress.client import guard, trusted_authorities
 from serving.schemas.anthropic import output_format
 from serving.workers.account import NO_KEY, Account
 from serving.workers.anthropic_thinking import thinking_for
@@ -257,7 +257,10 @@ def _client(account: Account) -> Client:
     hooks = [bound_response] if access.service == "bedrock" else [bound_response, _pass_whole_events]
     http = guard(
         anthropic.DefaultAsyncHttpxClient(
-            timeout=account.timeout, headers=AS_IT_IS, event_hooks={"response": hooks}
+            timeout=account.timeout,
+            headers=AS_IT_IS,
+            verify=trusted_authorities(),
+            event_hooks={"response": hooks},
         ),
         account.reach,
     )  # AWS has a stream of frames, which its library bounds

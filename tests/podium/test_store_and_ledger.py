@@ -16,9 +16,9 @@ def use(address: Address, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_store_is_made_and_then_checked(
-    store_address: Address, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    empty_address: Address, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    use(store_address, monkeypatch)
+    use(empty_address, monkeypatch)
     for verb in ("store", "ledger"):
         assert main([verb, "check"]) == 1
         assert "`podium store migrate` makes it" in capsys.readouterr().err
@@ -26,17 +26,17 @@ def test_a_store_is_made_and_then_checked(
         assert main(["store", command]) == 0
         assert (
             capsys.readouterr().out
-            == f"The store {store_address.name} has schema {newest_version()}, which this Podium uses.\n"
+            == f"The store {empty_address.name} has schema {newest_version()}, which this Podium uses.\n"
         )
     assert main(["ledger", "check"]) == 0
     assert capsys.readouterr().out == "0 entries of $0, 0 open holds of $0: every sum is right\n"
 
 
 def test_a_ledger_that_does_not_add_up_says_where(
-    store_address: Address, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    empty_address: Address, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    use(store_address, monkeypatch)
-    key_id = asyncio.run(_spend_and_tamper(store_address))
+    use(empty_address, monkeypatch)
+    key_id = asyncio.run(_spend_and_tamper(empty_address))
     assert main(["ledger", "check"]) == 1
     said = capsys.readouterr()
     assert said.out == "1 entries of $0.04, 1 open holds of $0.05: 2 faults\n"

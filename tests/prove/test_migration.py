@@ -5,8 +5,8 @@ from serving.database.address import Address
 
 
 async def test_a_migration_that_is_killed_anywhere_leaves_no_half_schema_and_loses_no_row(
-    store_address: Address,
+    empty_address: Address,
 ) -> None:
-    killed, half, lost = await kill_migrations(store_address)
+    killed, half, lost = await kill_migrations(empty_address)
     assert killed > 10
     assert (half, lost) == (0, 0)

@@ -13,9 +13,10 @@ from serving.accounts.caller import DEFAULT_SCOPES, Scope
 from serving.accounts.directory import Directory
 from serving.accounts.keys import ApiKey
 from serving.accounts.replica_store import ReplicaStore
-from serving.database.address import Address, sqlite_address
+from serving.database.address import Address
 from serving.runs.database_conversations import DatabaseConversations
 from serving.settings.settings import parse
+from tests.databases import make_file
 from tests.serving.api.served import Json, Served, served, team
 
 KEYS: dict[str, tuple[str | None, set[Scope]]] = {
@@ -53,7 +54,7 @@ class Keyed:
 @asynccontextmanager
 async def keyed(place: Path | Address, settings: Json | None = None, **environ: Any) -> AsyncGenerator[Keyed]:
     """Serve with `KEYS`, in a store at `place` or in that folder."""
-    address = sqlite_address(place / "podium.db") if isinstance(place, Path) else place
+    address = make_file(place / "podium.db") if isinstance(place, Path) else place
     directory, store = Directory(address), ReplicaStore(address)
     try:
         secrets, ids = {"wrong": ApiKey.make().reveal()}, {}

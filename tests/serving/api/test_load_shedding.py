@@ -8,15 +8,23 @@ from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import httpx2
+import pytest
 
 from conductor.run.waiting import end_task
+from serving.api import load_shedding
 from serving.api.load_shedding import LONG_S
 from serving.database.address import sqlite_address
 from tests.serving.api.served import Served, scripted, served, team
 from tests.serving.runs.stores import replicas
 from tests.serving.states import until
 
-TURN_S = 1.5 * LONG_S
+SOON_S, TURN_S = 0.05, 0.075
+"""What is long, and how long turns are, where all of them are: the real ones take minutes of a core."""
+
+
+@pytest.fixture
+def soon_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load_shedding, "LONG_S", SOON_S)
 
 
 def work_for(seconds: float) -> None:
@@ -46,6 +54,7 @@ async def ask(api: Served) -> httpx2.Response:
     return await api.post({"model": "a"})
 
 
+@pytest.mark.usefixtures("soon_long")
 async def test_a_router_that_falls_behind_refuses_and_says_when_to_come_back():
     async with served(team()) as api:
         async with too_much_to_do():
@@ -56,6 +65,7 @@ async def test_a_router_that_falls_behind_refuses_and_says_when_to_come_back():
         assert (await ask(api)).status_code == 200
 
 
+@pytest.mark.usefixtures("soon_long")
 async def test_what_is_no_work_is_answered_by_a_router_that_falls_behind():
     async with served(team()) as api, too_much_to_do():
         assert (await api.http.get("/healthz")).status_code == 200
@@ -71,6 +81,7 @@ async def test_a_burst_and_one_long_turn_refuse_nobody():
         assert {(await each).status_code for each in asking} == {200}
 
 
+@pytest.mark.usefixtures("soon_long")
 async def test_a_router_whose_core_others_have_refuses_nobody():
     async def wait() -> None:
         while True:

@@ -56,7 +56,7 @@ def start(address: Address, before: str = "") -> subprocess.Popen[str]:
     return process
 
 
-async def test_an_empty_database_gets_the_schema_that_the_code_knows(store_address: Address) -> None:
+async def test_an_empty_database_gets_the_schema_that_the_code_knows(empty_address: Address) -> None:
     def differences(connection: Connection) -> list[object]:
         with_defaults = (
             connection.dialect.name != "sqlite"
@@ -69,7 +69,7 @@ async def test_an_empty_database_gets_the_schema_that_the_code_knows(store_addre
         seen = inspect(connection)
         return {str(each["name"]) for table in metadata.tables for each in seen.get_check_constraints(table)}
 
-    async with await open_database(store_address) as database, database.reading() as connection:
+    async with await open_database(empty_address) as database, database.reading() as connection:
         assert await connection.run_sync(differences) == []
         known = {
             str(c.name)
@@ -78,11 +78,11 @@ async def test_an_empty_database_gets_the_schema_that_the_code_knows(store_addre
             if "CHECK" in type(c).__name__.upper()
         }
         assert await connection.run_sync(constraints) == known
-    assert await check_version(store_address) == newest_version()
+    assert await check_version(empty_address) == newest_version()
 
 
-async def test_rows_of_the_ledger_stay_as_they_are(store_address: Address) -> None:
-    async with await open_database(store_address) as database:
+async def test_rows_of_the_ledger_stay_as_they_are(empty_address: Address) -> None:
+    async with await open_database(empty_address) as database:
         row = {
             "kind": "adjust",
             "key_id": "k",
@@ -103,18 +103,18 @@ async def test_rows_of_the_ledger_stay_as_they_are(store_address: Address) -> No
             assert (await connection.execute(select(ledger.c.amount))).scalars().all() == [5]
 
 
-def test_processes_that_start_together_make_the_schema_once(store_address: Address) -> None:
-    processes = [start(store_address) for _ in range(3)]
+def test_processes_that_start_together_make_the_schema_once(empty_address: Address) -> None:
+    processes = [start(empty_address) for _ in range(3)]
     ended = [process.communicate(timeout=60) for process in processes]
     assert [out for out, _ in ended] == [f"{newest_version()}\n"] * 3, ended
 
 
-def test_a_migration_that_is_killed_leaves_nothing_and_the_next_one_works(store_address: Address) -> None:
-    killed = start(store_address, KILLED)
+def test_a_migration_that_is_killed_leaves_nothing_and_the_next_one_works(empty_address: Address) -> None:
+    killed = start(empty_address, KILLED)
     killed.communicate(timeout=60)
     assert killed.returncode == -signal.SIGKILL
-    assert asyncio.run(_tables(store_address)) == []
-    assert asyncio.run(migrate(store_address)) == newest_version()
+    assert asyncio.run(_tables(empty_address)) == []
+    assert asyncio.run(migrate(empty_address)) == newest_version()
 
 
 async def _tables(address: Address) -> list[str]:
@@ -123,36 +123,36 @@ async def _tables(address: Address) -> list[str]:
 
 
 async def test_another_version_is_refused_with_what_helps(
-    store_address: Address, monkeypatch: pytest.MonkeyPatch
+    empty_address: Address, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with await open_database(store_address) as database:
+    async with await open_database(empty_address) as database:
         async with database.writing() as connection:
             await connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = '9999'"))
         for refused in (open_database, migrate, check_version, see_version):
             with pytest.raises(StoreError, match="a newer one wrote it"):
-                await refused(store_address)
+                await refused(empty_address)
         async with database.writing() as connection:
             await connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = '0001'"))
     monkeypatch.setattr("serving.database.migrate.newest_version", lambda: "0002")
     for refused in (open_database, check_version, see_version):
         with pytest.raises(StoreError, match="`podium store migrate`"):
-            await refused(store_address)
+            await refused(empty_address)
 
 
-async def test_another_programs_tables_are_left_alone(store_address: Address) -> None:
-    if store_address.kind == "sqlite":
-        store_address.path.parent.mkdir()
-    async with Database(store_address) as database, database.writing() as connection:
+async def test_another_programs_tables_are_left_alone(empty_address: Address) -> None:
+    if empty_address.kind == "sqlite":
+        empty_address.path.parent.mkdir()
+    async with Database(empty_address) as database, database.writing() as connection:
         await connection.execute(text("CREATE TABLE team (id INTEGER)"))
     with pytest.raises(StoreError, match="table 'team' that is not Podium's"):
-        await open_database(store_address)
-    assert await _tables(store_address) == ["team"]
+        await open_database(empty_address)
+    assert await _tables(empty_address) == ["team"]
 
 
 async def test_a_writer_waits_for_another_and_a_broken_constraint_is_no_outage(
-    store_address: Address,
+    empty_address: Address,
 ) -> None:
-    async with await open_database(store_address) as database:
+    async with await open_database(empty_address) as database:
 
         async def add(name: str) -> None:
             async with database.writing() as connection:
