@@ -29,7 +29,7 @@ class Grammar:
     json_schema: dict[str, object] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Sampling:
     """How an answer is decoded. None always means: the worker's own default."""
 
@@ -50,7 +50,7 @@ class Sampling:
     """Above 1, tokens of prompt and answer become less probable."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CallSite:
     """Which call of which run this is: unique among the calls that a process makes, those of runs inside runs
     included. For spans, errors and records; never sent.
@@ -71,7 +71,7 @@ class CallSite:
     """It is made before the plan is there, for a step that the plan may have."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Call:
     """One question to one model."""
 

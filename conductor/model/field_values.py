@@ -1,7 +1,8 @@
 """The values of a dataclass's fields, all at once.
 
 The standard library reads them one by one, by name. That is most of what an event costs: it copies the run's record, and
-each of its values is looked at for secrets and written as JSON.
+each of its values is looked at for secrets and written as JSON. Classes that are copied for every call or event have no
+`slots`, because a whole `__dict__` is copied in a tenth of the time.
 """
 
 from collections.abc import Callable
@@ -24,15 +25,24 @@ def names_and_reader(kind: type[Any]) -> tuple[tuple[str, ...], Reader]:
 
 
 def copy_with(value: T, **changes: object) -> T:
-    """`value` with other values in some fields: `dataclasses.replace` in two thirds of its time. For classes whose
-    fields are all arguments by position.
+    """`value`, a frozen dataclass, with other values in some fields: `dataclasses.replace` in two thirds of its time, and
+    in a tenth where the class has no `slots`. For classes whose fields are all arguments by position, and that look at
+    nothing when they are made.
 
     Raises:
         KeyError: it has no such field.
     """
     kind = cast(type[Any], type(value))
+    places = _places(kind)
+    if hasattr(value, "__dict__"):
+        if unknown := changes.keys() - places.keys():
+            raise KeyError(unknown.pop())
+        copy = object.__new__(kind)
+        copy.__dict__.update(value.__dict__)
+        copy.__dict__.update(changes)
+        return cast(T, copy)
     _, read = names_and_reader(kind)
-    values, places = list(read(value)), _places(kind)
+    values = list(read(value))
     for name, changed in changes.items():
         values[places[name]] = changed
     return cast(T, kind(*values))

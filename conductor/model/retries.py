@@ -1,11 +1,11 @@
 """The same call once more, in a hold of its own."""
 
 import asyncio
-from dataclasses import replace
 
 from conductor.errors import WorkerError
 from conductor.model.call import Call
 from conductor.model.failure import charges
+from conductor.model.field_values import copy_with
 
 
 async def call_again(call: Call, error: WorkerError, wait_s: float = 0.0) -> Call:
@@ -23,11 +23,11 @@ async def call_again(call: Call, error: WorkerError, wait_s: float = 0.0) -> Cal
     """
     before = any(charges(None, error.attempts))
     is_paid = before or error.billed_at_bound or error.usage is not None or error.cost_usd is not None
-    call = replace(call, begins=call.begins and not is_paid)
+    call = copy_with(call, begins=call.begins and not is_paid)
     if call.on_retry is None:
         await asyncio.sleep(wait_s)
         return call
     longest = await call.on_retry(error, wait_s)
     asked = call.sampling.max_output_tokens
-    sampling = replace(call.sampling, max_output_tokens=longest if asked is None else min(asked, longest))
-    return replace(call, sampling=sampling)
+    sampling = copy_with(call.sampling, max_output_tokens=longest if asked is None else min(asked, longest))
+    return copy_with(call, sampling=sampling)

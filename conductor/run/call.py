@@ -20,6 +20,7 @@ from conductor.errors import (
 )
 from conductor.model.call import Call
 from conductor.model.failure import Attempt, Failure, charges
+from conductor.model.field_values import copy_with
 from conductor.model.pool_member import PoolMember
 from conductor.model.reply import CallResult, Reply
 from conductor.model.usage import FREE, Usage, total
@@ -302,12 +303,12 @@ async def open_call(member: PoolMember, call: Call, ledger: Ledger) -> AsyncGene
         WorkerError: with the step that asked; `WorkerRefused` where the run's permit leaves the worker out.
     """
     _check_permit(member, call)
-    call = replace(call, sampling=member.with_defaults(call.sampling))
+    call = copy_with(call, sampling=member.with_defaults(call.sampling))
     if member.bills_inner_calls:
         ledger = BudgetLedger()
     async with CallHolds(ledger, member, call_bound(member, call), call.on_failed) as holds:
-        sampling = replace(call.sampling, max_output_tokens=holds.max_output_tokens)
-        call = replace(call, sampling=sampling, on_retry=holds.renew, on_wait=holds.wait, hedges=holds)
+        sampling = copy_with(call.sampling, max_output_tokens=holds.max_output_tokens)
+        call = copy_with(call, sampling=sampling, on_retry=holds.renew, on_wait=holds.wait, hedges=holds)
         reply: Reply | None = None
         try:
             async with member.worker.open(call) as reply:

@@ -12,6 +12,7 @@ from decimal import Decimal
 from conductor.errors import ContentFiltered, Interrupted, WorkerBusy, WorkerError, WorkerUnavailable
 from conductor.model.call import Call
 from conductor.model.failure import Attempt
+from conductor.model.field_values import copy_with
 from conductor.model.pool_member import PoolMember
 from conductor.model.reply import CallResult, Delta, Reply
 from conductor.model.usage import Usage
@@ -67,7 +68,7 @@ class Shown:
         most = None if left is None else left + MARK_TOKENS + byte_size(self.text.rstrip()[-REPEATED_CHARS:])
         return replace(
             call,
-            sampling=replace(call.sampling, max_output_tokens=most),
+            sampling=copy_with(call.sampling, max_output_tokens=most),
             prefix=self.text,
             rest_tokens=left,
             broken=self.worker,

@@ -15,6 +15,7 @@ from decimal import Decimal
 from conductor.errors import PodiumError, internal_error
 from conductor.model.call import Call, CallSite
 from conductor.model.failure import Attempt, Failure
+from conductor.model.field_values import copy_with
 from conductor.model.pool_member import PoolMember
 from conductor.model.refusals import Refusals
 from conductor.model.reply import Reply
@@ -57,7 +58,7 @@ def begin_guess(speculation: Speculation | None, context: RunContext, *, live: b
     if member is None or member.bills_inner_calls or member.worst_price is None:
         return None
     call = _first_call(context, member, live=live)
-    bound = call_bound(member, replace(call, sampling=member.with_defaults(call.sampling)))
+    bound = call_bound(member, copy_with(call, sampling=member.with_defaults(call.sampling)))
     worst_usd = member.worst_price.most(bound)
     is_limited = task.budget.max_cost_usd is not None or bool(record.account.key_id)
     if (is_limited and worst_usd) or not speculation.admit(member.name, worst_usd):
@@ -75,7 +76,7 @@ def _first_call(context: RunContext, member: PoolMember, *, live: bool) -> Call:
     prompt = work(member, with_tools_as_text(task.conversation), Step(member.name, ""), (), {})
     site = CallSite(context.log.record.id, 0, 0, operation=task.operation, guess=True)
     call = context.silent_call(prompt.messages, site, task.sampling, coalesce=not (task.stream and live))
-    return replace(call, refusals=Refusals())
+    return copy_with(call, refusals=Refusals())
 
 
 class Guess:
@@ -98,7 +99,7 @@ class Guess:
         self._purse = _Purse(context.ledger)
         self._began_s = time.monotonic()
         context.log.append(GuessStarted(context.now_s(), 0, member.name, call.messages))
-        told = replace(call, on_queued=self._note_wait, on_failed=self._note_failure)
+        told = copy_with(call, on_queued=self._note_wait, on_failed=self._note_failure)
         self._task = CallTask(open_call(member, told, self._purse), ROOM)
         self._patience = asyncio.get_running_loop().call_later(PATIENCE_S, self._give_up, LATE)
 
@@ -108,7 +109,7 @@ class Guess:
         """
         if self._outcome is not None:
             return None
-        same = replace(call, site=self._call.site, coalesce=self._call.coalesce) == self._call
+        same = copy_with(call, site=self._call.site, coalesce=self._call.coalesce) == self._call
         if not same or worker != self._member.name or self._task.error is not None:
             self._give_up(WRONG)
             return None

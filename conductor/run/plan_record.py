@@ -17,7 +17,7 @@ from conductor.run.turns import StepTurn
 StepStatus = Literal["planned", "running", "waiting", "done", "failed", "not_needed", "cancelled"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StepRecord:
     """One step. Times are seconds since the run began; None where it did not come to that."""
 
@@ -136,7 +136,7 @@ class GuessRecord:
         return self.attempt is not None and self.attempt.usage is None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PlanRecord:
     """One plan text and what became of it."""
 

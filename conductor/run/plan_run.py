@@ -7,12 +7,12 @@ reach are cancelled, or never begin.
 
 import asyncio
 from collections.abc import AsyncIterable, Callable, Collection
-from dataclasses import replace
 from itertools import takewhile
 
 from conductor.errors import BudgetExceeded, PodiumError, WorkerError, internal_error
 from conductor.model.call import Call
 from conductor.model.failure import Attempt, Failure
+from conductor.model.field_values import copy_with
 from conductor.model.messages import PendingCall
 from conductor.model.reply import CallResult, Reply
 from conductor.plan.attachments import fit, left_out
@@ -198,7 +198,7 @@ class PlanRun:
             call = await self._calls.call(index, step, self._steps, messages)
             self._context.log.append(StepStarted(self._context.now_s(), self._index, index, shown))
             try:
-                call = replace(call, mark_key=prompt.mark_key, broken=(lost and lost.worker) or "")
+                call = copy_with(call, mark_key=prompt.mark_key, broken=(lost and lost.worker) or "")
                 return await self._answer(index, step, prompt, so_far.continue_call(call))
             except BudgetExceeded as exc:
                 if lost is None:

@@ -8,11 +8,12 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from conductor.errors import InvalidPlan, Reason, WorkerUnavailable
 from conductor.model.call import Call, Sampling
+from conductor.model.field_values import copy_with
 from conductor.model.pool_member import PoolMember
 from conductor.model.reply import CallResult, Delta, FinishReason, Reply
 from conductor.plan.formats import Format, parser
@@ -116,7 +117,7 @@ class PlanStream:
                 thinking=conductor.thought,
                 has_tools=has_tools,
             )
-        self._call = replace(call, sampling=conductor.sampling, grammar=constraint)
+        self._call = copy_with(call, sampling=conductor.sampling, grammar=constraint)
         self.result: CallResult | None = None
         """The conductor's call, once it has begun; complete after iteration."""
         self.plan: Plan | None = None

@@ -39,7 +39,7 @@ class Account:
 NOBODY = Account()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Record:
     """All of a run."""
 

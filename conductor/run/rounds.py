@@ -6,11 +6,11 @@ It keeps nothing of its own between moves: what has happened is in the log, and 
 import asyncio
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
-from dataclasses import replace
 
 from conductor.errors import DeadlineExceeded, InvalidPlan, NoPlan, PodiumError, internal_error
 from conductor.model.call import Sampling
 from conductor.model.failure import Failure
+from conductor.model.field_values import copy_with
 from conductor.model.messages import Message
 from conductor.model.pool_member import PoolMember
 from conductor.model.refusals import Refusals
@@ -222,7 +222,7 @@ class RoundLoop:
             conductor,
             list(self._context.pool.values()),
             self._record.task.max_steps,
-            replace(call, has_stand_in=self._can_do_without(conductor, move)),
+            copy_with(call, has_stand_in=self._can_do_without(conductor, move)),
             self._context.ledger,
             may_accept=move.round > 0,
             has_tools=bool(self._record.task.tools),

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from conductor.model.call import Call
+from conductor.model.field_values import copy_with
 from conductor.model.messages import Message
 from conductor.model.pool_member import PoolMember
 from conductor.model.tools import AUTO, NO_TOOLS, Toolset
@@ -54,7 +55,7 @@ class StepCalls:
         sampling, wanted = task.sampling, task.answer_format
         is_for_answer = bool(sampling.stop or wanted)
         if is_for_answer and index != await self._words.find_last():
-            sampling, wanted = replace(sampling, stop=()), None
+            sampling, wanted = copy_with(sampling, stop=()), None
         is_last_yet = index == len(steps) - 1  # a step before another is not the last
         is_streamed = task.stream and self._words.live and is_last_yet
         site = self._context.site(self._plan, index, step.access, task.operation)

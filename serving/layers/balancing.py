@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused
 from conductor.model.call import Call
 from conductor.model.failure import Attempt, Failure
+from conductor.model.field_values import copy_with
 from conductor.model.reply import Reply
 from conductor.model.retries import call_again
 from conductor.model.worker import Worker
@@ -87,12 +88,7 @@ class Balancing:
     """
 
     def __init__(self, name: str, deployments: Sequence[Deployment]) -> None:
-        self._name, self._deployments = name, tuple(deployments)
-
-    @property
-    def name(self) -> str:
-        """See `Worker.name`."""
-        return self._name
+        self.name, self._deployments = name, tuple(deployments)
 
     @asynccontextmanager
     async def open(self, call: Call) -> AsyncGenerator[Reply]:
@@ -115,10 +111,10 @@ class Balancing:
         line = self._line(call)
         for deployment in line:
             began_s = time.monotonic()
-            site = replace(call.site, attempt=call.site.attempt + len(failed))
+            site = copy_with(call.site, attempt=call.site.attempt + len(failed))
             self._take(deployment, call)
             has_stand_in = call.has_stand_in or any(each.is_free for each in line[len(failed) + 1 :])
-            made = replace(call, site=site, has_stand_in=has_stand_in)
+            made = copy_with(call, site=site, has_stand_in=has_stand_in)
             try:
                 reply = await opened.enter_async_context(_ask(deployment, made))
             except WorkerError as exc:
@@ -166,7 +162,7 @@ class Balancing:
         )
         writer = self._writer(call)
 
-        broken = call.broken_deployment if call.broken == self._name else ""
+        broken = call.broken_deployment if call.broken == self.name else ""
 
         def reluctance(each: Deployment) -> tuple[float, bool, bool, bool]:
             rest_s, is_full = each.reluctance
@@ -182,7 +178,7 @@ class Balancing:
     def _writer(self, call: Call) -> str:
         """The account that wrote the newest native turn of this worker's; empty: none."""
         turns = (message.native for message in reversed(call.messages) if message.native)
-        return next((native.account for native in turns if native.worker == self._name), "")
+        return next((native.account for native in turns if native.worker == self.name), "")
 
 
 @asynccontextmanager

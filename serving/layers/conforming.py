@@ -16,6 +16,7 @@ from conductor.errors import AnswerInvalid, WorkerError
 from conductor.model.answer_format import AnswerFormat
 from conductor.model.call import Call
 from conductor.model.failure import Attempt, Failure
+from conductor.model.field_values import copy_with
 from conductor.model.messages import Message
 from conductor.model.reply import Delta, FinishReason, Reply
 from conductor.model.retries import call_again
@@ -56,12 +57,12 @@ class Conforming(Layer):
     @asynccontextmanager
     async def _open(self, call: Call, wanted: AnswerFormat) -> AsyncGenerator[Reply]:
         told = self._translate(wanted, call.tools)
-        call = replace(call, answer_format=told.native)
+        call = copy_with(call, answer_format=told.native)
         if told.instructions:
-            call = replace(call, messages=_with_instructions(call.messages, told.instructions))
+            call = copy_with(call, messages=_with_instructions(call.messages, told.instructions))
         if wanted.strict:
             whole, notes = _without_stop(call)
-            reply = await self._hold(replace(whole, coalesce=True), wanted)
+            reply = await self._hold(copy_with(whole, coalesce=True), wanted)
             reply.notes = (*told.notes, *notes, *reply.notes)
             yield reply
             return
@@ -94,10 +95,10 @@ class Conforming(Layer):
 
     def _repair(self, call: Call, messages: tuple[Message, ...], wanted: AnswerFormat) -> Call:
         """The call that shows the fault. The tools stay, for providers that check what came before."""
-        tools = replace(call.tools, choice=ToolChoice("none"))
+        tools = copy_with(call.tools, choice=ToolChoice("none"))
         native = self._translate(wanted, tools).native
-        site = replace(call.site, attempt=call.site.attempt + 1)
-        return replace(call, messages=messages, tools=tools, answer_format=native, site=site)
+        site = copy_with(call.site, attempt=call.site.attempt + 1)
+        return copy_with(call, messages=messages, tools=tools, answer_format=native, site=site)
 
     async def _read(self, call: Call) -> Reply:
         """The whole answer, its call closed."""
@@ -116,7 +117,7 @@ def _without_stop(call: Call) -> tuple[Call, tuple[str, ...]]:
     """`call` without stop sequences, and a note on them: JSON that was cut holds to no schema."""
     if not call.sampling.stop:
         return call, ()
-    return replace(call, sampling=replace(call.sampling, stop=())), (STOP_NOTE,)
+    return copy_with(call, sampling=copy_with(call.sampling, stop=())), (STOP_NOTE,)
 
 
 def _judge(reply: Reply, wanted: AnswerFormat) -> tuple[str, str | None]:

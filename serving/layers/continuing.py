@@ -13,6 +13,7 @@ from dataclasses import replace
 from conductor.errors import ContentFiltered, WorkerError, WorkerRefused, WorkerUnavailable
 from conductor.model.call import Call
 from conductor.model.failure import Attempt, Failure
+from conductor.model.field_values import copy_with
 from conductor.model.messages import Message
 from conductor.model.reply import Delta, FinishReason, Reply
 from conductor.model.retries import call_again
@@ -83,9 +84,9 @@ class Continuing(Layer):
                 took_s = time.monotonic() - began_s
                 call = await call_again(call, exc)
                 failed = (*exc.attempts, Attempt.of(self.name, Failure.of(exc), took_s=took_s))
-        site = replace(call.site, attempt=call.site.attempt + len(failed))
+        site = copy_with(call.site, attempt=call.site.attempt + len(failed))
         try:
-            reply = await self._ask(opened, replace(call, site=site))
+            reply = await self._ask(opened, copy_with(call, site=site))
         except WorkerError as exc:
             exc.attempts = (*failed, *exc.attempts)
             raise
@@ -98,7 +99,7 @@ class Continuing(Layer):
         """
         sent = call.prefix.rstrip()
         blanks = call.prefix[len(sent) :]
-        asked = replace(_without_room(call, repeated=blanks), prefix=sent, refusals=None)
+        asked = copy_with(_without_room(call, repeated=blanks), prefix=sent, refusals=None)
         reply = await opened.enter_async_context(self._worker.open(asked))
         if blanks:
             reply.deltas = await opened.enter_async_context(aclosing(_without(blanks, reply.deltas)))
@@ -119,7 +120,7 @@ class Continuing(Layer):
         )
         wanted = seam.beginning + seam.blanks
         limited = _without_room(call, repeated=wanted)
-        asked = replace(limited, messages=(*call.messages, *turns), prefix="")
+        asked = copy_with(limited, messages=(*call.messages, *turns), prefix="")
         reply = await opened.enter_async_context(self._worker.open(asked))
         try:
             held = await _hold(seam, reply.deltas)
@@ -152,7 +153,7 @@ def _without_room(call: Call, repeated: str = "") -> Call:
     if call.rest_tokens is None or most is None:
         return call
     longest = min(most, call.rest_tokens + byte_size(repeated))
-    return replace(call, sampling=replace(call.sampling, max_output_tokens=longest))
+    return copy_with(call, sampling=copy_with(call.sampling, max_output_tokens=longest))
 
 
 async def _hold(seam: Seam, deltas: AsyncGenerator[Delta]) -> list[Delta]:

@@ -3,13 +3,13 @@
 import time
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Protocol
 
 from conductor.errors import ContentFiltered, WorkerError, WorkerUnavailable
 from conductor.model.call import Call
 from conductor.model.failure import Attempt, Failure
+from conductor.model.field_values import copy_with
 from conductor.model.reply import Reply
 from conductor.model.retries import call_again
 from conductor.model.worker import Worker
@@ -67,14 +67,9 @@ class FailingOver:
             states: how each is doing, by name; one that is not there is taken to be well.
             chosen: how those were chosen, by name, whom no settings name as fallbacks.
         """
-        self._workers = workers
+        self.name, self._workers = workers[0].name, workers
         self._blind, self._toolless, self._pdfless = frozenset(blind), frozenset(toolless), frozenset(pdfless)
         self._telling, self._states, self._chosen = frozenset(telling), states, chosen
-
-    @property
-    def name(self) -> str:
-        """See `Worker.name`."""
-        return self._workers[0].name
 
     @asynccontextmanager
     async def open(self, call: Call) -> AsyncGenerator[Reply]:
@@ -100,10 +95,11 @@ class FailingOver:
                 others = line[number + 1 :]
                 has_stand_in = call.has_stand_in or any(self._is_free(other) for other in others)
                 try:
-                    site = replace(call.site, attempt=first + len(failed))
-                    made = replace(call, site=site, has_stand_in=has_stand_in)
-                    if others:  # whatever was paid, another line may be shorter
-                        made = replace(made, begins=begins)
+                    site = copy_with(call.site, attempt=first + len(failed))
+                    # whatever was paid meanwhile, another line may be shorter
+                    made = copy_with(
+                        call, site=site, has_stand_in=has_stand_in, begins=begins if others else call.begins
+                    )
                     asked = self._ask(
                         worker, made, () if worker.name in passed else others, may_leave=call.has_stand_in
                     )
@@ -199,7 +195,7 @@ class FailingOver:
             probes_until_s = health.begin_call()
 
         try:
-            async with worker.open(replace(call, on_turn=look_again)) as reply:
+            async with worker.open(copy_with(call, on_turn=look_again)) as reply:
                 yield reply
         finally:
             health.end_call(probes_until_s)

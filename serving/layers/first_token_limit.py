@@ -7,9 +7,9 @@ and headers.
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
 from conductor.model.call import Call
+from conductor.model.field_values import copy_with
 from conductor.model.reply import Reply
 from conductor.model.worker import Worker
 from serving.health import WorkerHealth
@@ -49,7 +49,7 @@ class FirstTokenLimit(Layer):
         """See `Worker.open`."""
         if call.has_stand_in:
             usual_s = usual_limit_s(self._health) if self._is_learned else None
-            call = replace(call, first_token_s=usual_s, patience_s=_patience_s(call))
+            call = copy_with(call, first_token_s=usual_s, patience_s=_patience_s(call))
         async with self._worker.open(call) as reply:
             yield reply
 

@@ -4,10 +4,10 @@ record.
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 from conductor.model.call import Call, Sampling
+from conductor.model.field_values import copy_with
 from conductor.model.reply import Reply
 from conductor.model.worker import Worker
 from serving.layers.layer import Layer
@@ -76,7 +76,7 @@ def fit(call: Call, accepts: Accepts, model: str) -> tuple[Call, tuple[str, ...]
         grammar = None
         notes.append(f"The JSON schema was left out: {model} does not accept one.")
     sampling = Sampling(longest, temperature, top_p, stop, seed, effort, call.sampling.options, **samplers)
-    return replace(call, sampling=sampling, grammar=grammar), tuple(notes)
+    return copy_with(call, sampling=sampling, grammar=grammar), tuple(notes)
 
 
 def _sampling(

@@ -12,8 +12,4 @@ class Layer:
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
-
-    @property
-    def name(self) -> str:
-        """See `Worker.name`."""
-        return self._worker.name
+        self.name = worker.name

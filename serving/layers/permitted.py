@@ -1,10 +1,10 @@
 """Nobody whom the run's permit leaves out, and no longer thought than it allows."""
 
 from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
 
 from conductor.errors import WorkerRefused
 from conductor.model.call import Call
+from conductor.model.field_values import copy_with
 from conductor.model.permit import EFFORTS
 from conductor.model.reply import Reply
 from conductor.model.worker import Worker
@@ -34,7 +34,7 @@ class Permitted(Layer):
             raise WorkerRefused(message, worker=self.name, every_call=True)
         effort = limit_effort(call.sampling.effort, call.permit.max_effort, self._default_effort)
         if effort != call.sampling.effort:
-            call = replace(call, sampling=replace(call.sampling, effort=effort))
+            call = copy_with(call, sampling=copy_with(call.sampling, effort=effort))
         return self._worker.open(call)
 
 

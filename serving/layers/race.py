@@ -7,11 +7,11 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
 
 from conductor.errors import BudgetExceeded, PodiumError, StoreUnavailable, WorkerError
 from conductor.model.call import Call
 from conductor.model.failure import Attempt
+from conductor.model.field_values import copy_with
 from conductor.model.hedges import Hedges
 from conductor.model.places import Places
 from conductor.model.reply import Reply
@@ -48,8 +48,8 @@ class Race:
             await _any_of(self._tries, after_s)
             is_late = not self._tries[0].has_ended and self._places.has_other()
             if is_late and may_hedge() and await self._hold():
-                site = replace(self._call.site, attempt=self._call.site.attempt + 1)
-                hedge = replace(self._made(hedge=True), site=site, on_turn=None)
+                site = copy_with(self._call.site, attempt=self._call.site.attempt + 1)
+                hedge = copy_with(self._made(hedge=True), site=site, on_turn=None)
                 self._tries.append(_Try(self._worker, hedge, is_hedge=True))
             winner = await self._winner()
             reply = winner.opened.result()
@@ -69,7 +69,7 @@ class Race:
         each waits for itself.
         """
         paid, wait = self._hedges.renewal(hedge=hedge), self._hedges.waiting(hedge=hedge)
-        return replace(self._call, on_retry=paid, on_wait=wait, hedges=None, places=self._places)
+        return copy_with(self._call, on_retry=paid, on_wait=wait, hedges=None, places=self._places)
 
     async def _hold(self) -> bool:
         """Hold for the second call, while the first may still speak."""

@@ -8,13 +8,13 @@ import random
 import time
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
-from dataclasses import replace
 from itertools import count
 from math import inf
 
 from conductor.errors import LineTooLong, WorkerBusy, WorkerError, WorkerUnavailable
 from conductor.model.call import Call
 from conductor.model.failure import Attempt, Failure
+from conductor.model.field_values import copy_with
 from conductor.model.places import Places
 from conductor.model.reply import Reply
 from conductor.model.retries import call_again
@@ -72,7 +72,7 @@ class Retrying(Layer):
     async def _open_with_retries(self, opened: AsyncExitStack, call: Call) -> Reply:
         failed: list[Attempt] = []
         said_nothing = False
-        call = replace(call, places=Places())
+        call = copy_with(call, places=Places())
         if self._budget and not call.broken:  # else what breaks off would pay for its own next call
             self._budget.earn(call.payer)
         if call.broken == self.name and not self._can_afford(call):
@@ -168,7 +168,7 @@ async def _close_empty(reply: Reply, opened: AsyncExitStack, *, is_last: bool) -
 
 def _count_attempts(call: Call, before: int) -> Call:
     """`call` as one that so many others have come before."""
-    return replace(call, site=replace(call.site, attempt=call.site.attempt + before))
+    return copy_with(call, site=copy_with(call.site, attempt=call.site.attempt + before))
 
 
 def _patience_s(call: Call) -> float:

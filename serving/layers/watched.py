@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager, nullcontext
-from dataclasses import replace
 from math import inf
 
 from conductor.errors import (
@@ -16,6 +15,7 @@ from conductor.errors import (
     WorkerUnavailable,
 )
 from conductor.model.call import Call
+from conductor.model.field_values import copy_with
 from conductor.model.reply import Reply
 from conductor.model.worker import Worker
 from serving.health import FAILED, WorkerHealth
@@ -86,7 +86,7 @@ class _Silence:
 
     def __init__(self, call: Call) -> None:
         self._on_queued, self._on_wait = call.on_queued, call.on_wait
-        self.call = replace(call, on_queued=self._excuse, on_wait=self._wait)
+        self.call = copy_with(call, on_queued=self._excuse, on_wait=self._wait)
         """As it is to be sent."""
         self.since_s = inf if call.priority == "batch" else time.monotonic()
         """By `time.monotonic`; `inf`: it is not there, lets all others go first, or its replica is being started."""

@@ -15,12 +15,7 @@ class Bounded:
     """
 
     def __init__(self, worker: Worker) -> None:
-        self._worker = worker
-
-    @property
-    def name(self) -> str:
-        """See `Worker.name`."""
-        return self._worker.name
+        self.name, self._worker = worker.name, worker
 
     @asynccontextmanager
     async def open(self, call: Call) -> AsyncGenerator[Reply]:

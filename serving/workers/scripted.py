@@ -9,11 +9,12 @@ import re
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
 from conductor.model.call import Call
+from conductor.model.field_values import copy_with
 from conductor.model.operation import TokenLogprob
 from conductor.model.reply import Delta, FinishReason, Reply, open_reply
 from conductor.model.usage import FREE, Price, Usage
@@ -212,7 +213,7 @@ class ScriptedWorker:
 
 def _without_run(call: Call) -> Call:
     """`call` without what it holds of its run: a thousand of them would hold a thousand runs, records and all."""
-    return replace(call, **dict.fromkeys(OF_THE_RUN, None))
+    return copy_with(call, **dict.fromkeys(OF_THE_RUN, None))
 
 
 def prompt_tokens(call: Call) -> int:

@@ -16,12 +16,7 @@ class Timed:
     """
 
     def __init__(self, worker: Worker, patience: Patience) -> None:
-        self._worker, self._patience = worker, patience
-
-    @property
-    def name(self) -> str:
-        """See `Worker.name`."""
-        return self._worker.name
+        self.name, self._worker, self._patience = worker.name, worker, patience
 
     @asynccontextmanager
     async def open(self, call: Call) -> AsyncGenerator[Reply]:
