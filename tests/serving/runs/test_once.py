@@ -138,7 +138,7 @@ async def test_a_run_without_a_key_still_ends_with_its_client() -> None:
 
 
 async def test_a_run_in_the_background_is_answered_with_its_id_at_once(store_address: Address) -> None:
-    settings = team(workers=[scripted("a", WORDS, tokens_per_s=2)], workflows={})
+    settings = team(workers=[scripted("a", WORDS, tokens_per_s=8)], workflows={})
     async with replicas(store_address, settings) as (one, other):
         answer = await one.api.post({"model": "a"}, background=True)
         assert (answer.status_code, answer.json()["status"]) == (202, "running")
