@@ -270,6 +270,7 @@ def _constraint(settings: Settings, chosen: ConductorSettings) -> Constraint | N
 
 def _member(worker: WorkerSettings, stacks: Mapping[str, Stack], settings: Settings) -> PoolMember:
     line = [worker, *(settings.worker(name) for name in fallbacks_of(worker, settings))]
+    places = [place for each in line for place in places_of(each).values()]
     stack, asked = stacks[worker.name], [stacks[each.name] for each in line]
     return PoolMember(
         worker.name,
@@ -277,9 +278,10 @@ def _member(worker: WorkerSettings, stacks: Mapping[str, Stack], settings: Setti
         card=worker.card,
         model=public_name(worker, settings),
         price=_worst([price_of(place) for place in places_of(worker).values()]),
-        worst_price=_worst([price_of(place) for each in line for place in places_of(each).values()]),
+        worst_price=_worst([price_of(place) for place in places]),
         max_output_tokens=worker.max_output_tokens,
         has_stand_in=len(line) > 1,
+        other_places=len(places) - 1,
         is_free=lambda: any(each.is_free for each in asked),
         continues=worker.on_broken_stream == "continue",
         tells_filters=frozenset(each.name for each in line if each.on_content_filter == "tell"),

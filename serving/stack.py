@@ -105,6 +105,7 @@ def _trace(worker: Worker, context: Context) -> Worker:
         model_name(own, settings),
         content=content,
         deployment=context.deployment,
+        price=price_of(own),
     )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from conductor.errors import WorkerError
 from conductor.model.answer_format import AnswerFormat
+from conductor.model.callee import Callee
 from conductor.model.failure import Attempt
 from conductor.model.hedges import Hedges
 from conductor.model.messages import Message
@@ -101,6 +102,9 @@ class Call:
     """What a second call for the same answer is paid from; None: none may be made."""
     on_wait: Callable[[], AbstractContextManager[None]] | None = field(default=None, compare=False)
     """Entered while the call waits for its turn: whoever leaves then pays nothing for it."""
+    on_asked: Callable[[Callee], None] | None = field(default=None, compare=False)
+    """Told whom it is sent to, right before it is sent: once more for each fallback, retry and hedge. What is billed
+    without its server's word is billed at that price."""
     on_turn: Callable[[], None] | None = field(default=None, compare=False)
     """Called once its turn has come, right before it is sent: raises a `WorkerError` where it is better not made
     any more."""
@@ -114,10 +118,9 @@ class Call:
     rest_tokens: int | None = None
     """How long what comes after `prefix` may be, where `sampling` leaves room beside it for a model that has to repeat
     the end of `prefix`; None: `sampling` says it alone."""
-    broken: str = field(default="", compare=False)
-    """The worker whose answer to the same call broke off, which is asked after all others; never sent."""
-    broken_deployment: str = field(default="", compare=False)
-    """Which of its deployments that was; likewise."""
+    broken: frozenset[tuple[str, str]] = field(default=frozenset(), compare=False)
+    """The workers, each with its deployment, whose answers to the same call broke off: they are asked after all others.
+    Never sent."""
     places: Places | None = field(default=None, compare=False)
     """Where it has gone before, or goes at the same time; never sent."""
     first_token_s: float | None = field(default=None, compare=False)

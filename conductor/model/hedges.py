@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from conductor.errors import PodiumError, WorkerError
+from conductor.model.callee import Callee
 from conductor.model.failure import Attempt
 
 
@@ -25,6 +26,10 @@ class Hedges(Protocol):
 
     def waiting(self, *, hedge: bool) -> Callable[[], AbstractContextManager[None]]:
         """`Call.on_wait` of one of the two: while it waits for its turn it is not sent, and costs nothing."""
+        ...
+
+    def asking(self, *, hedge: bool) -> Callable[[Callee], None]:
+        """`Call.on_asked` of one of the two: which of them is lost is billed as who was asked last."""
         ...
 
     async def release_second(self) -> None:

@@ -27,6 +27,8 @@ class PoolMember:
     """The longest answer, where the request names no smaller figure."""
     has_stand_in: bool = False
     """Whether somebody else answers where it fails."""
+    other_places: int = 0
+    """How many more places than one there are where it is reached, or who answers in its place."""
     is_free: Callable[[], bool] = field(default=lambda: True, compare=False)
     """Whether a call would be made at once now, by it or by somebody in its place, at one that is well."""
     continues: bool = False

@@ -19,11 +19,12 @@ from conductor.errors import (
     quote,
 )
 from conductor.model.call import Call
+from conductor.model.callee import Callee
 from conductor.model.failure import Attempt, Failure, charges
 from conductor.model.field_values import copy_with
 from conductor.model.pool_member import PoolMember
 from conductor.model.reply import CallResult, Reply
-from conductor.model.usage import FREE, Usage, total
+from conductor.model.usage import FREE, Price, Usage, total
 from conductor.run.call_bound import call_bound
 from conductor.run.ledger import BudgetLedger, Hold, Ledger
 from conductor.run.waiting import wait_until_done
@@ -42,6 +43,8 @@ class _HeldCall:
     is_dropped: bool = False
     waits: bool = False
     """Its turn has not come: it is not sent."""
+    callee: Callee | None = None
+    """Whom it was sent to last; None: nobody said."""
 
 
 class CallHolds:
@@ -52,6 +55,7 @@ class CallHolds:
         member: who is called.
         bound: the most that the call can take.
         on_failed: told of each call that is paid and was made again.
+        on_asked: told whom each is sent to.
     """
 
     def __init__(
@@ -60,8 +64,10 @@ class CallHolds:
         member: PoolMember,
         bound: Usage,
         on_failed: Callable[[Attempt], None] | None = None,
+        on_asked: Callable[[Callee], None] | None = None,
     ) -> None:
-        self._ledger, self._member, self._bound, self._on_failed = ledger, member, bound, on_failed
+        self._ledger, self._member, self._bound = ledger, member, bound
+        self._on_failed, self._on_asked = on_failed, on_asked
         self._left = AsyncExitStack()
         self._first = self._begin()
         """The one that answers, as far as is known."""
@@ -83,10 +89,14 @@ class CallHolds:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        """What is not settled by now counts in full; a call whose turn never came, with nothing."""
+        """What is not settled by now counts with the most that it can have cost where it was sent; a call whose turn never
+        came, with nothing.
+        """
         for made in (self._first, self._second):
             if made is not None and made.waits:
                 await self._release(made)
+            elif made is not None and made.callee is not None and (price := self._price_of(made)) is not None:
+                await self._settle(made.hold, price.most(self._bound_of(made)), None, is_bound=price != FREE)
         await self._left.aclose()
 
     @property
@@ -144,8 +154,8 @@ class CallHolds:
         last: Attempt | None = None
         before: Iterable[Attempt] = lost.failed
         if isinstance(error, WorkerError):
-            name, failure = error.worker or self._member.name, self._bill_failure(error, lost)
-            before, last = error.attempts, Attempt.of(name, failure, took_s=took_s)
+            failure = self._bill_failure(error, lost)
+            before, last = error.attempts, self._attempt(error, failure, lost, took_s)
         elif error is None:
             last = self._lost_race(lost, took_s)
         if last is not None:
@@ -173,7 +183,7 @@ class CallHolds:
     async def _renew(self, made: _HeldCall, error: WorkerError, wait_s: float = 0.0) -> int:
         if not made.is_dropped:
             failure = self._bill_failure(error, made)
-            attempt = Attempt.of(error.worker or self._member.name, failure)
+            attempt = self._attempt(error, failure, made)
             self._note(attempt)
             made.failed.append(attempt)
             hold, made.hold = made.hold, None
@@ -206,19 +216,35 @@ class CallHolds:
         """Nobody knows what a call took that was broken off before it said anything: all that it can have. Nothing,
         where it was not made at the moment, or its turn had not come.
         """
-        price = self._member.worst_price
+        price, callee = self._price_of(lost), lost.callee or Callee(self._member.name)
         is_billed = price is not None and price != FREE and lost.hold is not None and not lost.waits
         what = "Its turn had not come" if lost.waits else "It had said nothing"
         message = f"{what} after {took_s:.2f} s, and another call for the same answer was faster."
         return Attempt(
-            self._member.name,
+            callee.worker,
             "",
             message,
             outcome="lost_race",
             took_s=took_s,
             cost_usd=price.most(self._bound_of(lost)) if price is not None and is_billed else None,
             cost_is_bound=is_billed,
+            deployment=callee.deployment,
         )
+
+    def ask(self, callee: Callee) -> None:
+        """See `Call.on_asked`."""
+        self._ask(self._first, callee)
+
+    def asking(self, *, hedge: bool) -> Callable[[Callee], None]:
+        """See `Hedges.asking`."""
+        made = self._second if hedge else self._first
+        assert made is not None, "it is held"
+        return partial(self._ask, made)
+
+    def _ask(self, made: _HeldCall, callee: Callee) -> None:
+        made.callee = callee
+        if self._on_asked is not None:
+            self._on_asked(callee)
 
     def wait(self) -> AbstractContextManager[None]:
         """See `Call.on_wait`."""
@@ -265,9 +291,21 @@ class CallHolds:
         longest = self._bound.output_tokens if made.hold is None else made.hold.max_output_tokens
         return replace(self._bound, output_tokens=longest)
 
+    def _price_of(self, made: _HeldCall) -> Price | None:
+        """Where it was sent; before that, the dearest of all places where it may be."""
+        return made.callee.price if made.callee else self._member.worst_price
+
+    def _attempt(
+        self, error: WorkerError, failure: Failure, made: _HeldCall, took_s: float | None = None
+    ) -> Attempt:
+        name, callee = error.worker or self._member.name, made.callee
+        attempt = Attempt.of(name, failure, took_s=took_s)
+        is_there = callee is not None and callee.worker == name
+        return replace(attempt, deployment=callee.deployment) if callee and is_there else attempt
+
     def _bill_failure(self, error: WorkerError, made: _HeldCall) -> Failure:
         """The failure, with what a call that is probably paid can have cost."""
-        price = self._member.worst_price
+        price = self._price_of(made)
         if error.billed_at_bound and price is not None and price != FREE:
             error.cost_usd = max(price.most(self._bound_of(made)), error.cost_usd or Decimal(0))
         return Failure.of(error)
@@ -279,7 +317,7 @@ class CallHolds:
     async def _reserve(self, made: _HeldCall) -> None:
         price, bound = self._member.worst_price, self._bound
         held = self._ledger.hold(price, bound.input_tokens, bound.output_tokens, self._member.name)
-        made.hold, made.waits = await made.left.enter_async_context(held), False
+        made.hold, made.waits, made.callee = await made.left.enter_async_context(held), False, None
 
     async def _settle(
         self, hold: Hold | None, cost_usd: Decimal | None, usage: Usage | None, *, is_bound: bool
@@ -306,9 +344,17 @@ async def open_call(member: PoolMember, call: Call, ledger: Ledger) -> AsyncGene
     call = copy_with(call, sampling=member.with_defaults(call.sampling))
     if member.bills_inner_calls:
         ledger = BudgetLedger()
-    async with CallHolds(ledger, member, call_bound(member, call), call.on_failed) as holds:
+    bound = call_bound(member, call)
+    async with CallHolds(ledger, member, bound, call.on_failed, call.on_asked) as holds:
         sampling = copy_with(call.sampling, max_output_tokens=holds.max_output_tokens)
-        call = copy_with(call, sampling=sampling, on_retry=holds.renew, on_wait=holds.wait, hedges=holds)
+        call = copy_with(
+            call,
+            sampling=sampling,
+            on_retry=holds.renew,
+            on_wait=holds.wait,
+            on_asked=holds.ask,
+            hedges=holds,
+        )
         reply: Reply | None = None
         try:
             async with member.worker.open(call) as reply:

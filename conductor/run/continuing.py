@@ -21,7 +21,7 @@ from conductor.run.task import Task
 BREAKS = (WorkerUnavailable, WorkerBusy)
 """How streams break off: another call may bring the rest."""
 CONTINUATIONS = 2
-"""So often an answer goes on after it broke off."""
+"""So often an answer goes on after it broke off, and once for each other place where somebody may bring the rest."""
 BYTES_PER_TOKEN = 4
 """Of an answer whose tokens nobody counted."""
 REPEATED_CHARS = 1000
@@ -38,7 +38,8 @@ class Shown:
         text, reasoning: all of it, whoever wrote it.
         tokens: about as many as the text took.
         breaks: how often it broke off.
-        worker, deployment: who wrote its end, and where.
+        worker: who wrote its end.
+        broken: all whose streams broke off, each with its deployment.
     """
 
     text: str = ""
@@ -46,7 +47,7 @@ class Shown:
     tokens: int = 0
     breaks: int = 0
     worker: str = ""
-    deployment: str = ""
+    broken: frozenset[tuple[str, str]] = frozenset()
 
     def after(self, reply: Reply) -> "Shown":
         """With what `reply` has said, which begins with this, until it broke off."""
@@ -55,7 +56,8 @@ class Shown:
         counted = reply.counted.output_tokens if reply.counted and is_first else 0
         tokens = self.tokens + max(counted, _tokens(said))
         thoughts = "".join(reply.thoughts)
-        return Shown(text, thoughts, tokens, self.breaks + 1, reply.worker, reply.deployment)
+        broken = self.broken | {(reply.worker, reply.deployment)}
+        return Shown(text, thoughts, tokens, self.breaks + 1, reply.worker, broken)
 
     def continue_call(self, call: Call) -> Call:
         """`call`, for the rest of the answer: who broke off is asked last. Where the answer's length is limited, what
@@ -71,8 +73,7 @@ class Shown:
             sampling=copy_with(call.sampling, max_output_tokens=most),
             prefix=self.text,
             rest_tokens=left,
-            broken=self.worker,
-            broken_deployment=self.deployment,
+            broken=self.broken,
         )
 
     def begin(self, reply: Reply) -> None:
@@ -97,17 +98,19 @@ class Shown:
         shown = self.result
         return shown and replace(shown, usage=None, attempts=failed)
 
-    def explain(self, error: WorkerError) -> None:
-        """Say in `error` what its reader has, and what is missing."""
+    def explain(self, error: WorkerError, why: str = "") -> None:
+        """Say in `error` what its reader has, what is missing, and `why`."""
         if self.breaks:
             has = f"The answer stops after {len(self.text)} characters" if self.text else "No word of it came"
-            error.args = (f"{error.message} {has}: the rest is missing.",)
+            error.args = (f"{error.message} {has}: the rest is missing. {why}".rstrip(),)
+        elif why:
+            error.args = (f"{error.message} {why}",)
 
-    def end(self, error: WorkerError, attempts: tuple[Attempt, ...]) -> WorkerError:
-        """The break as the end of it all, because nobody brings the rest; with what failed since."""
+    def end(self, error: WorkerError, attempts: tuple[Attempt, ...], why: str = "") -> WorkerError:
+        """The break as the end of it all, because nobody brings the rest, and `why`; with what failed since."""
         error.attempts = attempts
         error.usage, error.cost_usd, error.billed_at_bound = None, None, False  # on record where it broke off
-        self.explain(error)
+        self.explain(error, why)
         return error
 
 
@@ -118,12 +121,13 @@ def other_answer() -> Interrupted:
     )
 
 
-def may_restart(member: PoolMember, error: WorkerError) -> bool:
-    """Whether a step whose answer broke off unseen may begin again: at once, so that one which said when to come back
+def may_restart(member: PoolMember, restarts: int, error: WorkerError) -> bool:
+    """Whether a step whose answer broke off unseen, and that has begun again so often, may do so once more: once, or for
+    each other place that has not broken off. At once, so that one which said when to come back
     is not asked again by itself. A run inside a run has begun its own steps again; the same once more would take its record's
     place, and what it had paid would be on no record.
     """
-    if member.bills_inner_calls:
+    if member.bills_inner_calls or restarts >= max(1, member.other_places):
         return False
     is_told_when = isinstance(error, WorkerBusy) and error.retry_after_s is not None
     may_help = member.has_stand_in or (error.retryable and not is_told_when)  # one at work is not asked twice
@@ -137,7 +141,7 @@ def may_continue(member: PoolMember, task: Task, shown: Shown, error: WorkerErro
     is_words = task.operation == "chat" and task.answer_format is None
     is_counted = task.sampling.options.top_logprobs is not None
     is_break = isinstance(error, BREAKS) or _is_filtered(member, error)
-    may_help = is_break and shown.breaks < CONTINUATIONS
+    may_help = is_break and shown.breaks < max(CONTINUATIONS, member.other_places)
     return member.continues and may_help and is_words and not is_counted
 
 

@@ -295,6 +295,7 @@ def _cut_step(step: StepRecord, status: StepStatus, at_s: float, why: Failure = 
         usage=known.usage if known else None,
         cost_usd=known.cost_usd if known else None,
         cost_is_bound=known.cost_is_bound if known else False,
+        deployment=result.deployment if result else "",
     )
     return _without_call(step, (*(result.attempts if result else step.failed), lost))
 

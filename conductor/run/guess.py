@@ -14,6 +14,7 @@ from decimal import Decimal
 
 from conductor.errors import PodiumError, internal_error
 from conductor.model.call import Call, CallSite
+from conductor.model.callee import Callee
 from conductor.model.failure import Attempt, Failure
 from conductor.model.field_values import copy_with
 from conductor.model.pool_member import PoolMember
@@ -95,11 +96,15 @@ class Guess:
         self._unsaid: list[Callable[[], None]] = []
         """What is put on record of the step once it has the call."""
         self._failed: list[Attempt] = []
+        self._callee = Callee(member.name)
+        """Whom it was sent to last."""
         self._closing: asyncio.Task[None] | None = None
         self._purse = _Purse(context.ledger)
         self._began_s = time.monotonic()
         context.log.append(GuessStarted(context.now_s(), 0, member.name, call.messages))
-        told = copy_with(call, on_queued=self._note_wait, on_failed=self._note_failure)
+        told = copy_with(
+            call, on_queued=self._note_wait, on_failed=self._note_failure, on_asked=self._note_callee
+        )
         self._task = CallTask(open_call(member, told, self._purse), ROOM)
         self._patience = asyncio.get_running_loop().call_later(PATIENCE_S, self._give_up, LATE)
 
@@ -147,7 +152,7 @@ class Guess:
     def _end(self, outcome: GuessOutcome, why: str) -> GuessEnded:
         """What is on record of a call that was made for nothing, once it is closed."""
         took_s, reply, error = time.monotonic() - self._began_s, self._task.reply, self._task.failure
-        name, purse = reply.worker if reply else self._member.name, self._purse
+        name, purse = reply.worker if reply else self._callee.worker, self._purse
         if error is None:
             message = f"It was asked before there was a plan, {why}; closed after {took_s:.2f} s."
             attempt, failed = Attempt(name, "", message, took_s=took_s), tuple(self._failed)
@@ -161,9 +166,12 @@ class Guess:
             usage=purse.usage,
             cost_usd=purse.cost_usd,
             cost_is_bound=purse.is_bound,
-            deployment=reply.deployment if reply else "",
+            deployment=reply.deployment if reply else self._callee.deployment,
         )
         return GuessEnded(self._context.now_s(), 0, outcome, attempt, reply.attempts if reply else failed)
+
+    def _note_callee(self, callee: Callee) -> None:
+        self._callee = callee
 
     def _note_wait(self, why: str) -> None:
         def say() -> None:

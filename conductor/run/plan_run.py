@@ -74,7 +74,8 @@ class PlanRun:
         self._begun: set[int] = set()
         self._unneeded: frozenset[int] = frozenset()
         self._replies: dict[int, Reply] = {}
-        self._restarted = set[int]()
+        self._lost: dict[int, list[tuple[str, str]]] = {}
+        """Who broke off while no word of a step was seen, and where, for each time that it began again."""
         self._shown: dict[int, Shown] = {}
 
     async def run(self, steps: AsyncIterable[Step], end_plan: Callable[[], Plan | None]) -> CallResult | None:
@@ -198,13 +199,13 @@ class PlanRun:
             call = await self._calls.call(index, step, self._steps, messages)
             self._context.log.append(StepStarted(self._context.now_s(), self._index, index, shown))
             try:
-                call = copy_with(call, mark_key=prompt.mark_key, broken=(lost and lost.worker) or "")
+                call = copy_with(call, mark_key=prompt.mark_key, broken=frozenset(self._lost.get(index, ())))
                 return await self._answer(index, step, prompt, so_far.continue_call(call))
             except BudgetExceeded as exc:
                 if lost is None:
                     raise
                 # The call before took what was left: that it broke off is what went wrong.
-                raise so_far.end(lost, exc.attempts) from None
+                raise so_far.end(lost, exc.attempts, exc.message) from None
             except WorkerError as exc:
                 if not await self._go_on(index, recorded, exc):
                     if lost is None or not so_far.breaks or index in self._replies:
@@ -215,7 +216,7 @@ class PlanRun:
 
     async def _go_on(self, index: int, recorded: StepRecord, error: WorkerError) -> bool:
         """Continue an answer that broke off after the client has seen some of it; where it has not, or nobody continues
-        it and the run outlives its readers, begin the step again, once. False where neither helps, or its call never
+        it and the run outlives its readers, begin the step again. False where neither helps, or its call never
         began to answer; `error` says what is missing then.
         """
         async with self._words.stopped:
@@ -224,7 +225,8 @@ class PlanRun:
             shown = before.after(reply) if reply and is_seen else before
             member, task = self._context.pool[recorded.worker], self._context.task
             may_change = self._words.may_change if is_seen else reply is not None
-            restarts = may_change and index not in self._restarted and may_restart(member, error)
+            lost = self._lost.get(index, [])
+            restarts = may_change and may_restart(member, len(lost), error)
             continued = reply if is_seen and may_continue(member, task, before, error) else None
             if recorded.turns or (reply and reply.tool_calls) or not (continued or restarts):
                 if reply is not None:
@@ -240,7 +242,8 @@ class PlanRun:
                 if is_seen:
                     self._words.end_answer()
                     self._shown.pop(index, None)
-                self._restarted.add(index)
+                where = (reply.worker, reply.deployment) if reply else (error.worker or recorded.worker, "")
+                self._lost[index] = [*lost, where]
                 event = StepRestarted(at_s, self._index, index, failure, reply.result if reply else None)
             self._context.log.append(event)
         return True

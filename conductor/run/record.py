@@ -225,7 +225,8 @@ class Record:
         own = [step for step in self.steps if step.reused_from is None]
         turns = sum(turn.result.usage is None for step in own for turn in step.turns)
         guesses = sum(plan.guess is not None and plan.guess.is_unmetered for plan in self.plans)
-        return plans + guesses + turns + sum(step.is_unmetered + len(step.unmetered_cuts) for step in own)
+        steps = sum(step.is_unmetered + len(step.unmetered_cuts) for step in own)
+        return plans + guesses + turns + steps + sum(map(_is_billed_unseen, self.calls_without_answer))
 
     @property
     def guess(self) -> GuessRecord | None:
@@ -275,6 +276,14 @@ class Record:
 
 def _number(call: PendingCall) -> int:
     return call.number
+
+
+def _is_billed_unseen(lost: Failure | Attempt) -> bool:
+    """Whether a call that failed, or lost to another, is billed for what nobody reported. Cut ones and guesses are
+    counted where they are.
+    """
+    is_elsewhere = isinstance(lost, Attempt) and lost.outcome in ("cut", "lost_guess")
+    return lost.cost_is_bound and lost.usage is None and not is_elsewhere
 
 
 @dataclass(frozen=True, slots=True)

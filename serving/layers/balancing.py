@@ -162,11 +162,14 @@ class Balancing:
         )
         writer = self._writer(call)
 
-        broken = call.broken_deployment if call.broken == self.name else ""
-
         def reluctance(each: Deployment) -> tuple[float, bool, bool, bool]:
             rest_s, is_full = each.reluctance
-            return rest_s, each.name == broken, not writer or each.account != writer, is_full
+            return (
+                rest_s,
+                (self.name, each.name) in call.broken,
+                not writer or each.account != writer,
+                is_full,
+            )
 
         return sorted(drawn, key=reluctance)
 

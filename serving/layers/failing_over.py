@@ -159,8 +159,10 @@ class FailingOver:
         """Why it is better left alone; empty: it is not."""
         if not (state := self._states.get(worker.name)):
             return ""
-        if (rest_s := state.health.rest_s) or worker.name == call.broken:
+        if rest_s := state.health.rest_s:
             return _resting(rest_s)
+        if any(worker.name == name for name, _ in call.broken):
+            return "because its answer to this call broke off."
         if state.limiter.is_overfull(call.priority, call.payer):
             return f"because its line is {state.limiter.wait_s(call.payer):.1f} s long."
         return ""

@@ -69,7 +69,10 @@ class Race:
         each waits for itself.
         """
         paid, wait = self._hedges.renewal(hedge=hedge), self._hedges.waiting(hedge=hedge)
-        return copy_with(self._call, on_retry=paid, on_wait=wait, hedges=None, places=self._places)
+        asked = self._hedges.asking(hedge=hedge)
+        return copy_with(
+            self._call, on_retry=paid, on_wait=wait, on_asked=asked, hedges=None, places=self._places
+        )
 
     async def _hold(self) -> bool:
         """Hold for the second call, while the first may still speak."""

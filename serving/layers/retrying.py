@@ -75,7 +75,7 @@ class Retrying(Layer):
         call = copy_with(call, places=Places())
         if self._budget and not call.broken:  # else what breaks off would pay for its own next call
             self._budget.earn(call.payer)
-        if call.broken == self.name and not self._can_afford(call):
+        if any(self.name == name for name, _ in call.broken) and not self._can_afford(call):
             message = f"{self.name} broke off, and no more calls may be made again."
             raise WorkerUnavailable(message, worker=self.name)
         for number in count(1):

@@ -9,8 +9,10 @@ from opentelemetry.trace import Span, SpanKind
 
 from conductor.errors import PodiumError
 from conductor.model.call import Call
+from conductor.model.callee import Callee
 from conductor.model.failure import Failure
 from conductor.model.reply import Reply
+from conductor.model.usage import Price
 from conductor.model.worker import Worker
 from serving.layers.layer import Layer
 from serving.redaction.personal import redact_personal_data
@@ -27,14 +29,22 @@ class Traced(Layer):
         model: what it is asked for.
         content: whether prompts are put into spans.
         deployment: which of the places where it is reached; empty where it has one.
+        price: per token there.
     """
 
     def __init__(
-        self, worker: Worker, provider: str, model: str, *, content: bool = False, deployment: str = ""
+        self,
+        worker: Worker,
+        provider: str,
+        model: str,
+        *,
+        content: bool = False,
+        deployment: str = "",
+        price: Price | None = None,
     ) -> None:
         super().__init__(worker)
         self._provider, self._model, self._content = provider, model, content
-        self._deployment = deployment
+        self._callee = Callee(worker.name, deployment, price)
 
     @asynccontextmanager
     async def open(self, call: Call) -> AsyncGenerator[Reply]:
@@ -53,6 +63,8 @@ class Traced(Layer):
         ) as span:
             if run_spans:
                 run_spans.add(call.site, span.get_span_context())
+            if call.on_asked:
+                call.on_asked(self._callee)
             began = time.monotonic()
             try:
                 async with self._worker.open(call) as reply:
@@ -85,8 +97,8 @@ class Traced(Layer):
             attributes |= {spans.STEP: call.site.step, spans.ACCESS: list(call.site.access)}
         if call.site.guess:
             attributes[spans.GUESS] = True
-        if self._deployment:
-            attributes[spans.DEPLOYMENT] = self._deployment
+        if self._callee.deployment:
+            attributes[spans.DEPLOYMENT] = self._callee.deployment
         if self._content and call.permit.traces:
             redact = redact_personal_data if call.permit.hides_personal_data else redact_secrets
             attributes[spans.INPUT_MESSAGES] = json.dumps(

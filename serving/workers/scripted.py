@@ -22,7 +22,17 @@ from serving.workers.scripted_calls import ScriptedCall, calls_of, own_turns
 from serving.workers.scripted_embedding import embed
 
 KEPT_CALLS = 1000
-OF_THE_RUN = ("on_queued", "on_failed", "refusals", "on_retry", "hedges", "on_wait", "on_turn", "places")
+OF_THE_RUN = (
+    "on_queued",
+    "on_failed",
+    "refusals",
+    "on_retry",
+    "hedges",
+    "on_wait",
+    "on_asked",
+    "on_turn",
+    "places",
+)
 """The fields of a call through which its run can be reached."""
 TOKEN = re.compile(r"\s*\S+|\s+$")
 """A token, for counting and for pacing: a word with the blanks before it."""

@@ -43,7 +43,7 @@ async def test_an_answer_goes_on_where_it_broke_off_and_each_call_is_paid_for_it
     run = await run_of(player)
     assert (run.shown, run.record.answer, run.record.status) == ("It is four.", "It is four.", "finished")
     assert [call.prefix for call in player.calls] == ["", "It is", "It is fo"]
-    assert [call.broken for call in player.calls] == ["", "a", "a"]
+    assert [call.broken for call in player.calls] == [frozenset(), {("a", "")}, {("a", "")}]
     assert [call.site.attempt for call in player.calls] == [1, 2, 3]
     assert [call.begins for call in player.calls] == [True, False, False], "no line sends it away any more"
     assert (len(run.of(StepContinued)), run.of(StepRestarted)) == (2, [])
@@ -165,7 +165,8 @@ async def test_the_rest_is_as_long_as_is_left_and_is_reserved_before_it_is_asked
     assert len(dear.calls) == 1
     assert isinstance(run.error, WorkerUnavailable)
     assert not isinstance(run.error, BudgetExceeded)
-    assert run.error.message.endswith("the rest is missing.")
+    assert "the rest is missing. A call to a could cost more than is left" in run.error.message
+    assert run.error.message.endswith("Raise podium.max_cost_usd.")
     assert run.record.cost_usd == run.ledger.spent_usd
 
 

@@ -16,7 +16,7 @@ from serving.accounts.windows import key_subject
 from serving.database.address import Address
 from serving.settings.prices import PriceSettings
 from tests.serving.api.keyed import Keyed, keyed
-from tests.serving.api.served import ASK, Json, parsed, said
+from tests.serving.api.served import ASK, Json, parsed, said, scripted
 from tests.serving.api.test_upstreams import only, remote
 from tests.serving.api.test_who_pays import CHAT, spent_usd
 from tests.serving.workers.test_http import PROVIDERS, Provider
@@ -336,3 +336,28 @@ async def test_an_answer_of_a_form_that_breaks_off_after_another_failure_is_paid
     assert len(paid) == 2
     assert all(entry.usd > 0 for entry in paid)
     assert Decimal(str(run["cost_usd"])) == sum(entry.usd for entry in paid)
+
+
+async def test_a_silent_call_is_billed_at_its_own_price_whatever_its_fallback_costs(
+    provider: Provider, store_address: Address
+):
+    """And another that loses nothing by it: a budget that has room for the fallback still has it."""
+    quick = {"price": {"input_usd_per_mtok": 1, "output_usd_per_mtok": 2}, "stall_timeout_s": SILENT_S}
+    async with (
+        serving(provider.wire, Answer(stall_after=0)) as upstream,
+        keyed(
+            store_address,
+            only(
+                priced(provider, upstream.url, fallbacks=["dear"], **quick),
+                scripted("dear", "Here.", price={"input_usd_per_mtok": 100, "output_usd_per_mtok": 200}),
+            ),
+        ) as it,
+    ):
+        answer = await ask(it, podium={"max_cost_usd": 0.1, "trace": True})
+        (step,) = answer["podium"]["steps"]
+        paid = await entries(it)
+    assert answer["text"] == "Here."
+    lost = step["attempts"][0]
+    assert 0 < lost["cost_usd"] < 0.002, "200 tokens at two dollars a million, and its prompt's bytes"
+    assert float(paid[0].usd) == pytest.approx(lost["cost_usd"])
+    assert (answer["podium"]["cost_is_bound"], answer["podium"]["unmetered_calls"]) == (True, 1)

@@ -30,6 +30,7 @@ from serving.health import FAILURES_BEFORE_REST, WorkerHealth
 from serving.layers.balancing import Balancing, Deployment
 from serving.layers.hedging import KNOWN_CALLS, Hedging
 from serving.layers.limited import Limited
+from serving.layers.traced import Traced
 from serving.layers.watched import Watched
 from serving.workers.vllm import Chunk, EngineCall, VllmWorker
 from tests.serving.states import until
@@ -163,6 +164,32 @@ async def test_a_late_first_token_is_overtaken_and_both_calls_are_paid_as_the_re
     assert it.ledger.spent_usd == (result.cost_usd or 0) + (lost.cost_usd or 0)
     assert (lost.cost_usd is not None) == (price == PRICE)
     assert it.is_clean()
+
+
+async def test_a_call_that_lost_is_billed_at_the_price_of_whom_it_was_sent_to_and_says_where():
+    inner = Paced(PRICE)
+    it = Hedged(PRICE, worker=Traced(inner, "podium.scripted", "m", deployment="east", price=PRICE))
+    dear = Price(Decimal(100), Decimal(100))
+    it.member = replace(it.member, worst_price=dear)  # of a fallback that nobody asks
+    inner.delays_s = iter([SLOW, FAST])
+    result = await it.ask()
+    (lost,) = result.attempts
+    bound = call_bound(it.member, replace(CALL, sampling=it.member.with_defaults(CALL.sampling)))
+    assert (lost.outcome, lost.deployment, lost.cost_usd) == ("lost_race", "east", PRICE.most(bound))
+    assert it.ledger.spent_usd == (result.cost_usd or 0) + PRICE.most(bound)
+
+
+async def test_a_call_that_is_left_before_its_first_word_counts_at_the_price_of_whom_it_was_sent_to():
+    inner = Paced(PRICE)
+    it = Hedged(PRICE, worker=Traced(inner, "podium.scripted", "m", price=PRICE))
+    it.member = replace(it.member, worst_price=Price(Decimal(100), Decimal(100)))
+    inner.delays_s = repeat(SLOW)
+    asking = asyncio.create_task(it.ask())
+    await until(lambda: inner.n_open == 2, "it and its hedge are under way")
+    asking.cancel()
+    await asyncio.wait([asking])
+    bound = call_bound(it.member, replace(CALL, sampling=it.member.with_defaults(CALL.sampling)))
+    assert it.ledger.spent_usd == 2 * PRICE.most(bound)
 
 
 async def test_a_hedge_that_is_no_sooner_is_closed_and_on_record():
@@ -380,7 +407,7 @@ async def test_a_hedge_that_is_to_be_made_again_waits_for_what_the_first_call_ho
 
 
 async def test_a_hedge_that_cannot_be_held_again_leaves_the_answer_to_the_first_call():
-    it = Deployed(PRICE, a=FAST * 6, b=Silent, c=FAST)
+    it = Deployed(PRICE, a=FAST * 30, b=Silent, c=FAST)
     it.hedged.ledger = AwayLedger()
     result = await it.hedged.ask()
     told = [(each.outcome, each.cost_usd) for each in result.attempts]

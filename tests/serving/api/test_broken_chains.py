@@ -1,0 +1,102 @@
+"""Two of those who can answer break off in the middle of it, and the third is well: it is asked, and nothing is lost."""
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+
+from tests.serving.api.served import ASK, Json, Served, parsed, said, scripted, served, step
+from tests.wires.openai import OpenAIWire
+from tests.wires.server import Answer, Request, WireServer, serving
+
+TEXT = "one two three four five six seven eight nine ten eleven twelve"
+KINDS = ("fallbacks", "deployments")
+
+
+def answering(*, breaks: bool) -> Callable[[Request], Answer]:
+    """Whoever is given the beginning of the answer goes on with it."""
+
+    def respond(request: Request) -> Answer:
+        last = request.body["messages"][-1]
+        rest = TEXT.removeprefix(last["content"]) if last["role"] == "assistant" else TEXT
+        return Answer(text=rest, end_after=4 if breaks else None)
+
+    return respond
+
+
+def settings_of(kind: str, urls: list[str]) -> Json:
+    """One worker `a` at these addresses, in this order."""
+    wire = {"kind": "openai", "model": "m", "accepts": {"prefill": True}}
+    wire |= {"retry": {"attempts": 1}, "price": {"input_usd_per_mtok": 1, "output_usd_per_mtok": 2}}
+    if kind == "fallbacks":
+        names = "abc"[: len(urls)]
+        workers = [wire | {"name": n, "base_url": f"{url}/v1"} for n, url in zip(names, urls, strict=True)]
+        workers[0] |= {"fallbacks": list(names[1:])}
+    else:
+        places = [{"name": f"d{n}", "base_url": f"{url}/v1"} for n, url in enumerate(urls)]
+        workers = [wire | {"name": "a", "deployments": places}]
+    steps = [step("first"), step("a", "Go on.", [0]), step("last", "End it.", [1])]
+    others = [scripted("first", "A start."), scripted("last", "Whole.")]
+    return {"workers": [*workers, *others], "workflows": {"three": steps}}
+
+
+@asynccontextmanager
+async def chain(kind: str, *breaks: bool) -> AsyncGenerator[tuple[Served, list[WireServer]]]:
+    async with AsyncExitStack() as opened:
+        servers = [await opened.enter_async_context(serving(OpenAIWire())) for _ in breaks]
+        for server, does in zip(servers, breaks, strict=True):
+            server.respond = answering(breaks=does)
+        settings = settings_of(kind, [server.url for server in servers])
+        api = await opened.enter_async_context(served(settings))
+        yield api, servers
+        await api.service.pool.aclose()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_stream_goes_on_with_the_third(kind: str):
+    async with chain(kind, True, True, False) as (api, servers):
+        answer = await api.http.post("/v1/chat/completions", json=ASK | {"model": "a", "stream": True})
+        assert said(parsed(answer.text)) == TEXT
+        asked = [len(server.requests) for server in servers]
+        # deployments are drawn, so the well one may be the first or the second
+        assert asked == [1, 1, 1] if kind == "fallbacks" else max(asked) == 1
+        (made,) = (await api.newest())["steps"]
+        told = [attempt["outcome"] for attempt in made["attempts"] if attempt["outcome"] != "left_alone"]
+        assert told == ["cut"] * (sum(asked) - 1)
+
+
+@pytest.mark.parametrize("model", ["a", "three"])
+@pytest.mark.parametrize("kind", KINDS)
+async def test_what_nobody_has_seen_begins_again_until_the_third(kind: str, model: str):
+    async with chain(kind, True, True, False) as (api, servers):
+        answer = await api.ok({"model": model})
+        record = await api.newest()
+        made = record["steps"][0 if model == "a" else 1]
+        assert (answer["choices"][0]["message"]["content"], made["output"]) == (
+            TEXT if model == "a" else "Whole.",
+            TEXT,
+        )
+        assert max(len(server.requests) for server in servers) == 1
+        if kind == "deployments":
+            places = [attempt["deployment"] for attempt in made["attempts"]]
+            assert len(set(places)) == len(places) == sum(len(server.requests) for server in servers) - 1
+
+
+async def test_where_all_break_off_each_is_asked_and_the_error_says_what_is_missing():
+    async with chain("fallbacks", True, True, True) as (api, servers):
+        answer = await api.http.post("/v1/chat/completions", json=ASK | {"model": "a", "stream": True})
+        (error,) = [each["error"] for each in parsed(answer.text) if "error" in each]
+        assert "the rest is missing" in error["message"]
+        assert TEXT.startswith(said(parsed(answer.text)))
+        assert [len(server.requests) for server in servers] == [1, 1, 1]
+        whole = await api.http.post("/v1/chat/completions", json=ASK | {"model": "a"})
+        assert whole.status_code == 400
+        assert [len(server.requests) for server in servers] == [2, 2, 2]
+
+
+async def test_who_broke_this_answer_off_is_passed_over_for_that_reason():
+    async with chain("fallbacks", True, False) as (api, _):
+        await api.ok({"model": "a"})
+        (made,) = (await api.newest())["steps"]
+    left = next(attempt for attempt in made["attempts"] if attempt["outcome"] == "left_alone")
+    assert left["message"] == "a was left alone because its answer to this call broke off."
