@@ -29,6 +29,7 @@ from serving.settings.settings import Settings, SettingsError
 from serving.settings.tool_use import calls_tools
 from serving.settings.webhooks import SecretError, signers
 from serving.settings.wire_options import serves_of, takes_of
+from serving.settings.without_effect import without_effect
 from serving.settings.worker_price import price_of
 from serving.settings.workers import API_SETTINGS, VllmSettings, WorkerSettings, places_of
 from serving.stack import Stack, build_stacks
@@ -232,6 +233,8 @@ def build_pool(
     }
     fallbacks = {worker.name: chain_of(worker, settings) for worker in settings.workers}
     _tell_chosen(settings, fallbacks)
+    for each in without_effect(settings):
+        logger.warning("%s %s", each.said, each.remedy)
     stacks = build_stacks(clients, settings, health or Health())
     return Pool(
         settings=settings,

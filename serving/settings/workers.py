@@ -6,7 +6,7 @@ written.
 
 from typing import Annotated, Any, Literal, Self, cast
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from conductor.model.operation import Operation
 from serving.lora.adapters import AdapterError, name_of
@@ -14,6 +14,7 @@ from serving.settings.accepts import Accepts
 from serving.settings.access import Access, Frozen, check_access
 from serving.settings.fakes import ScriptedCallSettings as ScriptedCallSettings
 from serving.settings.fakes import ScriptedReplySettings, StandInSettings
+from serving.settings.named_fallbacks import check_fallbacks
 from serving.settings.prices import PriceSettings
 from serving.settings.scale import Scale
 
@@ -86,7 +87,7 @@ class _WorkerBase(Frozen):
     tokens_per_s: float | None = Field(default=None, gt=0)
     """About how fast it writes, for the conductor to know; a scripted worker writes so fast."""
     fallbacks: tuple[str, ...] | Literal["auto"] = ()
-    """Workers asked in turn where this one fails before its first token. `auto`: up to three of the pool that can
+    """Other workers, each named once, asked in turn where this one fails before its first token. `auto`: up to three of the pool that can
     what it can and cost at most twice as much: those whose cards are most alike to its own, of about equally alike ones
     the cheaper first; then those with the nearest price."""
     on_content_filter: Literal["fall_back", "tell"] = "fall_back"
@@ -116,19 +117,14 @@ class _WorkerBase(Frozen):
 
     @field_validator("fallbacks", mode="before")
     @classmethod
-    def _check_fallbacks(cls, said: object) -> object:
-        if said != "auto" and not _are_texts(said):
-            raise ValueError("is a list of workers' names, or `auto`")
+    def _check_fallbacks(cls, said: object, info: ValidationInfo) -> object:
+        check_fallbacks(said, info.data.get("name", ""))
         return said
 
     @property
     def named_fallbacks(self) -> tuple[str, ...]:
         """Those that the settings name."""
         return () if self.fallbacks == "auto" else self.fallbacks
-
-
-def _are_texts(said: object) -> bool:
-    return isinstance(said, list | tuple) and all(isinstance(each, str) for each in cast(list[object], said))
 
 
 Serves = Annotated[tuple[Operation, ...], Field(min_length=1)]

@@ -96,6 +96,19 @@ def no_key(bench: Bench) -> None:
     bench.settings([OPENAI])
 
 
+def hedge_without_slots(bench: Bench) -> None:
+    bench.settings([{"name": "a", "kind": "scripted", "replies": ["a"], "hedge": True, "max_concurrency": 1}])
+
+
+def guess_at_a_price(bench: Bench) -> None:
+    """Whose price the table has."""
+    bench.patch.setenv("A_KEY", "sk-proj-0123456789abcdefghij")
+    workers = [{"name": "c", "kind": "scripted", "in_pool": False}, OPENAI]
+    bench.settings(
+        {"workers": workers, "conductor": {"worker": "c", "speculation": {}}, "models": {"mini": {}}}
+    )
+
+
 def key_file_for_everybody(bench: Bench) -> None:
     path = bench.tmp / "key"
     path.write_text("sk-proj-0123456789abcdefghij")
@@ -199,6 +212,8 @@ BROKEN = [
     Broken(key_of_somebody_else, "keys", "a key of Anthropic, and gpt is asked at OpenAI", "key for gpt"),
     Broken(no_key, "keys", "the variable A_KEY is not set", "optional: true"),
     Broken(key_file_for_everybody, "keys", "can be read by every account", "chmod 600"),
+    Broken(hedge_without_slots, "effect", "`hedge: true` of the worker a", "`max_concurrency` of a to 4"),
+    Broken(guess_at_a_price, "effect", "gpt: its tokens", "conductor.speculation.max_usd"),
     Broken(port_taken, "port", f"pid {os.getpid()}", "make serve PORT="),
     Broken(haproxy_left_over, "haproxy", "An HAProxy that Ray Serve started is left over", "`kill "),
     Broken(schema_newer, "store", "a newer one wrote it", "Start that version of Podium"),
@@ -242,7 +257,7 @@ def test_a_broken_set_up_is_named_with_its_remedy(
     finding = found[broken.check]
     assert broken.said in finding["said"]
     assert broken.remedy in finding["remedy"]
-    assert finding["level"] == ("warning" if broken.check == "session" else "wrong")
+    assert finding["level"] == ("warning" if broken.check in ("session", "effect") else "wrong")
     assert code == int(finding["level"] == "wrong")
     assert [name for name, each in found.items() if each["level"] == "wrong"] == [broken.check][:code]
     assert "hunter2" not in printed

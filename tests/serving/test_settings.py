@@ -53,6 +53,15 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "a name with a blank": ({"workers": [A | {"name": "a b"}]}, "workers[0].name"),
     "an empty name": ({"workers": [A | {"name": ""}]}, "workers[0].name"),
     "a name with a quote": ({"workers": [A | {"name": 'a"'}]}, "workers[0].name"),
+    "a worker that falls back to itself": (
+        {"workers": [A, B | {"fallbacks": ["a", "b"]}]},
+        "workers[1].fallbacks: names 'b', the worker itself, which has just failed when they are asked. Take the name out.",
+    ),
+    "an API worker that falls back to itself": ({"workers": [OPENAI | {"fallbacks": ["gpt"]}]}, "workers[0].fallbacks: names 'gpt', the worker itself"),
+    "a fallback twice": (
+        {"workers": [A | {"fallbacks": ["b", "c", "b"]}, B, A | {"name": "c"}]},
+        "workers[0].fallbacks: names 'b' twice, and it has failed once when it is asked again. Take the second name out.",
+    ),
     "a name twice": ({"workers": [A, B, A]}, "two workers are called 'a'"),
     "a model called like a worker": ({"workers": [A], "conductor": {"worker": "a"}, "models": {"a": {}}}, "'a' is the name of two things"),
     "a workflow called like a worker": ({"workers": [A], "workflows": {"a": [{"worker": "a"}]}}, "'a' is the name of two things"),

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 from conductor.model.operation import TokenBias, WireOptions
 from conductor.model.priority import Priority
 from serving.api.dialects.read_body import NEUTRAL, ExtraFields
-from serving.api.service_tier import priority_of
+from serving.api.service_tier import Tier, priority_of
 
 MOST_CHOICES = 8
 MOST_BIASES = 1024
@@ -81,7 +81,7 @@ class TierFields(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
 
-    service_tier: Any = None
+    service_tier: Tier | None = None
 
     @property
     def priority(self) -> Priority:

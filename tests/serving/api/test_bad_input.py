@@ -75,6 +75,9 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "unknown model with a long name": ({"model": "x" * 100_000}, "model"),
     "an unknown effort": ({"reasoning_effort": "huge"}, "reasoning_effort"),
+    "a tier of nobody": ({"service_tier": "batch"}, "service_tier"),
+    "a tier in capitals": ({"service_tier": "Flex"}, "service_tier"),
+    "a tier as a number": ({"service_tier": 7}, "service_tier"),
 }
 BAD_PODIUM: dict[str, tuple[Any, str]] = {
     "podium as a number": (7, "podium"),

@@ -3,11 +3,12 @@
 import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import openai
 import pytest
 
+from serving.api.service_tier import Tier
 from serving.health import FAILURES_BEFORE_REST
 from tests.serving.api.calling_team import calling_team
 from tests.serving.api.keyed import Keyed, keyed
@@ -48,6 +49,28 @@ async def test_a_request_that_can_wait_comes_after_those_that_somebody_waits_for
         record = await api.newest()
         assert record["priority"] == "batch"
         assert "left_out" not in record
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        ("chat/completions", {"messages": [{"role": "user", "content": "Hi"}]}),
+        ("completions", {"prompt": "Hi"}),
+        ("responses", {"input": "Hi"}),
+    ],
+)
+async def test_what_is_no_tier_of_openais_is_refused_with_the_tiers_and_each_of_them_is_taken(
+    path: str, asked: dict[str, Any]
+) -> None:
+    async with served(BUSY) as api:
+        for tier in ("batch", "Flex", 7, "", ["flex"]):
+            refused = await api.http.post(f"/v1/{path}", json={"model": "b", **asked, "service_tier": tier})
+            error = refused.json()["error"]
+            assert (refused.status_code, error["param"]) == (400, "service_tier"), (tier, error)
+            assert "'flex'" in error["message"], error
+        for tier in (*get_args(Tier), None):
+            taken = await api.http.post(f"/v1/{path}", json={"model": "b", **asked, "service_tier": tier})
+            assert taken.status_code == 200, (tier, taken.text)
 
 
 async def test_a_flood_from_one_key_lets_another_key_wait_for_one_call(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from serving.api.dialects.chat_options import Penalty, SamplerFields
 from serving.api.dialects.chat_schema import MOST_PARTS
 from serving.api.dialects.read_body import ExtraFields, innermost
 from serving.api.request import MOST, Effort, Podium
+from serving.api.service_tier import Tier
 
 Json = dict[str, Any]
 UNSERVED = ("prompt", "moderation")
@@ -103,7 +104,7 @@ class ResponsesRequest(Referred, SamplerFields, ExtraFields):
     prompt_cache_key: str | None = None
     reasoning: Annotated[Reasoning, BeforeValidator(_or_empty)] = Reasoning()
     safety_identifier: str | None = None
-    service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"] | None = None
+    service_tier: Tier | None = None
     temperature: float | None = Field(default=None, ge=0, le=2)
     text: Annotated[TextOptions, BeforeValidator(_or_empty)] = TextOptions()
     tools: Annotated[list[Json], Field(fail_fast=True, max_length=1024)] | None = None
