@@ -1,10 +1,13 @@
 """Every fault of a provider, wherever it stands in a run: the client sees what the table says, and nothing hangs."""
 
 import asyncio
+import socket
+from contextlib import AsyncExitStack
 
 import pytest
 
 from tests.conftest import ROOT
+from tests.serving.api.fault_servers import answering, open_places
 from tests.serving.api.play_defaults import FAULTS
 from tests.serving.api.play_faults import see_everything
 from tests.serving.api.provider_faults import CASES, POSITIONS
@@ -20,6 +23,18 @@ async def test_every_fault_of_a_provider_ends_as_expected_in_every_position():
     assert [each for each in seen if not each.is_expected] == []
     await until(lambda: not left_tasks(), "no task is left")
     await until(lambda: not SPANS.open, "no span is left")
+
+
+async def test_the_port_where_nobody_listens_refuses_and_is_given_to_no_other_server():
+    async with open_places() as at, AsyncExitStack() as servers:
+        closed = at.addresses["closed"].removeprefix("http://")
+        for _ in range(100):
+            assert await servers.enter_async_context(answering(b"")) != closed
+        host, _, port = closed.partition(":")
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind((host, int(port)))
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection(host, int(port))
 
 
 def test_the_page_of_faults_says_of_each_what_clients_see():
