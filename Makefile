@@ -168,8 +168,10 @@ access-table: setup-dev ## write the table of who may ask what into docs/securit
 	@$(BIN)/python -m tests.serving.api.access_table
 
 faults: setup-dev ## play every fault of a provider to clients and write what they see into docs/faults.md again
-	@$(BIN)/python -m tests.serving.api.play_faults --out docs/faults.md
-	@$(BIN)/python -m tests.serving.api.play_defaults --append docs/faults.md
+	@mkdir -p build
+	@$(BIN)/python -m tests.serving.api.play_faults --out build/faults.md
+	@$(BIN)/python -m tests.serving.api.play_defaults --append build/faults.md
+	@mv build/faults.md docs/faults.md
 
 lock: setup-base ## write requirements/all.lock again from pyproject.toml; versions change only where it asks for that
 	@$(BIN)/python -m cluster.local.uv

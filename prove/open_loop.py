@@ -5,16 +5,22 @@ import random
 import resource
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import aiohttp
+import orjson
 import psutil
 
+from loadtest.sse import BrokenStreamError, read_stream
 from program.percentile import percentile
 from prove.routers import Json, Router
 
 SAMPLE_S = 0.5
+REFUSED_LATE = "line_too_long"
+"""The code of a request that was let in and whose first call waited as long as it may. A stream has begun by then, so
+that it is told in an event, and is no 429.
+"""
 
 
 @dataclass
@@ -27,7 +33,8 @@ class Load:
         took_s: of those that got a whole answer, from when they were due.
         refused: how many got 429.
         told_when: how many of these were told when to come back.
-        others: whatever else, by what it was.
+        others: whatever else: a stream's error by its `code`, one that ended too soon as `cut`, a response by its
+            status and code, a broken connection by its exception.
         memory_mb: of the router, every `SAMPLE_S`.
         router_cpu, own_cpu: of one core, used by the router and by this process.
     """
@@ -41,6 +48,21 @@ class Load:
     memory_mb: list[float] = field(default_factory=list[float])
     router_cpu: float = 0.0
     own_cpu: float = 0.0
+
+    @property
+    def n(self) -> int:
+        """Requests."""
+        return len(self.took_s) + self.refused + self.others.total()
+
+    @property
+    def odd(self) -> Counter[str]:
+        """What was neither answered nor refused."""
+        return Counter({what: n for what, n in self.others.items() if what != REFUSED_LATE})
+
+    @property
+    def told(self) -> str:
+        """The others, in words."""
+        return ", ".join(f"{n} {what}" for what, n in self.others.most_common())
 
     @property
     def goodput(self) -> float:
@@ -67,25 +89,28 @@ class Load:
 async def offer(
     session: aiohttp.ClientSession,
     router: Router,
-    body: Json,
+    body: Json | Callable[[int], Json],
     rate: float,
     seconds: float,
     *,
     headers: Mapping[str, str] | None = None,
     seed: int = 1,
 ) -> Load:
-    """Send `body` at `rate`, at random (Poisson) moments, for so long, and wait for all answers."""
+    """Send `body`, or what it makes of each request's number, at `rate`, at random (Poisson) moments, for so long, and
+    wait for all answers.
+    """
     load, draws, began_s = Load(rate, seconds), random.Random(seed), time.monotonic()
     process = psutil.Process(router.process.pid)
     cpu_s, own_s = _cpu_s(process), _own_cpu_s()
     watching = asyncio.create_task(_watch_memory(process, load))
     try:
         async with asyncio.TaskGroup() as group:
-            due_s = draws.expovariate(rate)
+            due_s, number = draws.expovariate(rate), 0
             while due_s < seconds:
                 await asyncio.sleep(max(0.0, began_s + due_s - time.monotonic()))
-                group.create_task(_ask(session, router, body, headers, began_s + due_s, load))
-                due_s += draws.expovariate(rate)
+                asked = body(number) if callable(body) else body
+                group.create_task(send(session, router.url, asked, headers, began_s + due_s, load))
+                due_s, number = due_s + draws.expovariate(rate), number + 1
             await asyncio.sleep(max(0.0, began_s + seconds - time.monotonic()))
             load.router_cpu = (_cpu_s(process) - cpu_s) / seconds
             load.own_cpu = (_own_cpu_s() - own_s) / seconds
@@ -95,26 +120,41 @@ async def offer(
     return load
 
 
-async def _ask(
+async def send(
     session: aiohttp.ClientSession,
-    router: Router,
+    url: str,
     body: Json,
     headers: Mapping[str, str] | None,
     due_s: float,
     load: Load,
 ) -> None:
+    """Ask once, and note in `load` what came of it. Podium ends a stream with `[DONE]` after an error too, so the
+    events say whether an answer is whole.
+    """
     try:
-        async with session.post(f"{router.url}/v1/chat/completions", json=body, headers=headers) as response:
+        async with session.post(f"{url}/v1/chat/completions", json=body, headers=headers) as response:
             content = await response.read()
-            if response.status == 200 and (not body.get("stream") or content.endswith(b"data: [DONE]\n\n")):
-                load.took_s.append(time.monotonic() - due_s)
-            elif response.status == 429:
+            took_s = time.monotonic() - due_s
+            if response.status == 429:
                 load.refused += 1
                 load.told_when += int(response.headers.get("retry-after", "0")) >= 1
+            elif response.status != 200:
+                load.others[f"{response.status} {_code(content)}".strip()] += 1
             else:
-                load.others[str(response.status)] += 1
+                if body.get("stream"):
+                    read_stream([(0.0, line) for line in content.splitlines()], 0.0)
+                load.took_s.append(took_s)
+    except BrokenStreamError as broken:
+        load.others[broken.kind] += 1
     except (aiohttp.ClientError, TimeoutError, OSError) as exc:
         load.others[type(exc).__name__] += 1
+
+
+def _code(content: bytes) -> str:
+    try:
+        return str(orjson.loads(content)["error"]["code"])
+    except (orjson.JSONDecodeError, KeyError, TypeError):  # of a proxy
+        return ""
 
 
 async def _watch_memory(process: psutil.Process, load: Load) -> None:

@@ -84,7 +84,7 @@ class Found:
             "admitted requests were late": worst.p99_s > MOST_P99 * self.baseline.p99_s,
             "memory grew": worst.memory_growth > MOST_GROWTH,
             "a 429 said not when to come back": worst.told_when < worst.refused,
-            "something was neither answered nor refused": any(load.others for load in self.loads.values()),
+            "something was neither answered nor refused": any(load.odd for load in self.loads.values()),
             "a flood starved another key": _share(self.loads["modest key"]) < LEAST_SHARE,
             "a flood of flex starved who waits": _share(self.loads["beside flex"]) < LEAST_SHARE,
         }
@@ -93,7 +93,7 @@ class Found:
 
 def _share(load: Load) -> float:
     """Of the requests, those that were answered."""
-    return len(load.took_s) / (len(load.took_s) + load.refused)
+    return len(load.took_s) / load.n
 
 
 def _name(times: float) -> str:
@@ -155,14 +155,14 @@ def _table(found: Found) -> Table:
     title = f"{found.slots} slots; the router alone answers {found.router_rate:.0f}/s; {machine()}"
     table = Table(title=title)
     for column in (
-        *("offered", "requests/s", "answered/s", "p50 s", "p99 s", "429", "with Retry-After", "other"),
+        *("offered", "requests/s", "answered/s", "p50 s", "p99 s", "429", "with Retry-After", "others"),
         *("router MB", "growth", "router CPU", "generator CPU"),
     ):
         table.add_column(column, justify="right")
     for name, load in (found.loads | {"saturated": found.saturated}).items():
         table.add_row(
             *(name, f"{load.rate:.1f}", f"{load.goodput:.2f}", f"{load.p50_s:.3f}", f"{load.p99_s:.3f}"),
-            *(str(load.refused), str(load.told_when), str(sum(load.others.values()))),
+            *(str(load.refused), str(load.told_when), load.told),
             *(f"{load.memory_mb[-1]:.0f}", f"{load.memory_growth:.3f}"),
             *(f"{load.router_cpu:.0%}", f"{load.own_cpu:.0%}"),
         )

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -21,19 +22,20 @@ class SlowTail:
         slow_s: likewise, of the slow ones.
         share: of its calls that are slow, drawn at random.
         calls: that it was sent.
+        prompts: likewise, by what they ask.
     """
 
     first_s: float
     slow_s: float
     share: float
     calls: int = 0
+    prompts: Counter[str] = field(default_factory=Counter[str])
     _draws: random.Random = field(default_factory=lambda: random.Random(1))
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """One call."""
-        self.calls += 1
         is_slow = self._draws.random() < self.share
-        await request.read()
+        await self.note(request)
         await asyncio.sleep(self.slow_s if is_slow else self._draws.uniform(0.8, 1.2) * self.first_s)
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)
@@ -43,6 +45,11 @@ class SlowTail:
         usage = {"prompt_tokens": 5, "completion_tokens": WORDS, "total_tokens": 5 + WORDS}
         await response.write(event({"choices": [], "usage": usage}) + b"data: [DONE]\n\n")
         return response
+
+    async def note(self, request: web.Request) -> None:
+        """Count a call, and read it."""
+        self.calls += 1
+        self.prompts[json.loads(await request.read())["messages"][-1]["content"]] += 1
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[str]:

@@ -48,6 +48,8 @@ EXTRA_BYTES = {
 }
 """What the packages of an extra take beyond the base, unpacked."""
 MODEL_BYTES = 700_000_000
+BROUGHT = "setuptools"
+"""What a new venv of Python 3.11 brings along beside pip, of a version of its own. The base needs none."""
 NOT_COMPILED = "tests?|testing|models|types|pip|setuptools"
 """Folders of files not precompiled because start-up imports few or none of them; about half of all files."""
 
@@ -179,7 +181,8 @@ def add(stage: Stage) -> None:
         touched = held  # takes their packages out, to put them in again
     for each in touched:
         each.stamp.write_text("")
-    command = uv.pip_command("install", *uv.lock_options(), *options, "--editable", f".{extras}")
+    brought = [BROUGHT] if any(VENV.glob(f"lib/python*/site-packages/{BROUGHT}")) else []  # as locked, then
+    command = uv.pip_command("install", *uv.lock_options(), *options, *brought, "--editable", f".{extras}")
     run(command, f"installing {stage.name} packages", environment=uv.environment())
     # Some packages have files that are no Python, which it counts as an error.
     run(compile_command(VENV / "lib"), "compiling them to bytecode", must_succeed=False)

@@ -3,13 +3,27 @@
 Its `detail` is for operators: records have it (`operator_json`), answers never do (`error_json`).
 """
 
+import re
+from dataclasses import replace
 from typing import Any
 
 from conductor.errors import PodiumError
 from conductor.model.failure import Attempt, Failure
+from conductor.run.record import Record
 from serving.errors import retry_after_s, row
+from serving.runs.same_request import is_paid
 
 FACTS = ("reason", "worker", "step", "spent", "held", "limit", "deadline_s", "retry_after_s")
+
+AGAIN = re.compile(r"(?<=\.) Try again(?: later| soon)?\.")
+"""What whoever raises an error advises that may pass, knowing nothing of the run."""
+PAID_AGAIN = " A new answer is paid again."
+
+
+def told_of(error: PodiumError | Failure, record: Record) -> Failure:
+    """The failure of a run as its caller is told it: not to try again, where models were paid by then."""
+    failure = _failure(error)
+    return replace(failure, message=AGAIN.sub(PAID_AGAIN, failure.message)) if is_paid(record) else failure
 
 
 def error_json(error: PodiumError | Failure, workflow_id: str | None = None) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from conductor.run.run import Run
 from serving import errors
 from serving.api.dialect import Dialect
 from serving.api.encode import dumps
+from serving.api.error_json import told_of
 from serving.runs.same_request import is_paid
 
 Json = dict[str, Any]
@@ -63,7 +64,8 @@ class Wire:
         is_final = status != errors.row(error).status and status == errors.FINAL
         if is_final or was_paid:  # asked again, all of it would be paid again, or the same failure be told
             headers["x-should-retry"] = "false"
-        await self.json(status, self._dialect.error_body(error, self.workflow_id), headers)
+        told = told_of(error, self.run.record) if self.run else error
+        await self.json(status, self._dialect.error_body(told, self.workflow_id), headers)
 
     async def begin_stream(self) -> None:
         """The headers of server-sent events."""

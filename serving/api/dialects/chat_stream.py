@@ -30,6 +30,7 @@ from serving.api.dialects.chat_errors import chat_error_body
 from serving.api.dialects.chat_logprobs import logprobs_json
 from serving.api.dialects.chat_tools import call_json
 from serving.api.encode import dumps
+from serving.api.error_json import told_of
 from serving.api.request import ApiRequest
 
 Json = dict[str, Any]
@@ -72,7 +73,7 @@ class ChatEncoder:
             case RunSuspended(calls=calls):
                 return self._calls(calls) + self.last_chunks(_last_choice(FinishReason.TOOL_CALLS.value))
             case RunFailed(failure=failure):
-                return _data(chat_error_body(failure, self._run.record.id)) + DONE
+                return _data(chat_error_body(told_of(failure, self._run.record), self._run.record.id)) + DONE
             case RunCancelled():
                 return _data(chat_error_body(cancelled(), self._run.record.id)) + DONE
             case RunDetached():

@@ -293,11 +293,19 @@ def packages(root: Path) -> set[str]:
     return {info.name.split("-")[0] for info in found} & {"podium", "pydantic", "torch"}
 
 
+def of_another_version(root: Path) -> list[str]:
+    """What is installed of what the lock names, and of another version: also what the venv itself brought."""
+    locked = (root / "requirements" / LOCK.name).read_text().split()
+    found = (root / ".venv").glob("lib/python*/site-packages/setuptools-*.dist-info")
+    return [info.name for info in found if info.stem.replace("-", "==", 1) not in locked]
+
+
 @pytest.mark.timeout(300)
 def test_set_up_installs_vllm_only_for_settings_that_serve_it_and_takes_nothing_away(checkout: Path) -> None:
     ended = set_up(checkout, "--settings", "cluster/api.yaml")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert packages(checkout) == {"podium", "pydantic"}
+    assert of_another_version(checkout) == []
 
     ended = set_up(checkout, "--settings", "cluster/absent.yaml")
     assert (ended.returncode, packages(checkout)) == (1, {"podium", "pydantic"})

@@ -2,9 +2,10 @@
 
 import asyncio
 import os
+import socket
 import tempfile
-from collections.abc import AsyncGenerator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -44,9 +45,8 @@ async def open_places() -> AsyncGenerator[Places]:
         os.environ["SSL_CERT_FILE"] = str(certificates.authority)
         plain = await opened.enter_async_context(answering(b"HTTP/1.1 400 Bad Request\r\n\r\n"))
         mute = await opened.enter_async_context(answering(b""))
-        async with answering(b"") as gone:
-            closed = f"http://{gone}"
-        addresses = {"nowhere": "http://nowhere.invalid", "closed": closed}
+        closed = opened.enter_context(refusing())
+        addresses = {"nowhere": "http://nowhere.invalid", "closed": f"http://{closed}"}
         addresses |= {"plain": f"https://{plain}", "mute": f"https://{mute}"}
         try:
             yield Places(addresses, certificates)
@@ -54,6 +54,14 @@ async def open_places() -> AsyncGenerator[Places]:
             os.environ.pop("SSL_CERT_FILE")
             if before is not None:
                 os.environ["SSL_CERT_FILE"] = before
+
+
+@contextmanager
+def refusing() -> Generator[str]:
+    """A host and port where nobody listens: bound, so that no server that is started meanwhile is given it."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{bound.getsockname()[1]}"
 
 
 @asynccontextmanager

@@ -1,12 +1,14 @@
 """Plays the faults that the first release did worst at, where no limit is set: what a client sees now.
 
 `python -m tests.serving.api.play_defaults` prints the table; `--append FILE` writes it below a page, as `make faults` does below
-that of `play_faults.py`. It takes two minutes, since the longest default is that long.
+that of `play_faults.py`. Where something is not as expected, nothing is written and it exits 1. It takes two minutes, since the
+longest default is that long.
 """
 
 import argparse
 import asyncio
 import os
+import sys
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,14 +17,18 @@ from typing import Any
 import httpx2
 
 from tests.serving.api.fault_servers import WIRE, open_places, play
-from tests.serving.api.play_faults import OTHERS, Place, api_of, ask
-from tests.serving.api.provider_faults import FIRST_WORD, MIDDLE, OTHER_TEXT, Case
+from tests.serving.api.play_faults import OTHERS, Look, Place, api_of, ask
+from tests.serving.api.provider_faults import FIRST_WORD, INSTEAD, MIDDLE, OTHER_TEXT, WHOLE, Case
 from tests.serving.api.served import ASK, Json, scripted, step
 from tests.wires.faults import COMMENTS, EVENT_STREAM, Fault
 from tests.wires.server import Answer, serving
 
 LATE_S = 20.0
 REQUESTS = 200
+MOST_ALONE, MOST_TOGETHER = 10, 71
+"""Calls of a dead primary: three until its circuit opens, or what its 64 slots have taken by then; and a few that try whether it is
+well again, where a machine takes long for so many requests.
+"""
 PRICE = {"input_usd_per_mtok": 1, "output_usd_per_mtok": 2}
 
 
@@ -33,6 +39,7 @@ class Named:
     Args:
         case: what is played.
         before: what a client saw then.
+        now: what one is to see.
         is_middle: the middle one of three steps; else it is asked by its name, and has a fallback.
         stands_alone: it has no fallback.
         good_first: so many answers are good, before it happens.
@@ -41,6 +48,7 @@ class Named:
 
     case: Case
     before: str
+    now: str = INSTEAD
     is_middle: bool = False
     stands_alone: bool = False
     good_first: int = 0
@@ -56,7 +64,7 @@ FAULTS = {
         good_first=20,
     ),
     f"the first token after {LATE_S:.0f} s": Named(
-        Case((Answer(pause_after=FIRST_WORD, late_s=LATE_S),)), "waited for, without a limit"
+        Case((Answer(pause_after=FIRST_WORD, late_s=LATE_S),)), "waited for, without a limit", now=WHOLE
     ),
     "comments and nothing else": Named(
         Case(Fault(drips=COMMENTS["comments"])), "kept alive until the deadline, 600 s"
@@ -70,11 +78,13 @@ FAULTS = {
     "a stream cut in a middle step, twice": Named(
         Case((Answer(pause_after=MIDDLE, cut_after=MIDDLE),) * 2 + (Answer(),)),
         "the run ended, though nothing was shown",
+        now="200 Whole.",
         is_middle=True,
     ),
     "a stream cut in a middle step, once": Named(
         Case((Answer(pause_after=MIDDLE, cut_after=MIDDLE), Answer())),
         "the run ended, though nothing was shown",
+        now="200 Whole.",
         is_middle=True,
         stands_alone=True,
     ),
@@ -84,6 +94,7 @@ FAULTS = {
     "a content filter, `on_content_filter: tell`": Named(
         Case((Answer(status=400, error_code="content_filter"),)),
         "the fallback was asked; no setting",
+        now="400 content_filter",
         settings={"on_content_filter": "tell"},
     ),
 }
@@ -94,8 +105,8 @@ def _worker(name: str, url: str, **settings: Any) -> Json:
     return {"name": name, "kind": "openai", "model": "m", "base_url": f"{url}/v1", "price": PRICE} | settings
 
 
-async def see_faults() -> list[tuple[str, str, str, float | None]]:
-    """Of each fault: its name, what was seen before and now, and after how many seconds its first word."""
+async def see_faults() -> dict[str, Look]:
+    """Of each fault, what is seen now."""
     places, workers, workflows = list[Place](), list[Json](), dict[str, Json]()
     async with open_places() as at, AsyncExitStack() as servers:
         for number, (name, named) in enumerate(FAULTS.items()):
@@ -112,13 +123,10 @@ async def see_faults() -> list[tuple[str, str, str, float | None]]:
             places.append(Place(name, "backed", True, asked, played))
         async with api_of({"workers": [*workers, *OTHERS], "workflows": workflows}) as (http, _):
             seen = await asyncio.gather(*(_ask_when_it_happens(http, place) for place in places))
-    return [
-        (place.name, FAULTS[place.name].before, outcome, first_s)
-        for place, (outcome, first_s) in zip(places, seen, strict=True)
-    ]
+    return {place.name: look for place, look in zip(places, seen, strict=True)}
 
 
-async def _ask_when_it_happens(http: httpx2.AsyncClient, place: Place) -> tuple[str, float | None]:
+async def _ask_when_it_happens(http: httpx2.AsyncClient, place: Place) -> Look:
     for _ in range(FAULTS[place.name].good_first):
         await ask(http, place)
     return await ask(http, place)
@@ -145,6 +153,8 @@ SECTION = """
 ## Where nothing is set
 
 The faults that the first release did worst at, played to workers of which nothing is set but where they are: no limit, no number of tries. Each has a fallback that takes no prefill, unless it stands alone. All are streamed.
+The last column is the longest silence after the first word, until the next words or the end. A model that falls silent in the middle of an answer is waited for as long as `stall_timeout_s` says, 120 s: how long it may think there
+[is not learned](decisions/0060-a-worker-that-is-down-costs-little.md). Meanwhile the client gets heartbeats and no word.
 
 {table}
 
@@ -152,33 +162,71 @@ What a killed router, engine, proxy, controller or node costs: [operations](oper
 """
 
 
-async def write_section() -> str:
-    """As Markdown."""
-    rows = ["| fault | the first release | now | first word |", "| --- | --- | --- | --: |"]
-    for name, before, outcome, first_s in await see_faults():
-        rows.append(
-            f"| {name} | {before} | {outcome} | {'–' if first_s is None else f'{1000 * first_s:.0f} ms'} |"
-        )
-    alone, together = await count_calls_of_a_dead_primary(1), await count_calls_of_a_dead_primary(REQUESTS)
-    rows.append(
-        f"| a dead primary, {REQUESTS} requests | 600 calls hit it | one after the other {alone} calls, all at once {together} | |"
-    )
-    return SECTION.format(table="\n".join(rows))
+def wrong_of(looks: dict[str, Look], alone: int, together: int) -> list[str]:
+    """What is not as expected.
+
+    Args:
+        looks: by fault.
+        alone: how many calls hit a dead primary where requests come one after the other.
+        together: likewise, all at once.
+    """
+    wrong = [
+        f"{name}: {look.outcome}, not {FAULTS[name].now}"
+        for name, look in looks.items()
+        if look.outcome != FAULTS[name].now
+    ]
+    if alone > MOST_ALONE or together > MOST_TOGETHER:
+        wrong.append(f"a dead primary: {alone} calls one after the other, {together} at once")
+    return wrong
 
 
-def main() -> None:
-    """Print it, or write it below a page."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
+def table(looks: dict[str, Look], alone: int, together: int) -> str:
+    """Likewise, as Markdown."""
+    rows = [
+        "| fault | the first release | now | first word | silence after it |",
+        "| --- | --- | --- | --: | --: |",
+    ]
+    for name, look in looks.items():
+        times = " | ".join(map(_ms, (look.first_word_s, look.silence_s)))
+        rows.append(f"| {name} | {FAULTS[name].before} | {look.outcome} | {times} |")
+    calls = f"one after the other {alone} calls, all at once {together}"
+    return "\n".join([*rows, f"| a dead primary, {REQUESTS} requests | 600 calls hit it | {calls} | | |"])
+
+
+def _ms(seconds: float | None) -> str:
+    return "–" if seconds is None else f"{1000 * seconds:.0f} ms"
+
+
+async def play_all() -> tuple[dict[str, Look], int, int]:
+    """See `wrong_of`."""
+    looks = await see_faults()
+    return looks, await count_calls_of_a_dead_primary(1), await count_calls_of_a_dead_primary(REQUESTS)
+
+
+def finish(looks: dict[str, Look], alone: int, together: int, page: Path | None) -> int:
+    """Print the section, or write it below the page where all is as expected; and print what is not.
+
+    Returns:
+        The exit status.
+    """
+    section, wrong = SECTION.format(table=table(looks, alone, together)), wrong_of(looks, alone, together)
+    if not page:
+        print(section)
+    elif not wrong:
+        with page.open("a", encoding="utf-8") as file:
+            file.write(section)
+    print(f"not as expected: {len(wrong)}", *wrong, sep="\n* ")
+    return 1 if wrong else 0
+
+
+def main() -> int:
+    """See the module."""
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--append", type=Path, help="a Markdown file to write it to, in place of printing")
     asked = parser.parse_args()
     os.environ.setdefault("OTEL_SDK_DISABLED", "true")
-    section = asyncio.run(write_section())
-    if asked.append:
-        with asked.append.open("a", encoding="utf-8") as page:
-            page.write(section)
-    else:
-        print(section)
+    return finish(*asyncio.run(play_all()), asked.append)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

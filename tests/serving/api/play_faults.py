@@ -1,7 +1,7 @@
 """Plays the faults of `provider_faults.py` to clients, over real sockets, many at once.
 
 `python -m tests.serving.api.play_faults` plays all of them and prints what was seen; `--out FILE` writes it as a page,
-as `docs/faults.md` is one.
+as `docs/faults.md` is one. Where something is not as expected, nothing is written and it exits 1.
 """
 
 import argparse
@@ -9,11 +9,13 @@ import asyncio
 import json
 import os
 import re
+import sys
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ import httpx2
 
 from program.process import machine
 from serving.api.app import build_api
-from serving.pool import build_pool
+from serving.pool import Pool, build_pool
 from serving.runs.service import Service
 from serving.settings.settings import parse
 from tests.serving.api.fault_servers import Places, Played, open_places, play
@@ -35,6 +37,7 @@ from tests.serving.api.provider_faults import (
     Case,
 )
 from tests.serving.api.served import ASK, Json, listening, parsed, said, scripted, step
+from tests.serving.states import until
 
 STALL_S, PATIENCE_S = 1.0, 60.0
 """The silence of a server that plays silence, and of all others: a busy machine is none."""
@@ -42,6 +45,8 @@ AT_ONCE = 32
 """Clients."""
 WORD = re.compile(r'"content": ?"(It|Whole)')
 """How every answer begins, on the wire."""
+WORDS = re.compile(r'"content": ?"[^"]')
+"""Any words of an answer, on the wire."""
 
 
 @dataclass(frozen=True)
@@ -97,15 +102,28 @@ LIMITS = {"first_byte_s": 2 * PATIENCE_S}
 """What fails before its first word is a status, however busy the machine is."""
 
 
+async def see_no_call_left(pool: Pool, within_s: float = 10.0) -> None:
+    """Fail where a call of one of its workers, the conductor's included, stays open or in line."""
+
+    def left() -> list[str]:
+        return [name for name, each in pool.limiters.items() if each.open_calls or each.queued]
+
+    try:
+        await until(lambda: not left(), within_s=within_s)
+    except AssertionError:
+        raise AssertionError(f"calls are left open: {left()}") from None
+
+
 @asynccontextmanager
 async def api_of(settings: Json) -> AsyncGenerator[tuple[httpx2.AsyncClient, Service]]:
-    """Serve them; no call is open and no money held at the end."""
+    """Serve them; no call is left open at the end."""
     service = Service(build_pool(parse(settings), {}, {}))
     async with (
         listening(build_api(service)) as url,
         httpx2.AsyncClient(base_url=url, timeout=2 * PATIENCE_S) as http,
     ):
         yield http, service
+        await see_no_call_left(service.pool)
     await service.pool.aclose()
 
 
@@ -129,9 +147,8 @@ async def see_workers(
                         worker = f"three-{worker}"
                     places.append(Place(name, position, stream, worker, played))
         settings = {"workers": [*workers, *OTHERS], "workflows": workflows, "limits": LIMITS}
-        async with api_of(settings) as (http, service):
+        async with api_of(settings) as (http, _):
             seen = await see_all([lambda p=place: see(http, p, cases[p.name]) for place in places], at_once)
-            assert all(not limiter.open_calls for limiter in service.pool.limiters.values())
     return seen
 
 
@@ -158,8 +175,10 @@ async def see_conductors(cases: dict[str, Case], at: Places, *, half: bool) -> l
                 case = cases[name]
                 for stream in [len(seen) % 2 == 0] if half else (False, True):
                     async with play(case, at, PLAN) as played:
-                        await service.swap(build_pool(parse(settings_of(played.url, case)), {}, {}))
+                        pool = build_pool(parse(settings_of(played.url, case)), {}, {})
+                        await service.swap(pool)
                         seen.append(await see(http, Place(name, "conductor", stream, "mini", played), case))
+                        await see_no_call_left(pool)  # while its server is there: nothing else ends a call
         return seen
 
     lists = await asyncio.gather(*(lane(list(cases)[n::LANES]) for n in range(LANES)))
@@ -183,33 +202,53 @@ async def see(http: httpx2.AsyncClient, place: Place, case: Case) -> Seen:
     """
     outcomes = list[str]()
     if case.burst:
-        storm = await asyncio.gather(*(ask(http, place) for _ in range(case.burst)))
-        outcomes = [
-            f"{[outcome for outcome, _ in storm].count(each)} times {each}"
-            for each in sorted({outcome for outcome, _ in storm})
+        storm = [
+            each.outcome for each in await asyncio.gather(*(ask(http, place) for _ in range(case.burst)))
         ]
+        outcomes = [f"{storm.count(each)} times {each}" for each in sorted(set(storm))]
         place.played.end_storm()
-    outcome, first_word_s = await ask(http, place)
-    seen = ", then ".join([*outcomes, outcome])
+    look = await ask(http, place)
+    seen = ", then ".join([*outcomes, look.outcome])
     expected = case.outcome(place.position, stream=place.stream)
     or_else = ""
     if place.position == "conductor" and case.is_mended:
         # a worker is free to answer alone: what has failed slowly is not asked again, and the rest after a burst may be over
         answer = INSTEAD if expected.endswith(PLANNED_TEXT) else f"200 {PLANNED_TEXT}"
         or_else = expected.removesuffix(INSTEAD).removesuffix(f"200 {PLANNED_TEXT}") + answer
-    return Seen(place.name, place.position, place.stream, seen, expected, first_word_s, or_else)
+    return Seen(place.name, place.position, place.stream, seen, expected, look.first_word_s, or_else)
 
 
-async def ask(http: httpx2.AsyncClient, place: Place) -> tuple[str, float | None]:
-    """What one client sees, and after how long its first word."""
+@dataclass(frozen=True)
+class Look:
+    """What one client saw of one request.
+
+    Args:
+        outcome: in words.
+        first_word_s: from the request on; None: no word came.
+        silence_s: the longest one after that, until the next words or the end.
+    """
+
+    outcome: str
+    first_word_s: float | None
+    silence_s: float | None
+
+
+async def ask(http: httpx2.AsyncClient, place: Place) -> Look:
+    """Ask once, and read all of the response."""
     began_s, first_word_s, text = time.monotonic(), None, ""
+    words_s = list[float]()
     body = ASK | {"model": place.model, "stream": place.stream}
     async with http.stream("POST", "/v1/chat/completions", json=body) as answer:
         async for piece in answer.aiter_text():
             text += piece
+            if WORDS.search(piece):
+                words_s.append(time.monotonic())
             if first_word_s is None and WORD.search(text):
                 first_word_s = time.monotonic() - began_s
-    return _outcome(answer.status_code, text, stream=place.stream), first_word_s
+    ended_s = time.monotonic()
+    silences_s = [after_s - word_s for word_s, after_s in pairwise([*words_s, ended_s])]
+    outcome = _outcome(answer.status_code, text, stream=place.stream)
+    return Look(outcome, first_word_s, max(silences_s, default=None))
 
 
 def _outcome(status: int, text: str, *, stream: bool) -> str:
@@ -239,8 +278,8 @@ async def see_everything(*, half: bool = False, at_once: int = AT_ONCE) -> list[
 PAGE = """\
 # What clients see of a provider's faults
 
-Written by `make faults` (`python -m tests.serving.api.play_faults --out docs/faults.md`), {date}, on {machine}. The test of it is
-`tests/serving/api/test_fault_suite.py`, which expects exactly this.
+Written by `make faults`, {date}, on {machine}. The test of it is `tests/serving/api/test_fault_suite.py`, which expects exactly this;
+where something else is seen, or a call is still open after its request, this page is not written.
 
 One worker is faulty, over OpenAI's wire and real sockets, and stands in four places: **alone**, asked by its name; **backed** by a fallback; the **middle** one of three steps; the **conductor** of two
 well workers. Each cell says what a client saw of Chat Completions: the HTTP status, then the answer's words or the error's `code`; `…` where a stream broke off after words. What a stream saw follows a slash where it
@@ -252,7 +291,7 @@ plan another one answers, as a fallback does. A silence lasts {stall_s:.0f} s he
 
 {table}
 
-{cases} faults, {requests} cells; {wrong} not as expected, no call left open.
+{cases} faults, {requests} cells: all as expected, and no call left open.
 """
 
 
@@ -274,29 +313,36 @@ def _cell(whole: Seen, stream: Seen) -> str:
     return outcome if times == ["–", "–"] else f"{outcome} ({' / '.join(times)})"
 
 
-def main() -> None:
-    """Play, print the table or write the page, and print what was not as expected."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
+def finish(seen: list[Seen], out: Path | None, at_once: int) -> int:
+    """Print the table, or write the page where all is as expected; and print what is not.
+
+    Returns:
+        The exit status.
+    """
+    wrong = [each for each in seen if not each.is_expected]
+    if not out:
+        print(table(seen))
+    elif not wrong:
+        page = PAGE.format(
+            date=datetime.now(UTC).date(), machine=machine(), at_once=at_once, stall_s=STALL_S,
+            table=table(seen), cases=len(CASES), requests=len(seen),
+        )  # fmt: skip
+        out.write_text(page, "utf-8")
+    print(f"\n{len(CASES)} faults, {len(seen)} cells; not as expected: {len(wrong)}")
+    for each in wrong:
+        print(f"* {each}")
+    return 1 if wrong else 0
+
+
+def main() -> int:
+    """See the module."""
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, help="a Markdown file to write, in place of printing")
     parser.add_argument("--at-once", type=int, default=4, help="clients, default 4")
     asked = parser.parse_args()
     os.environ.setdefault("OTEL_SDK_DISABLED", "true")
-    on, began_s = machine(), time.monotonic()
-    seen = asyncio.run(see_everything(at_once=asked.at_once))
-    wrong = [each for each in seen if not each.is_expected]
-    if asked.out:
-        page = PAGE.format(
-            date=datetime.now(UTC).date(), machine=on, at_once=asked.at_once, stall_s=STALL_S,
-            table=table(seen), cases=len(CASES), requests=len(seen), wrong=len(wrong),
-        )  # fmt: skip
-        asked.out.write_text(page, "utf-8")
-    else:
-        print(table(seen))
-    took_s = time.monotonic() - began_s
-    print(f"\n{len(CASES)} faults, {len(seen)} cells in {took_s:.0f} s; not as expected: {len(wrong)}")
-    for each in wrong:
-        print(f"* {each}")
+    return finish(asyncio.run(see_everything(at_once=asked.at_once)), asked.out, asked.at_once)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

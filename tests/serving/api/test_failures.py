@@ -5,8 +5,11 @@ import time
 import openai
 import pytest
 
+from tests.serving.api.provider_faults import MIDDLE
 from tests.serving.api.served import ASK, PRICE, Json, plan, said, scripted, served, step, team
 from tests.wires.faults import Fault, faulty
+from tests.wires.openai import OpenAIWire
+from tests.wires.server import Answer, serving
 
 BROKEN = scripted("a", {"error": "refused"})
 HALF = scripted("a", {"text": "one two three four", "fail_after_tokens": 2})
@@ -256,3 +259,40 @@ async def test_sdks_are_told_not_to_ask_again_for_a_run_that_was_paid_for(path: 
             answer = await api.http.post(path, json=ASK | {"model": model, "max_tokens": 50})
             status = 400 if model == "mini" and "chat" in path else 502
             assert (answer.status_code, answer.headers["x-should-retry"]) == (status, again)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
+async def test_who_is_not_to_ask_again_is_not_told_to_try_again(path: str, stream: bool):
+    asked: Json = {"stream": stream} | (
+        {"input": "Why?"} if path == "/v1/responses" else {"messages": ASK["messages"], "max_tokens": 50}
+    )
+    async with serving(OpenAIWire()) as upstream:
+        upstream.respond = lambda _: Answer(status=500)
+        down: Json = {"name": "down", "kind": "openai", "model": "m", "base_url": f"{upstream.url}/v1"}
+        settings: Json = {
+            "workers": [scripted("well", "A start.", price=PRICE), down | {"retry": {"attempts": 1}}],
+            "workflows": {"paid": [step("well"), step("down", "Go on.", [0]), step("well", "End it.", [1])]},
+            "limits": {"first_byte_s": 10},
+        }
+        async with served(settings) as api:
+            unpaid = await api.http.post(path, json=asked | {"model": "down"})
+            paid = await api.http.post(path, json=asked | {"model": "paid"})
+    failed = "down failed on its provider's side."
+    assert (unpaid.headers["x-should-retry"], paid.headers["x-should-retry"]) == ("true", "false")
+    assert unpaid.json()["error"]["message"] == f"{failed} Try again."
+    assert paid.json()["error"]["message"] == f"{failed} A new answer is paid again."
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
+async def test_a_stream_that_breaks_after_paid_words_does_not_say_so_either(path: str):
+    asked: Json = {"model": "a", "stream": True} | (
+        {"input": "Why?"} if path == "/v1/responses" else {"messages": ASK["messages"], "max_tokens": 50}
+    )
+    async with serving(OpenAIWire()) as upstream:
+        upstream.respond = lambda _: Answer(pause_after=MIDDLE, cut_after=MIDDLE)
+        worker: Json = {"name": "a", "kind": "openai", "model": "m", "base_url": f"{upstream.url}/v1"}
+        async with served({"workers": [worker | {"price": PRICE, "retry": {"attempts": 1}}]}) as api:
+            said_of_it = (await api.http.post(path, json=asked)).text
+    assert "A new answer is paid again." in said_of_it
+    assert "Try again" not in said_of_it

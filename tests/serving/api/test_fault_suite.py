@@ -1,14 +1,20 @@
 """Every fault of a provider, wherever it stands in a run: the client sees what the table says, and nothing hangs."""
 
 import asyncio
+import socket
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from tests.conftest import ROOT
+from tests.serving.api import play_defaults, play_faults
+from tests.serving.api.fault_servers import answering, open_places
 from tests.serving.api.play_defaults import FAULTS
-from tests.serving.api.play_faults import see_everything
+from tests.serving.api.play_faults import Look, Seen, api_of, see_everything, see_no_call_left
 from tests.serving.api.provider_faults import CASES, POSITIONS
-from tests.serving.api.served import left_tasks
+from tests.serving.api.served import ASK, left_tasks, scripted
 from tests.serving.spans import SPANS
 from tests.serving.states import until
 
@@ -22,6 +28,52 @@ async def test_every_fault_of_a_provider_ends_as_expected_in_every_position():
     await until(lambda: not SPANS.open, "no span is left")
 
 
+async def test_the_port_where_nobody_listens_refuses_and_is_given_to_no_other_server():
+    async with open_places() as at, AsyncExitStack() as servers:
+        closed = at.addresses["closed"].removeprefix("http://")
+        for _ in range(100):
+            assert await servers.enter_async_context(answering(b"")) != closed
+        host, _, port = closed.partition(":")
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind((host, int(port)))
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection(host, int(port))
+
+
+async def test_a_call_that_is_left_open_is_no_good_end():
+    slow = {"workers": [scripted("slow", "Late.", delay_s=60)]}
+    async with api_of(slow) as (http, service):
+        asking = asyncio.create_task(http.post("/v1/chat/completions", json=ASK | {"model": "slow"}))
+        await until(lambda: service.pool.limiters["slow"].open_calls)
+        with pytest.raises(AssertionError, match="slow"):
+            await see_no_call_left(service.pool, within_s=0.05)
+        asking.cancel()
+
+
+def test_the_page_is_written_only_where_all_is_as_expected(tmp_path: Path):
+    page = tmp_path / "faults.md"
+    seen = [
+        Seen(name, position, stream, (said := case.outcome(position, stream=stream)), said, None)
+        for name, case in CASES.items()
+        for position in POSITIONS
+        for stream in (False, True)
+    ]
+    assert play_faults.finish([*seen[:-1], replace(seen[-1], outcome="HANG")], page, 4) == 1
+    assert not page.exists()
+    assert play_faults.finish(seen, page, 4) == 0
+    assert f"{len(seen)} cells: all as expected" in page.read_text("utf-8")
+
+
+def test_its_second_half_too(tmp_path: Path):
+    page, looks = tmp_path / "faults.md", {name: Look(named.now, 1.0, 0.5) for name, named in FAULTS.items()}
+    wrong = looks | {"a malformed stream": Look("200 It… then worker_unavailable", 1.0, 0.5)}
+    assert play_defaults.finish(wrong, 3, 64, page) == 1
+    assert play_defaults.finish(looks, 11, 64, page) == 1
+    assert not page.exists()
+    assert play_defaults.finish(looks, 3, 64, page) == 0
+    assert "| a malformed stream |" in page.read_text("utf-8")
+
+
 def test_the_page_of_faults_says_of_each_what_clients_see():
     page, _, by_default = (ROOT / "docs/faults.md").read_text("utf-8").partition("\n## Where nothing is set")
     rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")][2:]
@@ -30,6 +82,6 @@ def test_the_page_of_faults_says_of_each_what_clients_see():
         for position, cell in zip(POSITIONS, cells, strict=True):
             expected = [CASES[name].outcome(position, stream=stream) for stream in (False, True)]
             assert cell.split(" (")[0] == " / ".join(dict.fromkeys(expected)), "run `make faults`"
-    assert [line.split(" | ")[0].strip("| ") for line in by_default.splitlines() if line.startswith("| ")][
-        2:-1
-    ] == list(FAULTS), "run `make faults`"
+    rows = [line.strip("| ").split(" | ") for line in by_default.splitlines() if line.startswith("| ")][2:-1]
+    assert [(name, now) for name, _, now, *_ in rows] == [(name, each.now) for name, each in FAULTS.items()]
+    assert {len(row) for row in rows} == {5}, "run `make faults`"

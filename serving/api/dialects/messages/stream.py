@@ -29,6 +29,7 @@ from serving.api.dialects.messages.message import (
     usage,
 )
 from serving.api.encode import dumps
+from serving.api.error_json import told_of
 from serving.api.request import ApiRequest
 
 Json = dict[str, Any]
@@ -71,7 +72,8 @@ class MessagesEncoder:
             case RunSuspended(calls=calls):
                 return self._close() + b"".join(map(self._call, calls)) + self._end()
             case RunFailed(failure=failure):
-                return _frame("error", messages_error_body(failure, self._run.record.id))
+                told = told_of(failure, self._run.record)
+                return _frame("error", messages_error_body(told, self._run.record.id))
             case RunCancelled():
                 return _frame("error", messages_error_body(cancelled(), self._run.record.id))
             case RunDetached():

@@ -12,7 +12,9 @@ from conductor.run.record import Record, RunRecords
 from conductor.run.turns import Segment
 from serving.api import record_json
 from serving.api.dialects.responses.schema import ResponsesRequest
+from serving.api.error_json import told_of
 from serving.api.service_tier import priority_of, tier_of
+from serving.runs.same_request import is_paid
 
 Json = dict[str, Any]
 INCOMPLETE = {FinishReason.LENGTH: "max_output_tokens", FinishReason.CONTENT_FILTER: "content_filter"}
@@ -109,15 +111,15 @@ def status_of(record: Record) -> str:
             return "failed"
 
 
-def error_of(failure: Failure | PodiumError, *, is_paid: bool) -> Json:
+def error_of(failure: Failure | PodiumError, record: Record) -> Json:
     """Why a response failed, in one of the codes that there are. What asks again after `server_error` does not
     after `invalid_prompt`: what was paid for is not paid for again.
     """
-    held = failure if isinstance(failure, Failure) else Failure.of(failure)
+    held = told_of(failure, record)
     if held.code == "RateLimited":
         code = "rate_limit_exceeded"
     else:
-        code = "server_error" if held.retryable and not is_paid else "invalid_prompt"
+        code = "server_error" if held.retryable and not is_paid(record) else "invalid_prompt"
     return {"code": code, "message": held.message}
 
 

@@ -28,7 +28,6 @@ from serving.api.dialects.responses.resource import INCOMPLETE, error_of, resour
 from serving.api.dialects.responses.segments import part_of
 from serving.api.dialects.responses.writer import ResponseWriter
 from serving.api.request import Podium
-from serving.runs.same_request import is_paid
 
 Json = dict[str, Any]
 
@@ -96,7 +95,7 @@ class ResponsesEncoder:
         return closed + b"".join(written) + self._state("completed", "completed")
 
     def _fail(self, failure: Failure | PodiumError) -> bytes:
-        error = error_of(failure, is_paid=is_paid(self._run.record))
+        error = error_of(failure, self._run.record)
         return self._writer.close("commentary", "incomplete") + self._state("failed", "failed", error)
 
     def _state(self, kind: str, status: str, error: Json | None = None, **fields: Any) -> bytes:
@@ -128,7 +127,7 @@ def show(records: RunRecords, echo: Any, tools: Toolset, podium: Podium, call_id
         writer.call(call_item(pending.call, call_id(pending.number)))
     shown = resource(id, records, echo, tools, status, writer.output, trace=podium.trace)
     if status == "failed":
-        shown["error"] = error_of(record.failure or interrupted(), is_paid=is_paid(record))
+        shown["error"] = error_of(record.failure or interrupted(), record)
     return shown
 
 
