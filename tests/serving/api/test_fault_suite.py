@@ -59,6 +59,8 @@ def test_the_page_is_written_only_where_all_is_as_expected(tmp_path: Path):
         for stream in (False, True)
     ]
     assert play_faults.finish([*seen[:-1], replace(seen[-1], outcome="HANG")], page, 4) == 1
+    late = replace(seen[-1], outcome="late", or_else="late")
+    assert play_faults.finish([*seen[:-1], late], page, 4) == 1, "what a busy machine shows is for no page"
     assert not page.exists()
     assert play_faults.finish(seen, page, 4) == 0
     assert f"{len(seen)} cells: all as expected" in page.read_text("utf-8")
