@@ -92,7 +92,9 @@ def _waits(step: int, said: str, usage: Usage, calls: Sequence[ToolCall]) -> lis
 
 
 words = st.text(min_size=1, max_size=12)
-arguments = st.dictionaries(words, words | st.integers() | st.none(), max_size=3).map(json.dumps)
+numbers = st.integers(-(2**63), 2**64 - 1)
+"""A number of more bits is a float to most who read JSON (RFC 8259, section 6), our encoder among them."""
+arguments = st.dictionaries(words, words | numbers | st.none(), max_size=3).map(json.dumps)
 tool_calls = st.builds(
     ToolCall, st.just(""), st.from_regex(r"[a-zA-Z_-]{1,20}", fullmatch=True), arguments | st.just("")
 )
