@@ -33,7 +33,7 @@ def make_address(folder: Path, postgres: Postgres | None) -> Address:
 def make_store(folder: Path, postgres: Postgres | None) -> Address:
     """Likewise, with the schema in it."""
     if postgres:
-        return postgres.make_database(template=_migrated_database(postgres))
+        return postgres.make_database(template=_template_database(postgres))
     return make_file(folder / "data" / "podium.db")
 
 
@@ -41,19 +41,19 @@ def make_file(path: Path) -> Address:
     """A SQLite file with the schema in it. One that is there already is left as it is."""
     if not path.exists():
         path.parent.mkdir(mode=0o700, exist_ok=True)
-        shutil.copy(_migrated_file(), path)  # with its mode
+        shutil.copy(_template_file(), path)  # with its mode
     return sqlite_address(path)
 
 
 @cache
-def _migrated_database(postgres: Postgres) -> str:
+def _template_database(postgres: Postgres) -> str:
     address = postgres.make_database()
     _migrate(address)
     return address.dsn.rpartition("/")[2]
 
 
 @cache
-def _migrated_file() -> Path:
+def _template_file() -> Path:
     folder = tempfile.mkdtemp(prefix="podium-schema-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     address = sqlite_address(Path(folder) / "podium.db")

@@ -68,7 +68,7 @@ class Shown:
         longest = call.sampling.max_output_tokens
         left = None if longest is None else max(longest - self.tokens, 1)
         most = None if left is None else left + MARK_TOKENS + byte_size(self.text.rstrip()[-REPEATED_CHARS:])
-        return replace(
+        return copy_with(
             call,
             sampling=copy_with(call.sampling, max_output_tokens=most),
             prefix=self.text,

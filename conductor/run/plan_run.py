@@ -74,7 +74,7 @@ class PlanRun:
         self._begun: set[int] = set()
         self._unneeded: frozenset[int] = frozenset()
         self._replies: dict[int, Reply] = {}
-        self._lost: dict[int, list[tuple[str, str]]] = {}
+        self._broken_off: dict[int, list[tuple[str, str]]] = {}
         """Who broke off while no word of a step was seen, and where, for each time that it began again."""
         self._shown: dict[int, Shown] = {}
 
@@ -199,7 +199,9 @@ class PlanRun:
             call = await self._calls.call(index, step, self._steps, messages)
             self._context.log.append(StepStarted(self._context.now_s(), self._index, index, shown))
             try:
-                call = copy_with(call, mark_key=prompt.mark_key, broken=frozenset(self._lost.get(index, ())))
+                call = copy_with(
+                    call, mark_key=prompt.mark_key, broken=frozenset(self._broken_off.get(index, ()))
+                )
                 return await self._answer(index, step, prompt, so_far.continue_call(call))
             except BudgetExceeded as exc:
                 if lost is None:
@@ -225,7 +227,7 @@ class PlanRun:
             shown = before.after(reply) if reply and is_seen else before
             member, task = self._context.pool[recorded.worker], self._context.task
             may_change = self._words.may_change if is_seen else reply is not None
-            lost = self._lost.get(index, [])
+            lost = self._broken_off.get(index, [])
             restarts = may_change and may_restart(member, len(lost), error)
             continued = reply if is_seen and may_continue(member, task, before, error) else None
             if recorded.turns or (reply and reply.tool_calls) or not (continued or restarts):
@@ -243,7 +245,7 @@ class PlanRun:
                     self._words.end_answer()
                     self._shown.pop(index, None)
                 where = (reply.worker, reply.deployment) if reply else (error.worker or recorded.worker, "")
-                self._lost[index] = [*lost, where]
+                self._broken_off[index] = [*lost, where]
                 event = StepRestarted(at_s, self._index, index, failure, reply.result if reply else None)
             self._context.log.append(event)
         return True

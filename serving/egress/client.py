@@ -56,19 +56,19 @@ def open_client(reach: Reach, timeout_s: float, *, use_proxies: bool = False) ->
         use_proxies: whether the environment's proxies are asked. Never for an address from a request: what
             a name leads to is then out of our sight.
     """
-    http = httpx2.AsyncClient(timeout=timeout_s, trust_env=use_proxies, verify=trusted_authorities())
+    http = httpx2.AsyncClient(timeout=timeout_s, trust_env=use_proxies, verify=tls_context())
     return guard(http, reach)
 
 
-def trusted_authorities() -> ssl.SSLContext:
+def tls_context() -> ssl.SSLContext:
     """TLS to servers that an authority vouches for which this machine trusts, or which `SSL_CERT_FILE` or `SSL_CERT_DIR`
     names. One for all clients: reading some hundred and forty certificates takes 40 ms of CPU.
     """
-    return _read_authorities(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
+    return _make_tls_context(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
 
 
 @cache
-def _read_authorities(_file: str | None, _folder: str | None) -> ssl.SSLContext:
+def _make_tls_context(_file: str | None, _folder: str | None) -> ssl.SSLContext:
     return httpx2.create_ssl_context()
 
 

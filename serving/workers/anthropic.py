@@ -28,7 +28,7 @@ from conductor.model.call import Call
 from conductor.model.messages import File, Image, Text
 from conductor.model.reply import Delta, FinishReason, Reply, open_reply
 from conductor.model.usage import Usage
-from serving.egress.client import guard, trusted_authorities
+from serving.egress.client import guard, tls_context
 from serving.schemas.anthropic import output_format
 from serving.workers.account import NO_KEY, Account
 from serving.workers.anthropic_thinking import thinking_for
@@ -259,7 +259,7 @@ def _client(account: Account) -> Client:
         anthropic.DefaultAsyncHttpxClient(
             timeout=account.timeout,
             headers=AS_IT_IS,
-            verify=trusted_authorities(),
+            verify=tls_context(),
             event_hooks={"response": hooks},
         ),
         account.reach,

@@ -29,7 +29,7 @@ from conductor.model.call import Call
 from conductor.model.messages import File, Image, Text
 from conductor.model.reply import Delta, FinishReason, Reply, open_reply
 from conductor.model.usage import Usage
-from serving.egress.client import guard, trusted_authorities
+from serving.egress.client import guard, tls_context
 from serving.schemas.gemini import answer_schema
 from serving.workers.account import Account
 from serving.workers.clouds import credential_errors, google_credentials, vertex_address
@@ -90,7 +90,7 @@ class GeminiWorker:
         self._http = guard(
             httpx2.AsyncClient(
                 headers=AS_IT_IS,
-                verify=trusted_authorities(),
+                verify=tls_context(),
                 limits=httpx2.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=100),
                 event_hooks={
                     "request": [self._set_timeout],

@@ -33,7 +33,7 @@ from conductor.model.messages import File, Image, Message, Text
 from conductor.model.operation import TOKENS_GONE, read_tokens
 from conductor.model.reply import Delta, FinishReason, Reply, open_reply
 from conductor.model.usage import Usage
-from serving.egress.client import guard, trusted_authorities
+from serving.egress.client import guard, tls_context
 from serving.workers.account import Account
 from serving.workers.chat_chunks import ChatChunk, ChunkReader, fields, together, words_of
 from serving.workers.chat_errors import error_code, status_in_stream
@@ -81,7 +81,7 @@ class OpenAIWorker:
                 timeout=account.timeout,
                 limits=CONNECTIONS,
                 headers=AS_IT_IS,
-                verify=trusted_authorities(),
+                verify=tls_context(),
                 event_hooks={"response": [end_with_connection, bound_response]},
             ),
             account.reach,

@@ -21,7 +21,7 @@ from serving.batches.memory_store import MemoryBatchStore
 from serving.batches.runner import Batches, Clock
 from serving.batches.store import BatchStore
 from serving.edge.reader import ReaderProtocol
-from serving.egress.client import trusted_authorities
+from serving.egress.client import tls_context
 from serving.pool import Engines, build_pool
 from serving.runs.rows import now_us
 from serving.runs.service import Service
@@ -195,7 +195,7 @@ async def served(
     SPANS.clear()
     async with (
         listening(build_api(service, directory=directory, work=work)) as url,
-        httpx2.AsyncClient(base_url=url, timeout=20, verify=trusted_authorities()) as http,
+        httpx2.AsyncClient(base_url=url, timeout=20, verify=tls_context()) as http,
     ):
         running = Served(service, url, http, work)
         try:

@@ -23,8 +23,9 @@ from conductor.model.pool_member import PoolMember
 from conductor.model.reply import CallResult, Delta, FinishReason, Reply, open_reply
 from conductor.model.usage import FREE, Price, Usage
 from conductor.model.worker import Worker
-from conductor.run.call import CallHolds, open_call
+from conductor.run.call import open_call
 from conductor.run.call_bound import call_bound
+from conductor.run.call_holds import CallHolds
 from conductor.run.ledger import Budget, BudgetLedger, Hold
 from serving.health import FAILURES_BEFORE_REST, WorkerHealth
 from serving.layers.balancing import Balancing, Deployment

@@ -1,0 +1,325 @@
+"""What is held for one call and settled of it: for each time that it is made, and for a hedge beside it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Generator, Iterable
+from contextlib import AbstractContextManager, AsyncExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from functools import partial
+from typing import Self
+
+from conductor.errors import (
+    BudgetExceeded,
+    PodiumError,
+    StoreUnavailable,
+    WorkerError,
+)
+from conductor.model.callee import Callee
+from conductor.model.failure import Attempt, Failure, charges
+from conductor.model.pool_member import PoolMember
+from conductor.model.reply import CallResult
+from conductor.model.usage import FREE, Price, Usage, total
+from conductor.run.ledger import Hold, Ledger
+from conductor.run.waiting import wait_until_done
+
+
+@dataclass(slots=True, eq=False)
+class _HeldCall:
+    """A call under way, or the one of two, which is made again until it speaks."""
+
+    hold: Hold | None = None
+    """For the time that it is made now; None: it is not made at the moment."""
+    left: AsyncExitStack = field(default_factory=AsyncExitStack)
+    """Of its hold."""
+    failed: list[Attempt] = field(default_factory=list[Attempt])
+    """The times that are paid."""
+    is_dropped: bool = False
+    waits: bool = False
+    """Its turn has not come: it is not sent."""
+    callee: Callee | None = None
+    """Whom it was sent to last; None: nobody said."""
+
+
+class CallHolds:
+    """What is held for a call and settled of it: a hold for each time that it is made.
+
+    Args:
+        ledger: where.
+        member: who is called.
+        bound: the most that the call can take.
+        on_failed: told of each call that is paid and was made again.
+        on_asked: told whom each is sent to.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        member: PoolMember,
+        bound: Usage,
+        on_failed: Callable[[Attempt], None] | None = None,
+        on_asked: Callable[[Callee], None] | None = None,
+    ) -> None:
+        self._ledger, self._member, self._bound = ledger, member, bound
+        self._on_failed, self._on_asked = on_failed, on_asked
+        self._left = AsyncExitStack()
+        self._first = self._begin()
+        """The one that answers, as far as is known."""
+        self._second: _HeldCall | None = None
+        """A hedge, while two calls are under way."""
+        self._dropped: tuple[_HeldCall, Attempt | None] | None = None
+        """The one of the two that lost, while it is not paid."""
+        self.failed: list[Attempt] = []
+        """The calls that are paid and were made again."""
+
+    async def __aenter__(self) -> Self:
+        """With the first hold.
+
+        Raises:
+            BudgetExceeded: it does not fit.
+            StoreUnavailable: it cannot be written down.
+        """
+        await self._reserve(self._first)
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        """What is not settled by now counts with the most that it can have cost where it was sent; a call whose turn never
+        came, with nothing.
+        """
+        for made in (self._first, self._second):
+            if made is not None and made.waits:
+                await self._release(made)
+            elif made is not None and made.callee is not None and (price := self._price_of(made)) is not None:
+                await self._settle(made.hold, price.most(self._bound_of(made)), None, is_bound=price != FREE)
+        await self._left.aclose()
+
+    @property
+    def max_output_tokens(self) -> int:
+        """How long the answer may be."""
+        return self._bound_of(self._first).output_tokens
+
+    @property
+    def bound(self) -> Usage:
+        """The most that the call can take, as it is held now."""
+        return self._bound_of(self._first)
+
+    async def renew(self, error: WorkerError, wait_s: float = 0.0) -> int:
+        """Pay for the call that failed with `error`, and after `wait_s` hold the next.
+
+        Returns:
+            How long its answer may be.
+
+        Raises:
+            BudgetExceeded: it could cost more than is left. Nothing is held then.
+        """
+        return await self._renew(self._first, error, wait_s)
+
+    def renewal(self, *, hedge: bool) -> Callable[[WorkerError, float], Awaitable[int]]:
+        """See `Hedges.renewal`."""
+        made = self._second if hedge else self._first
+        assert made is not None, "it is held"
+        return partial(self._renew, made)
+
+    async def hold_second(self) -> bool:
+        """See `Hedges.hold_second`."""
+        second = self._begin()
+        try:
+            await self._reserve(second)
+        except (BudgetExceeded, StoreUnavailable):
+            return False
+        if self._bound_of(second).output_tokens < self._bound.output_tokens:
+            await self._release(second)
+            return False
+        self._second = second
+        return True
+
+    async def release_second(self) -> None:
+        """See `Hedges.release_second`."""
+        if self._second is not None:
+            second, self._second = self._second, None
+            await self._release(second)
+
+    def drop(self, *, hedge: bool, took_s: float, error: PodiumError | None = None) -> tuple[Attempt, ...]:
+        """See `Hedges.drop`."""
+        assert self._second is not None, "there are two"
+        lost, other = (self._second, self._first) if hedge else (self._first, self._second)
+        self._first, self._second = other, None
+        lost.is_dropped = True
+        last: Attempt | None = None
+        before: Iterable[Attempt] = lost.failed
+        if isinstance(error, WorkerError):
+            failure = self._bill_failure(error, lost)
+            before, last = error.attempts, self._attempt(error, failure, lost, took_s)
+        elif error is None:
+            last = self._lost_race(lost, took_s)
+        if last is not None:
+            last = replace(last, hedge=hedge)
+            self._note(last)
+        self._dropped = lost, last
+        return (*before, last) if last else tuple(before)
+
+    async def settle_dropped(self) -> None:
+        """See `Hedges.settle_dropped`."""
+        if self._dropped is not None:
+            (lost, last), self._dropped = self._dropped, None
+            if lost.hold is not None and last is not None:
+                cost_usd = last.cost_usd if last.cost_usd is not None else self._zero_cost()
+                is_unknown = last.outcome == "lost_race" and not lost.waits
+                usage = None if is_unknown else last.usage or Usage()
+                await self._ledger.settle(lost.hold, cost_usd, usage, is_bound=last.cost_is_bound)
+            await lost.left.aclose()
+
+    def _begin(self) -> _HeldCall:
+        made = _HeldCall()
+        self._left.push_async_exit(made.left)
+        return made
+
+    async def _renew(self, made: _HeldCall, error: WorkerError, wait_s: float = 0.0) -> int:
+        if not made.is_dropped:
+            failure = self._bill_failure(error, made)
+            attempt = self._attempt(error, failure, made)
+            self._note(attempt)
+            made.failed.append(attempt)
+            hold, made.hold = made.hold, None
+            paying = asyncio.create_task(self._pay(hold, [failure], failure))
+            await wait_until_done([paying])  # on record, so it is paid also where the other wins meanwhile
+            paying.result()
+            await made.left.aclose()
+            if wait_s:
+                await asyncio.sleep(wait_s)
+            await self._reserve(made)
+            if not made.is_dropped:
+                return self._bound_of(made).output_tokens
+            await self._release(made)
+        raise error  # the other has won meanwhile: this one is on record as it was then, and about to be cancelled
+
+    async def _release(self, made: _HeldCall) -> None:
+        hold, made.hold = made.hold, None
+        await self._settle(hold, Decimal(0), Usage(), is_bound=False)
+        await made.left.aclose()
+
+    def _note(self, attempt: Attempt) -> None:
+        self.failed.append(attempt)
+        if self._on_failed is not None:
+            self._on_failed(attempt)
+
+    def _zero_cost(self) -> Decimal | None:
+        return None if self._member.worst_price is None else Decimal(0)
+
+    def _lost_race(self, lost: _HeldCall, took_s: float) -> Attempt:
+        """Nobody knows what a call took that was broken off before it said anything: all that it can have. Nothing,
+        where it was not made at the moment, or its turn had not come.
+        """
+        price, callee = self._price_of(lost), lost.callee or Callee(self._member.name)
+        is_billed = price is not None and price != FREE and lost.hold is not None and not lost.waits
+        what = "Its turn had not come" if lost.waits else "It had said nothing"
+        message = f"{what} after {took_s:.2f} s, and another call for the same answer was faster."
+        return Attempt(
+            callee.worker,
+            "",
+            message,
+            outcome="lost_race",
+            took_s=took_s,
+            cost_usd=price.most(self._bound_of(lost)) if price is not None and is_billed else None,
+            cost_is_bound=is_billed,
+            deployment=callee.deployment,
+        )
+
+    def ask(self, callee: Callee) -> None:
+        """See `Call.on_asked`."""
+        self._ask(self._first, callee)
+
+    def asking(self, *, hedge: bool) -> Callable[[Callee], None]:
+        """See `Hedges.asking`."""
+        made = self._second if hedge else self._first
+        assert made is not None, "it is held"
+        return partial(self._ask, made)
+
+    def _ask(self, made: _HeldCall, callee: Callee) -> None:
+        made.callee = callee
+        if self._on_asked is not None:
+            self._on_asked(callee)
+
+    def wait(self) -> AbstractContextManager[None]:
+        """See `Call.on_wait`."""
+        return self._wait(self._first)
+
+    def waiting(self, *, hedge: bool) -> Callable[[], AbstractContextManager[None]]:
+        """See `Hedges.waiting`."""
+        made = self._second if hedge else self._first
+        assert made is not None, "it is held"
+        return partial(self._wait, made)
+
+    @contextmanager
+    def _wait(self, made: _HeldCall) -> Generator[None]:
+        made.waits = True
+        yield
+        made.waits = False  # not where the wait is broken off: the call is never made then
+
+    async def fail(self, error: WorkerError) -> None:
+        """Pay for a call that gave nothing: what its server said of it, which mostly is nothing."""
+        failure = self._bill_failure(error, self._first)
+        await self._pay(self._first.hold, [*self._unpaid(charges(None, failure.attempts)), failure], failure)
+
+    async def finish(self, result: CallResult) -> None:
+        """Pay for the answer, and for the failed calls before it that are not paid yet."""
+        failed_usd, failed = _sum(self._unpaid(charges(None, result.attempts)))
+        usage = None if result.usage is None else result.usage + failed
+        cost_usd = total([result.cost_usd, failed_usd])
+        await self._settle(self._first.hold, cost_usd, usage, is_bound=result.cost_is_bound)
+
+    def _unpaid(self, failed: Iterable[Failure | Attempt]) -> list[Failure | Attempt]:
+        """Those of the calls before the last one that `renew` has not paid: of workers that ask again by themselves."""
+        paid = [(each.cost_usd, each.usage) for each in self.failed]
+        unpaid: list[Failure | Attempt] = []
+        for each in failed:
+            charge = (each.cost_usd, each.usage)
+            if charge in paid:
+                paid.remove(charge)
+            else:
+                unpaid.append(each)
+        return unpaid
+
+    def _bound_of(self, made: _HeldCall) -> Usage:
+        """The most that it can take, as it is held now."""
+        longest = self._bound.output_tokens if made.hold is None else made.hold.max_output_tokens
+        return replace(self._bound, output_tokens=longest)
+
+    def _price_of(self, made: _HeldCall) -> Price | None:
+        """Where it was sent; before that, the dearest of all places where it may be."""
+        return made.callee.price if made.callee else self._member.worst_price
+
+    def _attempt(
+        self, error: WorkerError, failure: Failure, made: _HeldCall, took_s: float | None = None
+    ) -> Attempt:
+        name, callee = error.worker or self._member.name, made.callee
+        attempt = Attempt.of(name, failure, took_s=took_s)
+        is_there = callee is not None and callee.worker == name
+        return replace(attempt, deployment=callee.deployment) if callee and is_there else attempt
+
+    def _bill_failure(self, error: WorkerError, made: _HeldCall) -> Failure:
+        """The failure, with what a call that is probably paid can have cost."""
+        price = self._price_of(made)
+        if error.billed_at_bound and price is not None and price != FREE:
+            error.cost_usd = max(price.most(self._bound_of(made)), error.cost_usd or Decimal(0))
+        return Failure.of(error)
+
+    async def _pay(self, hold: Hold | None, unpaid: Iterable[Failure | Attempt], last: Failure) -> None:
+        cost_usd, usage = _sum(unpaid)
+        await self._settle(hold, cost_usd, None if last.cost_is_bound else usage, is_bound=last.cost_is_bound)
+
+    async def _reserve(self, made: _HeldCall) -> None:
+        price, bound = self._member.worst_price, self._bound
+        held = self._ledger.hold(price, bound.input_tokens, bound.output_tokens, self._member.name)
+        made.hold, made.waits, made.callee = await made.left.enter_async_context(held), False, None
+
+    async def _settle(
+        self, hold: Hold | None, cost_usd: Decimal | None, usage: Usage | None, *, is_bound: bool
+    ) -> None:
+        if hold is not None and not hold.settled:
+            await self._ledger.settle(hold, cost_usd, usage, is_bound=is_bound)
+
+
+def _sum(failed: Iterable[Failure | Attempt]) -> tuple[Decimal, Usage]:
+    known = list(failed)
+    cost_usd = sum((each.cost_usd for each in known if each.cost_usd is not None), Decimal(0))
+    return cost_usd, sum((each.usage for each in known if each.usage is not None), Usage())
