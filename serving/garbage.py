@@ -22,19 +22,18 @@ def tune_garbage_collection() -> None:
     gc.set_threshold(YOUNG_OBJECTS, *gc.get_threshold()[1:])
 
 
-class Collections:
-    """Asked for wherever something large was closed that has circles in it, such as the clients of SDKs: it is freed
-    soon. By itself the collector looks through what is old after minutes or hours, and 50 reloads of 48 workers took
-    1.5 GB by then.
+_next: asyncio.TimerHandle | None = None
+
+
+def collect_soon() -> None:
+    """Call wherever something large was closed that has circles in it, such as the clients of SDKs: it is freed soon.
+    By itself the collector looks through what is old after minutes or hours, and 50 reloads of 48 workers took 1.5 GB
+    by then.
+
+    Whatever is closed before then is collected with it, whoever closed it: a process has one collector, and one
+    collection after each of a row of closings would stop the loop for their sum.
     """
-
-    def __init__(self) -> None:
-        self._next: asyncio.TimerHandle | None = None
-
-    def ask(self) -> None:
-        """Collect soon. Whatever is closed before then is collected with it: one after each of a row of closings
-        would stop the loop for their sum.
-        """
-        if self._next is not None:
-            self._next.cancel()
-        self._next = asyncio.get_running_loop().call_later(CLOSED_S, gc.collect)
+    global _next
+    if _next is not None:
+        _next.cancel()
+    _next = asyncio.get_running_loop().call_later(CLOSED_S, gc.collect)

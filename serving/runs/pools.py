@@ -6,7 +6,7 @@ Knows how many calls the workers of all of them have; does not know what runs.
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 
-from serving.garbage import Collections
+from serving.garbage import collect_soon
 from serving.health import WorkerHealth
 from serving.pool import Pool
 from serving.telemetry import metrics
@@ -25,7 +25,6 @@ class Pools:
         self._in_use: list[Pool] = []
         """One for each run."""
         self._retired: list[Pool] = []
-        self._collections = Collections()
         self._levelled: set[str] = set()
         """Workers whose levels were ever reported: the gauges of one that is gone must fall to 0."""
 
@@ -71,4 +70,4 @@ class Pools:
         for pool in unused:
             await pool.aclose()
         if unused:
-            self._collections.ask()
+            collect_soon()

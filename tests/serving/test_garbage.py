@@ -1,7 +1,14 @@
 """The garbage collector of a process that serves leaves start-up alone, and still finds circles."""
 
+import gc
 import subprocess
 import sys
+import weakref
+
+import pytest
+
+from serving import garbage
+from tests.serving.states import until
 
 PROGRAM = """
 import gc, weakref
@@ -19,5 +26,33 @@ assert gone() is None, "found without being asked"
 """
 
 
+class Circle:
+    def __init__(self) -> None:
+        self.itself = self
+
+
 def test_what_is_there_at_the_end_of_start_up_is_left_out_and_later_circles_are_found() -> None:
     subprocess.run([sys.executable, "-c", PROGRAM], check=True, timeout=60)
+
+
+async def test_what_was_closed_in_a_row_is_collected_at_once_whoever_closed_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(garbage, "CLOSED_S", 0.05)
+    collected, gone = list[int](), list[weakref.ref[Circle]]()
+
+    def note(phase: str, about: dict[str, int]) -> None:
+        if phase == "start" and about["generation"] == 2:
+            collected.append(len(gone))
+
+    gc.disable()  # by itself it collects nothing meanwhile
+    gc.callbacks.append(note)
+    try:
+        for _ in range(8):
+            gone.append(weakref.ref(Circle()))
+            garbage.collect_soon()
+        await until(lambda: not any(circle() for circle in gone), "freed")
+        assert collected == [8]
+    finally:
+        gc.callbacks.remove(note)
+        gc.enable()

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import anthropic
 import httpx2
 import openai
 import uvicorn
@@ -81,6 +82,10 @@ class Served:
     http: httpx2.AsyncClient
     batches: Batches
     ledgers: list[BudgetLedger] = field(default_factory=list[BudgetLedger])
+    sdks: list[openai.AsyncOpenAI | anthropic.AsyncAnthropic] = field(
+        default_factory=list[openai.AsyncOpenAI | anthropic.AsyncAnthropic]
+    )
+    """Closed at the end: OpenAI's that is not starts a task when it is collected, on whatever loop there is by then."""
 
     def worker(self, name: str) -> ScriptedWorker:
         """The script itself, under all its layers."""
@@ -90,7 +95,19 @@ class Served:
 
     @property
     def sdk(self) -> openai.AsyncOpenAI:
-        return openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=20)
+        return self.openai()
+
+    def openai(self, key: str = "none") -> openai.AsyncOpenAI:
+        """A client of this API's own."""
+        sdk = openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=20)
+        self.sdks.append(sdk)
+        return sdk
+
+    def anthropic(self, key: str = "none") -> anthropic.AsyncAnthropic:
+        """A client of this API's own."""
+        sdk = anthropic.AsyncAnthropic(base_url=self.url, api_key=key, max_retries=0, timeout=20)
+        self.sdks.append(sdk)
+        return sdk
 
     async def post(
         self, body: Any = None, path: str = "/v1/chat/completions", **podium: Any
@@ -201,6 +218,7 @@ async def served(
         try:
             yield running
         finally:
+            await asyncio.gather(*(sdk.close() for sdk in running.sdks))
             await work.aclose()
         await running.quiet()
 

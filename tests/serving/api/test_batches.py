@@ -253,7 +253,7 @@ async def test_secrets_in_a_file_are_not_kept(api: Served) -> None:
 
 
 def sdk_of(it: Keyed, who: str) -> openai.AsyncOpenAI:
-    return openai.AsyncOpenAI(base_url=f"{it.api.url}/v1", api_key=it.secrets[who], max_retries=0)
+    return it.api.openai(it.secrets[who])
 
 
 async def limit(it: Keyed, what: str, **fields: Any) -> None:

@@ -53,7 +53,11 @@ async def test_gpt_5_as_a_conductor_that_refuses_a_parameter_is_seen_after_ten_r
     assert "WorkerRefused" in told["conductor"]["reason"]
     assert "temperature" not in told["conductor"]["reason"], "a provider's words are for the log"
     assert (after["status"], "conductor" in after) == ("ready", False)
-    errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    errors = [
+        record.getMessage()
+        for record in caplog.records
+        if record.name == "podium" and record.levelno == logging.ERROR
+    ]
     assert len(errors) == 1
     assert "'temperature' does not support 0.0" in errors[0]
     assert any("plans again" in record.getMessage() for record in caplog.records)

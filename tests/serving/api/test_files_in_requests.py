@@ -4,7 +4,6 @@ import base64
 from pathlib import Path
 from typing import Any
 
-import anthropic
 import openai
 import pytest
 
@@ -41,7 +40,7 @@ async def ask(api: Served, dialect: str, data: str, name: str, model: str = "min
     media_type, _, content = data.removeprefix("data:").partition(";base64,")
     source: Any = {"type": "base64", "media_type": media_type, "data": content}
     block: Any = {"type": "document", "title": name, "source": source}
-    sdk = anthropic.AsyncAnthropic(base_url=api.url, api_key="none", max_retries=0)
+    sdk = api.anthropic()
     told: Any = await sdk.messages.create(
         model=model, max_tokens=99, messages=[{"role": "user", "content": [TEXT, block]}]
     )

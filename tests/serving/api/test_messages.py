@@ -25,7 +25,7 @@ PICTURE: Json = {"type": "image", "source": {"type": "base64", "media_type": "im
 
 
 def sdk(api: Served) -> anthropic.AsyncAnthropic:
-    return anthropic.AsyncAnthropic(base_url=api.url, api_key="none", max_retries=0, timeout=20)
+    return api.anthropic()
 
 
 async def create(api: Served, **fields: Any) -> anthropic.types.Message:

@@ -223,4 +223,4 @@ async def test_a_flex_run_that_waited_for_its_tools_waits_on_while_its_share_is_
 
 
 def _sdk(it: Keyed, who: str) -> openai.AsyncOpenAI:
-    return openai.AsyncOpenAI(base_url=f"{it.api.url}/v1", api_key=it.secrets[who], max_retries=0)
+    return it.api.openai(it.secrets[who])

@@ -33,7 +33,7 @@ async def test_answers_carry_the_rates_and_beyond_them_sdks_are_told_to_wait(tmp
             assert answer.headers["x-ratelimit-remaining-requests"] == left
             assert int(answer.headers["x-ratelimit-remaining-tokens"]) < 10_000
             assert answer.headers["x-ratelimit-reset-requests"].endswith("s")
-        client = openai.AsyncOpenAI(base_url=f"{it.api.url}/v1", api_key=it.secrets["mine"], max_retries=0)
+        client = it.api.openai(it.secrets["mine"])
         with pytest.raises(openai.RateLimitError) as caught:
             await client.chat.completions.create(**(ASK | {"model": "a"}))
         refused: Any = caught.value

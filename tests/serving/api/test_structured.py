@@ -5,7 +5,6 @@ import json
 from enum import Enum
 from typing import Any
 
-import anthropic
 import openai
 import pytest
 from pydantic import BaseModel
@@ -176,7 +175,7 @@ async def test_every_dialect_holds_to_a_schema_and_refuses_one_that_fetches():
     written = {"kind": "mie", "share": 0.5, "inner": []}
     async with served(pool("Blue.", json.dumps(written), "Blue.", '{"n": 4}')) as api:
         parsed = await api.sdk.responses.parse(model="mini", input="Why?", text_format=Cause)
-        claude = anthropic.AsyncAnthropic(base_url=api.url, api_key="none", max_retries=0)
+        claude = api.anthropic()
         asked: Any = {"model": "mini", "max_tokens": 99, "messages": [{"role": "user", "content": "Why?"}]}
         said = await claude.messages.create(
             **asked, output_config={"format": {"type": "json_schema", "schema": SCHEMA}}

@@ -315,7 +315,7 @@ async def test_nothing_behind_authentication_sees_the_key(it: Keyed) -> None:
 
 async def test_openais_and_anthropics_clients_send_keys_that_are_read(it: Keyed) -> None:
     mine = it.secrets["mine"]
-    client = openai.AsyncOpenAI(base_url=f"{it.api.url}/v1", api_key=mine, max_retries=0)
+    client = it.api.openai(mine)
     answer = await client.chat.completions.create(**ASK)
     assert answer.choices[0].message.content
     with pytest.raises(openai.AuthenticationError):
