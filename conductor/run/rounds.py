@@ -121,9 +121,8 @@ class RoundLoop:
 
     def _late(self) -> DeadlineExceeded:
         deadline_s = self._record.task.deadline_s
-        message = (
-            f"The answer was not there within {deadline_s:g} s. Raise podium.deadline_s, or ask for less."
-        )
+        what = "The answer stops here: the rest" if self._log.has_answer_begun else "The answer"
+        message = f"{what} was not there within {deadline_s:g} s. Raise podium.deadline_s, or ask for less."
         return DeadlineExceeded(message, param="podium.deadline_s", deadline_s=deadline_s)
 
     async def _move_until_done(self) -> None:

@@ -514,6 +514,12 @@ async def test_a_deadline_ends_a_run_at_every_stage(stage: str) -> None:
         assert all(step.status in ("done", "cancelled") for step in plan_record.steps)
     if stage == "inside the plan":
         assert run.record.plans[0].result.output == line(0), "what it took is in the record"
+    told = (
+        "The answer was not there"
+        if stage != "inside the answer"
+        else "The answer stops here: the rest was not there"
+    )
+    assert str(run.error).startswith(told)
 
 
 async def test_a_deadline_ends_a_run_whose_reader_stopped() -> None:
