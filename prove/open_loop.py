@@ -60,6 +60,11 @@ class Load:
         return Counter({what: n for what, n in self.others.items() if what != REFUSED_LATE})
 
     @property
+    def refused_late(self) -> int:
+        """Those that were refused in their streams."""
+        return self.others[REFUSED_LATE]
+
+    @property
     def told(self) -> str:
         """The others, in words."""
         return ", ".join(f"{n} {what}" for what, n in self.others.most_common())

@@ -133,6 +133,7 @@ class Call:
     priority: Priority = field(default="interactive", compare=False)
     """Whether it goes before or after others where there is no room for all."""
     begins: bool = field(default=False, compare=False)
-    """No call of its run was made before: where it waits too long for its turn, nothing is lost with it."""
+    """No call of its run was made before, or others are left to be asked after it: where it waits too long for its turn,
+    nothing is lost with it."""
     payer: str = field(default="", compare=False)
     """The key that pays for it: those who wait take turns by key. Never sent."""

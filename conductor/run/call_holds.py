@@ -83,10 +83,10 @@ class CallHolds:
 
     async def __aexit__(self, *exc: object) -> None:
         """What is not settled by now counts with the most that it can have cost where it was sent; a call whose turn never
-        came, with nothing.
+        came, and a hedge that was never sent, with nothing.
         """
         for made in (self._first, self._second):
-            if made is not None and made.waits:
+            if made is not None and (made.waits or (made is self._second and made.callee is None)):
                 await self._release(made)
             elif made is not None and made.callee is not None and (price := self._price_of(made)) is not None:
                 await self._settle(made.hold, price.most(self._bound_of(made)), None, is_bound=price != FREE)
@@ -163,7 +163,7 @@ class CallHolds:
             (lost, last), self._dropped = self._dropped, None
             if lost.hold is not None and last is not None:
                 cost_usd = last.cost_usd if last.cost_usd is not None else self._zero_cost()
-                is_unknown = last.outcome == "lost_race" and not lost.waits
+                is_unknown = last.cost_is_bound or (last.outcome == "lost_race" and not lost.waits)
                 usage = None if is_unknown else last.usage or Usage()
                 await self._ledger.settle(lost.hold, cost_usd, usage, is_bound=last.cost_is_bound)
             await lost.left.aclose()

@@ -21,13 +21,25 @@ from conductor.run.task import Task
 BREAKS = (WorkerUnavailable, WorkerBusy)
 """How streams break off: another call may bring the rest."""
 CONTINUATIONS = 2
-"""So often an answer goes on after it broke off, and once for each other place where somebody may bring the rest."""
+"""So often the answer of one step goes on after it broke off, or as often as there are other places, where these are more."""
 BYTES_PER_TOKEN = 4
 """Of an answer whose tokens nobody counted."""
 REPEATED_CHARS = 1000
 """So much of the end a model may be asked to repeat, so that it is seen where it goes on; a token has a byte at least."""
 MARK_TOKENS = 16
 """Of the mark before it."""
+
+
+@dataclass(slots=True)
+class Breaks:
+    """Those of one step's answer."""
+
+    restarts: int = 0
+    """So often the step began again."""
+    continuations: int = 0
+    """So often the answer went on, whether or not it was then begun again."""
+    broken: frozenset[tuple[str, str]] = frozenset()
+    """Whose streams broke off, each with its deployment: they are asked after all others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +51,6 @@ class Shown:
         tokens: about as many as the text took.
         breaks: how often it broke off.
         worker: who wrote its end.
-        broken: all whose streams broke off, each with its deployment.
     """
 
     text: str = ""
@@ -47,7 +58,6 @@ class Shown:
     tokens: int = 0
     breaks: int = 0
     worker: str = ""
-    broken: frozenset[tuple[str, str]] = frozenset()
 
     def after(self, reply: Reply) -> "Shown":
         """With what `reply` has said, which begins with this, until it broke off."""
@@ -56,12 +66,11 @@ class Shown:
         counted = reply.counted.output_tokens if reply.counted and is_first else 0
         tokens = self.tokens + max(counted, _tokens(said))
         thoughts = "".join(reply.thoughts)
-        broken = self.broken | {(reply.worker, reply.deployment)}
-        return Shown(text, thoughts, tokens, self.breaks + 1, reply.worker, broken)
+        return Shown(text, thoughts, tokens, self.breaks + 1, reply.worker)
 
     def continue_call(self, call: Call) -> Call:
-        """`call`, for the rest of the answer: who broke off is asked last. Where the answer's length is limited, what
-        is left of it is estimated, and the call may take more: what a model may have to repeat of the end.
+        """`call`, for the rest of the answer. Where its length is limited, what is left of it is estimated, and the call
+        may take more: what a model may have to repeat of the end.
         """
         if not self.breaks:
             return call
@@ -73,7 +82,6 @@ class Shown:
             sampling=copy_with(call.sampling, max_output_tokens=most),
             prefix=self.text,
             rest_tokens=left,
-            broken=self.broken,
         )
 
     def begin(self, reply: Reply) -> None:
@@ -121,27 +129,27 @@ def other_answer() -> Interrupted:
     )
 
 
-def may_restart(member: PoolMember, restarts: int, error: WorkerError) -> bool:
-    """Whether a step whose answer broke off unseen, and that has begun again so often, may do so once more: once, or for
-    each other place that has not broken off. At once, so that one which said when to come back
+def may_restart(member: PoolMember, breaks: Breaks, error: WorkerError) -> bool:
+    """Whether a step whose answer broke off, and of which nothing was seen that stands, may begin again: once, or as often as
+    there are other places. At once, so that one which said when to come back
     is not asked again by itself. A run inside a run has begun its own steps again; the same once more would take its record's
     place, and what it had paid would be on no record.
     """
-    if member.bills_inner_calls or restarts >= max(1, member.other_places):
+    if member.bills_inner_calls or breaks.restarts >= max(1, member.other_places):
         return False
     is_told_when = isinstance(error, WorkerBusy) and error.retry_after_s is not None
     may_help = member.has_stand_in or (error.retryable and not is_told_when)  # one at work is not asked twice
     return _is_filtered(member, error) or (isinstance(error, BREAKS) and may_help)
 
 
-def may_continue(member: PoolMember, task: Task, shown: Shown, error: WorkerError) -> bool:
+def may_continue(member: PoolMember, task: Task, breaks: Breaks, error: WorkerError) -> bool:
     """Whether an answer that broke off with `error` goes on. Only words do: none in a form that holds for all of
     them at once, none whose tokens are accounted for one by one.
     """
     is_words = task.operation == "chat" and task.answer_format is None
     is_counted = task.sampling.options.top_logprobs is not None
     is_break = isinstance(error, BREAKS) or _is_filtered(member, error)
-    may_help = is_break and shown.breaks < max(CONTINUATIONS, member.other_places)
+    may_help = is_break and breaks.continuations < max(CONTINUATIONS, member.other_places)
     return member.continues and may_help and is_words and not is_counted
 
 

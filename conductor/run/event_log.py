@@ -133,6 +133,14 @@ class EventLog:
         """Whether a piece of the answer was shown: from then on it cannot be another answer."""
         return self.record.answer_began_s is not None
 
+    @property
+    def is_answer_seen(self) -> bool:
+        """Whether its client has such a piece. A run around this one reads them as they come, whether anybody streams or
+        not.
+        """
+        is_read = self.record.task.stream or self.record.parent is not None
+        return is_read and self.has_answer_begun
+
     def append(self, event: Event) -> None:
         """Take note of anything but a piece of the answer; never waits."""
         self._fold(event)

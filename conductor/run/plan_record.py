@@ -6,7 +6,7 @@ from decimal import Decimal
 from typing import Literal
 
 from conductor.errors import Reason
-from conductor.model.failure import Attempt, Failure
+from conductor.model.failure import Attempt, Failure, charges
 from conductor.model.messages import Message
 from conductor.model.reply import CallResult
 from conductor.plan.plan import OnFailure, Step
@@ -74,6 +74,28 @@ class StepRecord:
         return [lost for lost in self.cut if lost.outcome == "cut" and lost.usage is None]
 
     @property
+    def calls_without_answer(self) -> Iterator[Failure | Attempt]:
+        """Its calls that gave no answer, and that took tokens or money all the same."""
+        if self.reused_from is not None:
+            return
+        own = self.failure if self.started_s is not None else None  # one that waited has its read step's
+        yield from charges(own, (*self.cut, *self.failed, *(self.result.attempts if self.result else ())))
+
+    @property
+    def unmetered_calls(self) -> "Iterator[UnmeteredCall]":
+        """Its calls that were begun and whose tokens nobody reported."""
+        if self.reused_from is not None:
+            return
+        lost = [*self.unmetered_cuts, *filter(_is_billed_unseen, self.calls_without_answer)]
+        costs = [each.cost_usd for each in lost]
+        costs += [turn.result.cost_usd for turn in self.turns if turn.result.usage is None]
+        for cost_usd in costs:
+            yield UnmeteredCall(self.worker, self.prompt, cost_usd)
+        if self.status == "running" or self.is_unmetered:
+            cost_usd = self.result.cost_usd if self.result else None
+            yield UnmeteredCall(self.worker, self.prompt, cost_usd, is_open=not self.is_unmetered)
+
+    @property
     def is_unmetered(self) -> bool:
         """Whether its newest call was made and nobody said what it took."""
         if self.started_s is None:
@@ -90,12 +112,14 @@ class UnmeteredCall:
         prompt: what it was shown.
         cost_usd: what it cost, where that is known all the same.
         writes_plan: whether it is a conductor's.
+        is_open: it is under way.
     """
 
     worker: str
     prompt: tuple[Message, ...]
     cost_usd: Decimal | None
     writes_plan: bool = False
+    is_open: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,22 +209,47 @@ class PlanRecord:
         return begun and not by_step and self.failure is not None and self.failure.retryable
 
     @property
-    def unmetered_calls(self) -> Iterator[UnmeteredCall]:
-        """Its conductor's call, and the one that was made in advance, where they were begun and nobody reported their
-        tokens.
+    def calls_without_answer(self) -> Iterator[Failure | Attempt]:
+        """Its conductor's calls that gave no answer, and the one that was made in advance for nothing, where they took
+        tokens or money.
         """
-        if self.worker is not None and (self.result is None or self.result.usage is None):
-            is_made = self.result is not None or self.ended_s is None or self.is_interrupted
-            if is_made:
-                cost_usd = self.result.cost_usd if self.result else None
-                yield UnmeteredCall(self.worker, self.prompt, cost_usd, writes_plan=True)
+        is_own = self.failure is not None and self.failure.get("step") is None
+        yield from charges(
+            self.failure if is_own else None, self.result.attempts if self.result else self.failed
+        )
+        if self.guess is not None and self.guess.attempt is not None:
+            yield from charges(None, (self.guess.attempt,))
+
+    @property
+    def unmetered_calls(self) -> Iterator[UnmeteredCall]:
+        """Calls that were begun and whose tokens nobody reported: its conductor's, the one that was made in advance, and
+        those of its steps.
+        """
+        if self.worker is not None:
+            for lost in filter(_is_billed_unseen, self.calls_without_answer):
+                yield UnmeteredCall(self.worker, self.prompt, lost.cost_usd, writes_plan=True)
+            if self.result is None and (self.ended_s is None or self.is_interrupted):
+                is_open = not self.is_interrupted
+                yield UnmeteredCall(self.worker, self.prompt, None, writes_plan=True, is_open=is_open)
+            elif self.result is not None and self.result.usage is None:
+                yield UnmeteredCall(self.worker, self.prompt, self.result.cost_usd, writes_plan=True)
         guess = self.guess
         if guess is not None and (guess.outcome is None or guess.is_unmetered):
             cost_usd = guess.attempt.cost_usd if guess.attempt else None
-            yield UnmeteredCall(guess.worker, guess.prompt, cost_usd)
+            yield UnmeteredCall(guess.worker, guess.prompt, cost_usd, is_open=guess.outcome is None)
+        for step in self.steps:
+            yield from step.unmetered_calls
 
     @property
     def is_answered(self) -> bool:
         """Whether it ran to its last step's output."""
         runs = bool(self.steps) and self.rejection is None and self.failure is None
         return runs and self.ended_s is not None and not self.stopped and self.steps[-1].status == "done"
+
+
+def _is_billed_unseen(lost: Failure | Attempt) -> bool:
+    """Whether a call that failed, or lost to another, is billed for what nobody reported. Cut ones and guesses are
+    told of where they are.
+    """
+    is_elsewhere = isinstance(lost, Attempt) and lost.outcome in ("cut", "lost_guess")
+    return lost.cost_is_bound and lost.usage is None and not is_elsewhere

@@ -6,6 +6,7 @@ reach are cancelled, or never begin.
 """
 
 import asyncio
+from collections import defaultdict
 from collections.abc import AsyncIterable, Callable, Collection
 from itertools import takewhile
 
@@ -20,7 +21,7 @@ from conductor.plan.marks import EchoFilter
 from conductor.plan.plan import Plan, Step
 from conductor.plan.prompts import OUTPUT, WorkerPrompt, describe_failure
 from conductor.run.call import open_call
-from conductor.run.continuing import Shown, may_continue, may_restart
+from conductor.run.continuing import Breaks, Shown, may_continue, may_restart
 from conductor.run.events import (
     StepAborted,
     StepContinued,
@@ -74,8 +75,8 @@ class PlanRun:
         self._begun: set[int] = set()
         self._unneeded: frozenset[int] = frozenset()
         self._replies: dict[int, Reply] = {}
-        self._broken_off: dict[int, list[tuple[str, str]]] = {}
-        """Who broke off while no word of a step was seen, and where, for each time that it began again."""
+        self._breaks = defaultdict[int, Breaks](Breaks)
+        """Of each step's answer."""
         self._shown: dict[int, Shown] = {}
 
     async def run(self, steps: AsyncIterable[Step], end_plan: Callable[[], Plan | None]) -> CallResult | None:
@@ -199,9 +200,7 @@ class PlanRun:
             call = await self._calls.call(index, step, self._steps, messages)
             self._context.log.append(StepStarted(self._context.now_s(), self._index, index, shown))
             try:
-                call = copy_with(
-                    call, mark_key=prompt.mark_key, broken=frozenset(self._broken_off.get(index, ()))
-                )
+                call = copy_with(call, mark_key=prompt.mark_key, broken=self._breaks[index].broken)
                 return await self._answer(index, step, prompt, so_far.continue_call(call))
             except BudgetExceeded as exc:
                 if lost is None:
@@ -227,9 +226,9 @@ class PlanRun:
             shown = before.after(reply) if reply and is_seen else before
             member, task = self._context.pool[recorded.worker], self._context.task
             may_change = self._words.may_change if is_seen else reply is not None
-            lost = self._broken_off.get(index, [])
-            restarts = may_change and may_restart(member, len(lost), error)
-            continued = reply if is_seen and may_continue(member, task, before, error) else None
+            breaks = self._breaks[index]
+            restarts = may_change and may_restart(member, breaks, error)
+            continued = reply if is_seen and may_continue(member, task, breaks, error) else None
             if recorded.turns or (reply and reply.tool_calls) or not (continued or restarts):
                 if reply is not None:
                     shown.explain(error)
@@ -237,15 +236,17 @@ class PlanRun:
             self._replies.pop(index, None)
             self._words.drop(index)
             at_s, failure = self._context.now_s(), Failure.of(error)
+            where = (reply.worker, reply.deployment) if reply else (error.worker or recorded.worker, "")
+            breaks.broken |= {where}
             if continued:
+                breaks.continuations += 1
                 self._shown[index] = shown
                 event = StepContinued(at_s, self._index, index, failure, continued.result)
             else:
                 if is_seen:
                     self._words.end_answer()
                     self._shown.pop(index, None)
-                where = (reply.worker, reply.deployment) if reply else (error.worker or recorded.worker, "")
-                self._broken_off[index] = [*lost, where]
+                breaks.restarts += 1
                 event = StepRestarted(at_s, self._index, index, failure, reply.result if reply else None)
             self._context.log.append(event)
         return True

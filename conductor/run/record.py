@@ -10,7 +10,7 @@ from decimal import Decimal
 from typing import Literal
 
 from conductor.model.call import CallSite
-from conductor.model.failure import Attempt, Failure, charges
+from conductor.model.failure import Attempt, Failure
 from conductor.model.messages import PendingCall
 from conductor.model.reply import CallResult, FinishReason
 from conductor.model.usage import Usage, total
@@ -161,20 +161,9 @@ class Record:
     def calls_without_answer(self) -> Iterator[Failure | Attempt]:
         """Calls that gave no answer and whose servers said what they took all the same."""
         for plan in self.plans:
-            is_own = plan.failure is not None and plan.failure.get("step") is None
-            yield from charges(
-                plan.failure if is_own else None, plan.result.attempts if plan.result else plan.failed
-            )
-            if plan.guess is not None and plan.guess.attempt is not None:
-                yield from charges(None, (plan.guess.attempt,))
+            yield from plan.calls_without_answer
         for step in self.steps:
-            if step.reused_from is None:
-                own = (
-                    step.failure if step.started_s is not None else None
-                )  # a step that waited has its read step's
-                yield from charges(
-                    own, (*step.cut, *step.failed, *(step.result.attempts if step.result else ()))
-                )
+            yield from step.calls_without_answer
 
     @property
     def unmetered_calls(self) -> Iterator[UnmeteredCall]:
@@ -183,17 +172,6 @@ class Record:
         """
         for plan in self.plans:
             yield from plan.unmetered_calls
-            for step in plan.steps:
-                if step.reused_from is not None:
-                    continue
-                for lost in step.unmetered_cuts:
-                    yield UnmeteredCall(step.worker, step.prompt, lost.cost_usd)
-                for turn in step.turns:
-                    if turn.result.usage is None:
-                        yield UnmeteredCall(step.worker, step.prompt, turn.result.cost_usd)
-                if step.status == "running" or step.is_unmetered:
-                    cost_usd = step.result.cost_usd if step.result else None
-                    yield UnmeteredCall(step.worker, step.prompt, cost_usd)
 
     @property
     def cost_usd(self) -> Decimal | None:
@@ -218,15 +196,7 @@ class Record:
         """Calls whose tokens nobody reported: their streams were cut before the server said. Their tokens
         are in no sum.
         """
-        plans = sum(
-            plan.result.usage is None if plan.result else plan.is_interrupted and plan.worker is not None
-            for plan in self.plans
-        )
-        own = [step for step in self.steps if step.reused_from is None]
-        turns = sum(turn.result.usage is None for step in own for turn in step.turns)
-        guesses = sum(plan.guess is not None and plan.guess.is_unmetered for plan in self.plans)
-        steps = sum(step.is_unmetered + len(step.unmetered_cuts) for step in own)
-        return plans + guesses + turns + steps + sum(map(_is_billed_unseen, self.calls_without_answer))
+        return sum(not call.is_open for call in self.unmetered_calls)
 
     @property
     def guess(self) -> GuessRecord | None:
@@ -276,14 +246,6 @@ class Record:
 
 def _number(call: PendingCall) -> int:
     return call.number
-
-
-def _is_billed_unseen(lost: Failure | Attempt) -> bool:
-    """Whether a call that failed, or lost to another, is billed for what nobody reported. Cut ones and guesses are
-    counted where they are.
-    """
-    is_elsewhere = isinstance(lost, Attempt) and lost.outcome in ("cut", "lost_guess")
-    return lost.cost_is_bound and lost.usage is None and not is_elsewhere
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,10 +51,7 @@ class StepWords:
 
     def are_seen(self, index: int) -> bool:
         """Whether the client has seen some of what the step says."""
-        log = self._context.log
-        # A run around this one reads the words as they come, whether anybody streams or not.
-        is_read = self._context.task.stream or log.record.parent is not None
-        return index == self._last and is_read and log.has_answer_begun
+        return index == self._last and self._context.log.is_answer_seen
 
     @property
     def may_change(self) -> bool:

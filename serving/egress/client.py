@@ -13,7 +13,8 @@ import socket
 import ssl
 import time
 from collections.abc import Iterable
-from functools import cache
+from functools import lru_cache
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import aiohttp
@@ -62,13 +63,16 @@ def open_client(reach: Reach, timeout_s: float, *, use_proxies: bool = False) ->
 
 def tls_context() -> ssl.SSLContext:
     """TLS to servers that an authority vouches for which this machine trusts, or which `SSL_CERT_FILE` or `SSL_CERT_DIR`
-    names. One for all clients: reading some hundred and forty certificates takes 40 ms of CPU.
+    names. One for all clients: reading some hundred and forty certificates takes 40 ms of CPU. A file that was written
+    anew is read again, for the clients that are made then.
     """
-    return _make_tls_context(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
+    file, folder = os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
+    written_ns = Path(file).stat().st_mtime_ns if file and Path(file).exists() else None
+    return _make_tls_context(file, folder, written_ns)
 
 
-@cache
-def _make_tls_context(_file: str | None, _folder: str | None) -> ssl.SSLContext:
+@lru_cache(maxsize=4)
+def _make_tls_context(_file: str | None, _folder: str | None, _written_ns: int | None) -> ssl.SSLContext:
     return httpx2.create_ssl_context()
 
 

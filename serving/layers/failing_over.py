@@ -222,7 +222,7 @@ class FailingOver:
 
 
 def _resting(rest_s: float) -> str:
-    return f"for {rest_s:.1f} s more: its newest calls failed, or it asked for a rest."
+    return f"for {rest_s:.1f} s more: its newest calls failed, it asked for a rest, or its rate here was reached."
 
 
 def _nobody(name: str, failed: Sequence[Attempt]) -> WorkerUnavailable:

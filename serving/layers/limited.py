@@ -26,7 +26,7 @@ class Limited(Layer):
 
     Who has not begun anything is not let in where the line is too long (`serving/runs/admission.py`), or goes to a
     fallback; and is sent away where it was let in and its turn has not come in time, as where places come free no more.
-    Nobody else who waits is: a call may be the third of a run that has paid for two. Whose turn comes is asked once more whether it is still to be made (`Call.on_turn`).
+    Nobody else who waits is, unless others are left to be asked: a call may be the third of a run that has paid for two. Whose turn comes is asked once more whether it is still to be made (`Call.on_turn`).
     """
 
     def __init__(self, worker: Worker, slots: int, max_wait_s: float = inf) -> None:

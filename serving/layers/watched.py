@@ -24,7 +24,7 @@ from serving.layers.layer import Layer
 from serving.witnesses import witness_of
 
 BUSY_REST_S = 1.0
-"""Where it does not say for how long it is busy."""
+"""Where it does not say for how long it is busy; at most, where it is by the rate that we keep."""
 REFUSED_REST_S = 60.0
 """After a refusal of every call, such as of a key that was revoked."""
 
@@ -52,7 +52,8 @@ class Watched(Layer):
                 yield reply
         except WorkerError as exc:
             if isinstance(exc, WorkerBusy) and exc.by_own_rate:
-                self._health.rest(_rest_s(exc))
+                # no longer: what is counted of a prompt is an estimate, and given back where the call fails
+                self._health.rest(min(_rest_s(exc), BUSY_REST_S))
             is_late = _is_only_late(exc)
             failed = _blames_worker(exc) and not (is_late and not self._is_telling(began_s, began_s))
             if failed:

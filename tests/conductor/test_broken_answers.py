@@ -1,5 +1,7 @@
 """An answer that breaks off before its client's eyes goes on, once paid for; a step that fails may be skipped."""
 
+import asyncio
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from decimal import Decimal
 
@@ -7,7 +9,8 @@ import pytest
 
 from conductor.errors import BudgetExceeded, Interrupted, WorkerRefused, WorkerUnavailable
 from conductor.model.answer_format import AnswerFormat
-from conductor.model.call import Sampling
+from conductor.model.call import Call, Sampling
+from conductor.model.reply import Reply, open_reply
 from conductor.model.usage import Price, Usage
 from conductor.plan.plan import Plan
 from conductor.run.codec import dump, load
@@ -16,11 +19,25 @@ from conductor.run.events import Event, StepContinued, StepRestarted
 from conductor.run.fold import StepBreak
 from conductor.run.ledger import Budget, BudgetLedger
 from conductor.run.lifecycle import open_run
+from conductor.run.plan_writer import ConductorModel
 from conductor.run.record import Record, RunRecords
 from conductor.run.spent import count_spent
 from conductor.run.task import Task
 from conductor.run.team import Team
-from tests.conductor.team import NEVER, Player, Script, Seen, a_plan, ask_for, member, seen, team, until
+from tests.conductor.team import (
+    NEVER,
+    Pause,
+    Player,
+    Script,
+    Seen,
+    a_plan,
+    ask_for,
+    line,
+    member,
+    seen,
+    team,
+    until,
+)
 
 PRICE = Price(Decimal(1), Decimal(1))
 
@@ -112,6 +129,46 @@ async def test_an_answer_of_a_kept_run_is_written_again_once():
     run, happened = await kept_run_of(["It is", breaks()], REFUSED, ["Four", breaks()], REFUSED)
     assert run.record.status == "failed"
     assert sum(isinstance(event, StepRestarted) for event in happened) == 1
+
+
+async def test_an_answer_that_always_breaks_off_goes_on_twice_and_is_written_again_once_all_in_all():
+    broken: list[frozenset[tuple[str, str]]] = []
+
+    def break_off(call: Call) -> list[object]:
+        broken.append(call.broken)
+        return ["It is", breaks()]
+
+    run, happened = await kept_run_of(break_off)
+    assert run.record.status == "failed"
+    assert [type(event) for event in happened if isinstance(event, StepBreak)] == [
+        StepContinued,
+        StepContinued,
+        StepRestarted,
+    ]
+    assert broken == [frozenset(), *[{("a", "")}] * 3], "also where it was written again"
+
+
+class Chain(Player):
+    """Whose calls are answered by another one each."""
+
+    def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
+        return open_reply("abc"[len(self.calls)], "m", self._deltas(call), self.price)
+
+
+async def test_who_broke_off_unseen_is_asked_last_for_the_rest_too():
+    has_ended = asyncio.Event()
+
+    def end_plan(call: Call) -> list[object]:
+        has_ended.set()
+        return ["It is", Pause(50), breaks()]
+
+    player = Chain("a", ["It", breaks()], end_plan, [" four."])
+    own = member(player, continues=True, has_stand_in=True)
+    planner = ConductorModel(member(Player("boss", [line(0), has_ended])), format="steps")
+    run = await seen(Team(planner, {"a": own}), ask_for())
+    assert (run.record.answer, run.shown) == ("It is four.", "It is four.")
+    assert [len(run.of(kind)) for kind in (StepRestarted, StepContinued)] == [1, 1]
+    assert [call.broken for call in player.calls] == [frozenset(), {("a", "")}, {("a", ""), ("b", "")}]
 
 
 async def test_what_broke_off_is_once_on_record_where_no_other_try_fits_the_budget():

@@ -500,11 +500,12 @@ STAGES = {
 }
 
 
+@pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("stage", STAGES)
-async def test_a_deadline_ends_a_run_at_every_stage(stage: str) -> None:
+async def test_a_deadline_ends_a_run_at_every_stage(stage: str, stream: bool) -> None:
     plan, script = STAGES[stage]
     engine = team(Player("a", script), Player("b"), conductor=Player("boss", plan))
-    run = await seen(engine, ask_for(deadline_s=0.03))
+    run = await seen(engine, ask_for(deadline_s=0.03, stream=stream))
     assert isinstance(run.error, DeadlineExceeded)
     assert run.error.deadline_s == 0.03
     assert run.error.param == "podium.deadline_s"
@@ -514,11 +515,8 @@ async def test_a_deadline_ends_a_run_at_every_stage(stage: str) -> None:
         assert all(step.status in ("done", "cancelled") for step in plan_record.steps)
     if stage == "inside the plan":
         assert run.record.plans[0].result.output == line(0), "what it took is in the record"
-    told = (
-        "The answer was not there"
-        if stage != "inside the answer"
-        else "The answer stops here: the rest was not there"
-    )
+    is_seen = stream and stage == "inside the answer"
+    told = "The answer stops here: the rest was not there" if is_seen else "The answer was not there"
     assert str(run.error).startswith(told)
 
 

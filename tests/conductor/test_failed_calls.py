@@ -20,7 +20,8 @@ from conductor.run.call import open_call
 from conductor.run.events import CallFailed
 from conductor.run.fold import fold
 from conductor.run.ledger import Budget, BudgetLedger
-from conductor.run.record import Record
+from conductor.run.record import Record, RunRecords
+from conductor.run.spent import count_spent
 from conductor.run.team import Team
 from tests.conductor.team import Player, a_plan, ask_for, line, member, seen, team
 
@@ -157,6 +158,20 @@ class Again(Twice):
         async with self._second.open(again) as reply:
             reply.attempts = (failed, *reply.attempts)
             yield reply
+
+
+async def test_a_failed_call_that_is_billed_unseen_counts_in_a_run_that_goes_on_as_in_the_one_before() -> (
+    None
+):
+    silent = Player(
+        "a", [WorkerUnavailable("It fell silent.", worker="a", billed_at_bound=True)], price=PRICE
+    )
+    pool = pool_of(Again(silent, Player("b", ["fine", Usage(10, 1)], price=PRICE)))
+    run = await seen(pool, ask_for(plan=a_plan(("a", ()))))
+    (unmetered,) = run.record.unmetered_calls
+    assert (run.record.n_unmetered_calls, unmetered.cost_usd) == (1, run.record.cost_usd - Decimal(11))
+    spent_usd, usage = count_spent(RunRecords(run.record), pool, Decimal(0))
+    assert (spent_usd, usage.total_tokens) == (run.ledger.spent_usd, run.ledger.spent_tokens)
 
 
 async def test_a_failed_attempt_is_on_the_record_while_the_next_is_under_way() -> None:

@@ -460,6 +460,20 @@ async def test_what_fails_in_one_that_has_lost_is_not_paid_twice_nor_made_again(
         assert (ledger.spent_usd, len(ledger.holds)) == (2 * it.bound_usd, 1)
 
 
+async def test_a_hedge_that_failed_at_its_bound_takes_as_many_tokens_and_one_that_was_never_sent_none():
+    it = Deployed(PRICE, a=FAST, b=FAST)
+    it.afford(3.5)
+    member, ledger = it.hedged.member, it.hedged.ledger
+    bound = call_bound(member, CALL)
+    async with CallHolds(ledger, member, bound) as holds:
+        assert await holds.hold_second()
+        holds.drop(hedge=True, took_s=FAST, error=Silent("It fell silent."))
+        await holds.settle_dropped()
+        assert (ledger.spent_usd, ledger.spent_tokens) == (it.bound_usd, bound.total_tokens)
+        assert await holds.hold_second()
+    assert (ledger.spent_usd, ledger.spent_tokens) == (2 * it.bound_usd, 2 * bound.total_tokens)
+
+
 class Breaking(Paced):
     """A worker that breaks off its own call after a word, as a library may whose cancel scopes leak."""
 
