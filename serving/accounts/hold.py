@@ -58,7 +58,7 @@ class Bill:
         hold_id: what was held for it.
         cost: in pico-dollars; None: not known, so that all that was held is spent.
         input_tokens, output_tokens, cached_tokens: where they are known.
-        price: by which the cost was counted, in words.
+        price: by which it was held, in words: the dearest of those who may answer. The cost is by the price of who did.
         at_us: when it ended.
         is_bound: `cost` is the most that it can have been.
     """
