@@ -121,7 +121,7 @@ def stop_everything() -> int:
     killed = end(rest, within_s=5)
     sweep_folders()
     print(
-        f"Ended {len(leaders)} servers and {len(rest)} left-over processes ({len(killed)} had to be killed)."
+        f"Servers ended: {len(leaders)}. Left-over processes ended: {len(rest)} ({len(killed)} had to be killed)."
     )
     return 0
 
