@@ -87,6 +87,8 @@ async def wait_until_replaced(cluster: Cluster, kind: str, n: int, kill: Kill) -
     while sum(each.pid not in kill.pids for each in processes(cluster, kind)) < n:
         if time.monotonic() - kill.at_s > REPLACED_WITHIN_S:
             raise ProofError(f"the {kind} that was killed did not come back in {REPLACED_WITHIN_S:g} s")
+        if kind == NODE:
+            cluster.restart_ended_nodes()
         await asyncio.sleep(0.25)
     return time.monotonic() - kill.at_s
 
