@@ -36,7 +36,7 @@ AGAIN_S = 0.5
 """Between two attempts to write to a store that is away."""
 WRITTEN_WITHIN_S = 10.0
 """How long an answer waits for the beginning of its run to be written."""
-LATE_FOR_S, LOOK_S = 2.0, 0.01
+LATE_FOR_S, LOOK_S = 5.0, 0.01
 """How long a client waits for a run that is late, and between two looks whether it still is: a router that is behind catches up sooner,
 and a store that hangs is no reason to show nothing.
 """
