@@ -129,7 +129,7 @@ def faults(rows: list[Row], dead: Row) -> list[str]:
         "calls were added under overload": overload.extra_calls > 0,
         "something was neither answered nor refused": any(row.load.odd for row in [*rows, dead]),
         "a worker that is down was asked too often": dead.calls > MOST_TO_THE_DEAD,
-        "requests for it were refused": dead.load.refused + dead.load.refused_late > 0,
+        "requests for it were refused": dead.load.refused + dead.load.late_refusals > 0,
     }
     return [what for what, is_so in checks.items() if is_so]
 

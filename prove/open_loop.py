@@ -60,7 +60,7 @@ class Load:
         return Counter({what: n for what, n in self.others.items() if what != REFUSED_LATE})
 
     @property
-    def refused_late(self) -> int:
+    def late_refusals(self) -> int:
         """Those that were refused in their streams."""
         return self.others[REFUSED_LATE]
 

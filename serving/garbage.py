@@ -23,6 +23,7 @@ def tune_garbage_collection() -> None:
 
 
 _next: asyncio.TimerHandle | None = None
+"""The collection that is due."""
 
 
 def collect_soon() -> None:

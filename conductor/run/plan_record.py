@@ -17,6 +17,25 @@ from conductor.run.turns import StepTurn
 StepStatus = Literal["planned", "running", "waiting", "done", "failed", "not_needed", "cancelled"]
 
 
+@dataclass(frozen=True, slots=True)
+class UnmeteredCall:
+    """A call that was begun and whose tokens nobody reported.
+
+    Args:
+        worker: who was asked.
+        prompt: what it was shown.
+        cost_usd: what it cost, where that is known all the same.
+        writes_plan: whether it is a conductor's.
+        is_open: it is under way.
+    """
+
+    worker: str
+    prompt: tuple[Message, ...]
+    cost_usd: Decimal | None
+    writes_plan: bool = False
+    is_open: bool = False
+
+
 @dataclass(frozen=True)
 class StepRecord:
     """One step. Times are seconds since the run began; None where it did not come to that."""
@@ -82,7 +101,7 @@ class StepRecord:
         yield from charges(own, (*self.cut, *self.failed, *(self.result.attempts if self.result else ())))
 
     @property
-    def unmetered_calls(self) -> "Iterator[UnmeteredCall]":
+    def unmetered_calls(self) -> Iterator[UnmeteredCall]:
         """Its calls that were begun and whose tokens nobody reported."""
         if self.reused_from is not None:
             return
@@ -101,25 +120,6 @@ class StepRecord:
         if self.started_s is None:
             return False
         return self.result.usage is None if self.result else self.status in ("cancelled", "not_needed")
-
-
-@dataclass(frozen=True, slots=True)
-class UnmeteredCall:
-    """A call that was begun and whose tokens nobody reported.
-
-    Args:
-        worker: who was asked.
-        prompt: what it was shown.
-        cost_usd: what it cost, where that is known all the same.
-        writes_plan: whether it is a conductor's.
-        is_open: it is under way.
-    """
-
-    worker: str
-    prompt: tuple[Message, ...]
-    cost_usd: Decimal | None
-    writes_plan: bool = False
-    is_open: bool = False
 
 
 @dataclass(frozen=True, slots=True)
