@@ -58,8 +58,10 @@ CHANGES: Mapping[str, Callable[[Inputs], Inputs]] = {
 }
 
 
-def requirements_by_change(given: Inputs, rate_rps: float, seed: int = 0) -> dict[str, Requirements]:
-    """What each change leads to, by its name."""
+def requirements_by_change(
+    given: Inputs, rate_rps: float, seed: int = 0, plans: int = PLANS
+) -> dict[str, Requirements]:
+    """What each change leads to, by its name, for the means of `plans` plans drawn."""
     changed = {name: change(given) for name, change in CHANGES.items()}
     changed |= {name: router(costs)(given) for name, costs in given.other_routers.items()}
-    return {name: size(each, rate_rps, samples(each, PLANS, seed)) for name, each in changed.items()}
+    return {name: size(each, rate_rps, samples(each, plans, seed)) for name, each in changed.items()}

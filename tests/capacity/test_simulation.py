@@ -286,7 +286,7 @@ def test_a_batch_is_no_larger_than_the_engines_memory_or_its_setting() -> None:
 
 
 def test_serves_own_proxy_needs_more_routers_and_a_second_round_more_conductors() -> None:
-    found = requirements_by_change(GIVEN, 1000)
+    found = requirements_by_change(GIVEN, 1000, plans=2000)
     now = found["as above"].sizes
     assert found["Serve's own proxy in place of HAProxy"].sizes.routers > 2 * now.routers
     assert found["every request has a second round"].sizes.engines["qwen2.5-7b"] > now.engines["qwen2.5-7b"]

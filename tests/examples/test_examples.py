@@ -54,7 +54,7 @@ def run(name: str, url: str) -> str:
     """What the example prints; it must end well and say nothing on stderr."""
     environment = {**os.environ, "PODIUM_URL": url, "PYTHONWARNINGS": "error"}
     command = [sys.executable, str(EXAMPLES / name)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     return done.stdout
 

@@ -23,7 +23,7 @@ from tests import secrets
 from tests.conftest import PODIUM, ROOT
 from tests.live.test_secrets import listening_beyond_loopback
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(800)]
 
 
 def watch_ports(demo: "subprocess.Popen[str]", tag: str) -> tuple[str, set[str], set[str]]:

@@ -21,7 +21,7 @@ from tests.serving.made_adapters import adapter, lora
 pytestmark = [
     pytest.mark.ray,
     pytest.mark.vllm,
-    pytest.mark.timeout(400),
+    pytest.mark.timeout(800),
     pytest.mark.asyncio(loop_scope="module"),
 ]
 WORKER = "conductor"

@@ -18,7 +18,7 @@ from tests.prometheus import Prometheus, running, wait_until_none
 from tests.wires.openai import OpenAIWire
 from tests.wires.server import serving
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 
 PRICE = {"input_usd_per_mtok": 1, "output_usd_per_mtok": 2}
 QUICK = {"attempts": 2, "first_wait_s": 0.01}

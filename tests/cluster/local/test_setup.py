@@ -284,7 +284,7 @@ def set_up(root: Path, *arguments: str, **pip: str) -> subprocess.CompletedProce
     return subprocess.run(
         [sys.executable, "-m", "cluster.local.setup", *arguments],
         cwd=root, env=clean | offline | {"UV_CACHE_DIR": str(root / "cache")}, capture_output=True, text=True,
-        timeout=110, check=False,
+        timeout=220, check=False,
     )  # fmt: skip
 
 
@@ -300,7 +300,7 @@ def of_another_version(root: Path) -> list[str]:
     return [info.name for info in found if info.stem.replace("-", "==", 1) not in locked]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_set_up_installs_vllm_only_for_settings_that_serve_it_and_takes_nothing_away(checkout: Path) -> None:
     ended = set_up(checkout, "--settings", "cluster/api.yaml")
     assert ended.returncode == 0, ended.stdout + ended.stderr
@@ -344,7 +344,7 @@ def test_set_up_installs_vllm_only_for_settings_that_serve_it_and_takes_nothing_
     assert (ended.returncode, ended.stdout) == (0, ""), ended.stderr
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_venv_without_pip_keeps_its_packages(checkout: Path) -> None:
     subprocess.run([uv.UV, "venv", "--quiet", "--python", sys.executable, checkout / ".venv"], check=True)
     (own := next((checkout / ".venv").glob("lib/python*/site-packages")) / "own.py").write_text("x = 1\n")
@@ -354,7 +354,7 @@ def test_a_venv_without_pip_keeps_its_packages(checkout: Path) -> None:
     assert own.exists()
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_an_index_that_cannot_be_reached_or_lacks_a_package_is_told_with_what_to_do(checkout: Path) -> None:
     nowhere = "http://127.0.0.1:9/simple"
     ended = set_up(checkout, "--settings", "cluster/api.yaml")

@@ -272,11 +272,11 @@ async def test_a_client_that_reads_nothing_for_too_long_gives_its_slot_to_anothe
 
 
 async def test_a_client_that_reads_a_little_now_and_then_is_never_given_up():
-    async with served(long_answer(unread_s=0.5)) as api:
+    async with served(long_answer(unread_s=2)) as api:
         async with slow_client(api) as (reader, _):
             outbox = next(iter(api.service._running.values())).answer
             await until(outbox._room.locked, "the worker waits for the client")
-            for _ in range(12):
+            for _ in range(14):
                 await asyncio.sleep(0.2)
                 assert await reader.read(4096)
             assert api.service.running == 1
