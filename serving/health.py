@@ -94,11 +94,16 @@ class WorkerHealth:
     """A probe is under way, and is waited for until then."""
     _outcomes: deque[bool] = field(default_factory=_newest_outcomes)
     _first_token_s: deque[float] = field(default_factory=_newest_seconds)
+    _pause_s: deque[float] = field(default_factory=_newest_seconds)
 
     def speak(self, first_token_s: float) -> None:
         """Count a first token, so many seconds after its call was sent."""
         self._first_token_s.append(first_token_s)
         self.spoke_at_s = time.monotonic()
+
+    def pause(self, longest_s: float) -> None:
+        """Count the longest pause between two words of a whole answer."""
+        self._pause_s.append(longest_s)
 
     def succeed(self) -> None:
         """Count a whole answer. It ends a rest that failures have begun, and none that the worker asked for."""
@@ -209,8 +214,22 @@ class WorkerHealth:
         """Seconds to the first token that this part of the newest calls stayed within (nearest rank); None
         without calls.
         """
-        seconds = sorted(self._first_token_s)
-        return seconds[max(0, ceil(quantile * len(seconds)) - 1)] if seconds else None
+        return _quantile(self._first_token_s, quantile)
+
+    @property
+    def pauses(self) -> int:
+        """Of how many whole answers the longest pause is known."""
+        return len(self._pause_s)
+
+    def pause_s(self, quantile: float) -> float | None:
+        """Likewise of the longest pauses between two words."""
+        return _quantile(self._pause_s, quantile)
+
+
+def _quantile(seconds: deque[float], quantile: float) -> float | None:
+    """By nearest rank; None of nothing."""
+    ordered = sorted(seconds)
+    return ordered[max(0, ceil(quantile * len(ordered)) - 1)] if ordered else None
 
 
 class Health:

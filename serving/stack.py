@@ -17,6 +17,7 @@ from serving.layers.first_token_limit import FirstTokenLimit
 from serving.layers.fitting import Fitting
 from serving.layers.hedging import Hedging
 from serving.layers.limited import Limited
+from serving.layers.pause_limit import PauseLimit
 from serving.layers.permitted import Permitted
 from serving.layers.rate import Rate
 from serving.layers.retry_budget import RESERVE, RetryBudget
@@ -82,11 +83,14 @@ class Stack:
     limiter: Limited
     """The layer that knows how many calls are open and how many wait."""
     health: WorkerHealth
+    balancing: Balancing | None = None
+    """What chooses among its deployments, where it has several."""
 
     @property
     def is_free(self) -> bool:
         """Whether one more call would be sent at once to a worker that is well."""
-        return not (self.health.rest_s or self.limiter.is_full)
+        is_spent = self.balancing is not None and self.balancing.is_spent
+        return not (self.health.rest_s or self.limiter.is_full or is_spent)
 
 
 def _bound(worker: Worker, context: Context) -> Worker:
@@ -115,6 +119,12 @@ def _limit_first_token(worker: Worker, context: Context) -> Worker:
         return worker
     is_learned = isinstance(own, (*API_SETTINGS, VllmSettings)) and own.first_token_timeout_s is None
     return FirstTokenLimit(worker, context.health, is_learned=is_learned)
+
+
+def _limit_pauses(worker: Worker, context: Context) -> Worker:
+    own = context.own
+    is_learned = isinstance(own, (*API_SETTINGS, VllmSettings)) and own.stall_timeout_s is None
+    return PauseLimit(worker, context.health) if is_learned else worker
 
 
 def _watch(worker: Worker, context: Context) -> Worker:
@@ -179,7 +189,7 @@ def _permit(worker: Worker, context: Context) -> Worker:
     return Permitted(worker, accepts_of(own).default_effort if isinstance(own, API_SETTINGS) else "none")
 
 
-CALL_LAYERS: tuple[Layer, ...] = (_bound, _limit_first_token, _trace, _watch, _limit)
+CALL_LAYERS: tuple[Layer, ...] = (_bound, _limit_first_token, _limit_pauses, _trace, _watch, _limit)
 """Around each place where a worker is reached, innermost first. A span is one call as it is sent, and so is what
 counts for its health."""
 WORKER_LAYERS: tuple[Layer, ...] = (_skip_refused, _retry, _fit, _continue, _conform, _permit)
@@ -230,6 +240,7 @@ def build_stacks(clients: Mapping[str, Worker], settings: Settings, health: Heal
 def _stack(clients: Mapping[str, Worker], own: WorkerSettings, settings: Settings, health: Health) -> Stack:
     """A worker with the layers around it alone."""
     context = Context(own, settings, health.of(identity_of(own, settings)))
+    balancing: Balancing | None = None
     if isinstance(own, API_SETTINGS) and own.deployments:
         balancing = Balancing(own.name, _deployments(clients, own, settings, health))
         called = _wrap(balancing, (_watch, _limit_together), context)
@@ -237,7 +248,7 @@ def _stack(clients: Mapping[str, Worker], own: WorkerSettings, settings: Setting
         called = _wrap(clients[own.name], CALL_LAYERS, context)
     assert isinstance(called, Limited), "the outermost of these layers"
     hedged = Hedging(called, called, context.health) if _is_hedged(own, settings) else called
-    return Stack(_wrap(hedged, WORKER_LAYERS, context), called, context.health)
+    return Stack(_wrap(hedged, WORKER_LAYERS, context), called, context.health, balancing)
 
 
 def _is_hedged(own: WorkerSettings, settings: Settings) -> bool:

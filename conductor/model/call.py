@@ -11,6 +11,7 @@ from conductor.model.failure import Attempt
 from conductor.model.hedges import Hedges
 from conductor.model.messages import Message
 from conductor.model.operation import NO_OPTIONS, CallKind, WireOptions
+from conductor.model.pauses import Pauses
 from conductor.model.permit import ANYTHING, Permit
 from conductor.model.places import Places
 from conductor.model.priority import Priority
@@ -128,6 +129,10 @@ class Call:
     patience_s: float | None = field(default=None, compare=False)
     """For how long its first token is waited for at most, whatever the model usually takes or may take by the settings:
     another worker is free, and needs the rest of the caller's time. None: without end. Never sent."""
+    outlasts_break: bool = field(default=False, compare=False)
+    """Where its answer breaks off, it goes on with another worker, or begins again; never sent."""
+    pauses: Pauses | None = field(default=None, compare=False)
+    """Between the words of its answer, where they are measured; never sent."""
     permit: Permit = field(default=ANYTHING, compare=False)
     """Who may be asked, and what may become of the texts; never sent."""
     priority: Priority = field(default="interactive", compare=False)

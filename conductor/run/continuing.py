@@ -153,6 +153,12 @@ def may_continue(member: PoolMember, task: Task, breaks: Breaks, error: WorkerEr
     return member.continues and may_help and is_words and not is_counted
 
 
+def outlasts_silence(member: PoolMember, task: Task, breaks: Breaks) -> bool:
+    """Whether an answer whose worker falls silent is not lost, whatever has been seen of it."""
+    silence = WorkerUnavailable("It fell silent.")
+    return may_restart(member, breaks, silence) and may_continue(member, task, breaks, silence)
+
+
 def _is_filtered(member: PoolMember, error: WorkerError) -> bool:
     """Whether a provider refused after thoughts alone, and another worker is to be asked."""
     is_told = error.worker in member.tells_filters

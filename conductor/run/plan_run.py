@@ -21,7 +21,7 @@ from conductor.plan.marks import EchoFilter
 from conductor.plan.plan import Plan, Step
 from conductor.plan.prompts import OUTPUT, WorkerPrompt, describe_failure
 from conductor.run.call import open_call
-from conductor.run.continuing import Breaks, Shown, may_continue, may_restart
+from conductor.run.continuing import Breaks, Shown, may_continue, may_restart, outlasts_silence
 from conductor.run.events import (
     StepAborted,
     StepContinued,
@@ -200,7 +200,13 @@ class PlanRun:
             call = await self._calls.call(index, step, self._steps, messages)
             self._context.log.append(StepStarted(self._context.now_s(), self._index, index, shown))
             try:
-                call = copy_with(call, mark_key=prompt.mark_key, broken=self._breaks[index].broken)
+                breaks = self._breaks[index]
+                outlasts_break = not (recorded.turns or call.tools) and outlasts_silence(
+                    member, self._context.task, breaks
+                )
+                call = copy_with(
+                    call, mark_key=prompt.mark_key, broken=breaks.broken, outlasts_break=outlasts_break
+                )
                 return await self._answer(index, step, prompt, so_far.continue_call(call))
             except BudgetExceeded as exc:
                 if lost is None:

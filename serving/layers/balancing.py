@@ -90,6 +90,11 @@ class Balancing:
     def __init__(self, name: str, deployments: Sequence[Deployment]) -> None:
         self.name, self._deployments = name, tuple(deployments)
 
+    @property
+    def is_spent(self) -> bool:
+        """Whether every deployment has reached its rate."""
+        return all(each.wait_s for each in self._deployments)
+
     @asynccontextmanager
     async def open(self, call: Call) -> AsyncGenerator[Reply]:
         """See `Worker.open`; `deployment` of the reply says who answers, `attempts` who failed before.

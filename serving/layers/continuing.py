@@ -56,7 +56,7 @@ class Continuing(Layer):
             WorkerUnavailable: also where what comes does not go on with the prefix.
         """
         if not call.prefix:
-            return self._worker.open(call)
+            return self._worker.open(_without_room(call))
         return self._open(call)
 
     @asynccontextmanager

@@ -31,6 +31,11 @@ class State(Protocol):
         """Its slots."""
         ...
 
+    @property
+    def is_free(self) -> bool:
+        """Whether one more call would be sent at once to a worker that is well."""
+        ...
+
 
 class FailingOver:
     """`workers` in turn, the first one's name for all of them. Any `WorkerError` moves on: a bad key fails
@@ -169,7 +174,7 @@ class FailingOver:
 
     def _is_free(self, worker: Worker) -> bool:
         state = self._states.get(worker.name)
-        return state is None or not (state.health.rest_s or state.limiter.is_full)
+        return state is None or state.is_free
 
     @asynccontextmanager
     async def _ask(

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from conductor.errors import StoreUnavailable
-from conductor.run.events import AnswerDelta, Event, WorkDelta
+from conductor.run.events import AnswerDelta, Event, StepRestarted, WorkDelta
 from conductor.run.record import Record, RunRecords
 from conductor.run.waiting import end_task
 from serving.accounts.replica_store import ReplicaStore
@@ -209,6 +209,8 @@ class RunJournal:
             if last and last.run_id == top and isinstance(last.event, AnswerDelta):
                 run.items[-1] = replace(last, event=join_pieces(last.event, event))
                 return
+        if isinstance(event, StepRestarted) and record.id == top:
+            run.said.take()
         if isinstance(event, WorkDelta) and join_work(run.items, record.id, event):
             return
         run.seq += 1

@@ -9,7 +9,7 @@ from dataclasses import replace
 from decimal import Decimal
 
 from conductor.model.messages import File, Image, Message, Text, ToolCall, ToolResult
-from conductor.run.events import AnswerDelta, Event
+from conductor.run.events import AnswerDelta, Event, StepRestarted
 from conductor.run.record import Record, RunRecords, RunStatus
 from serving.accounts.caller import Caller
 from serving.runs.cached_answers import CachedAnswer
@@ -108,6 +108,8 @@ class MemoryStore:
         if isinstance(event, AnswerDelta) and record.id not in self._kept:
             self._said.setdefault(record.id, AnswerSoFar()).add(event)
             return
+        if isinstance(event, StepRestarted):
+            self._said.pop(record.id, None)  # it is said again
         items = self._items.setdefault(record.id, [])
         self._add(record.id, Item(len(items) + 1, record.id, event, None if items else record))
 

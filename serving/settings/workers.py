@@ -158,7 +158,9 @@ class VllmSettings(_WorkerBase):
     """What it can be asked for: `chat`, and `text_completion` (`/v1/completions`: the prompt as it stands)."""
     stall_timeout_s: float | None = Field(default=None, gt=0)
     """No token for so long is a failure: the call is closed, and the engine gives it up. null: 120 s, or 600 s for
-    requests of the priority `batch`, which let all others go first."""
+    requests of the priority `batch`, which let all others go first; for others, in the middle of an answer that another
+    worker is free to go on with, four times the p99 of the longest pauses of its newest answers, 20 s at least,
+    once 20 are known."""
     first_token_timeout_s: float | None = Field(default=None, gt=0)
     """How long the first token may take, the engine's queue included; while no replica is up and one is being started
     the time does not count. null: as `stall_timeout_s` says where it is set, else 300 s (`batch`: 600 s); but where a
@@ -235,8 +237,10 @@ class _ApiSettings(Access, _WorkerBase):
     drawn by weight among those that are well and have room; where it fails before its first token, to the next."""
     stall_timeout_s: float | None = Field(default=None, gt=0)
     """No word for so long is a failure. Comments, pings and headers are no words. null: 120 s, or 600 s where
-    the model is known to think at the call's effort. A model that had begun to answer is not asked again: it
-    is probably paid, and a fallback may still answer."""
+    the model is known to think at the call's effort; but in the middle of an answer that another worker is free to
+    go on with, for a model that does not think, four times the p99 of the longest pauses of its newest answers, 20 s
+    at least, once 20 are known. A model that had begun to answer is not asked again: it is probably paid, and a
+    fallback may still answer."""
     first_token_timeout_s: float | None = Field(default=None, gt=0)
     """How long the first word may take, counted likewise. null: as `stall_timeout_s` says; but where a fallback
     or another deployment is free to answer and the model does not think at the call's effort, four times the

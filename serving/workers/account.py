@@ -80,14 +80,15 @@ class Account:
         return httpx2.Timeout(longest_s, connect=self.connect_timeout_s)
 
     def timer(self, faults: ErrorMapper, call: Call) -> StallTimer:
-        """What ends the silence of `call`; one for each. What is known of first tokens holds for calls that
-        do not think.
+        """What ends the silence of `call`; one for each. What is known of first tokens and of pauses holds for
+        calls that do not think.
         """
         thinks = self.accepts.thinks(call.sampling.effort)
         silence_s = self.stall_timeout_s or (THINKING_STALL_S if thinks else STALL_S)
         usual_s = None if thinks or self.first_token_timeout_s else call.first_token_s
         usual_s = shorter(usual_s, call.patience_s)
-        return StallTimer(silence_s, faults.stall, self.first_token_timeout_s, usual_s)
+        pauses = None if thinks or self.stall_timeout_s else call.pauses
+        return StallTimer(silence_s, faults.stall, self.first_token_timeout_s, usual_s, pauses)
 
     def faults(self, provider: str, key_env: str, url: httpx2.URL) -> ErrorMapper:
         """What makes the errors of calls to `url`. See `Faults` for the rest."""

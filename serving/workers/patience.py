@@ -25,8 +25,8 @@ class Patience:
     first_token_timeout_s: float | None = None
 
     def with_engine(self, call: Call) -> StallTimer:
-        """What ends the silence of an engine at `call`; one for each. What is known of first tokens does not hold for
-        calls that let all others go first.
+        """What ends the silence of an engine at `call`; one for each. What is known of first tokens and of pauses does
+        not hold for calls that let all others go first.
         """
         yields = call.priority == "batch"
         first_s = self.stall_timeout_s or (BATCH_S if yields else FIRST_TOKEN_S)
@@ -37,6 +37,7 @@ class Patience:
             lambda _: silent("its engine"),
             self.first_token_timeout_s or first_s,
             shorter(usual_s, call.patience_s),
+            None if yields or self.stall_timeout_s else call.pauses,
         )
 
     def with_anyone(self, name: str, call: Call) -> StallTimer:

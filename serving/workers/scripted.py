@@ -32,6 +32,7 @@ OF_THE_RUN = (
     "on_asked",
     "on_turn",
     "places",
+    "pauses",
 )
 """The fields of a call through which its run can be reached."""
 TOKEN = re.compile(r"\s*\S+|\s+$")

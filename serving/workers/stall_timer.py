@@ -11,6 +11,7 @@ from math import inf
 from typing import TypeVar
 
 from conductor.errors import WorkerUnavailable
+from conductor.model.pauses import Pauses
 
 GOODBYE_S = 10.0
 """Once the model has stopped, so long its usage may take; the answer is whole without it."""
@@ -32,6 +33,7 @@ class StallTimer:
         error: makes what is raised then; called with whether the server had begun to answer.
         first_s: the longest silence before the first one. None: `limit_s`.
         usual_s: likewise, where less is usual: a call that takes longer is `only_late`. None: not known.
+        pauses: where silences between words are written down, and what is usual of them; None: nowhere.
     """
 
     def __init__(
@@ -40,13 +42,17 @@ class StallTimer:
         error: Callable[[bool], WorkerUnavailable],
         first_s: float | None = None,
         usual_s: float | None = None,
+        pauses: Pauses | None = None,
     ) -> None:
         longest_s = limit_s if first_s is None else first_s
+        usual_pause_s = pauses.limit_s if pauses else None
+        self._pauses, self._is_short = pauses, usual_pause_s is not None and usual_pause_s < limit_s
+        limit_s = limit_s if usual_pause_s is None else min(limit_s, usual_pause_s)
         self.limit_s, self.first_s = limit_s, longest_s if usual_s is None else min(longest_s, usual_s)
         self._error = error
         self._is_usual = self.first_s < longest_s
         self._left_s = self.first_s
-        self._has_begun = self._is_over = False
+        self._has_begun = self._has_spoken = self._is_over = False
         self._waiting: asyncio.Timeout | None = None
         self._since_s = 0.0
 
@@ -60,7 +66,10 @@ class StallTimer:
         """
         if self._is_over:
             return
-        self._is_over, self._is_usual = is_last, False
+        if self._pauses and self._has_spoken:
+            self._pauses.note(self.limit_s - self._left_now_s)
+        self._has_spoken = True
+        self._is_over, self._is_usual = is_last, self._is_short and not is_last
         self._restart(min(self.limit_s, GOODBYE_S) if is_last else self.limit_s)
 
     def excuse(self) -> None:
@@ -97,6 +106,11 @@ class StallTimer:
             raise error from None
         finally:
             self._left_s, self._waiting = max(0.0, self._left_s - (clock() - self._since_s)), None
+
+    @property
+    def _left_now_s(self) -> float:
+        waited_s = asyncio.get_running_loop().time() - self._since_s if self._waiting else 0.0
+        return self._left_s - waited_s
 
     @property
     def _ends_s(self) -> float | None:

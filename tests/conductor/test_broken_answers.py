@@ -72,6 +72,19 @@ async def test_an_answer_goes_on_where_it_broke_off_and_each_call_is_paid_for_it
     assert run.record.cost_usd == run.ledger.spent_usd
 
 
+async def test_a_call_knows_whether_its_answer_outlasts_a_break():
+    """So that a pause which is longer than usual may end it."""
+    asked = {
+        "goes on": {},
+        "a form": {"answer_format": AnswerFormat(None)},
+        "told": {"continues": False},
+    }
+    for why, facts in asked.items():
+        player = Player("a", ["It is four."])
+        await run_of(player, **facts)  # type: ignore[arg-type]
+        assert [call.outlasts_break for call in player.calls] == [why == "goes on"], why
+
+
 async def test_an_answer_that_nobody_goes_on_with_ends_with_what_is_missing():
     player = Player("a", ["It is", breaks()], [WorkerRefused("No.", worker="a")], price=PRICE)
     run = await run_of(player)

@@ -1,11 +1,14 @@
 """Two of those who can answer break off in the middle of it, and the third is well: it is asked, and nothing is lost."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
+from serving.layers import pause_limit
 from tests.serving.api.served import ASK, Json, Served, parsed, said, scripted, served, step
+from tests.serving.states import until
 from tests.wires.openai import OpenAIWire
 from tests.wires.server import Answer, Request, WireServer, serving
 
@@ -100,3 +103,28 @@ async def test_who_broke_this_answer_off_is_passed_over_for_that_reason():
         (made,) = (await api.newest())["steps"]
     left = next(attempt for attempt in made["attempts"] if attempt["outcome"] == "left_alone")
     assert left["message"] == "a was left alone because its answer to this call broke off."
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_pause_that_is_far_longer_than_usual_ends_the_call_and_the_next_one_goes_on(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(pause_limit, "LEAST_S", 0.3)
+    monkeypatch.setattr(pause_limit, "KNOWN_ANSWERS", 0)
+
+    def silent(_: Request) -> Answer:
+        return Answer(text=TEXT, stall_after=4)
+
+    async with chain(kind, False, False) as (api, servers):
+        for server in servers:
+            server.respond = silent
+        asking = asyncio.create_task(
+            api.http.post("/v1/chat/completions", json=ASK | {"model": "a", "stream": True})
+        )
+        await until(lambda: any(server.requests for server in servers), "one was asked")
+        for server in servers:
+            if not server.requests:
+                server.respond = answering(breaks=False)
+        assert said(parsed((await asking).text)) == TEXT
+        (made,) = (await api.newest())["steps"]
+        assert [attempt["outcome"] for attempt in made["attempts"]].count("cut") == 1

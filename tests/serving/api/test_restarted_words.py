@@ -50,6 +50,21 @@ async def test_watchers_have_the_answer_once_where_its_step_begins_again(second:
     assert ("answer_restarted" in [each["type"] for each in events]) == (second != WORDS)
 
 
+async def test_who_looks_on_after_the_break_has_nothing_of_the_first_try(store_address: Address):
+    """Nobody looked on before, so that it was kept as one piece."""
+    settings = team(workers=[scripted("a", BREAKS, WORDS, tokens_per_s=10)], workflows={})
+    async with replicas(store_address, settings, n=1) as (one,):
+        api = one.api
+        asked = asyncio.create_task(api.ok({"model": "a"}))
+        await until(lambda: len(api.worker("a").calls) == 2, "it has begun again")
+        (listed,) = (await api.http.get("/v1/workflows?limit=1")).json()["data"]
+        events = await asyncio.wait_for(watch(api, listed["id"]), 20)
+        await asked
+    told = [each for each in events if each["type"] in ("answer", "answer_restarted")]
+    assert "".join(each["text"] for each in told) == WORDS
+    assert "answer_restarted" not in [each["type"] for each in told]
+
+
 async def test_a_response_that_is_told_again_says_what_the_stored_one_says(store_address: Address):
     settings = team(workers=[scripted("a", BREAKS, "alpha beta gamma")], workflows={})
     async with replicas(store_address, settings, n=1) as (one,), one.api.sdk as sdk:

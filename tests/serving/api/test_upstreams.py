@@ -127,7 +127,8 @@ async def test_hung_streams_free_their_slots_when_the_timer_ends_them(provider: 
         served(only(remote(provider, upstream.url, max_concurrency=4))) as api,
     ):
         upstream.heard.set()
-        answers = await asyncio.gather(*(api.post({"model": "a"}) for _ in range(6)))
+        async with asyncio.timeout(60):
+            answers = await asyncio.gather(*(api.post({"model": "a"}) for _ in range(6)))
         api.see_ledgers()
         nothing_is_held(api)
     codes = {answer.status_code for answer in answers}

@@ -232,3 +232,5 @@ async def test_a_rate_that_this_router_keeps_closes_the_worker_to_nobody() -> No
         health = running.service.pool.health["gpt"]
         assert (health.circuit, health.opening, len(wires["a"].requests)) == ("closed", None, 1)
         assert 0 < health.rest_s <= BUSY_REST_S, "others are free meanwhile, and it is not"
+        health.rests_until_s = 0.0
+        assert not running.service.pool.members["gpt"].is_free(), "nor is it once that rest is over"

@@ -67,6 +67,14 @@ async def test_a_longer_answer_ends_no_further_beyond_its_limit_than_the_repetit
     assert LIMIT <= len(tokens(prefix + text)) <= LIMIT + len(beginning)
 
 
+async def test_who_has_broken_off_in_thoughts_alone_is_asked_for_no_more_than_is_left():
+    shown = Shown("", "A thought.", tokens=3, breaks=1, worker="a")
+    call = shown.continue_call(Call((Message.of("user", "Say it."),), Sampling(max_output_tokens=LIMIT)))
+    player = saying(LONG)
+    await ask(player, call)
+    assert [made.sampling.max_output_tokens for made in player.calls] == [LIMIT - 3]
+
+
 async def test_who_need_not_repeat_anything_says_no_more_than_is_left():
     prefix = begin(LONG, 10)
     text, finish = await ask(saying(LONG[len(prefix) :]), call_after(prefix), prefills=True)

@@ -11,11 +11,13 @@ import pytest
 from conductor.errors import WorkerUnavailable
 from conductor.model.call import Call
 from conductor.model.messages import Message
+from conductor.model.pauses import Pauses
 from conductor.model.reply import Delta, FinishReason, Reply, open_reply
 from conductor.model.usage import Price
 from serving.health import Health
-from serving.layers import first_token_limit
+from serving.layers import first_token_limit, pause_limit
 from serving.layers.first_token_limit import KNOWN_CALLS
+from serving.layers.pause_limit import KNOWN_ANSWERS
 from serving.pool import Pool, build_pool
 from serving.settings.settings import parse
 from serving.workers import stall_timer
@@ -144,6 +146,55 @@ async def test_what_an_engines_first_token_may_take_is_learned(monkeypatch: pyte
     assert engine.open_calls == 0
 
 
+GOES_ON = replace(CALL, outlasts_break=True)
+
+
+def known(own: Pool, pause_s: float = 0.001) -> Pool:
+    """Whose worker has given many whole answers without longer pauses than that."""
+    for _ in range(KNOWN_ANSWERS):
+        own.health["a"].pause(pause_s)
+    return own
+
+
+async def test_how_long_an_engine_may_pause_in_an_answer_is_learned(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(pause_limit, "LEAST_S", SHORT_S)
+    engine = ScriptedEngine(replace(SILENT, stalls_after_words=1))
+    own = known(pool(engine, fallbacks=["b"]))
+    with pytest.raises(WorkerUnavailable) as caught:
+        await ask(own, GOES_ON)
+    assert caught.value.only_late
+    assert (engine.open_calls, own.health["a"].pauses) == (0, KNOWN_ANSWERS), (
+        "what was cut is no whole answer"
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "worker", "pauses_s"),
+    [
+        (GOES_ON, {"fallbacks": ["b"]}, SHORT_S),
+        (GOES_ON, {}, 0.001),
+        (CALL, {"fallbacks": ["b"]}, 0.001),
+        (GOES_ON, {"fallbacks": ["b"], "stall_timeout_s": 60}, 0.001),
+    ],
+    ids=["it is usual", "it stands alone", "its answer could not go on", "the settings say"],
+)
+async def test_a_pause_is_waited_for_where(
+    call: Call, worker: dict[str, Any], pauses_s: float, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(pause_limit, "LEAST_S", SHORT_S)
+    own = known(pool(PacedEngine(0.001, SHORT_S * 2), **worker), pauses_s)
+    assert (await ask(own, call))[0] == "Done."
+
+
+async def test_the_longest_pause_of_each_whole_answer_is_remembered_without_its_first_silence():
+    own = pool(PacedEngine(SHORT_S * 2, 0.01, SHORT_S / 2, 0.01))
+    await ask(own)
+    longest_s = own.health["a"].pause_s(1)
+    assert longest_s is not None
+    assert longest_s >= SHORT_S / 2
+    assert own.health["a"].pauses == 1
+
+
 @pytest.mark.parametrize(
     ("patience", "call", "silence_s", "first_s"),
     [
@@ -152,6 +203,10 @@ async def test_what_an_engines_first_token_may_take_is_learned(monkeypatch: pyte
         (Patience(), replace(CALL, first_token_s=1e6), STALL_S, FIRST_TOKEN_S),
         (Patience(), replace(CALL, first_token_s=12, priority="batch"), BATCH_S, BATCH_S),
         (Patience(20), CALL, 20, 20),
+        (Patience(), replace(CALL, pauses=Pauses(30)), 30, FIRST_TOKEN_S),
+        (Patience(), replace(CALL, pauses=Pauses(1e6)), STALL_S, FIRST_TOKEN_S),
+        (Patience(20), replace(CALL, pauses=Pauses(10)), 20, 20),
+        (Patience(), replace(CALL, pauses=Pauses(30), priority="batch"), BATCH_S, BATCH_S),
         (Patience(20, 900), replace(CALL, first_token_s=12, priority="batch"), 20, 900),
     ],
 )
@@ -167,10 +222,11 @@ def test_how_long_an_engine_may_be_silent(patience: Patience, call: Call, silenc
         (Patience(0.01), replace(CALL, first_token_s=60), False, False),
         (Patience(first_token_timeout_s=0.01), replace(CALL, first_token_s=0.001), False, False),
         (Patience(0.02), replace(CALL, first_token_s=0.01), True, False),
+        (Patience(), replace(CALL, pauses=Pauses(0.01)), True, True),
     ],
-    ids=["more than usual", "more than is borne", "more than is set", "in the middle"],
+    ids=["more than usual", "more than is borne", "more than is set", "in the middle", "a longer pause"],
 )
-async def test_only_a_first_token_that_takes_longer_than_usual_is_just_late(
+async def test_only_what_takes_longer_than_usual_is_just_late(
     patience: Patience, call: Call, heard: bool, only_late: bool
 ):
     timer = patience.with_engine(call)
