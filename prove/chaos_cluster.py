@@ -129,13 +129,12 @@ class Cluster:
             (self._folder.path / "ray" / "ray_current_cluster").unlink()  # a new machine has none
             self._start_head()
 
-    def restart_ended_nodes(self) -> None:
-        """Start worker nodes again that ended by themselves, as whoever keeps machines up does: Ray gives a node half a
-        minute for its start, which a machine that is busy may not do it in.
+    def start_again(self, node: int) -> None:
+        """Start a worker node again whose start has ended by itself, as whoever keeps machines up does: Ray gives a node
+        half a minute for it, which a machine that is busy may not do it in.
         """
-        for node in WORKERS:
-            if self._started[node].poll() is not None:
-                self._start_worker(node)
+        if self._started[node].poll() is not None:
+            self._start_worker(node)
 
     def _start_head(self) -> None:
         options = ["--head", f"--port={self._gcs}", "--num-cpus=0", "--include-dashboard=false"]

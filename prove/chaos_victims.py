@@ -50,10 +50,11 @@ def processes(cluster: Cluster, kind: str) -> list[psutil.Process]:
 
 
 class Kill(NamedTuple):
-    """When it was, by the monotonic clock, and the ids of the processes."""
+    """When it was, by the monotonic clock, the ids of the processes, and the node where it was all of one."""
 
     at_s: float
     pids: frozenset[int]
+    node: int | None
 
 
 def kill_one(cluster: Cluster, kind: str) -> Kill:
@@ -71,7 +72,7 @@ def kill_one(cluster: Cluster, kind: str) -> Kill:
     for each in victims:
         with contextlib.suppress(psutil.NoSuchProcess):
             each.kill()
-    kill = Kill(time.monotonic(), frozenset(each.pid for each in victims))
+    kill = Kill(time.monotonic(), frozenset(each.pid for each in victims), node)
     if node is not None:
         cluster.replace_node(node)
     return kill
@@ -87,8 +88,8 @@ async def wait_until_replaced(cluster: Cluster, kind: str, n: int, kill: Kill) -
     while sum(each.pid not in kill.pids for each in processes(cluster, kind)) < n:
         if time.monotonic() - kill.at_s > REPLACED_WITHIN_S:
             raise ProofError(f"the {kind} that was killed did not come back in {REPLACED_WITHIN_S:g} s")
-        if kind == NODE:
-            cluster.restart_ended_nodes()
+        if kill.node in WORKERS:
+            cluster.start_again(kill.node)
         await asyncio.sleep(0.25)
     return time.monotonic() - kill.at_s
 

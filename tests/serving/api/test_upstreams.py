@@ -136,6 +136,18 @@ async def test_hung_streams_free_their_slots_when_the_timer_ends_them(provider: 
     assert upstream.requests == 6
 
 
+async def test_a_provider_that_fails_every_second_call_answers_every_client(provider: Provider):
+    async with serving(provider.wire) as upstream:
+        upstream.answers.extend([Answer(status=503), Answer()] * 10)
+        again = {"attempts": 2, "first_wait_s": 0.001}
+        async with served(only(remote(provider, upstream.url, retry=again))) as api:
+            for _ in range(10):
+                await api.ok({"model": "a"})
+            nothing_is_held(api)
+            assert api.service.pool.health["a"].circuit == "closed"
+    assert len(upstream.requests) == 20, "ten retries are what it may owe, and each helped"
+
+
 async def test_leaving_a_hung_call_frees_its_slot_at_once(provider: Provider):
     async with (
         faulty(Fault(drips=COMMENTS["comments"])) as upstream,
