@@ -21,7 +21,7 @@ from conductor.model.reply import Reply
 from conductor.model.worker import Worker
 from serving.layers.layer import Layer
 from serving.layers.limited import Limited
-from serving.witnesses import Witnesses, witness_of
+from serving.witnesses import Witnesses, party_of, witness_of
 
 CUT = 0.8
 LATE = 2.0
@@ -136,7 +136,7 @@ class Measured(Layer):
         """See `Worker.open`."""
         sent_s, limiter = time.monotonic(), self._limiter
         is_full = limiter.is_full or limiter.queued > 0
-        limiter.witnesses.traffic.note(call.payer)
+        limiter.witnesses.traffic.note(party_of(call))
         try:
             async with self._worker.open(call) as reply:
                 limiter.learned.speak(sent_s, time.monotonic() - sent_s, is_full=is_full)
