@@ -1,7 +1,8 @@
 """Whether what goes wrong at a worker goes wrong for everybody, or for one key's prompts.
 
-What closes a worker to all keys needs more than one witness: two keys; where one key alone calls, two of its prompts.
-Where keys are off there is nobody to protect, and one is enough.
+What closes a worker to all needs more than one witness: two parties; where one alone calls, two of its prompts. A
+party is a team with all its keys, or a key without a team. Where keys are off there is nobody to protect, and one is
+enough.
 """
 
 import time
@@ -11,13 +12,13 @@ from typing import NamedTuple, TypeVar
 from conductor.model.call import Call
 
 TRAFFIC_S = 10.0
-"""A key that has called within this time is one of those that call."""
+"""A party that has called within this time is one of those that call."""
 MEMORY_S = 120.0
 """So long what somebody was told is evidence."""
 MOST = 100
-"""Of keys, and of witnesses, that are kept: more say nothing new."""
+"""Of parties, and of witnesses, that are kept: more say nothing new."""
 OFTEN = 6
-"""So often one prompt is evidence too, where its key alone calls."""
+"""So often one prompt is evidence too, where its party alone calls."""
 
 T = TypeVar("T")
 
@@ -25,32 +26,39 @@ T = TypeVar("T")
 class Witness(NamedTuple):
     """Who was told something."""
 
-    key: str
-    """Empty: keys are off."""
+    party: str
+    """See `party_of`."""
     prompt: int
     """A hash of it."""
 
 
+def party_of(call: Call) -> str:
+    """Whose `call` is: the team's of its key, since one person may have all keys of a team, else the key's. Empty: keys
+    are off.
+    """
+    return call.team or call.payer
+
+
 def witness_of(call: Call) -> Witness:
     """Who makes `call`."""
-    return Witness(call.payer, hash(tuple(message.text for message in call.messages)))
+    return Witness(party_of(call), hash(tuple(message.text for message in call.messages)))
 
 
 class Traffic:
-    """The keys that call a worker now."""
+    """The parties that call a worker now."""
 
     def __init__(self) -> None:
         self._called_at_s: dict[str, float] = {}
         """By `time.monotonic`, the newest last."""
 
-    def note(self, key: str) -> None:
+    def note(self, party: str) -> None:
         """It makes a call."""
-        _note(self._called_at_s, key, TRAFFIC_S)
+        _note(self._called_at_s, party, TRAFFIC_S)
 
-    def has_others(self, key: str) -> bool:
+    def has_others(self, party: str) -> bool:
         """Whether another one calls too."""
         now_s = time.monotonic()
-        return any(now_s - at_s <= TRAFFIC_S for each, at_s in self._called_at_s.items() if each != key)
+        return any(now_s - at_s <= TRAFFIC_S for each, at_s in self._called_at_s.items() if each != party)
 
 
 class Witnesses:
@@ -78,9 +86,9 @@ class Witnesses:
         _drop_old(told, MEMORY_S)
         self._times[what] = self._times[what] + 1 if witness in told else 1
         _note(told, witness, MEMORY_S)
-        if (is_clear and not witness.key) or len({each.key for each in told}) > 1:
+        if (is_clear and not witness.party) or len({each.party for each in told}) > 1:
             return True
-        is_alone = not self.traffic.has_others(witness.key)
+        is_alone = not self.traffic.has_others(witness.party)
         return is_alone and (len(told) > 1 or self._times[what] >= OFTEN)
 
     def forget(self, what: str) -> None:

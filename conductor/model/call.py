@@ -142,3 +142,5 @@ class Call:
     nothing is lost with it."""
     payer: str = field(default="", compare=False)
     """The key that pays for it: those who wait take turns by key. Never sent."""
+    team: str = field(default="", compare=False)
+    """The team of that key; empty where it belongs to none. Never sent."""

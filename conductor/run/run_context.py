@@ -107,4 +107,5 @@ class RunContext:
             permit=self.task.permit,
             priority=self.task.priority,
             payer=self.log.record.account.key_id,
+            team=self.log.record.account.team_id,
         )

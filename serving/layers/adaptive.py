@@ -5,12 +5,17 @@ worker is sent one more where all its slots are in use and its first tokens come
 where it says that it is busy, or its first tokens take twice as long as they did at their best. A cut that did not
 make them sooner is taken back: they are late for another reason, such as longer prompts.
 
+Whoever sends a few prompts that are longer, and then a little less so, looks like that too. So each party
+(`serving/witnesses.py`) has one voice, however many calls it makes: most have to be late, and most to be answered sooner
+after a cut. One that calls alone takes no more than three quarters of the slots, and they are given back with the first
+call of another that is not late.
+
 After it was busy, it is sent one more with each call that is answered, up to what it took before (slow start, section 3.1
 too); where it is busy again on the way there, it took less than that.
 """
 
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from math import inf
 from statistics import median_low
@@ -21,7 +26,7 @@ from conductor.model.reply import Reply
 from conductor.model.worker import Worker
 from serving.layers.layer import Layer
 from serving.layers.limited import Limited
-from serving.witnesses import Witnesses, witness_of
+from serving.witnesses import Witnesses, party_of, witness_of
 
 CUT = 0.8
 LATE = 2.0
@@ -34,6 +39,8 @@ HELPED = 0.9
 """Of the time before a cut: first tokens come sooner since."""
 WINDOW = 10
 """At least so many calls are judged together; as many as there are slots, where these are more."""
+LEAST_ALONE = 0.25
+"""Of all slots: so many are left where only one party says that first tokens are late."""
 FORGET = 1.02
 """What the best is multiplied by with each window of quiet calls, so that it is not for ever that of an idle night.
 Calls beside full slots may wait in a line of the worker's that we let grow, so they never raise it."""
@@ -52,12 +59,15 @@ class Slots:
         """What it took before it was busy, and when that was last lowered."""
         self._has_grown = False
         """Since it was last busy, or has taken all that there are for a while."""
-        self._first_token_s: list[float] = []
+        self._first_token_s: dict[str, list[float]] = {}
+        """Of the calls that are judged together, by party."""
         self._quiet_s: list[float] = []
         """Of calls that were sent while slots were free."""
         self._best_s = inf
-        self._before_cut: tuple[float, float] | None = None
-        """The limit and the first tokens' time when slots were last cut for being late."""
+        self._before_cut: tuple[float, dict[str, list[float]]] | None = None
+        """The limit and the first tokens' times when slots were last cut for being late."""
+        self._doubted: tuple[str, float] | None = None
+        """Who alone was late when slots were cut, and what the worker took before."""
         self._cut_s = -inf
         """When slots were last cut, by `time.monotonic`: calls sent before say nothing of those that are left."""
 
@@ -75,43 +85,72 @@ class Slots:
             self._good, self._lowered_s = max(1.0, self._good * CUT), now_s
         self._cut()
 
-    def speak(self, sent_s: float, first_token_s: float, *, is_full: bool) -> None:
-        """A call that was sent then, while all slots were in use or not, got its first token after so long."""
+    def speak(self, sent_s: float, first_token_s: float, *, is_full: bool, party: str = "") -> None:
+        """A call of `party` (empty: keys are off) that was sent then, while all slots were in use or not, got its first
+        token after so long.
+        """
         if not is_full:
             self._quiet_s.append(first_token_s)
             if len(self._quiet_s) >= WINDOW:
                 self._best_s = min(self._best_s * FORGET, median_low(self._quiet_s))
                 self._quiet_s.clear()
         elif sent_s > self._cut_s:
-            if self._limit < self._good and first_token_s < self._late_s:
-                self._limit, self._has_grown = min(self._good, self._limit + 1), True
-            self._first_token_s.append(first_token_s)
-            if len(self._first_token_s) >= max(WINDOW, self.n):
-                self._judge(median_low(self._first_token_s))
+            if first_token_s < self._late_s:
+                self._grow_back(party)
+            self._first_token_s.setdefault(party, []).append(first_token_s)
+            if sum(map(len, self._first_token_s.values())) >= max(WINDOW, self.n):
+                self._judge()
 
     @property
     def _late_s(self) -> float:
         return max(LATE * self._best_s, LEAST_LATE_S)
 
-    def _judge(self, median_s: float) -> None:
-        self._first_token_s.clear()
+    def _grow_back(self, party: str) -> None:
+        if self._doubted and self._doubted[0] != party:
+            self._good, self._doubted = max(self._good, self._doubted[1]), None
+        if self._limit < self._good:
+            self._limit, self._has_grown = min(self._good, self._limit + 1), True
+
+    def _judge(self) -> None:
+        by_party, self._first_token_s = self._first_token_s, {}
+        median_s = median_low(map(median_low, by_party.values()))
         self._best_s = min(self._best_s, median_s)
         if median_s < self._late_s:
             self._before_cut, self._has_grown = None, self._limit < self._most
             self._limit = min(self._most, self._limit + 1)
             self._good = max(self._good, self._limit)
-        elif self._before_cut and median_s > HELPED * self._before_cut[1]:
+        elif self._before_cut and not _are_sooner(self._before_cut[1], by_party):
             self._limit, self._best_s = self._before_cut[0], median_s
             self._before_cut = None
         else:
-            self._before_cut = self._limit, median_s
-            self._cut()
-            self._good = min(self._good, self._limit)
+            self._cut_late(by_party)
+
+    def _cut_late(self, by_party: dict[str, list[float]]) -> None:
+        only = next(iter(by_party)) if len(by_party) == 1 else ""
+        if only and self._limit * CUT < self._most * LEAST_ALONE:
+            return
+        self._doubted = (only, self._doubted[1] if self._doubted else self._good) if only else None
+        self._before_cut = self._limit, by_party
+        self._cut()
+        self._good = min(self._good, self._limit)
 
     def _cut(self) -> None:
         self._limit = max(1.0, self._limit * CUT)
         self._first_token_s.clear()
         self._cut_s, self._has_grown = time.monotonic(), False
+
+
+def _are_sooner(before: Mapping[str, Sequence[float]], now: Mapping[str, Sequence[float]]) -> bool:
+    """Whether most first tokens come sooner than before: by each party that called both times, and all others as one."""
+    both = before.keys() & now.keys()
+    pairs = [(before[each], now[each]) for each in both]
+    others = [
+        [s for each, some in calls.items() if each not in both for s in some] for calls in (before, now)
+    ]
+    if all(others):
+        pairs.append((others[0], others[1]))
+    sooner = [median_low(after) <= HELPED * median_low(first) for first, after in pairs]
+    return 2 * sum(sooner) > len(sooner)
 
 
 class Adaptive(Limited):
@@ -136,10 +175,11 @@ class Measured(Layer):
         """See `Worker.open`."""
         sent_s, limiter = time.monotonic(), self._limiter
         is_full = limiter.is_full or limiter.queued > 0
-        limiter.witnesses.traffic.note(call.payer)
+        limiter.witnesses.traffic.note(party_of(call))
         try:
             async with self._worker.open(call) as reply:
-                limiter.learned.speak(sent_s, time.monotonic() - sent_s, is_full=is_full)
+                first_token_s, party = time.monotonic() - sent_s, party_of(call)
+                limiter.learned.speak(sent_s, first_token_s, is_full=is_full, party=party)
                 self._resize()
                 yield reply
         except WorkerBusy:

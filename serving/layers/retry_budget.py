@@ -4,7 +4,8 @@ A token bucket, as Finagle and gRPC have it (https://grpc.io/docs/guides/retry, 
 call puts a share of a token in, each retry takes one out. So a worker that is down is asked little more
 often than one that is well, however many attempts a call may have.
 
-While several keys call, one of them leaves the last half of the tokens to those that have taken less.
+While several parties call (`serving/witnesses.py`), one of them leaves the last half of the tokens to those that have
+taken less.
 """
 
 from serving.witnesses import MOST, Traffic
@@ -28,24 +29,24 @@ class RetryBudget:
         self._tokens = reserve if start is None else start
         self._traffic = Traffic()
         self._taken: dict[str, float] = {}
-        """By keys that have taken more than they paid for since."""
+        """By parties that have taken more than they paid for since."""
 
-    def earn(self, key: str = "") -> None:
-        """`key` makes a call for the first time."""
+    def earn(self, party: str = "") -> None:
+        """`party` makes a call for the first time."""
         self._tokens = min(self._reserve, self._tokens + self._share)
-        self._traffic.note(key)
-        if key in self._taken:
-            self._taken[key] -= self._share
-            if self._taken[key] <= 0:
-                del self._taken[key]
+        self._traffic.note(party)
+        if party in self._taken:
+            self._taken[party] -= self._share
+            if self._taken[party] <= 0:
+                del self._taken[party]
 
-    def spend(self, key: str = "") -> bool:
-        """Whether `key` may make a call again; it is counted then."""
-        taken = self._taken.get(key, 0.0)
-        if self._tokens < 1 or (taken + 1 > self._reserve / 2 and self._traffic.has_others(key)):
+    def spend(self, party: str = "") -> bool:
+        """Whether `party` may make a call again; it is counted then."""
+        taken = self._taken.get(party, 0.0)
+        if self._tokens < 1 or (taken + 1 > self._reserve / 2 and self._traffic.has_others(party)):
             return False
         self._tokens -= 1
-        self._taken[key] = min(taken + 1, self._reserve)
+        self._taken[party] = min(taken + 1, self._reserve)
         if len(self._taken) > MOST:
             del self._taken[next(iter(self._taken))]
         return True

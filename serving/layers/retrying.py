@@ -22,6 +22,7 @@ from conductor.model.worker import Worker
 from serving.health import WorkerHealth
 from serving.layers.layer import Layer
 from serving.layers.retry_budget import RetryBudget
+from serving.witnesses import party_of
 
 QUICK_S = 1.0
 """Longer than this nobody waits, for a failure and for the next try, where another worker is free to answer."""
@@ -74,7 +75,7 @@ class Retrying(Layer):
         said_nothing = False
         call = copy_with(call, places=Places())
         if self._budget and not call.broken:  # else what breaks off would pay for its own next call
-            self._budget.earn(call.payer)
+            self._budget.earn(party_of(call))
         if any(self.name == name for name, _ in call.broken) and not self._can_afford(call):
             message = f"{self.name} broke off, and no more calls may be made again."
             raise WorkerUnavailable(message, worker=self.name)
@@ -113,7 +114,7 @@ class Retrying(Layer):
         return is_worth_it and number < self._attempts and self._can_afford(call)
 
     def _can_afford(self, call: Call) -> bool:
-        return self._budget is None or self._budget.spend(call.payer)
+        return self._budget is None or self._budget.spend(party_of(call))
 
     def _may_help(self, error: WorkerError) -> bool:
         is_line = isinstance(error, LineTooLong)  # it has waited for as long as that is worth it

@@ -21,7 +21,7 @@ from conductor.model.worker import Worker
 from serving.health import FAILED, WorkerHealth
 from serving.layers.first_token_limit import telling_silence_s
 from serving.layers.layer import Layer
-from serving.witnesses import witness_of
+from serving.witnesses import party_of, witness_of
 
 BUSY_REST_S = 1.0
 """Where it does not say for how long it is busy; at most, where it is by the rate that we keep."""
@@ -45,7 +45,7 @@ class Watched(Layer):
         """See `Worker.open`."""
         began_s, reply, failed = time.monotonic(), None, False
         silence = _Silence(call)
-        self._health.witnesses.traffic.note(call.payer)
+        self._health.witnesses.traffic.note(party_of(call))
         try:
             async with self._worker.open(silence.call) as reply:
                 self._health.speak(time.monotonic() - began_s)

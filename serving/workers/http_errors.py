@@ -91,6 +91,22 @@ _WORDS: tuple[tuple[Meaning, Container[int], str], ...] = (
 into a provider's words, such as the name of an argument, must not be read here as a fault of every call.
 """
 
+_CERTAIN: Mapping[int, tuple[re.Pattern[str], re.Pattern[str]]] = {
+    402: (
+        re.compile(r"\b(billing_error|insufficient_(quota|credits?|balance|funds))\b", re.IGNORECASE),
+        re.compile(r"insufficient (quota|credits?|balance|funds)\b", re.IGNORECASE),
+    ),
+    404: (
+        re.compile(r"\b(model_not_found|not_?found_?error|NOT_FOUND|DeploymentNotFound)\b", re.IGNORECASE),
+        re.compile(
+            r"((the )?model\b.{0,200} (does not exist|not found)|no endpoints found for )", re.IGNORECASE
+        ),
+    ),
+}
+"""A provider's codes, and its first words, where it says itself what the status means. Without them a firewall or a CDN
+may have said it of one prompt; a redirect always.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class ErrorMapper:
@@ -204,7 +220,8 @@ class ErrorMapper:
             where = self.quote(headers.get("location", "nowhere"))
             return self._config_error(
                 f"{self.address} sends its callers elsewhere ({status}, to {where}), and a prompt and a key are not sent after"
-                " it: set base_url to where the API is."
+                " it: set base_url to where the API is.",
+                in_doubt=True,
             )
         wait_s, meaning = retry_after_s(headers), _meaning(status, text, code)
         if status == 413 or meaning == "too long":
@@ -227,21 +244,21 @@ class ErrorMapper:
             return ContentFiltered(message, worker=self.worker, detail=said)
         advice = self._advice(status, meaning)
         if advice is not None:
-            refused = self._config_error(f"{advice} {said}")
-            refused.in_doubt = status == 403 and meaning is None
-            return refused
+            is_certain = status == 401 or meaning == "bad key" or _is_certain(status, text, code)
+            return self._config_error(f"{advice} {said}", in_doubt=not is_certain)
         return WorkerRefused(
             f"{self.worker} refused the call: change what is asked, or ask another worker.",
             worker=self.worker,
             detail=f"It may also be a matter of its settings, of {self.model!r} or of extra_body. {said}",
         )
 
-    def _config_error(self, detail: str) -> WorkerRefused:
-        """The caller can do nothing about it, and any other call would end the same."""
+    def _config_error(self, detail: str, *, in_doubt: bool = False) -> WorkerRefused:
+        """The caller can do nothing about it, and any other call would end the same; probably, where that is `in_doubt`."""
         return WorkerRefused(
             f"{self.worker} refuses every call for a reason that the operator of this server has to look into.",
             worker=self.worker,
             every_call=True,
+            in_doubt=in_doubt,
             detail=detail,
         )
 
@@ -282,6 +299,14 @@ def _meaning(status: int, text: str, code: str) -> Meaning | None:
         if status in statuses and any(re.search(words, said, re.IGNORECASE) for said in (code, text)):
             return meaning
     return None
+
+
+def _is_certain(status: int, text: str, code: str) -> bool:
+    """Whether it is the provider who says it, and of every call."""
+    if status not in _CERTAIN:
+        return False
+    codes, first_words = _CERTAIN[status]
+    return bool(codes.search(code) or first_words.match(text))
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:

@@ -23,6 +23,7 @@ from conductor.run.event_log import ROOM
 from conductor.run.events import AnswerDelta, RunFinished, StepAborted
 from conductor.run.ledger import Budget
 from conductor.run.lifecycle import open_run
+from conductor.run.record import Account
 from tests.conductor.team import (
     DEAR,
     NEVER,
@@ -324,6 +325,14 @@ async def test_what_the_user_asked_of_the_answer_reaches_the_worker() -> None:
     planning = boss.calls[0]
     assert (planning.site.operation, planning.sampling.temperature, planning.site.step) == ("plan", 0.0, None)
     assert planning.grammar is not None
+
+
+async def test_every_call_says_which_key_and_which_team_of_it_pays() -> None:
+    player, boss = Player("a"), Player("boss", line(0))
+    engine = team(player, conductor=boss)
+    async with open_run(engine, ask_for(), account=Account("key_1", "team_1")) as run:
+        [_ async for _ in run.events()]
+    assert {(call.payer, call.team) for call in (*player.calls, *boss.calls)} == {("key_1", "team_1")}
 
 
 async def test_a_worker_s_own_settings_fill_what_the_request_leaves_open() -> None:

@@ -534,6 +534,12 @@ TO_ONE_PROMPT = {
     "a scanner's, which names a key": Answer(
         status=403, error="Request blocked: an API key was detected in the prompt."
     ),
+    "a firewall's redirect": Answer(status=302, headers={"location": "/blocked"}),
+    "a firewall's 404, which quotes the prompt": Answer(
+        status=404, body=b"<html>Blocked: 'The model x does not exist' model_not_found NOT_FOUND</html>"
+    ),
+    "a 404 without words": Answer(status=404, body=b""),
+    "a 402 that nobody explains": Answer(status=402, error="Your request exceeds"),
     "a long Retry-After": Answer(status=429, headers={"retry-after": "250"}),
     "a 500": Answer(status=500),
 }
@@ -586,10 +592,29 @@ async def test_one_prompt_of_one_key_that_fails_again_and_again_is_enough_where_
     assert len(script(own, "a").calls) == OFTEN
 
 
-async def test_a_key_that_the_provider_does_not_know_closes_a_worker_at_the_first_call():
-    async with serving(OpenAIWire(), Answer(status=401, error="Incorrect API key provided.")) as upstream:
+TO_EVERY_CALL = {
+    "a bad key": Answer(status=401, error="Incorrect API key provided."),
+    "no model, OpenAI": Answer(status=404, error_code="model_not_found"),
+    "no model, vLLM": Answer(
+        status=404, body=b'{"error": {"message": "No.", "type": "NotFoundError", "code": 404}}'
+    ),
+    "no model, Ollama": Answer(status=404, body=b'{"error": "model \'m\' not found, try pulling it first"}'),
+    "no model, OpenRouter": Answer(status=404, error="No endpoints found for maker/model."),
+    "no deployment, Azure": Answer(status=404, error_code="DeploymentNotFound"),
+    "no credit, OpenRouter": Answer(status=402, error="Insufficient credits. Add more."),
+    "no credit, DeepSeek": Answer(status=402, error="Insufficient Balance"),
+    "no credit, by a code": Answer(status=402, error_code="insufficient_quota"),
+}
+"""What a provider says itself of every call."""
+
+
+@pytest.mark.parametrize("answer", TO_EVERY_CALL.values(), ids=TO_EVERY_CALL.keys())
+async def test_what_the_provider_says_of_every_call_closes_a_worker_at_the_first(answer: Answer):
+    async with serving(OpenAIWire()) as upstream:
+        upstream.respond = lambda request: answer if "bad" in str(request.body) else Answer()
         own = pool(api(upstream.url, fallbacks=["b"]), INSTEAD)
-        await ask(own, call=of_key("one"))
+        await ask(own, call=of_key("other"))
+        await ask(own, call=of_key("one", "bad"))
         assert own.health["a"].rest_s
         await own.aclose()
 
