@@ -151,6 +151,8 @@ class WorkerError(PodiumError):
     """The worker's name in the pool."""
     step: int | None = None
     """The step that asked, from 0; None while planning."""
+    provider_status: int | None = None
+    """The HTTP status that its provider gave, or that an error in its stream stands for."""
     attempts: tuple[Any, ...] = ()
     """What was tried before giving up, as `conductor.model.failure.Attempt`s, oldest first."""
     usage: Any = None

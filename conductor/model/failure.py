@@ -137,6 +137,8 @@ class Attempt:
     """Which of the places where the worker is reached was asked; empty where it has one."""
     hedge: bool = False
     """It was made while the call before it was under way, because that was late."""
+    provider_status: int | None = None
+    """See `WorkerError.provider_status`."""
 
     @classmethod
     def of(
@@ -153,6 +155,7 @@ class Attempt:
             usage=failure.usage,
             cost_usd=failure.cost_usd,
             cost_is_bound=failure.cost_is_bound,
+            provider_status=status if isinstance(status := failure.get("provider_status"), int) else None,
         )
 
 

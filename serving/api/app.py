@@ -36,6 +36,7 @@ from serving.api.dialects.table import DIALECTS
 from serving.api.feed import Feeds
 from serving.api.load_shedding import LoadShedding
 from serving.api.respond import failure
+from serving.api.slow_clients import SlowClients
 from serving.batches.memory_store import MemoryBatchStore
 from serving.batches.runner import Batches
 from serving.edge.middleware import Edge
@@ -102,6 +103,7 @@ def build_api(
     room = WaitingRoom(policy.max_waiting, policy.max_unfinished_bytes)
     app.add_middleware(Authentication, authenticator=authenticator)
     app.add_middleware(LoadShedding, paths=dialects.by_path, check_places=service.check_places)
+    app.add_middleware(SlowClients, unread_s=lambda: service.pool.settings.limits.unread_s)
     app.add_middleware(Edge, policy=policy, room=room, error_body=dialects.error_body)
     return app
 

@@ -12,7 +12,7 @@ from conductor.run.record import Account, RunRecords
 from serving.accounts.caller import Caller, Scope
 from serving.api.authentication import caller_of
 from serving.api.respond import success
-from serving.runs.content import redactor_of
+from serving.redaction.personal import redactor_of
 from serving.runs.feedback import Feedback
 from serving.runs.rows import now_us
 from serving.runs.service import Service

@@ -4,6 +4,7 @@ one.
 
 import asyncio
 import uuid
+from collections.abc import AsyncGenerator
 from functools import partial
 from typing import Annotated, Literal
 
@@ -12,7 +13,7 @@ from pydantic import BaseModel, Field, ValidationError
 from python_multipart.exceptions import FormParserError
 from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from conductor.errors import BadTask, NotAllowed, TooLarge, UnknownName, quote
 from serving.accounts.caller import Caller, Scope
@@ -22,11 +23,14 @@ from serving.api.respond import success
 from serving.batches.kept_text import kept_content, kept_lines, redactor_of
 from serving.batches.model import File
 from serving.batches.runner import Batches
+from serving.batches.store import BatchStore
 
 router = APIRouter()
 BATCH, USER_DATA = "batch", "user_data"
 """Lines of a batch; what requests name by its id, a PDF or text."""
 SECOND_US = 1_000_000
+READ_BYTES = 1_048_576
+"""Of a file at once, to be sent: a database goes through all that stands before them."""
 
 
 class ExpiresAfter(BaseModel):
@@ -98,11 +102,26 @@ async def content(request: Request, id: str) -> Response:
     """What a file holds."""
     caller = caller_of(request)
     caller.require(Scope.READ)
-    await find_file(request, id, caller)
-    held = await batches_of(request).store.content(id)
-    if held is None:
+    n_bytes = (await find_file(request, id, caller)).n_bytes
+    store = batches_of(request).store
+    first = await store.piece(id, 0, READ_BYTES)
+    if first is None:
         raise _no_file(id)
-    return Response(held, media_type="application/octet-stream")
+    headers = {"content-length": str(n_bytes)}
+    return StreamingResponse(_pieces(store, id, first, n_bytes), 200, headers, "application/octet-stream")
+
+
+async def _pieces(store: BatchStore, id: str, piece: bytes, n_bytes: int) -> AsyncGenerator[bytes]:
+    """`piece` and what follows it in the file: who reads slowly holds no more than one in memory. Where the file goes
+    meanwhile, the answer breaks off.
+    """
+    n_sent = 0
+    while piece:
+        yield piece
+        n_sent += len(piece)
+        if n_sent >= n_bytes:
+            return
+        piece = await store.piece(id, n_sent, READ_BYTES) or b""
 
 
 @router.delete("/v1/files/{id}")

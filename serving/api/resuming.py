@@ -20,8 +20,8 @@ from conductor.run.turns import Given, GivenResult
 from serving.accounts.caller import Caller
 from serving.api.dialect import Dialect
 from serving.api.request import ApiRequest
+from serving.redaction.personal import redactor_of
 from serving.redaction.texts import map_texts
-from serving.runs.content import redactor_of
 from serving.runs.following import follow_segment
 from serving.runs.service import Service
 from serving.runs.tool_ids import CallIds

@@ -35,7 +35,7 @@ from serving.api.opening import RunOpener
 from serving.api.request import ApiRequest
 from serving.api.resolve import ResolvedTask, resolve
 from serving.api.resuming import ToolAnswer, attach, find_tool_answer
-from serving.api.unread import UnreadTimer
+from serving.api.unread import UnreadTimer, take_over
 from serving.api.wire import Wire
 from serving.runs.following import follow_segment, retell
 from serving.runs.service import Service
@@ -74,6 +74,7 @@ class RunResponse(Response):
         """ASGI. Returns once the answer is out, or the client has gone and everything is closed but what goes on for
         a second asking.
         """
+        take_over(scope)  # what a client is given up for is told of its run
         unread = UnreadTimer(scope, send, self._service.pool.settings.limits.unread_s)
         wire = Wire(unread.send, self._dialect)
         answering = asyncio.create_task(self._answer(wire))

@@ -8,8 +8,17 @@ from starlette.types import Message, Scope, Send
 from conductor.errors import Cancelled, PodiumError
 from serving.edge.reader import READER, Reader
 
+TIMER = "podium.unread"
+"""In a scope: the `UnreadTimer` of whatever is answered."""
 LOOKS = 6
 """In the time for which nothing may be taken."""
+
+
+def take_over(scope: Scope) -> None:
+    """From now on the answer looks after its client itself: see `SlowClients`."""
+    timer: UnreadTimer | None = scope.get(TIMER)
+    if timer is not None:
+        timer.stop()
 
 
 class UnreadTimer:

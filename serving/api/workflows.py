@@ -15,10 +15,11 @@ from serving.accounts.directory import Directory
 from serving.api import record_json
 from serving.api.authentication import caller_of, is_still_let_in
 from serving.api.encode import dumps
-from serving.api.feed import Feeds
+from serving.api.feed import Feeds, Frame
 from serving.api.feedback import feedback_json
 from serving.api.message_json import call_of_tool
 from serving.api.respond import success
+from serving.api.slow_clients import PIECE_BYTES
 from serving.runs.finding import Wanted
 from serving.runs.service import Service
 from serving.runs.tool_ids import CallName
@@ -142,14 +143,28 @@ async def _follow(
             if not has_news:
                 yield HEARTBEAT
                 continue
-            new, n_sent = feed.frames[n_sent:], len(feed.frames)
-            if written := b"".join(frame for seq, frame in new if seq > after):
+            written, n_sent = _next_piece(feed.frames, n_sent, after)
+            if written:
                 yield written
             if feed.is_over and n_sent == len(feed.frames):
                 break
     records = await service.records(id, caller)
     status = records.record.status if records else "removed"
     yield b"event: end\n" + b"data: " + dumps({"type": "end", "status": status}) + b"\n\n"
+
+
+def _next_piece(frames: list[Frame], n_sent: int, after: int) -> tuple[bytes, int]:
+    """What is sent next of the events after number `after`, and how many are sent then: each watcher has no more than that
+    in memory of its own.
+    """
+    piece, n_bytes = list[bytes](), 0
+    while n_sent < len(frames) and n_bytes < PIECE_BYTES:
+        seq, frame = frames[n_sent]
+        n_sent += 1
+        if seq > after:
+            piece.append(frame)
+            n_bytes += len(frame)
+    return b"".join(piece), n_sent
 
 
 def _shown(run: RunRecords, caller: Caller) -> record_json.Json:

@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import orjson
-from sqlalchemy import ColumnElement, Row, Table, delete, func, insert, select, true, update
+from sqlalchemy import ColumnElement, LargeBinary, Row, Table, delete, func, insert, select, true, update
 
 from conductor.run.record import Account
 from serving.accounts.caller import Caller
@@ -53,6 +53,14 @@ class DatabaseBatchStore:
         query = select(stored_file.c.body).where(stored_file.c.id == id, stored_file.c.drop_us > now_us())
         rows = await self._store.read(query)
         return rows[0].body if rows else None
+
+    async def piece(self, id: str, begin: int, n_bytes: int) -> bytes | None:
+        """See `BatchStore`."""
+        piece = func.substr(stored_file.c.body, begin + 1, n_bytes, type_=LargeBinary).label("piece")
+        rows = await self._store.read(
+            select(piece).where(stored_file.c.id == id, stored_file.c.drop_us > now_us())
+        )
+        return rows[0].piece if rows else None
 
     async def files(self, caller: Caller, purpose: str | None = None) -> list[File]:
         """See `BatchStore`."""

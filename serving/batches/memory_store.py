@@ -32,6 +32,11 @@ class MemoryBatchStore:
         self._drop_old()
         return self._files[id][1] if id in self._files else None
 
+    async def piece(self, id: str, begin: int, n_bytes: int) -> bytes | None:
+        """See `BatchStore`."""
+        held = await self.content(id)
+        return None if held is None else held[begin : begin + n_bytes]
+
     async def files(self, caller: Caller, purpose: str | None = None) -> list[File]:
         """See `BatchStore`."""
         self._drop_old()

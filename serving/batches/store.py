@@ -28,6 +28,10 @@ class BatchStore(Protocol):
         """What it holds."""
         ...
 
+    async def piece(self, id: str, begin: int, n_bytes: int) -> bytes | None:
+        """So many bytes of it at most."""
+        ...
+
     async def files(self, caller: Caller, purpose: str | None = None) -> list[File]:
         """Those that `caller` may see, the newest first."""
         ...

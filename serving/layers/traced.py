@@ -15,8 +15,8 @@ from conductor.model.reply import Reply
 from conductor.model.usage import Price
 from conductor.model.worker import Worker
 from serving.layers.layer import Layer
-from serving.redaction.personal import redact_personal_data
-from serving.redaction.secrets import redact_secrets
+from serving.redaction.failures import words_in_span
+from serving.redaction.personal import redactor_of
 from serving.telemetry import spans
 
 
@@ -27,7 +27,7 @@ class Traced(Layer):
         worker: who is called.
         provider: its convention name.
         model: what it is asked for.
-        content: whether prompts are put into spans.
+        content: whether prompts, and errors' words, which may quote them, are put into spans.
         deployment: which of the places where it is reached; empty where it has one.
         price: per token there.
     """
@@ -75,7 +75,8 @@ class Traced(Layer):
                     finally:
                         _set_result(span, reply)
             except PodiumError as exc:
-                spans.mark_failed(span, type(exc).__name__, Failure.of(exc).explanation)
+                words = words_in_span(Failure.of(exc), call.permit, content=self._content)
+                spans.mark_failed(span, type(exc).__name__, words)
                 raise
 
     def _request_attributes(self, call: Call) -> dict[str, str | int | bool | list[int]]:
@@ -100,7 +101,7 @@ class Traced(Layer):
         if self._callee.deployment:
             attributes[spans.DEPLOYMENT] = self._callee.deployment
         if self._content and call.permit.traces:
-            redact = redact_personal_data if call.permit.hides_personal_data else redact_secrets
+            redact = redactor_of(call.permit)
             attributes[spans.INPUT_MESSAGES] = json.dumps(
                 [{"role": m.role, "content": redact(m.text)} for m in call.messages]
             )

@@ -7,7 +7,8 @@ Numbers are looked up and checked by libraries: phonenumbers (Google's libphonen
 import re
 from collections.abc import Callable
 
-from serving.redaction.secrets import redact_secrets
+from conductor.model.permit import Permit
+from serving.redaction.secrets import Redactor, redact_secrets
 
 MOST_CHECKED = 1000
 """Of each sort in one text; what has its form after that is taken out unchecked. A check takes up to a tenth of
@@ -32,6 +33,11 @@ def redact_personal_data(text: str) -> str:
     text = _IBAN.sub(_Checked(_without_account, "[account number removed]"), text)
     text = _PHONE.sub(_Checked(_without_phone, "[telephone number removed]"), text)
     return _CARD.sub(_Checked(_without_card, "[card number removed]"), text)
+
+
+def redactor_of(permit: Permit) -> Redactor:
+    """What takes out of a text what may not be kept, traced or logged of it."""
+    return redact_personal_data if permit.hides_personal_data else redact_secrets
 
 
 class _Checked:

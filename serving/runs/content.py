@@ -20,8 +20,8 @@ from conductor.run.events import (
     WorkDelta,
 )
 from conductor.run.record import Record, RunRecords
-from serving.redaction.personal import redact_personal_data
-from serving.redaction.secrets import Redactor, StreamRedactor, redact_secrets
+from serving.redaction.personal import redactor_of
+from serving.redaction.secrets import StreamRedactor
 from serving.redaction.texts import map_texts
 from serving.runs.numbers import event_numbers, record_numbers, without_content
 
@@ -36,11 +36,6 @@ def kept_part(records: RunRecords) -> RunRecords:
     redact = redactor_of(permit)
     inner = {id: map_texts(record, redact) for id, record in records.inner.items()}
     return replace(records, record=map_texts(records.record, redact), inner=inner)
-
-
-def redactor_of(permit: Permit) -> Redactor:
-    """What takes out of a text what may not be kept of it."""
-    return redact_personal_data if permit.hides_personal_data else redact_secrets
 
 
 class ContentJournal:

@@ -32,6 +32,7 @@ from conductor.run.guess_events import GuessEnded, GuessStarted
 from conductor.run.plan_record import GuessRecord, PlanRecord, StepRecord
 from conductor.run.record import Record, RunRecords
 from conductor.run.turns import Given, Segment, StepTurn
+from serving.redaction.failures import facts_without_words
 
 
 def without_content(records: RunRecords) -> RunRecords:
@@ -202,13 +203,9 @@ def _result(result: CallResult | None) -> CallResult | None:
 def _failure(failure: Failure | None) -> Failure | None:
     if failure is None:
         return None
-    facts = {name: fact for name, fact in failure.facts.items() if not isinstance(fact, str) or name in NAMES}
+    facts = facts_without_words(failure)
     message, attempts = _length(failure.message), _attempts(failure.attempts)
     return copy_with(failure, message=message, detail="", facts=facts, attempts=attempts)
-
-
-NAMES = ("reason", "worker", "param")
-"""Facts of a failure that are texts, and are of our own making."""
 
 
 def _attempts(attempts: tuple[Attempt, ...]) -> tuple[Attempt, ...]:

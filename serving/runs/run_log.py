@@ -3,6 +3,7 @@
 import logging
 
 from conductor.run.record import Record, RunRecords
+from serving.redaction.failures import line_of, words_in_span
 from serving.telemetry import spans
 from serving.telemetry.logs import FIELDS
 
@@ -11,8 +12,9 @@ logger = logging.getLogger("podium")
 
 def faults(records: RunRecords) -> list[str]:
     """Everything that went wrong in a run, also what a retry or another worker made good, for who operates
-    this: once each.
+    this: once each. Where no text of it is kept, without words.
     """
+    has_words = records.has_content
     found: list[str] = []
     for record in records:
         holders = (record, *record.plans, *record.steps)
@@ -20,17 +22,13 @@ def faults(records: RunRecords) -> list[str]:
         attempts = [attempt for call in record.calls for attempt in call.attempts]
         attempts += [attempt for failure in failures for attempt in failure.attempts]
         attempts += record.guess.errors if record.guess else ()
-        found += [f"{failure.code}: {failure.explanation}" for failure in failures]
-        found += [
-            f"{each.error}: {each.message} {each.detail}".rstrip()
-            for each in attempts
-            if each.outcome != "lost_race"
-        ]
+        lost = [*failures, *(each for each in attempts if each.outcome != "lost_race")]
+        found += [line_of(each, has_words=has_words) for each in lost]
     return list(dict.fromkeys(found))
 
 
-def describe(span: spans.Span, record: Record) -> None:
-    """Put how a run went into its span."""
+def describe(span: spans.Span, record: Record, *, content: bool) -> None:
+    """Put how a run went into its span. `content`: whether the settings put texts into spans."""
     span.set_attributes({spans.ROUNDS: record.rounds, spans.STATUS: record.status})
     if record.guess is not None and record.guess.outcome is not None:
         span.set_attribute(spans.GUESS, record.guess.outcome)
@@ -39,11 +37,16 @@ def describe(span: spans.Span, record: Record) -> None:
     if (cost_usd := record.cost_usd) is not None:
         span.set_attribute(spans.COST_USD, float(cost_usd))
     if record.failure:
-        spans.mark_failed(span, record.failure.code, record.failure.explanation)
+        words = words_in_span(record.failure, record.task.permit, content=content)
+        spans.mark_failed(span, record.failure.code, words)
 
 
 def log(records: RunRecords) -> None:
-    """One line a run: numbers and names, no prompt and no answer; and what went wrong, in full."""
+    """One line a run: numbers and names, no prompt and no answer; and what went wrong, in full where its texts are kept.
+
+    Args:
+        records: as they may be kept: an error may quote a prompt.
+    """
     record = records.record
     used, cost_usd, began_s = record.usage, record.cost_usd, record.answer_began_s
     calls = record.calls

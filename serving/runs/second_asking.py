@@ -102,7 +102,9 @@ class SecondAskings:
             answering.cancel()
             await asyncio.wait([answering])
         if not answering.cancelled() and (error := answering.exception()) is not None:
-            logger.info("an answer whose client was gone ended: %s", error)
+            logger.info(
+                "an answer whose client was gone ended: %s of %s", type(error).__name__, run.record.id
+            )
 
     async def _keep(self, record: Record, drop_us: int) -> bool:
         """Whether that could be written down."""

@@ -84,7 +84,7 @@ class Service:
             self.store, self.kept, lambda: self.pool, policies, self._recorded, self.end_turn
         )
         self.store.on_orphan = self.continuing.take_over
-        self.store.on_stop_waiting = self._report  # else no log and no metric would know of it
+        self.store.on_stop_waiting = self._report_waited  # else no log and no metric would know of it
         self._ledgers, self._running = ledgers, dict[str, Run]()
         self._entering = dict[str, Account]()
         """Whose runs have a place and are not under way yet."""
@@ -231,7 +231,7 @@ class Service:
                             yield run
                     finally:
                         if run is not None:
-                            describe(span, run.record)
+                            describe(span, run.record, content=pool.settings.telemetry.content)
             finally:
                 self._running.pop(id, None)
                 if run is not None:
@@ -244,14 +244,20 @@ class Service:
         await self.end_turn(run.records)
         await self.store.put(kept)
         if pool is self.pool:
-            self.conductor_health.count(run.record)
+            self.conductor_health.count(
+                kept.record
+            )  # it says why, in the log and to whoever asks whether it works
             self.guesses.count(run.record)
-        self._report(run.records, pool)
+        self._report(run.records, kept, pool)
 
-    def _report(self, records: RunRecords, pool: Pool | None = None) -> None:
-        """Log and count a run that has ended, also one that waited for its client until it expired or was cancelled."""
-        log(records)
-        report(self.meter, of_run(records, (pool or self.pool).providers))
+    def _report_waited(self, records: RunRecords) -> None:
+        """Log and count a run that waited for its client until it expired or was cancelled."""
+        self._report(records, kept_part(records), self.pool)
+
+    def _report(self, records: RunRecords, kept: RunRecords, pool: Pool) -> None:
+        """Log and count a run that has ended. The log is told `kept`, what may be kept of it."""
+        log(kept)
+        report(self.meter, of_run(records, pool.providers))
 
     async def end_turn(self, records: RunRecords) -> None:
         """A run has ended or waits: see `TurnKeeper`. An answer that was paid for is given all the same where the store

@@ -138,8 +138,8 @@ class LimitSettings(Frozen):
     heartbeat_s: float = Field(default=10.0, gt=0)
     """A stream that has been silent this long is sent a comment, so that proxies keep it open."""
     unread_s: float = Field(default=60.0, gt=0)
-    """A stream ends of which its client has taken nothing for so long while more waits for it, and its run with it: it
-    holds a worker's slot. Whenever a client takes something, the time begins again; behind HAProxy that is seen in lots of
+    """An answer ends of which its client has taken nothing for so long while more waits for it, and its run with it: it
+    holds a worker's slot, or memory. Whenever a client takes something, the time begins again; behind HAProxy that is seen in lots of
     some 100 kB."""
     first_byte_s: float = Field(default=0.1, ge=0)
     """How long a stream waits before its first byte, so that an early failure can still be an HTTP status."""
@@ -270,6 +270,6 @@ class TelemetrySettings(Frozen):
     """What is traced. Where spans go is the standard `OTEL_EXPORTER_OTLP_*` variables' business."""
 
     content: bool = False
-    """Put prompts and outputs into spans."""
+    """Put prompts and outputs into spans, and the words of errors, which may quote them."""
     service_prefix: str = "podium"
     """How service names begin in traces: `podium-router`, `podium-<worker>`."""

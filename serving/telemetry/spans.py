@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from opentelemetry import propagate, trace
-from opentelemetry.sdk.trace import SpanProcessor
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode
 
 from conductor.model.call import CallSite
@@ -125,9 +125,19 @@ def workflow(model: str, workflow_id: str, headers: Mapping[str, str] | None = N
     token = RUN_SPANS.set(Spans())
     try:
         with tracer.start_as_current_span(
-            f"invoke_workflow {model}", context, SpanKind.INTERNAL, attributes, record_exception=False
+            f"invoke_workflow {model}",
+            context,
+            SpanKind.INTERNAL,
+            attributes,
+            record_exception=False,
+            set_status_on_exception=False,
         ) as span:
-            yield span
+            try:
+                yield span
+            except Exception as exc:
+                if not _is_failed(span):
+                    mark_failed(span, type(exc).__name__, "")  # its words may quote a prompt
+                raise
     finally:
         RUN_SPANS.reset(token)
 
@@ -145,9 +155,13 @@ def span_id(span: Span) -> str:
 
 
 def mark_failed(span: Span, error_type: str, message: str) -> None:
-    """Mark `span` as failed."""
+    """Mark `span` as failed. `message`: what may be traced of the error."""
     span.set_attribute(ERROR_TYPE, error_type)
     span.set_status(Status(StatusCode.ERROR, redact_secrets(message)))
+
+
+def _is_failed(span: Span) -> bool:
+    return isinstance(span, ReadableSpan) and span.status.status_code is StatusCode.ERROR
 
 
 def outgoing_headers() -> dict[str, str]:

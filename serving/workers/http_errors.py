@@ -215,6 +215,11 @@ class ErrorMapper:
             headers: of the response, for Retry-After.
             code: the provider's machine-readable code or type, where it gives one.
         """
+        error = self._of_status(status, text, headers, code)
+        error.provider_status = status
+        return error
+
+    def _of_status(self, status: int, text: str, headers: Mapping[str, str], code: str) -> WorkerError:
         said = f"{self.provider} said {status}: {self.quote(text)}"
         if 300 <= status < 400:
             where = self.quote(headers.get("location", "nowhere"))

@@ -87,10 +87,13 @@ def test_a_run_that_breaks_ends_its_span():
     SPANS.clear()
     try:
         with spans.workflow("mini", "wf_1"):
-            raise PodiumError("x")
+            raise PodiumError("what was asked")
     except PodiumError:
         pass
     assert SPANS.open == []
+    (ended,) = SPANS.ended
+    assert (ended.attributes or {})["error.type"] == "PodiumError"
+    assert (ended.status.status_code, ended.status.description or "") == (StatusCode.ERROR, "")
 
 
 def test_spans_go_nowhere_unless_the_environment_says_where(monkeypatch):

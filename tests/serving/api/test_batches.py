@@ -10,9 +10,14 @@ from typing import Any
 import openai
 import pytest
 
+from conductor.run.record import NOBODY
 from serving.accounts.caller import Caller
+from serving.accounts.replica_store import ReplicaStore
+from serving.batches.database_store import DatabaseBatchStore
+from serving.batches.model import File
 from serving.batches.runner import LineAnswer
 from serving.runs.rows import now_us
+from tests.databases import make_file
 from tests.serving.api.keyed import Keyed, keyed
 from tests.serving.api.served import PRICE, Json, Served, scripted, served, team
 from tests.serving.states import until
@@ -348,3 +353,16 @@ async def test_who_may_not_keep_texts_may_not_upload(tmp_path: Path) -> None:
         await limit(it, "policy", store_content=False)
         with pytest.raises(openai.PermissionDeniedError, match="no text is kept"):
             await upload(sdk_of(it, "mine"), line("1"))
+
+
+async def test_of_a_file_in_a_database_a_piece_can_be_read(tmp_path: Path) -> None:
+    own = ReplicaStore(make_file(tmp_path / "podium.db"))
+    try:
+        store, body = DatabaseBatchStore(own), bytes(range(256)) * 40
+        await store.add_file(File("file-1", NOBODY, "user_data", "a", len(body), now_us(), 2**60), body)
+        assert await store.piece("file-1", 0, 1000) == body[:1000]
+        assert await store.piece("file-1", 10_000, 1000) == body[10_000:]
+        assert await store.piece("file-1", len(body), 1000) == b""
+        assert await store.piece("file-2", 0, 1000) is None
+    finally:
+        await own.aclose()

@@ -5,16 +5,21 @@ Waits are for states. The last worker never ends by itself, so that every leavin
 """
 
 import asyncio
+import gc
 import socket
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import httpx2
 import pytest
 
 from conductor.run.event_log import ROOM
 from conductor.run.record import Record
 from serving.accounts.caller import ANYBODY
+from serving.api.slow_clients import PIECE_BYTES
+from serving.batches.memory_store import MemoryBatchStore
+from serving.edge.reader import ReaderProtocol
 from tests.serving.api.served import ASK, PRICE, Json, Served, plan, scripted, served, step, team
 from tests.serving.spans import SPANS
 from tests.serving.states import until
@@ -219,16 +224,24 @@ ENDLESS = f"{'x' * 5000} " * 4000
 @asynccontextmanager
 async def slow_client(api: Served, headers: bytes = b"") -> AsyncGenerator[Streams]:
     """A connection with hardly any room for an answer, that has asked for a long one."""
+    body = b'{"model": "a", "stream": true, "messages": [{"role": "user", "content": "x"}]}'
+    async with slow_request(
+        api,
+        b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        b"%scontent-length: %d\r\n\r\n%s" % (headers, len(body), body),
+    ) as streams:
+        yield streams
+
+
+@asynccontextmanager
+async def slow_request(api: Served, request: bytes) -> AsyncGenerator[Streams]:
+    """Likewise, with any request."""
     host, port = api.url.removeprefix("http://").split(":")
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     sock.connect((host, int(port)))
     reader, writer = await asyncio.open_connection(sock=sock, limit=1024)
-    body = b'{"model": "a", "stream": true, "messages": [{"role": "user", "content": "x"}]}'
-    writer.write(
-        b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
-        b"%scontent-length: %d\r\n\r\n%s" % (headers, len(body), body)
-    )
+    writer.write(request)
     try:
         await reader.readuntil(b"\r\n")
         yield reader, writer
@@ -290,6 +303,116 @@ async def test_a_kept_run_goes_on_without_a_client_that_reads_nothing():
             await until(lambda: api.service.running == 1)
             await until(lambda: api.service.running == 0)
         assert (await api.newest())["status"] == "finished"
+
+
+LONG = 5_000_000
+
+
+def get(path: str) -> bytes:
+    return f"GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode()
+
+
+def connections() -> list[ReaderProtocol]:
+    """The server's ends of those that are open."""
+    found = [each for each in gc.get_objects() if type(each) is ReaderProtocol]
+    return [each for each in found if each.transport and not each.transport.is_closing()]
+
+
+def waiting_bytes() -> int:
+    """What the server holds at most for one client, of what it has sent."""
+    return max((each.transport.get_write_buffer_size() for each in connections()), default=0)
+
+
+async def most_waiting_bytes() -> int:
+    """The most of it, until the client is given up."""
+    await until(waiting_bytes, "something waits")
+    most = 0
+    while found := waiting_bytes():
+        most = max(most, found)
+        await asyncio.sleep(0.01)
+    return most
+
+
+async def upload(api: Served, content: bytes) -> str:
+    """The id of a file."""
+    form = {"data": {"purpose": "user_data"}, "files": {"file": ("a.bin", content)}}
+    return (await api.http.post("/v1/files", **form)).json()["id"]
+
+
+async def long_run(api: Served) -> str:
+    """The id of a run that said much."""
+    return (await api.ok({"model": "a"}))["podium"]["workflow_id"]
+
+
+def long_record(**limits: float) -> Json:
+    worker = scripted("a", "x" * LONG)
+    return team(workers=[worker], workflows={}, limits={"heartbeat_s": 60} | limits)
+
+
+@pytest.mark.parametrize("path", ["/v1/workflows/{id}", "/v1/workflows/{id}/events"])
+async def test_no_record_and_no_backlog_of_events_waits_whole_for_a_client_that_reads_nothing(path: str):
+    async with served(long_record(unread_s=0.5)) as api:
+        id = await long_run(api)
+        assert len((await api.http.get(path.format(id=id))).content) > LONG, "it is whole for who reads"
+        async with slow_request(api, get(path.format(id=id))) as (reader, _):
+            assert await most_waiting_bytes() < 3 * PIECE_BYTES
+            with pytest.raises(ConnectionResetError):
+                await reader.read()
+        await until(
+            lambda: not any("feed of" in each.get_name() for each in asyncio.all_tasks()), "nobody watches"
+        )
+
+
+async def test_of_a_file_no_more_than_a_piece_is_read_for_a_client_that_reads_nothing():
+    content = bytes(range(256)) * 80_000
+    async with served(long_record(unread_s=0.5)) as api:
+        id, store = await upload(api, content), api.batches.store
+        assert isinstance(store, MemoryBatchStore)
+        read, whole = list[int](), store.piece
+
+        async def piece(id: str, begin: int, n_bytes: int) -> bytes | None:
+            read.append(begin)
+            return await whole(id, begin, n_bytes)
+
+        store.piece = piece
+        path = f"/v1/files/{id}/content"
+        answer = await api.http.get(path)
+        assert (answer.content == content, answer.headers["content-length"]) == (True, str(len(content)))
+        assert len(read) == 20
+        read.clear()
+        async with slow_request(api, get(path)) as (reader, _):
+            assert await most_waiting_bytes() < 3 * PIECE_BYTES
+            with pytest.raises(ConnectionResetError):
+                await reader.read()
+        assert len(read) < 6, "the rest was never read"
+        store._files[id] = (store._files[id][0], content[:2_000_000])
+        with pytest.raises(httpx2.RemoteProtocolError):  # it went meanwhile
+            await api.http.get(path)
+
+
+async def test_a_client_that_reads_a_file_slowly_is_not_given_up():
+    async with served(long_record(unread_s=1)) as api:
+        id = await upload(api, b"\xff" * LONG)
+        async with slow_request(api, get(f"/v1/files/{id}/content")) as (reader, _):
+            for _ in range(15):
+                await asyncio.sleep(0.2)
+                assert await reader.read(4096)
+
+
+async def test_large_bodies_have_room_for_so_many_bytes_and_the_rest_is_told_to_come_back(monkeypatch):
+    monkeypatch.setattr("serving.api.slow_clients.MOST_WHOLE_BYTES", 2 * LONG)
+    async with served(long_record(unread_s=2)) as api:
+        path = f"/v1/workflows/{await long_run(api)}"
+        async with slow_request(api, get(path)):
+            refused = await api.http.get(path)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (429, "overloaded")
+            assert (refused.headers["retry-after"], refused.headers["x-should-retry"]) == ("1", "true")
+            assert (await api.http.get("/v1/models")).status_code == 200, "what is small is told"
+            answers = list[int]()
+            while 200 not in answers:  # until the other was given up
+                answers.append((await api.http.get(path)).status_code)
+                await asyncio.sleep(0.1)
+            assert set(answers) == {429, 200}
 
 
 async def test_who_stays_gets_a_finished_record_and_ended_spans():

@@ -1,16 +1,24 @@
 """Policies of teams and keys over a real socket: what is refused, what is cut, what is kept."""
 
+import logging
 from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from conductor.model.call import Call
+from conductor.model.reply import Delta, Reply, open_reply
+from conductor.model.usage import Price
 from serving.accounts.account_policy import AccountPolicy
 from serving.database.address import Address
+from serving.telemetry.logs import JsonLines
+from serving.workers.http_errors import ErrorMapper
 from tests.serving.api.keyed import Keyed, keyed
 from tests.serving.api.served import ASK, PRICE, TWO, plan, scripted, step, team
+from tests.serving.spans import SPANS
 
 CHAT = "/v1/chat/completions"
 TOOL = {"type": "function", "function": {"name": "look_up"}}
@@ -235,6 +243,74 @@ async def test_of_a_run_whose_texts_may_not_be_kept_only_numbers_are(it: Keyed) 
     header = it.headers("mine") | {"idempotency-key": "one"}
     refused = await it.api.http.post(CHAT, json=ASK, headers=header)
     assert (refused.status_code, refused.json()["error"]["param"]) == (403, "Idempotency-Key")
+
+
+QUOTE = 'your input was flagged for moderation: "my HIV test, mail me at jane@doe.org"'
+
+
+class Moderated:
+    """A worker whose provider stops each prompt, and quotes it."""
+
+    def __init__(self, name: str, price: Price | None) -> None:
+        self.name = name
+
+    def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
+        return open_reply(self.name, "none", self._deltas())
+
+    async def _deltas(self) -> AsyncGenerator[Delta]:
+        yield Delta("")
+        raise ErrorMapper(self.name, "m", "OpenAI", "KEY", "http://h", "").by_status(403, QUOTE, {})
+
+
+def moderated(*, content: bool) -> Any:
+    worker = {"name": "strict", "kind": "python", "factory": f"{__name__}:Moderated"}
+    guarded = worker | {"name": "guarded", "fallbacks": ["a"], "in_pool": False}
+    workers = [worker, guarded, scripted("a"), scripted("b"), scripted("c")]
+    return team(workers=workers, workflows={}, telemetry={"content": content})
+
+
+@pytest.mark.parametrize(
+    ("policy", "in_log", "in_spans"),
+    [
+        ({}, "jane@doe.org", "jane@doe.org"),
+        ({"redact_personal_data": True}, "[e-mail address removed]", "[e-mail address removed]"),
+        ({"store_content": False}, None, "jane@doe.org"),
+        ({"trace_content": False}, "jane@doe.org", None),
+    ],
+)
+async def test_what_a_provider_quotes_of_a_prompt_is_logged_and_traced_as_the_policy_says(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    policy: Any,
+    in_log: str | None,
+    in_spans: str | None,
+) -> None:
+    caplog.set_level(logging.INFO, "podium")
+    async with keyed(tmp_path, moderated(content=True)) as it:
+        await limit(it, "keys", "mine", **policy)
+        for model in ("strict", "guarded"):
+            await ask(it, model=model)
+        await it.api.quiet()
+        described = [span.status.description or "" for span in SPANS.ended]
+    lines = [JsonLines().format(each) for each in caplog.records if each.getMessage().startswith("workflow")]
+    assert len(lines) == 2, "one failed, one was answered by a fallback"
+    for said, mark in ((lines, in_log), ([text for text in described if text], in_spans)):
+        assert said
+        for text in said:
+            assert ("HIV" in text, "jane@" in text) == (mark is not None, mark == "jane@doe.org"), text
+            assert mark is None or mark in text
+            assert "403" in text
+    assert all("ContentFiltered" in line for line in lines)
+    assert ("provider_status: 403" in "".join(lines)) is (in_log is None)
+
+
+async def test_no_span_has_a_providers_words_where_the_settings_put_no_texts_there(tmp_path: Path) -> None:
+    async with keyed(tmp_path, moderated(content=False)) as it:
+        await ask(it, model="strict")
+        await it.api.quiet()
+        described = [span.status.description for span in SPANS.ended if span.status.description]
+    assert described
+    assert "HIV" not in str(described)
 
 
 async def test_a_record_says_whether_models_may_be_trained_on_it(it: Keyed) -> None:

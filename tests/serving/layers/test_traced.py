@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -11,6 +12,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from conductor.errors import WorkerBusy, WorkerUnavailable
 from conductor.model.call import Call, CallSite, Sampling
 from conductor.model.messages import Message
+from conductor.model.permit import Permit
 from conductor.model.usage import Price, Usage
 from serving.layers.traced import Traced
 from serving.telemetry import spans
@@ -114,8 +116,29 @@ async def test_a_failure_before_the_first_token_is_named():
         await ask(ScriptedWorker("w", [ScriptedReply(error="busy")]))
     span = SPANS.ended[-1]
     assert (span.attributes[spans.ERROR_TYPE], span.status.status_code) == ("WorkerBusy", StatusCode.ERROR)
-    assert "scripted to fail" in span.status.description
+    assert span.status.description == "worker: w"
     assert spans.FIRST_CHUNK_S not in span.attributes
+
+
+@pytest.mark.parametrize(
+    ("content", "permit", "said"),
+    [
+        (False, Permit(), "worker: jane@doe.org"),
+        (True, Permit(traces=False), "worker: jane@doe.org"),
+        (True, Permit(), "jane@doe.org was scripted to fail (busy)."),
+        (True, Permit(hides_personal_data=True), "[e-mail address removed] was scripted to fail (busy)."),
+    ],
+)
+async def test_an_errors_words_are_in_a_span_only_where_texts_are(
+    content: bool, permit: Permit, said: str
+) -> None:
+    with pytest.raises(WorkerBusy):
+        await ask(
+            ScriptedWorker("jane@doe.org", [ScriptedReply(error="busy")]),
+            replace(CALL, permit=permit),
+            content=content,
+        )
+    assert SPANS.ended[-1].status.description == said
 
 
 async def test_a_failure_in_mid_stream_is_named_beside_what_came():
