@@ -2,6 +2,7 @@
 says what it did not like, and so may those of whoever read a plan or an answer.
 """
 
+from conductor.errors import WorkerError
 from conductor.model.failure import Attempt, Fact, Failure
 from conductor.model.permit import Permit
 from serving.redaction.personal import redactor_of
@@ -28,11 +29,12 @@ def outline(error: Failure | Attempt) -> str:
 
 def words_in_span(failure: Failure, permit: Permit, *, content: bool) -> str:
     """What a span says of `failure`: its words where texts are put into spans, by the settings (`content`) and by `permit`;
-    else its outline.
+    else its outline, and of a worker's error the message, which is of our own making (decision 0020).
     """
-    if not (content and permit.traces):
-        return outline(failure)
-    return redactor_of(permit)(failure.explanation)
+    if content and permit.traces:
+        return redactor_of(permit)(failure.explanation)
+    is_ours = permit.traces and failure.is_a(WorkerError)
+    return f"{failure.message} {outline(failure)}".rstrip() if is_ours else outline(failure)
 
 
 def line_of(error: Failure | Attempt, *, has_words: bool) -> str:

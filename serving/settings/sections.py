@@ -270,6 +270,6 @@ class TelemetrySettings(Frozen):
     """What is traced. Where spans go is the standard `OTEL_EXPORTER_OTLP_*` variables' business."""
 
     content: bool = False
-    """Put prompts and outputs into spans, and the words of errors, which may quote them."""
+    """Put prompts and outputs into spans, and what providers said in errors, which may quote them."""
     service_prefix: str = "podium"
     """How service names begin in traces: `podium-router`, `podium-<worker>`."""

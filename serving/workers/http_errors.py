@@ -1,8 +1,9 @@
 """What a provider's failure means to us, for the workers that speak HTTP.
 
-One table from HTTP statuses to `WorkerError`s, one list of what the HTTP library raises past the SDKs, one
-way to read Retry-After, and one place that keeps keys out of errors. It knows no SDK: each adapter sorts
-its own SDK's exceptions and comes here with a status and what the provider said.
+One table from HTTP statuses to `WorkerError`s (what words beside them mean is in `status_words.py`), one
+list of what the HTTP library raises past the SDKs, one way to read Retry-After, and one place that keeps
+keys out of errors. It knows no SDK: each adapter sorts its own SDK's exceptions and comes here with a
+status and what the provider said.
 
 An error's message is for the caller: which worker, and what the caller can do. What the provider said,
 where it was called and what the settings have to do with it is its `detail`, for the operator.
@@ -12,11 +13,10 @@ import json
 import math
 import re
 import time
-from collections.abc import Container, Generator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
-from typing import Literal
 
 import aiohttp
 import anyio
@@ -33,6 +33,7 @@ from conductor.errors import (
 from conductor.model.usage import Usage
 from serving.egress.reach import AddressForbidden
 from serving.workers.http_guard import BodyRefused
+from serving.workers.status_words import Meaning, is_certain, meaning_of
 
 MAX_QUOTE_CHARS = 300
 """How much of what a provider said goes into an error's detail."""
@@ -54,58 +55,6 @@ should be: `json.JSONDecodeError`, `UnicodeDecodeError` and pydantic's `Validati
 
 _LOOKS_LIKE_A_KEY = re.compile(r"\b(?:sk|pk|gsk|xai|key)-[\w*.-]{6,}|\bAIza[\w*-]{6,}|(?<=Bearer )\S+")
 _OUT_OF_MONEY = re.compile(r"insufficient_quota|billing|spend_limit")
-
-Meaning = Literal["too long", "filtered", "this call", "bad key"]
-_WORDS: tuple[tuple[Meaning, Container[int], str], ...] = (
-    (
-        "too long",
-        (400, 422),
-        (
-            r"context[ _-]?(length|window|size|limit)|maximum (context|model|input|prompt) length|max_model_len"
-            r"|(prompt|input|request|message)s? (is|are) too (long|large)|too many (input )?tokens"
-            r"|token count .{0,40}exceeds|exceeds? .{0,40}(tokens allowed|token limit)"
-        ),
-    ),
-    # OpenAI: alone it is more than may be sent in a minute
-    ("too long", (429,), r"request too large"),
-    (
-        "filtered",
-        range(400, 500),
-        r"content[ _]?filter|content_policy_violation|ResponsibleAIPolicyViolation|content management policy",
-    ),
-    # OpenRouter's moderation and guardrails, and xAI
-    ("filtered", (403,), r"moderation|flagged|guardrail|prompt injection|violates usage guidelines"),
-    # OpenRouter: less credit than this call may take, and nobody who has the model with tools or with pictures
-    ("this call", (402,), r"fewer max_tokens|prompt tokens limit exceeded"),
-    ("this call", (404,), r"no endpoints found that"),
-    # Gemini and xAI, which say 400, and Gemini of a key that leaked. Only as their first words: what a client wrote is quoted further on
-    ("bad key", (400,), r"^API_KEY_INVALID INVALID_ARGUMENT$"),
-    ("bad key", (403,), r"^API_KEY_\w+ PERMISSION_DENIED$"),
-    (
-        "bad key",
-        (400, 403),
-        r"^(incorrect|invalid) API key|^API key (not valid|not found|expired)|^your API key was reported",
-    ),
-)
-"""What a status means where the provider's code or its words are these; the first that fits. Anything a client can put
-into a provider's words, such as the name of an argument, must not be read here as a fault of every call.
-"""
-
-_CERTAIN: Mapping[int, tuple[re.Pattern[str], re.Pattern[str]]] = {
-    402: (
-        re.compile(r"\b(billing_error|insufficient_(quota|credits?|balance|funds))\b", re.IGNORECASE),
-        re.compile(r"insufficient (quota|credits?|balance|funds)\b", re.IGNORECASE),
-    ),
-    404: (
-        re.compile(r"\b(model_not_found|not_?found_?error|NOT_FOUND|DeploymentNotFound)\b", re.IGNORECASE),
-        re.compile(
-            r"((the )?model\b.{0,200} (does not exist|not found)|no endpoints found for )", re.IGNORECASE
-        ),
-    ),
-}
-"""A provider's codes, and its first words, where it says itself what the status means. Without them a firewall or a CDN
-may have said it of one prompt; a redirect always.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +177,7 @@ class ErrorMapper:
                 " it: set base_url to where the API is.",
                 in_doubt=True,
             )
-        wait_s, meaning = retry_after_s(headers), _meaning(status, text, code)
+        wait_s, meaning = retry_after_s(headers), meaning_of(status, text, code)
         if status == 413 or meaning == "too long":
             message = f"{self.worker} cannot hold this prompt and its answer: shorten them."
             return ContextOverflow(message, worker=self.worker, detail=said)
@@ -249,8 +198,8 @@ class ErrorMapper:
             return ContentFiltered(message, worker=self.worker, detail=said)
         advice = self._advice(status, meaning)
         if advice is not None:
-            is_certain = status == 401 or meaning == "bad key" or _is_certain(status, text, code)
-            return self._config_error(f"{advice} {said}", in_doubt=not is_certain)
+            is_clear = status == 401 or meaning == "bad key" or is_certain(status, text, code)
+            return self._config_error(f"{advice} {said}", in_doubt=not is_clear)
         return WorkerRefused(
             f"{self.worker} refused the call: change what is asked, or ask another worker.",
             worker=self.worker,
@@ -296,22 +245,6 @@ class ErrorMapper:
             raise self.unreachable(exc) from exc
         except GARBLED as exc:
             raise self.garble_error() from exc
-
-
-def _meaning(status: int, text: str, code: str) -> Meaning | None:
-    """What the provider says beside the status, where that changes what the status means."""
-    for meaning, statuses, words in _WORDS:
-        if status in statuses and any(re.search(words, said, re.IGNORECASE) for said in (code, text)):
-            return meaning
-    return None
-
-
-def _is_certain(status: int, text: str, code: str) -> bool:
-    """Whether it is the provider who says it, and of every call."""
-    if status not in _CERTAIN:
-        return False
-    codes, first_words = _CERTAIN[status]
-    return bool(codes.search(code) or first_words.match(text))
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:

@@ -116,14 +116,14 @@ async def test_a_failure_before_the_first_token_is_named():
         await ask(ScriptedWorker("w", [ScriptedReply(error="busy")]))
     span = SPANS.ended[-1]
     assert (span.attributes[spans.ERROR_TYPE], span.status.status_code) == ("WorkerBusy", StatusCode.ERROR)
-    assert span.status.description == "worker: w"
+    assert span.status.description == "w was scripted to fail (busy). worker: w"
     assert spans.FIRST_CHUNK_S not in span.attributes
 
 
 @pytest.mark.parametrize(
     ("content", "permit", "said"),
     [
-        (False, Permit(), "worker: jane@doe.org"),
+        (False, Permit(), "jane@doe.org was scripted to fail (busy). worker: jane@doe.org"),
         (True, Permit(traces=False), "worker: jane@doe.org"),
         (True, Permit(), "jane@doe.org was scripted to fail (busy)."),
         (True, Permit(hides_personal_data=True), "[e-mail address removed] was scripted to fail (busy)."),
