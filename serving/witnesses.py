@@ -6,6 +6,7 @@ Where keys are off there is nobody to protect, and one is enough.
 
 import time
 from collections import Counter
+from collections.abc import Iterator
 from typing import NamedTuple, TypeVar
 
 from conductor.model.call import Call
@@ -45,12 +46,16 @@ class Traffic:
 
     def note(self, key: str) -> None:
         """It makes a call."""
-        _note(self._called_at_s, key, TRAFFIC_S)
+        _note(self._called_at_s, key, MEMORY_S)
+
+    def others(self, key: str, within_s: float = TRAFFIC_S) -> Iterator[str]:
+        """The other ones that have called within that time."""
+        now_s = time.monotonic()
+        return (each for each, at_s in self._called_at_s.items() if each != key and now_s - at_s <= within_s)
 
     def has_others(self, key: str) -> bool:
         """Whether another one calls too."""
-        now_s = time.monotonic()
-        return any(now_s - at_s <= TRAFFIC_S for each, at_s in self._called_at_s.items() if each != key)
+        return any(True for _ in self.others(key))
 
 
 class Witnesses:

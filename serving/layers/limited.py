@@ -14,6 +14,7 @@ from conductor.model.reply import Reply
 from conductor.model.worker import Worker
 from serving.layers.layer import Layer
 from serving.layers.turns import Turns
+from serving.witnesses import TRAFFIC_S
 
 NEWEST = 0.1
 """The weight of the newest call in what calls take on average."""
@@ -150,3 +151,6 @@ class Limited(Layer):
 
     def _average(self, held_s: float) -> None:
         self._held_s += (held_s - self._held_s) * (NEWEST if self._held_s else 1.0)
+        self._turns.lent_after_s = max(
+            TRAFFIC_S, self._held_s
+        )  # for about so long a place that is lent is gone
