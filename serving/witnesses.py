@@ -7,6 +7,7 @@ enough.
 
 import time
 from collections import Counter
+from collections.abc import Iterator
 from typing import NamedTuple, TypeVar
 
 from conductor.model.call import Call
@@ -53,12 +54,18 @@ class Traffic:
 
     def note(self, party: str) -> None:
         """It makes a call."""
-        _note(self._called_at_s, party, TRAFFIC_S)
+        _note(self._called_at_s, party, MEMORY_S)
+
+    def others(self, party: str, within_s: float = TRAFFIC_S) -> Iterator[str]:
+        """The other ones that have called within that time."""
+        now_s = time.monotonic()
+        return (
+            each for each, at_s in self._called_at_s.items() if each != party and now_s - at_s <= within_s
+        )
 
     def has_others(self, party: str) -> bool:
         """Whether another one calls too."""
-        now_s = time.monotonic()
-        return any(now_s - at_s <= TRAFFIC_S for each, at_s in self._called_at_s.items() if each != party)
+        return any(True for _ in self.others(party))
 
 
 class Witnesses:

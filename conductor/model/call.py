@@ -109,6 +109,9 @@ class Call:
     on_turn: Callable[[], None] | None = field(default=None, compare=False)
     """Called once its turn has come, right before it is sent: raises a `WorkerError` where it is better not made
     any more."""
+    on_waited: Callable[[], bool] | None = field(default=None, compare=False)
+    """Asked now and then while it waits for its turn: whether it had better leave, since another worker would answer at
+    once, which expects it then."""
     has_stand_in: bool = field(default=False, compare=False)
     """Another worker is free to answer in its place, so that nobody need wait long for this one; never sent."""
     mark_key: str = field(default="", compare=False)

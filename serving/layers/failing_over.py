@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from types import MappingProxyType
 from typing import Protocol
 
@@ -42,7 +42,8 @@ class FailingOver:
     over like an outage.
 
     One whose circuit is open, or that asked to be left alone, is asked after all others, which is on record;
-    once its rest is over, one call tries whether it is well. So is one whose line is too long. A call whose turn
+    once its rest is over, one call tries whether it is well. So is one whose line is too long, which is so sooner where
+    another worker would answer at once; a call that waits in it leaves for that one. A call whose turn
     comes once the circuit has opened is not made either, where another worker is ready.
 
     A call whose caller has somebody else (`Call.has_stand_in`, as of the conductor's: a worker answers without a plan)
@@ -88,6 +89,7 @@ class FailingOver:
             # Wherever it goes now: else a run that a fallback answers would be expected here to its end.
             state.limiter.arrive(call.site.run)
         async with AsyncExitStack() as opened:
+            expected = opened.enter_context(ExitStack())
             line, failed = (
                 self._only_those_that_are_well(self._line(call))
                 if call.has_stand_in
@@ -98,16 +100,15 @@ class FailingOver:
             for number, worker in enumerate(line):  # which grows by those that are left alone meanwhile
                 began_s = time.monotonic()
                 others = line[number + 1 :]
-                has_stand_in = call.has_stand_in or any(self._is_free(other) for other in others)
+                has_stand_in = call.has_stand_in or any(self._is_free(other, call) for other in others)
                 try:
                     site = copy_with(call.site, attempt=first + len(failed))
                     # whatever was paid meanwhile, another line may be shorter
                     made = copy_with(
                         call, site=site, has_stand_in=has_stand_in, begins=begins if others else call.begins
                     )
-                    asked = self._ask(
-                        worker, made, () if worker.name in passed else others, may_leave=call.has_stand_in
-                    )
+                    left_to = () if worker.name in passed else others
+                    asked = self._ask(worker, made, left_to, expected, may_leave=call.has_stand_in)
                     reply = await opened.enter_async_context(asked)
                     break
                 except LeftAlone as exc:
@@ -128,6 +129,7 @@ class FailingOver:
                     failed += [*exc.attempts, Attempt.of(worker.name, Failure.of(exc), took_s=took_s)]
             else:
                 raise AssertionError("there is at least one worker")
+            expected.close()
             reply.attempts = (*failed, *reply.attempts)
             if how := self._chosen.get(worker.name):
                 reply.notes = (f"{worker.name} answers in place of {self.name}: chosen {how}.", *reply.notes)
@@ -135,7 +137,12 @@ class FailingOver:
 
     def _last_those_that_rest(self, line: list[Worker], call: Call) -> tuple[list[Worker], list[Attempt]]:
         """The line with those at its end that are better left alone, and what is said of that."""
-        why = {worker.name: said for worker in line if (said := self._why_not(worker, call))}
+        is_one_free = any(self._is_free(worker, call) for worker in line)
+        why = {
+            worker.name: said
+            for worker in line
+            if (said := self._why_not(worker, call, is_other_free=is_one_free))
+        }
         ready = [worker for worker in line if worker.name not in why]
         if not ready or not why:
             return line, []
@@ -160,28 +167,45 @@ class FailingOver:
         state = self._states.get(worker.name)
         return state.health.rest_s if state else 0.0
 
-    def _why_not(self, worker: Worker, call: Call) -> str:
-        """Why it is better left alone; empty: it is not."""
+    def _why_not(self, worker: Worker, call: Call, *, is_other_free: bool = False) -> str:
+        """Why it is better left alone, where another one would answer at once or not; empty: it is not."""
         if not (state := self._states.get(worker.name)):
             return ""
         if rest_s := state.health.rest_s:
             return _resting(rest_s)
         if any(worker.name == name for name, _ in call.broken):
             return "because its answer to this call broke off."
-        if state.limiter.is_overfull(call.priority, call.payer):
+        if state.limiter.is_overfull(call.priority, call.payer, is_other_free=is_other_free):
             return f"because its line is {state.limiter.wait_s(call.payer):.1f} s long."
         return ""
 
-    def _is_free(self, worker: Worker) -> bool:
-        state = self._states.get(worker.name)
-        return state is None or state.is_free
+    def _is_free(self, worker: Worker, call: Call) -> bool:
+        """Whether it would answer at once."""
+        if (state := self._states.get(worker.name)) is None:
+            return True
+        return state.is_free and state.limiter.has_place(call.payer) and not self._why_not(worker, call)
+
+    def _is_one_free(self, others: Sequence[Worker], call: Call, expected: ExitStack) -> bool:
+        """Whether one of them would answer at once, which expects the call then: of several that wait, no more leave than
+        it has places.
+        """
+        free = next((other for other in others if self._is_free(other, call)), None)
+        if free is not None and (state := self._states.get(free.name)):
+            expected.enter_context(state.limiter.expect(call.site.run, call.payer))
+        return free is not None
 
     @asynccontextmanager
     async def _ask(
-        self, worker: Worker, call: Call, others: Sequence[Worker], *, may_leave: bool
+        self,
+        worker: Worker,
+        call: Call,
+        others: Sequence[Worker],
+        expected: ExitStack,
+        *,
+        may_leave: bool,
     ) -> AsyncGenerator[Reply]:
         """Make the call once its turn has come; whether it is left to `others`, or to whomever else its caller has, is
-        looked at again then. A probe is over with it.
+        looked at again then, and while it waits: one that is free is `expected` to be called. A probe is over with it.
         """
         if not (state := self._states.get(worker.name)):
             async with worker.open(call) as reply:
@@ -202,7 +226,12 @@ class FailingOver:
             probes_until_s = health.begin_call()
 
         try:
-            async with worker.open(copy_with(call, on_turn=look_again)) as reply:
+            made = copy_with(
+                call,
+                on_turn=look_again,
+                on_waited=(lambda: self._is_one_free(others, call, expected)) if others else None,
+            )
+            async with worker.open(made) as reply:
                 yield reply
         finally:
             health.end_call(probes_until_s)

@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager, nullcontext
+from itertools import islice
 from math import inf
 
 from conductor.errors import LineTooLong
@@ -14,10 +15,13 @@ from conductor.model.reply import Reply
 from conductor.model.worker import Worker
 from serving.layers.layer import Layer
 from serving.layers.turns import Turns
+from serving.witnesses import TRAFFIC_S
 
 NEWEST = 0.1
 """The weight of the newest call in what calls take on average."""
 LONGEST_TOLD_S = 300.0
+WAIT_BESIDE_FREE_S = 5.0
+"""It is not worth waiting for longer while another worker would answer at once."""
 
 
 class Limited(Layer):
@@ -26,7 +30,9 @@ class Limited(Layer):
 
     Who has not begun anything is not let in where the line is too long (`serving/runs/admission.py`), or goes to a
     fallback; and is sent away where it was let in and its turn has not come in time, as where places come free no more.
-    Nobody else who waits is, unless others are left to be asked: a call may be the third of a run that has paid for two. Whose turn comes is asked once more whether it is still to be made (`Call.on_turn`).
+    Nobody else who waits is, unless others are left to be asked: a call may be the third of a run that has paid for two.
+    Whoever has waited for a while leaves for another worker that would answer at once (`Call.on_waited`). Whose turn
+    comes is asked once more whether it is still to be made (`Call.on_turn`).
     """
 
     def __init__(self, worker: Worker, slots: int, max_wait_s: float = inf) -> None:
@@ -42,14 +48,19 @@ class Limited(Layer):
         self.n_slots, self.max_wait_s = slots, max_wait_s
         self.queued = 0
         """Calls that wait for a place now."""
-        self.open_calls = 0
-        """Calls that hold one now."""
+        self._began_s: dict[object, float] = {}
+        """Of the calls that hold one now, since when; the longest first."""
         self._coming: dict[str, str] = {}
         """Runs that were let in to call it and have not yet, with who pays."""
         self._held_s = 0.0
         """How long a place is held, on average."""
         self._moved_s = 0.0
         """When a place last came free, or the first was taken, by `time.monotonic`."""
+
+    @property
+    def open_calls(self) -> int:
+        """Calls that hold a place now."""
+        return len(self._began_s)
 
     @property
     def is_full(self) -> bool:
@@ -62,19 +73,41 @@ class Limited(Layer):
 
     def wait_s(self, payer: str) -> float:
         """About how long one more interactive call of `payer` would wait for its place: what is ahead of it, at
-        the pace of the newest calls. Where places have stopped coming free, this grows with the time since.
+        the pace of the newest calls, or until the calls that hold places have probably ended. Where places have
+        stopped coming free, this grows with the time since.
         """
-        ahead = self._turns.ahead(payer, Counter(self._coming.values()))
-        if not ahead and not self.is_full:
+        ends = self._ends_before(payer)
+        if ends <= 0:
             return 0.0
-        free = max(0, self.n_slots - self.open_calls - self.queued)
         still_s = time.monotonic() - self._moved_s if self.open_calls else 0.0
-        held_s = max(self._held_s, still_s)
-        return max(0, ahead + 1 - free) * held_s / self.n_slots
+        pace_s = max(self._held_s, still_s) / self.n_slots
+        return max(ends * pace_s, self._until_end_s(ends))
 
-    def is_overfull(self, priority: Priority, payer: str) -> bool:
-        """Whether it is not worth waiting for a place. Work that nobody waits for may always wait."""
-        return priority == "interactive" and self.wait_s(payer) > self.max_wait_s
+    def has_place(self, payer: str) -> bool:
+        """Whether one more interactive call of `payer` would have a place at once."""
+        return self._ends_before(payer) <= 0
+
+    def _ends_before(self, payer: str) -> int:
+        """How many places have to come free before it has one."""
+        return self._turns.ahead(payer, Counter(self._coming.values())) + 1 - self._turns.free(payer)
+
+    def _until_end_s(self, number: int) -> float:
+        """About how long until so many of the calls that hold places now have ended, if they take as long as the newest
+        did; 0: as long has passed, or there are fewer.
+        """
+        began_s = next(islice(self._began_s.values(), number - 1, None), -inf)
+        return max(0.0, began_s + self._held_s - time.monotonic())
+
+    def is_overfull(self, priority: Priority, payer: str, *, is_other_free: bool = False) -> bool:
+        """Whether it is not worth waiting for a place: less so where another worker would answer at once. Work that
+        nobody waits for may always wait.
+        """
+        most_s = self._beside_free_s if is_other_free else self.max_wait_s
+        return priority == "interactive" and self.wait_s(payer) > most_s
+
+    @property
+    def _beside_free_s(self) -> float:
+        return min(self.max_wait_s, WAIT_BESIDE_FREE_S)
 
     @contextmanager
     def expect(self, run: str, payer: str) -> Generator[None]:
@@ -99,18 +132,19 @@ class Limited(Layer):
         """See `Worker.open`.
 
         Raises:
-            LineTooLong: nothing was done before the call, and it has waited for `max_wait_s`.
+            LineTooLong: nothing was done before the call, and it has waited for `max_wait_s`; or another worker would
+                answer at once.
         """
         await self._take_place(call)
-        began_s = time.monotonic()
+        began_s, place = time.monotonic(), object()
         if not self.open_calls:
             self._moved_s = began_s
-        self.open_calls += 1
+        self._began_s[place] = began_s
         try:
             async with self._worker.open(call) as reply:
                 yield reply
         finally:
-            self.open_calls -= 1
+            del self._began_s[place]
             self._moved_s = time.monotonic()
             if not call.site.guess:  # which holds it for as long as its plan takes
                 self._average(self._moved_s - began_s)
@@ -132,12 +166,38 @@ class Limited(Layer):
         """End the wait of a call that may be sent away."""
         may_wait_s = self.max_wait_s if call.begins and call.priority == "interactive" else inf
         try:
-            async with asyncio.timeout(None if may_wait_s == inf else may_wait_s):
-                yield
+            async with asyncio.timeout(None if may_wait_s == inf else may_wait_s) as limit:
+                with self._until_other_is_free(call, limit):
+                    yield
         except TimeoutError:
             wait_s = min(self.wait_s(call.payer), LONGEST_TOLD_S)
             message = f"{self.name} has too many calls before this one. Try again later."
             raise LineTooLong(message, worker=self.name, retry_after_s=max(1.0, wait_s)) from None
+
+    @contextmanager
+    def _until_other_is_free(self, call: Call, limit: asyncio.Timeout) -> Generator[None]:
+        """Once it has waited for a while, and again after as long, ask whether another worker would answer at once: its
+        time is over then.
+        """
+        if (on_waited := call.on_waited) is None or call.priority == "batch":
+            yield
+            return
+        loop = asyncio.get_running_loop()
+
+        def look() -> None:
+            nonlocal timer
+            if limit.expired():  # it leaves in the same moment
+                return
+            if on_waited():
+                limit.reschedule(loop.time())
+            else:
+                timer = loop.call_later(self._beside_free_s, look)
+
+        timer = loop.call_later(self._beside_free_s, look)
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     def _look_again(self, call: Call) -> None:
         """Let it be made; where it is not, its place is the next one's at once."""
@@ -150,3 +210,6 @@ class Limited(Layer):
 
     def _average(self, held_s: float) -> None:
         self._held_s += (held_s - self._held_s) * (NEWEST if self._held_s else 1.0)
+        self._turns.lent_after_s = max(
+            TRAFFIC_S, self._held_s
+        )  # for about so long a place that is lent is gone

@@ -3,6 +3,10 @@ the fewest places.
 
 A flood from one key makes that key wait and nobody else; calls that are held for long count as long as they are held. Work of low priority goes last, and never stops: of
 `BATCH_EVERY` places that come free, it is given one.
+
+The last places are kept for keys that have less than their share (`serving/shares.py`), so that a key whose calls are
+long cannot hold all of them. They are lent where no such key has called lately. Whoever waits beside a kept place has
+places itself, or is batch work: it is next at the latest when one of those that are held comes back.
 """
 
 import asyncio
@@ -11,9 +15,13 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from conductor.model.priority import Priority
+from serving.shares import KEPT, share
+from serving.witnesses import TRAFFIC_S, Traffic
 
 BATCH_EVERY = 10
 """While calls of both priorities wait, every so many-th place goes to the lower one."""
+FEWEST = 4
+"""Of fewer places none is kept."""
 
 Waiting = tuple[str, "asyncio.Future[None]"]
 """A payer, and one of its turns."""
@@ -30,15 +38,22 @@ class Turns:
         """By payer: whoever waits while others have more places is next."""
         self._given = 0
         """To interactive calls since batch work began to wait, or was given one."""
+        self._traffic = Traffic()
+        """Of interactive calls."""
+        self.lent_after_s = TRAFFIC_S
+        """So long nobody else has called: kept places are lent."""
 
     async def take(self, priority: Priority, payer: str) -> None:
         """Wait for a place. Whoever is cancelled meanwhile has none."""
-        if self._free > 0:  # nobody waits then
+        if priority == "interactive":
+            self._traffic.note(payer)
+        if self._free > self._kept:  # nobody waits then
             self._free -= 1
             self._held[payer] += 1
             return
         line, turn = self._lines[priority], asyncio.get_running_loop().create_future()
         line.join(payer, turn)
+        self._hand_out()
         try:
             await turn
         except asyncio.CancelledError:
@@ -66,7 +81,26 @@ class Turns:
         """About how many interactive calls would have a turn before one more of `payer`: of those that wait, and of
         so many of each payer that will soon, as if all had as many places.
         """
-        return self._lines["interactive"].ahead(payer, coming)
+        line = self._lines["interactive"]
+        if self.free(payer):  # those that wait may not have what is free
+            line = _Line()
+        return line.ahead(payer, coming)
+
+    def free(self, payer: str) -> int:
+        """How many places an interactive call of `payer` might have at once."""
+        if self._free > self._kept or (self._free > 0 and self._may_have_kept("interactive", payer)):
+            return self._free
+        return 0
+
+    @property
+    def _kept(self) -> int:
+        return max(1, int(KEPT * self._places)) if self._places >= FEWEST else 0
+
+    def _may_have_kept(self, priority: Priority, payer: str) -> bool:
+        has = share(self._held)
+        if priority == "interactive" and self._held[payer] < has:
+            return True
+        return all(self._held[each] >= has for each in self._traffic.others(payer, self.lent_after_s))
 
     def _hand_out(self) -> None:
         while self._free > 0 and (waiting := self._next()) is not None:
@@ -78,14 +112,23 @@ class Turns:
 
     def _next(self) -> "Waiting | None":
         interactive, batch = self._lines["interactive"], self._lines["batch"]
+        first, later = self._first("interactive"), self._first("batch")
         if not batch:
             self._given = 0
-            return interactive.pop(self._held)
-        if interactive and self._given < BATCH_EVERY - 1:
-            self._given += 1
-            return interactive.pop(self._held)
-        self._given = 0
-        return batch.pop(self._held)
+        if first is not None and (later is None or self._given < BATCH_EVERY - 1):
+            self._given += bool(batch)
+            return interactive.pop(first)
+        if later is not None:
+            self._given = 0
+            return batch.pop(later)
+        return None
+
+    def _first(self, priority: Priority) -> str | None:
+        """Whose turn is next of those of that priority; None: nobody's, or no place that is free is for them."""
+        payer = self._lines[priority].first(self._held)
+        if payer is None or self._free > self._kept or self._may_have_kept(priority, payer):
+            return payer
+        return None
 
 
 class _Line:
@@ -119,10 +162,12 @@ class _Line:
             if not waiting:
                 del self._payers[payer]
 
-    def pop(self, held: Mapping[str, int]) -> "Waiting | None":
-        if not self._payers:
-            return None
-        payer = min(self._payers, key=lambda each: held.get(each, 0))  # the first of those with as few
+    def first(self, held: Mapping[str, int]) -> str | None:
+        """Whoever has the fewest places, the first of those with as few; None: nobody waits."""
+        return min(self._payers, key=lambda each: held.get(each, 0), default=None)
+
+    def pop(self, payer: str) -> "Waiting":
+        """The first turn of `payer`, who goes to the end of the line."""
         waiting = self._payers.pop(payer)
         turn = waiting.popleft()
         if waiting:

@@ -15,9 +15,7 @@ from conductor.run.record import Account
 from conductor.run.task import Task
 from conductor.run.team import Team
 from serving.pool import Pool
-
-SHARED = 0.9
-"""Of the room: beyond it a key with more runs than the others have on average gets no further one."""
+from serving.shares import KEPT, share
 
 
 def room_for_batch(pool: Pool) -> int:
@@ -58,12 +56,12 @@ def check_room(
             "Try again later, or without `service_tier: flex`."
         )
         raise Overloaded(message)
-    most = SHARED * pool.settings.limits.max_running
+    most = (1 - KEPT) * pool.settings.limits.max_running
     if not account.key_id or running < most:
         return
     of_keys = Counter(each.key_id for each in accounts)
-    under_way = of_keys.total()  # whose the others are is not counted any more
-    if under_way >= most and of_keys[account.key_id] >= under_way / len(of_keys):
+    # whose the others are is not counted any more
+    if of_keys.total() >= most and of_keys[account.key_id] >= share(of_keys):
         message = (
             f"{running} requests are under way here, and this key has its share of them. Try again soon."
         )

@@ -108,6 +108,19 @@ async def test_who_would_wait_too_long_is_told_when_to_come_back_and_another_key
         assert asked[-1] == "flex", "nobody waits for it: it waits"
 
 
+async def test_a_key_whose_answers_are_long_does_not_hold_every_slot(tmp_path: Path) -> None:
+    slow = scripted("a", "Done.", delay_s=1.0, max_concurrency=4)
+    async with keyed(tmp_path, team(workers=[slow, scripted("b"), scripted("c")])) as it:
+        slots, worker = it.api.service.pool.limiters["a"], it.api.worker("a")
+        await ask(_sdk(it, "other team"), "so that it is one of those that call")
+        flood = [ask(_sdk(it, "mine"), f"flood {n}") for n in range(6)]
+        await until(lambda: slots.open_calls + slots.queued == 6)
+        await ask(_sdk(it, "other team"), "one")
+        asked = texts_of(worker.calls)
+        assert asked.index("one") <= 4, "before the flood's fourth"
+        await asyncio.gather(*flood)
+
+
 async def test_who_is_let_in_before_slots_stop_coming_free_is_told_once_it_has_waited_too_long(
     tmp_path: Path,
 ) -> None:

@@ -1,9 +1,9 @@
 """Slots: held as long as the call, taken in order, always given back."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -11,6 +11,7 @@ from conductor.errors import LineTooLong, WorkerUnavailable
 from conductor.model.call import Call, CallSite
 from conductor.model.messages import Message
 from conductor.model.reply import Reply
+from conductor.model.worker import Worker
 from serving.health import WorkerHealth
 from serving.layers.failing_over import FailingOver
 from serving.layers.limited import Limited
@@ -20,6 +21,45 @@ from serving.workers.scripted import ScriptedReply, ScriptedWorker
 from tests.serving.states import until
 
 CALL = Call((Message.of("user", "hi"),))
+
+
+@dataclass
+class State:
+    """What those who choose among workers know of one."""
+
+    limiter: Limited
+
+    @property
+    def is_free(self) -> bool:
+        return not (self.health.rest_s or self.limiter.is_full)
+    health: WorkerHealth = field(default_factory=WorkerHealth)
+
+
+def line_of(*limited: Limited) -> FailingOver:
+    states: Mapping[str, State] = {each.name: State(each) for each in limited}
+    return FailingOver(limited, states=states)
+
+
+def of_key(payer: str, run: str = "", *, begins: bool = False) -> Call:
+    return replace(CALL, payer=payer, site=CallSite(run), begins=begins)
+
+
+async def hold(worker: Worker, call: Call) -> None:
+    async with worker.open(call):
+        await asyncio.Event().wait()
+
+
+async def flood(worker: Limited, n: int) -> list["asyncio.Task[None]"]:
+    """So many calls of one key that do not end."""
+    tasks = [asyncio.create_task(hold(worker, of_key("flood"))) for _ in range(n)]
+    await until(lambda: worker.open_calls + worker.queued == n)
+    return tasks
+
+
+async def leave(tasks: list["asyncio.Task[None]"]) -> None:
+    for each in tasks:
+        each.cancel()
+    await asyncio.wait(tasks)
 
 
 async def test_a_slot_is_held_for_the_life_of_the_stream():
@@ -147,3 +187,54 @@ async def test_after_a_call_that_was_paid_only_the_last_ones_line_is_waited_in_t
         await asyncio.sleep(0.2)
         assert not last.done()
     assert (await last).worker == "b"
+
+
+@pytest.mark.parametrize("begins", [True, False])
+async def test_a_key_whose_calls_are_long_does_not_keep_another_out(begins: bool):
+    inner = ScriptedWorker("w", ["x"])
+    worker = Limited(inner, 8)
+    async with worker.open(of_key("modest")):
+        pass
+    held = await flood(worker, 16)
+    assert (worker.open_calls, worker.wait_s("modest")) == (7, 0)
+    assert worker.wait_s("flood") > 0
+    async with asyncio.timeout(5), worker.open(of_key("modest", begins=begins)):
+        assert (worker.open_calls, worker.queued) == (8, 9)
+    await leave(held)
+
+
+@pytest.mark.parametrize("begins", [True, False])
+async def test_where_a_key_has_all_slots_another_ones_call_of_any_step_goes_to_a_worker_that_is_free(
+    begins: bool,
+):
+    first, second = Limited(ScriptedWorker("a", ["x"]), 4, 0.2), Limited(ScriptedWorker("b", ["Here."]), 4)
+    held = await flood(first, 4)
+    assert first.is_full, "it was alone"
+    async with asyncio.timeout(5), line_of(first, second).open(of_key("modest", begins=begins)) as reply:
+        assert (reply.worker, [attempt.error for attempt in reply.attempts]) == ("b", ["LineTooLong"])
+        assert (first.queued, first.open_calls, second._coming) == (0, 4, {})
+    await leave(held)
+
+
+async def test_before_slots_of_calls_that_are_known_to_be_long_nobody_waits_where_another_is_free():
+    first, second = Limited(ScriptedWorker("a", ["x"]), 4, 60), Limited(ScriptedWorker("b", ["Here."]), 4)
+    first._held_s = 30.0
+    held = await flood(first, 4)
+    assert 29 < first.wait_s("modest") <= 30, "all four have begun just now"
+    async with line_of(first, second).open(of_key("modest")) as reply:
+        assert (reply.worker, [attempt.outcome for attempt in reply.attempts]) == ("b", ["left_alone"])
+    full = await flood(second, 4)
+    asked = asyncio.create_task(hold(line_of(first, second), of_key("flood")))
+    await until(lambda: first.queued == 1, "it waits for the first: the place that is free is not for it")
+    await leave([*held, *full, asked])
+
+
+async def test_of_those_that_wait_no_more_leave_than_the_other_one_has_places_for():
+    first, second = Limited(ScriptedWorker("a", ["x"]), 1, 0.2), Limited(ScriptedWorker("b", ["x"]), 2)
+    held = await flood(first, 1)
+    line = line_of(first, second)
+    asked = [asyncio.create_task(hold(line, of_key("modest", f"wf_{n}"))) for n in range(5)]
+    await until(lambda: second.open_calls == 2)
+    await asyncio.sleep(0.5)
+    assert (first.queued, second.queued) == (3, 0)
+    await leave([*held, *asked])

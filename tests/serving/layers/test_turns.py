@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conductor.model.priority import Priority
-from serving.layers.turns import BATCH_EVERY, Turns
+from serving.layers.turns import BATCH_EVERY, FEWEST, Turns
 
 PRIORITIES: tuple[Priority, ...] = get_args(Priority)
 Event = tuple[str, int]
@@ -29,10 +29,17 @@ class Crowd:
         self.n_held = 0
         self.paying = deque[str]()
         """Of those who have a place."""
+        self.interactive = Counter[str]()
+        """Of those who wait and are no batch work: by payer."""
 
     async def join(self, priority: Priority, payer: str) -> None:
         async def take() -> None:
-            await self.turns.take(priority, payer)
+            waits = Counter({payer: priority == "interactive"})
+            self.interactive += waits
+            try:
+                await self.turns.take(priority, payer)
+            finally:
+                self.interactive -= waits
             self.holders.append((priority, payer))
             self.paying.append(payer)
             self.n_held += 1
@@ -55,7 +62,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-@given(st.integers(1, 4), events)
+@given(st.integers(1, 12), events)
 def test_no_place_is_lost_or_given_twice_whoever_comes_and_leaves(places: int, happened: list[Event]) -> None:
     async def run() -> None:
         nonlocal places
@@ -71,13 +78,16 @@ def test_no_place_is_lost_or_given_twice_whoever_comes_and_leaves(places: int, h
                 case "give back" if crowd.n_held:
                     await crowd.give_back()
                 case "resize":
-                    crowd.turns.resize(places := 1 + n % 4)
+                    crowd.turns.resize(places := 1 + n % 12)
                 case _:
                     pass
             await settle()
             most = max(places, min(most, crowd.n_held))  # those who have a place keep it
             assert 0 <= crowd.n_held <= most
-            assert crowd.n_held >= places or not crowd.waiting, "a place is free and somebody waits"
+            kept = 1 if places >= FEWEST else 0
+            assert crowd.n_held >= places - kept or not crowd.waiting, "a place is free and somebody waits"
+            if crowd.n_held < places:
+                assert all(crowd.paying.count(each) for each in crowd.interactive), "it waits and has none"
         while crowd.n_held:
             await crowd.give_back()
         assert not crowd.waiting
@@ -103,6 +113,63 @@ async def test_a_key_that_holds_more_places_than_another_waits_until_the_other_h
     for _ in range(4):
         await crowd.give_back()
     assert [payer for _, payer in crowd.holders[4:]] == ["b", "b", "a", "a"]
+
+
+@pytest.mark.parametrize(("places", "kept"), [(3, 0), (4, 1), (8, 1), (30, 3)])
+async def test_the_last_tenth_is_kept_for_keys_that_have_less_than_their_share(
+    places: int, kept: int
+) -> None:
+    crowd = Crowd(places)
+    await crowd.join("interactive", "modest")
+    await crowd.give_back()
+    for _ in range(2 * places):
+        await crowd.join("interactive", "flood")
+    assert crowd.n_held == places - kept
+    assert (crowd.turns.free("flood"), crowd.turns.free("modest")) == (0, kept)
+    for _ in range(kept):
+        await crowd.join("interactive", "modest")
+    assert crowd.paying.count("modest") == kept
+    while crowd.n_held:
+        await crowd.give_back()
+    assert not crowd.waiting
+
+
+async def test_a_key_that_is_alone_has_all_places_and_so_it_is_once_the_others_call_no_more() -> None:
+    alone, left = Crowd(8), Crowd(8)
+    for _ in range(9):
+        await alone.join("interactive", "flood")
+    assert (alone.n_held, len(alone.waiting)) == (8, 1)
+    await left.join("interactive", "modest")
+    await left.give_back()
+    for _ in range(8):
+        await left.join("interactive", "flood")
+    assert left.n_held == 7
+    left.turns.lent_after_s = 0.0
+    await left.give_back()
+    assert (left.n_held, len(left.waiting)) == (7, 0)
+    await left.join("interactive", "flood")
+    assert left.n_held == 8
+
+
+async def test_keys_that_have_as_much_as_each_other_have_all_places_between_them() -> None:
+    crowd = Crowd(8)
+    for payer in "ab" * 8:
+        await crowd.join("interactive", payer)
+    assert Counter(crowd.paying) == {"a": 4, "b": 4}
+
+
+async def test_what_is_kept_is_for_those_that_somebody_waits_for() -> None:
+    crowd = Crowd(4)
+    await crowd.join("interactive", "modest")
+    await crowd.give_back()
+    for payer in ("flood", "flood", "flood", "other"):
+        await crowd.join("batch", payer)
+    assert (crowd.n_held, len(crowd.waiting)) == (3, 1)
+    await crowd.join("interactive", "modest")
+    assert crowd.paying.count("modest") == 1
+    while crowd.n_held:
+        await crowd.give_back()
+    assert not crowd.waiting
 
 
 async def turns_of(line: list[tuple[Priority, str]]) -> list[tuple[Priority, str]]:
