@@ -28,11 +28,11 @@ class State:
     """What those who choose among workers know of one."""
 
     limiter: Limited
+    health: WorkerHealth = field(default_factory=WorkerHealth)
 
     @property
     def is_free(self) -> bool:
         return not (self.health.rest_s or self.limiter.is_full)
-    health: WorkerHealth = field(default_factory=WorkerHealth)
 
 
 def line_of(*limited: Limited) -> FailingOver:
