@@ -31,6 +31,7 @@ OF_THE_RUN = (
     "on_wait",
     "on_asked",
     "on_turn",
+    "on_waited",
     "places",
     "pauses",
 )

