@@ -73,15 +73,14 @@ class Limited(Layer):
 
     def wait_s(self, payer: str) -> float:
         """About how long one more interactive call of `payer` would wait for its place: what is ahead of it, at
-        the pace of the newest calls, or until the calls that hold places have probably ended. Where places have
-        stopped coming free, this grows with the time since.
+        the pace of the newest calls. Where places have stopped coming free, this grows with the time since.
         """
         ends = self._ends_before(payer)
         if ends <= 0:
             return 0.0
         still_s = time.monotonic() - self._moved_s if self.open_calls else 0.0
         pace_s = max(self._held_s, still_s) / self.n_slots
-        return max(ends * pace_s, self._until_end_s(ends))
+        return ends * pace_s
 
     def has_place(self, payer: str) -> bool:
         """Whether one more interactive call of `payer` would have a place at once."""
@@ -95,6 +94,8 @@ class Limited(Layer):
         """About how long until so many of the calls that hold places now have ended, if they take as long as the newest
         did; 0: as long has passed, or there are fewer.
         """
+        if number <= 0:
+            return 0.0
         began_s = next(islice(self._began_s.values(), number - 1, None), -inf)
         return max(0.0, began_s + self._held_s - time.monotonic())
 
@@ -102,8 +103,12 @@ class Limited(Layer):
         """Whether it is not worth waiting for a place: less so where another worker would answer at once. Work that
         nobody waits for may always wait.
         """
-        most_s = self._beside_free_s if is_other_free else self.max_wait_s
-        return priority == "interactive" and self.wait_s(payer) > most_s
+        if priority != "interactive":
+            return False
+        if is_other_free:
+            wait_s = max(self.wait_s(payer), self._until_end_s(self._ends_before(payer)))
+            return wait_s > self._beside_free_s
+        return self.wait_s(payer) > self.max_wait_s
 
     @property
     def _beside_free_s(self) -> float:
