@@ -244,9 +244,8 @@ class Service:
         await self.end_turn(run.records)
         await self.store.put(kept)
         if pool is self.pool:
-            self.conductor_health.count(
-                kept.record
-            )  # it says why, in the log and to whoever asks whether it works
+            # what may be kept: it says why, in the log and to whoever asks whether it works
+            self.conductor_health.count(kept.record)
             self.guesses.count(run.record)
         self._report(run.records, kept, pool)
 

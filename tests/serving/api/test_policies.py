@@ -262,7 +262,7 @@ class Moderated:
         raise ErrorMapper(self.name, "m", "OpenAI", "KEY", "http://h", "").by_status(403, QUOTE, {})
 
 
-def moderated(*, content: bool) -> Any:
+def moderation(*, content: bool) -> Any:
     worker = {"name": "strict", "kind": "python", "factory": f"{__name__}:Moderated"}
     guarded = worker | {"name": "guarded", "fallbacks": ["a"], "in_pool": False}
     workers = [worker, guarded, scripted("a"), scripted("b"), scripted("c")]
@@ -286,7 +286,7 @@ async def test_what_a_provider_quotes_of_a_prompt_is_logged_and_traced_as_the_po
     in_spans: str | None,
 ) -> None:
     caplog.set_level(logging.INFO, "podium")
-    async with keyed(tmp_path, moderated(content=True)) as it:
+    async with keyed(tmp_path, moderation(content=True)) as it:
         await limit(it, "keys", "mine", **policy)
         for model in ("strict", "guarded"):
             await ask(it, model=model)
@@ -305,7 +305,7 @@ async def test_what_a_provider_quotes_of_a_prompt_is_logged_and_traced_as_the_po
 
 
 async def test_no_span_has_a_providers_words_where_the_settings_put_no_texts_there(tmp_path: Path) -> None:
-    async with keyed(tmp_path, moderated(content=False)) as it:
+    async with keyed(tmp_path, moderation(content=False)) as it:
         await ask(it, model="strict")
         await it.api.quiet()
         described = [span.status.description for span in SPANS.ended if span.status.description]
