@@ -74,9 +74,8 @@ class RunResponse(Response):
         """ASGI. Returns once the answer is out, or the client has gone and everything is closed but what goes on for
         a second asking.
         """
-        take_over(scope)  # what a client is given up for is told of its run
-        unread = UnreadTimer(scope, send, self._service.pool.settings.limits.unread_s)
-        wire = Wire(unread.send, self._dialect)
+        unread = take_over(scope)  # what a client is given up for is told of its run
+        wire = Wire(send, self._dialect)
         answering = asyncio.create_task(self._answer(wire))
         leaving = asyncio.create_task(_wait_for_disconnect(receive))
         try:

@@ -14,11 +14,13 @@ LOOKS = 6
 """In the time for which nothing may be taken."""
 
 
-def take_over(scope: Scope) -> None:
-    """From now on the answer looks after its client itself: see `SlowClients`."""
-    timer: UnreadTimer | None = scope.get(TIMER)
-    if timer is not None:
-        timer.stop()
+def take_over(scope: Scope) -> "UnreadTimer":
+    """The timer of what is answered. From now on the answer itself gives up its client when the time is over, and not
+    `SlowClients`.
+    """
+    timer: UnreadTimer = scope[TIMER]
+    timer.is_taken_over = True
+    return timer
 
 
 class UnreadTimer:
@@ -38,6 +40,8 @@ class UnreadTimer:
         self._loop = asyncio.get_running_loop()
         self.is_over: asyncio.Future[None] = self._loop.create_future()
         """Done once the time is over."""
+        self.is_taken_over = False
+        """Whether what is answered waits for `is_over` itself."""
         self._n_sent, self._n_sending = 0, 0
         self._seen, self._since_s = (0, 0), self._loop.time()
         self._timer = self._loop.call_later(limit_s / LOOKS, self._look)

@@ -10,7 +10,7 @@ import time
 from bisect import bisect_right
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from conductor.errors import StoreUnavailable
 from conductor.run.events import AnswerDelta, Event, StepRestarted, WorkDelta
@@ -18,9 +18,9 @@ from conductor.run.record import Record, RunRecords
 from conductor.run.waiting import end_task
 from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import StoreError
-from serving.runs.rows import ENDED, EventRow, Item, event_row, join_pieces, join_work, top_run
-from serving.runs.said import AnswerSoFar
-from serving.runs.statements import WRITE, RunWrite, Written, run_write
+from serving.runs.noted import Noted, Packed, current_records, pack, pack_items
+from serving.runs.rows import Item, join_pieces, join_work, top_run
+from serving.runs.statements import WRITE, Written, run_write
 from serving.runs.store import ignore
 from serving.runs.suspended import SUSPEND, SuspendedRow, SuspendWrite
 
@@ -46,64 +46,6 @@ its client is told of it.
 """
 FLUSH_S = 5.0
 """How long a journal that is closed tries to write what it still has."""
-
-
-@dataclass(slots=True, eq=False)
-class Noted:
-    """A run of this replica that is under way, or not all written.
-
-    Args:
-        seq: of its newest item.
-        items: not written yet.
-        rows: of items that could not be written; they stay as they are, because perhaps they were.
-        untold: items of a run that another replica may go on with: nobody is told of them before they are written, because it
-            goes on from what is written, and gives their numbers to others.
-        records: as they are now, its own and those of the runs inside it.
-        final: its records once it has ended.
-        is_kept: whether it outlives its client, so that pieces of the answer are written too.
-        is_watched: whether somebody watches it, so that they are from now on.
-        said: of its answer, what is not to be written unless somebody watches.
-        noted_s: when the first of it was noted here, by `time.monotonic`; 0: nothing was.
-        packed_s: when it was last packed, by the loop's clock; 0: never.
-        tried: set once something of it was written, or could not be.
-    """
-
-    seq: int = 0
-    items: list[Item] = field(default_factory=list[Item])
-    rows: list[EventRow] = field(default_factory=list[EventRow])
-    untold: list[Item] = field(default_factory=list[Item])
-    records: dict[str, Record] = field(default_factory=dict[str, Record])
-    final: RunRecords | None = None
-    is_kept: bool = False
-    is_watched: bool = False
-    said: AnswerSoFar = field(default_factory=AnswerSoFar)
-    noted_s: float = 0.0
-    packed_s: float = 0.0
-    tried: asyncio.Event = field(default_factory=asyncio.Event)
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether something of it is to be written."""
-        return bool(self.items or self.rows or self.final)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Packed:
-    """A run as it was when it was packed.
-
-    Args:
-        id: of the run.
-        run: whose `rows` begin with those of `write`.
-        untold: so many of its items wait to be told.
-        final: its records, where it had ended by then.
-        write: for the store.
-    """
-
-    id: str
-    run: Noted
-    untold: int
-    final: RunRecords | None
-    write: RunWrite
 
 
 class RunJournal:
@@ -193,7 +135,7 @@ class RunJournal:
         run = self._runs.get(id)
         if run is None or run.tried.is_set() or not 0 < run.noted_s < time.monotonic() - LATE_S:
             return False
-        return run.final is not None or _current(id, run) is not None
+        return run.final is not None or current_records(id, run) is not None
 
     def note(self, record: Record, seq: int, event: Event) -> None:
         """See `RecordStore.note`."""
@@ -254,7 +196,7 @@ class RunJournal:
         """
         id = records.record.id
         run = self._runs.setdefault(id, Noted())
-        items = _pack_items(id, run)
+        items = pack_items(id, run)
         row = SuspendedRow(id, drop_us, run.seq, body)
         writer = (await self._store.ledger()).writer
         written = await writer.do(SUSPEND, SuspendWrite(run_write(records, tuple(run.rows), kept=True), row))
@@ -324,7 +266,7 @@ class RunJournal:
         for id, run in waiting:
             run.packed_s = loop.time()
             try:
-                packed, items = _pack(id, run)
+                packed, items = pack(id, run)
             except Exception as exc:  # noqa: BLE001 (of this run alone, and the others are not to suffer)
                 self._give_up(id, exc)
                 continue
@@ -385,36 +327,3 @@ class RunJournal:
             self._n_dropped += 1
             if self._n_dropped.bit_count() == 1:  # at each doubling
                 logger.error("the store is away: %d records of runs were dropped", self._n_dropped)
-
-
-def _pack(id: str, run: Noted) -> tuple[Packed | None, list[Item]]:
-    """What is to be written of a run, None: nothing yet; and what of it is new."""
-    records = run.final or _current(id, run)
-    if records is None:
-        return None, []
-    items = _pack_items(id, run)
-    if run.is_kept:
-        run.untold += items
-    packed = Packed(
-        id, run, len(run.untold), run.final, run_write(records, tuple(run.rows), kept=run.is_kept)
-    )
-    return packed, items
-
-
-def _pack_items(id: str, run: Noted) -> list[Item]:
-    """Make a row of the items that are not written yet; gives them."""
-    items, run.items = run.items, []
-    if items:
-        run.rows.append(event_row(id, items))
-    return items
-
-
-def _current(id: str, run: Noted) -> RunRecords | None:
-    """The records of a run under way. One that has just ended is written once it is put: what may be kept of its
-    texts is decided there (`content.py`). One that is to wait is written by `suspend` alone.
-    """
-    inner = {each: record for each, record in run.records.items() if each != id}
-    record = run.records.get(id)
-    if record is None or record.status in ENDED or record.status == "waiting":
-        return None
-    return RunRecords(record, inner)
