@@ -15,7 +15,6 @@ FUZZ     ?=
 CLIENTS  ?=
 EXAMPLES ?= 20000
 DATA     ?=
-TEST_PROCESSES ?=
 # PyTorch's small allocations on a CPU take a third of a training step by glibc's malloc; tcmalloc is used where Debian's package is.
 MALLOC   := $(firstword $(wildcard /usr/lib/*/libtcmalloc_minimal.so.4))
 LEARNED  := $(if $(DATA),requests_and_recorded second_lesson third_lesson fourth_lesson fifth_lesson sixth_lesson,requests)
@@ -70,8 +69,8 @@ check: setup-learning ## format, lint, types, arrows between packages (under a m
 	@$(BIN)/basedpyright --level error
 	@$(BIN)/lint-imports
 
-test: check ## check, then every test, real Ray Serve and real vLLM included; TEST_PROCESSES=2: two at a time
-	@$(BIN)/python -m pytest $(if $(TEST_PROCESSES),-n $(TEST_PROCESSES) --dist loadscope)
+test: check ## check, then every test, real Ray Serve and real vLLM included; what only computes runs beside the rest
+	@$(BIN)/python -m pytest -n 2 --dist loadscope
 
 browser-test: setup-browser ## the web console in a real Chromium (apt install chromium), and the tests of its own code
 	@$(BIN)/python -m cluster.local.console --test

@@ -36,8 +36,13 @@ atexit.register(shutil.rmtree, os.environ["XDG_DATA_HOME"], ignore_errors=True)
 settings.register_profile("podium", deadline=None)  # a busy machine is no fault of the code
 settings.load_profile("podium")
 ROOT = Path(__file__).parent.parent
-IN_PROCESS = {"capacity", "conductor", "console", "evaluation", "program", "serving", "training"}
-"""Folders whose tests start no Podium as `make serve` does."""
+COMPUTING = {"capacity", "training"}
+"""Folders whose tests only compute: nothing in them counts on time. Two processes run the tests, these in one of them, which gives
+way to the other (`make test`).
+"""
+COMPUTING_NICE = 10
+COMPUTING_TIMEOUT_S = 1400
+"""Of a test that gives way: it ends only what hangs."""
 PODIUM = str(Path(sys.executable).with_name("podium"))
 """The installed command."""
 
@@ -56,16 +61,30 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
-    """Who runs which tests under `pytest -n 2`: those that start servers are all run by one process, one after the
-    other, whatever is beside them runs file by file. (xdist's own groups do not work with pytest 9.2.)
-    """
+    """Who runs which tests under `pytest -n 2`. (xdist's own groups do not work with pytest 9.2.)"""
     return _Scheduling(config, log)
 
 
 class _Scheduling(LoadScopeScheduling):
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        return file if Path(file).parts[1] in IN_PROCESS else "servers"
+        return "computing" if _computes(nodeid) else "on time"
+
+
+def _computes(nodeid: str) -> bool:
+    return Path(nodeid.partition("::")[0]).parts[1] in COMPUTING
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that give way may take longer than others."""
+    for item in items:
+        if _computes(item.nodeid):
+            item.add_marker(pytest.mark.timeout(COMPUTING_TIMEOUT_S), append=False)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Give way, where another process runs the tests that count on time."""
+    if "PYTEST_XDIST_WORKER" in os.environ and _computes(item.nodeid):
+        os.nice(COMPUTING_NICE - os.nice(0))
 
 
 @dataclass(frozen=True)
