@@ -74,12 +74,8 @@ def build_api(
     app.state.directory, app.state.authenticator = directory, authenticator
     service.on_turn = turn_keeper(service)
     policies = directory.policies if directory else None
-
-    def unread_s() -> float:
-        return service.pool.settings.limits.unread_s
-
     app.state.batches = work or Batches(MemoryBatchStore(), service, policies)
-    app.state.batches.send = line_sender(app, unread_s)
+    app.state.batches.send = line_sender(app)
     fixed = (
         count_tokens.router,
         responses.router,
@@ -107,7 +103,7 @@ def build_api(
     room = WaitingRoom(policy.max_waiting, policy.max_unfinished_bytes)
     app.add_middleware(Authentication, authenticator=authenticator)
     app.add_middleware(LoadShedding, paths=dialects.by_path, check_places=service.check_places)
-    app.add_middleware(SlowClients, unread_s=unread_s)
+    app.add_middleware(SlowClients, unread_s=lambda: service.pool.settings.limits.unread_s)
     app.add_middleware(Edge, policy=policy, room=room, error_body=dialects.error_body)
     return app
 

@@ -3,7 +3,6 @@ with no socket between.
 """
 
 import asyncio
-from collections.abc import Callable
 from typing import Any, cast
 
 import orjson
@@ -15,22 +14,16 @@ from serving.accounts.caller import Caller
 from serving.api.authentication import CALLER
 from serving.api.completions import IS_BATCH
 from serving.api.keeping import HEADER
-from serving.api.unread import TIMER, UnreadTimer
 from serving.api.wire import WORKFLOW_HEADER
 from serving.batches.runner import AGAIN_S, LATER, LineAnswer, SendLine
 
 
-def line_sender(app: FastAPI, unread_s: Callable[[], float]) -> SendLine:
-    """Sends lines to the routes of `app`, past its edge and its authentication: whose they are is known.
-
-    Args:
-        app: what answers.
-        unread_s: for how long a client may take nothing, as it is now; this one takes everything.
-    """
+def line_sender(app: FastAPI) -> SendLine:
+    """Sends lines to the routes of `app`, past its edge and its authentication: whose they are is known."""
 
     async def send_line(path: str, body: bytes, caller: Caller, name: str) -> LineAnswer:
         headers = {"content-type": "application/json", HEADER.lower(): name}
-        scope: dict[str, Any] = {
+        scope = {
             "type": "http",
             "asgi": {"version": "3.0"},
             "http_version": "1.1",
@@ -49,12 +42,8 @@ def line_sender(app: FastAPI, unread_s: Callable[[], float]) -> SendLine:
             IS_BATCH: True,
         }
         exchange = _Exchange(body)
-        timer = scope[TIMER] = UnreadTimer(scope, exchange.send, unread_s())
         routes = ExceptionMiddleware(app.router, cast(Any, app.exception_handlers))
-        try:
-            await routes(scope, exchange.receive, exchange.send)
-        finally:
-            timer.stop()
+        await routes(scope, exchange.receive, exchange.send)
         return exchange.answer()
 
     return send_line

@@ -35,7 +35,7 @@ from serving.api.opening import RunOpener
 from serving.api.request import ApiRequest
 from serving.api.resolve import ResolvedTask, resolve
 from serving.api.resuming import ToolAnswer, attach, find_tool_answer
-from serving.api.unread import UnreadTimer, take_over
+from serving.api.unread import when_given_up
 from serving.api.wire import Wire
 from serving.runs.following import follow_segment, retell
 from serving.runs.service import Service
@@ -74,18 +74,14 @@ class RunResponse(Response):
         """ASGI. Returns once the answer is out, or the client has gone and everything is closed but what goes on for
         a second asking.
         """
-        unread = take_over(scope)  # what a client is given up for is told of its run
+        when_given_up(scope, self._note_why)
         wire = Wire(send, self._dialect)
         answering = asyncio.create_task(self._answer(wire))
         leaving = asyncio.create_task(_wait_for_disconnect(receive))
         try:
-            gone = {leaving, unread.is_over}
-            await asyncio.wait({answering, *gone}, return_when=asyncio.FIRST_COMPLETED)
-            if unread.is_over.done():
-                self._give_up(unread)
+            await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             leaving.cancel()
-            unread.stop()
             run = None if answering.done() else self._going_on()
             if run is not None:
                 wire.leave()
@@ -96,11 +92,10 @@ class RunResponse(Response):
         if run is None and not answering.cancelled():
             answering.result()
 
-    def _give_up(self, unread: UnreadTimer) -> None:
-        """Treat a client that reads nothing as one that has left; what outlives its client goes on."""
+    def _note_why(self, error: PodiumError) -> None:
+        """Note in the run why its client is given up."""
         if self._opener.own is not None:
-            self._opener.own.why_left = Failure.of(unread.error)
-        unread.drop()
+            self._opener.own.why_left = Failure.of(error)
 
     def _going_on(self) -> Run | None:
         """The run, where it goes on for a while though its client is gone: a model was called."""

@@ -40,7 +40,7 @@ class SlowClients:
         patience = asyncio.timeout(None)
         try:
             async with patience:
-                timer.is_over.add_done_callback(lambda _: _end(patience, timer))
+                timer.is_over.add_done_callback(lambda over: _end(patience, over))
                 await self._app(scope, receive, answer.send)
         except TimeoutError:
             if not patience.expired():
@@ -132,9 +132,9 @@ class Answer:
         return None
 
 
-def _end(patience: asyncio.Timeout, timer: UnreadTimer) -> None:
-    """Cancel who answers, where the time is over, it does not look after that itself, and it has not ended yet."""
-    if not (timer.is_over.cancelled() or timer.is_taken_over or patience.expired()):
+def _end(patience: asyncio.Timeout, over: "asyncio.Future[None]") -> None:
+    """Cancel who answers, where the time is over and it has not ended yet."""
+    if not over.cancelled() and not patience.expired():
         try:
             patience.reschedule(0)
         except RuntimeError:  # it has just ended

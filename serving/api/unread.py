@@ -1,6 +1,7 @@
 """Notices that a client takes nothing of its answer. It holds a worker's slot as long as it is waited for."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from starlette.types import Message, Scope, Send
@@ -14,13 +15,13 @@ LOOKS = 6
 """In the time for which nothing may be taken."""
 
 
-def take_over(scope: Scope) -> "UnreadTimer":
-    """The timer of what is answered. From now on the answer itself gives up its client when the time is over, and not
-    `SlowClients`.
+def when_given_up(scope: Scope, tell: Callable[[PodiumError], None]) -> None:
+    """Call `tell` with the reason where the client is given up; what answers it is cancelled after that. Whoever asks
+    from within this process is never given up.
     """
-    timer: UnreadTimer = scope[TIMER]
-    timer.is_taken_over = True
-    return timer
+    timer: UnreadTimer | None = scope.get(TIMER)
+    if timer is not None:
+        timer.is_over.add_done_callback(lambda over: None if over.cancelled() else tell(timer.error))
 
 
 class UnreadTimer:
@@ -40,8 +41,6 @@ class UnreadTimer:
         self._loop = asyncio.get_running_loop()
         self.is_over: asyncio.Future[None] = self._loop.create_future()
         """Done once the time is over."""
-        self.is_taken_over = False
-        """Whether what is answered waits for `is_over` itself."""
         self._n_sent, self._n_sending = 0, 0
         self._seen, self._since_s = (0, 0), self._loop.time()
         self._timer = self._loop.call_later(limit_s / LOOKS, self._look)

@@ -222,9 +222,9 @@ ENDLESS = f"{'x' * 5000} " * 4000
 
 
 @asynccontextmanager
-async def slow_client(api: Served, headers: bytes = b"") -> AsyncGenerator[Streams]:
-    """A connection with hardly any room for an answer, that has asked for a long one."""
-    body = b'{"model": "a", "stream": true, "messages": [{"role": "user", "content": "x"}]}'
+async def slow_client(api: Served, headers: bytes = b"", *, n: int = 1) -> AsyncGenerator[Streams]:
+    """A connection with hardly any room for an answer, that has asked for `n` long ones."""
+    body = b'{"model": "a", "n": %d, "stream": true, "messages": [{"role": "user", "content": "x"}]}' % n
     async with slow_request(
         api,
         b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
@@ -282,6 +282,20 @@ async def test_a_client_that_reads_nothing_for_too_long_gives_its_slot_to_anothe
     assert record["error"]["message"] == "The client has read nothing of its answer for 0.5 s."
     assert record["steps"][0]["output"].startswith("xxx")
     assert record["error"]["message"] in events
+
+
+async def test_a_client_that_reads_none_of_its_two_answers_is_given_up_for_both():
+    worker = scripted("a", ENDLESS)
+    async with served(team(workers=[worker], workflows={}, limits={"unread_s": 0.5})) as api:
+        async with slow_client(api, n=2) as (reader, _):
+            await until(lambda: api.service.running == 2)
+            ids = list(api.service._running)
+            await until(lambda: api.service.running == 0)
+            with pytest.raises(ConnectionResetError):
+                await reader.read()
+        records = [await api.record(id) for id in ids]
+    assert [record["status"] for record in records] == ["cancelled"] * 2
+    assert {record["error"]["message"] for record in records} == {"The client has read nothing of its answer for 0.5 s."}  # fmt: skip
 
 
 async def test_a_client_that_reads_a_little_now_and_then_is_never_given_up():
