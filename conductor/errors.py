@@ -189,6 +189,8 @@ class LineTooLong(WorkerError):
 
     retryable = True
     retry_after_s: float = 1.0
+    waited_s: float = 0.0
+    """In the line."""
 
 
 class WorkerRefused(WorkerError):

@@ -12,6 +12,8 @@ import os
 import signal
 import sys
 from dataclasses import asdict, dataclass
+from tempfile import NamedTemporaryFile
+from xml.etree import ElementTree
 
 import orjson
 import psutil
@@ -23,10 +25,6 @@ from prove.routers import ProofError, Router
 from serving.runs.service import Service
 
 ANSWERS_WITHIN_S = 30.0
-HEAP = (
-    *("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks"),
-    *("uordblks", "fordblks", "keepcost"),
-)
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,7 @@ class Vitals:
         spans: begun and not ended.
         blocks: of memory that Python's objects take, after a collection.
         memory_mb: of the process, as the system counts it, once what is free and whole pages was given back to it.
-        heap_mb: of it, what C libraries have asked for and not given back; 0 where that cannot be known.
+        heap_mb: of it, what C libraries have asked for and not given back (glibc); 0 where that cannot be known.
     """
 
     runs: int
@@ -55,12 +53,6 @@ class Vitals:
     blocks: int
     memory_mb: float
     heap_mb: float
-
-
-class _Heap(ctypes.Structure):
-    """`struct mallinfo2` of glibc, 2.33 and later (mallinfo(3))."""
-
-    _fields_ = tuple((name, ctypes.c_size_t) for name in HEAP)
 
 
 class OpenSpans(SpanProcessor):
@@ -91,15 +83,29 @@ def answer_signals(service: Service) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, answer)
 
 
-def _trim_heap() -> float:
-    """Give back whole pages that the C library's allocator keeps free; the bytes that it does not keep free."""
+def _trim_heap() -> int:
+    """Give back whole pages that the C library's allocator keeps free; the bytes that are in use, of all its arenas (each
+    thread has one, so `mallinfo`, which knows the first alone, sees nothing of what SQLite's connections keep).
+    """
     library = ctypes.CDLL(None)
-    if not hasattr(library, "mallinfo2"):
-        return 0.0
+    if not hasattr(library, "malloc_info"):
+        return 0
     library.malloc_trim(0)
-    library.mallinfo2.restype = _Heap
-    heap = library.mallinfo2()
-    return heap.uordblks + heap.hblkhd
+    library.fopen.restype = ctypes.c_void_p
+    with NamedTemporaryFile() as told:
+        stream = ctypes.c_void_p(library.fopen(told.name.encode(), b"w"))
+        library.malloc_info(0, stream)
+        library.fclose(stream)
+        heap = ElementTree.parse(told.name).getroot()
+    free = sum(
+        int(each.attrib["size"])
+        for kind in ("fast", "rest")
+        for each in heap.findall(f"total[@type='{kind}']")
+    )
+    held = [
+        each for path in ("system[@type='current']", "total[@type='mmap']") for each in heap.findall(path)
+    ]
+    return sum(int(each.attrib["size"]) for each in held) - free
 
 
 def _look(service: Service, spans: OpenSpans) -> Vitals:

@@ -23,6 +23,7 @@ from serving.layers.rate import Rate
 from serving.layers.retry_budget import RESERVE, RetryBudget
 from serving.layers.retrying import Retrying
 from serving.layers.skipping_refused import SkippingRefused
+from serving.layers.together import Together
 from serving.layers.traced import Traced
 from serving.layers.watched import Watched
 from serving.schemas import anthropic, gemini, openai, vllm
@@ -137,11 +138,6 @@ def _limit(worker: Worker, context: Context) -> Worker:
     return limited(worker, own.max_concurrency, own.max_wait_s)
 
 
-def _limit_together(worker: Worker, context: Context) -> Worker:
-    """Around several deployments, of which each learns its own limit."""
-    return Limited(worker, context.own.max_concurrency, context.own.max_wait_s)
-
-
 def _skip_refused(worker: Worker, _: Context) -> Worker:
     return SkippingRefused(worker)
 
@@ -242,8 +238,9 @@ def _stack(clients: Mapping[str, Worker], own: WorkerSettings, settings: Setting
     context = Context(own, settings, health.of(identity_of(own, settings)))
     balancing: Balancing | None = None
     if isinstance(own, API_SETTINGS) and own.deployments:
-        balancing = Balancing(own.name, _deployments(clients, own, settings, health))
-        called = _wrap(balancing, (_watch, _limit_together), context)
+        deployments = _deployments(clients, own, settings, health)
+        balancing = Balancing(own.name, deployments)
+        called = Together(_watch(balancing, context), deployments, own.max_concurrency, own.max_wait_s)
     else:
         called = _wrap(clients[own.name], CALL_LAYERS, context)
     assert isinstance(called, Limited), "the outermost of these layers"

@@ -143,6 +143,9 @@ class Call:
     begins: bool = field(default=False, compare=False)
     """No call of its run was made before, or others are left to be asked after it: where it waits too long for its turn,
     nothing is lost with it."""
+    waited_s: float = field(default=0.0, compare=False)
+    """In lines that were too long, before it came to this worker: all of them together are to take no longer than one.
+    Never sent."""
     payer: str = field(default="", compare=False)
     """The key that pays for it: those who wait take turns by key. Never sent."""
     team: str = field(default="", compare=False)

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from conductor.errors import WorkerError
+from conductor.errors import LineTooLong, WorkerError
 from conductor.model.call import Call
 from conductor.model.failure import charges
 from conductor.model.field_values import copy_with
@@ -23,7 +23,8 @@ async def call_again(call: Call, error: WorkerError, wait_s: float = 0.0) -> Cal
     """
     before = any(charges(None, error.attempts))
     is_paid = before or error.billed_at_bound or error.usage is not None or error.cost_usd is not None
-    call = copy_with(call, begins=call.begins and not is_paid)
+    waited_s = error.waited_s if isinstance(error, LineTooLong) else 0.0
+    call = copy_with(call, begins=call.begins and not is_paid, waited_s=call.waited_s + waited_s)
     if call.on_retry is None:
         await asyncio.sleep(wait_s)
         return call

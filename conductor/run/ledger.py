@@ -25,6 +25,11 @@ class Budget:
     max_cost_usd: Decimal | None = None
     max_tokens: int | None = None
 
+    def part(self, n: int) -> "Budget":
+        """Of `n` requests that share it."""
+        cost_usd = None if self.max_cost_usd is None else self.max_cost_usd / n
+        return Budget(cost_usd, None if self.max_tokens is None else max(1, self.max_tokens // n))
+
 
 @dataclass(slots=True, eq=False)
 class Hold:

@@ -27,6 +27,7 @@ from serving.api.request import ApiRequest
 from serving.api.resolve import ResolvedTask
 from serving.api.resuming import find_tool_answer
 from serving.api.run_response import RunResponse
+from serving.api.siblings import Siblings
 from serving.edge.body import too_large, too_much_text
 from serving.runs.service import Service
 
@@ -83,7 +84,9 @@ async def _respond(request: Request, response: type[RunResponse]) -> Response:
     if response is RunResponse and len(choices := parsed.choices) > 1:
         _check_choices(choices, keeping)
         await _check_no_run_waits(choices[0], dialect, service)
-        return ChoicesResponse([response(service, dialect, each, headers, caller) for each in choices])
+        beside = Siblings(len(choices))
+        answers = [response(service, dialect, each, headers, caller, siblings=beside) for each in choices]
+        return ChoicesResponse(answers)
     return response(service, dialect, parsed, headers, caller, keeping)
 
 

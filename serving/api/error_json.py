@@ -11,7 +11,7 @@ from conductor.errors import PodiumError
 from conductor.model.failure import Attempt, Failure
 from conductor.run.record import Record
 from serving.errors import retry_after_s, row
-from serving.runs.same_request import is_paid
+from serving.runs.same_request import has_called
 
 FACTS = ("reason", "worker", "step", "spent", "held", "limit", "deadline_s", "retry_after_s")
 
@@ -23,7 +23,7 @@ PAID_AGAIN = " A new answer is paid again."
 def told_of(error: PodiumError | Failure, record: Record) -> Failure:
     """The failure of a run as its caller is told it: not to try again, where models were paid by then."""
     failure = _failure(error)
-    return replace(failure, message=AGAIN.sub(PAID_AGAIN, failure.message)) if is_paid(record) else failure
+    return replace(failure, message=AGAIN.sub(PAID_AGAIN, failure.message)) if has_called(record) else failure
 
 
 def error_json(error: PodiumError | Failure, workflow_id: str | None = None) -> dict[str, Any]:

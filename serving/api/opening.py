@@ -13,6 +13,7 @@ from serving.accounts.caller import Caller
 from serving.api.keeping import Keeping
 from serving.api.request import ApiRequest
 from serving.api.resolve import ResolvedTask
+from serving.api.siblings import Siblings
 from serving.runs.claims import Claim
 from serving.runs.following import follow, wait_until_begun
 from serving.runs.service import Service
@@ -28,6 +29,7 @@ class RunOpener:
         caller: who asks.
         id: of the run, where it is one of its own.
         keeping: how it outlives its client; None: it ends with the response.
+        siblings: it is one of several that answer the request, and that end with the response; None: the only one.
     """
 
     def __init__(
@@ -38,9 +40,10 @@ class RunOpener:
         caller: Caller,
         id: str,
         keeping: Keeping | None,
+        siblings: Siblings | None,
     ) -> None:
         self._service, self._request, self._incoming = service, request, headers
-        self._caller, self._id, self._keeping = caller, id, keeping
+        self._caller, self._id, self._keeping, self._siblings = caller, id, keeping, siblings
         self.is_left = False
         """Whether the client left before a run that outlives it had begun."""
         self.is_joined = True
@@ -107,9 +110,14 @@ class RunOpener:
 
     def _open_own(self, resolved: ResolvedTask) -> AbstractAsyncContextManager[Run]:
         """A run that ends with this response."""
-        of_cache = self._request.podium.cache
         return self._service.run(
-            resolved.task, resolved.team, self._id, self._incoming, self._caller, of_cache=of_cache
+            resolved.task,
+            resolved.team,
+            self._id,
+            self._incoming,
+            self._caller,
+            of_cache=self._request.podium.cache,
+            let_in=self._siblings.wait_until_let_in if self._siblings else None,
         )
 
     async def _begin(self, keeping: Keeping, resolved: ResolvedTask) -> Run | Claim:

@@ -113,6 +113,7 @@ class ApiRequest:
         priority: whether somebody waits for the answer.
         n: so many answers, each by a run of its own.
         more: further texts to complete, beside the conversation.
+        n_beside: so many other answers share its limits of cost and tokens.
         as_base64: vectors are wanted as base64, not as numbers.
         places: where each message of `conversation` came, in the dialect's words; empty: `messages`, one by one.
         left_out: what was sent, is not served and does not change the answer: a line for each, for the record.
@@ -132,6 +133,7 @@ class ApiRequest:
     priority: Priority = "interactive"
     n: int = 1
     more: tuple[tuple[Message, ...], ...] = ()
+    n_beside: int = 0
     as_base64: bool = False
     places: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
@@ -144,7 +146,8 @@ class ApiRequest:
         if self.n == 1 and not self.more:
             return [self]
         asked = (self.conversation, *self.more)
-        return [replace(self, conversation=each, more=(), n=1) for each in asked for _ in range(self.n)]
+        one = replace(self, more=(), n=1, n_beside=len(asked) * self.n - 1)
+        return [replace(one, conversation=each) for each in asked for _ in range(self.n)]
 
     def place(self, message: int, part: int) -> str:
         """Where that part of that message came."""

@@ -51,6 +51,8 @@ def resolve(
     check_operation(request, pool, lambda: allowed_names(pool, policies))
     task = _task(request, model, settings.limits.default_deadline_s, plan_only=plan_only)
     task = narrow_task(task, _asked(request, settings), policies, settings)
+    if request.n_beside:
+        task = replace(task, budget=task.budget.part(request.n_beside + 1))
     team = pool.team_for(task.permit)
     _check_tools(task)
     if podium.plan is not None:

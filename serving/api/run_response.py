@@ -35,6 +35,7 @@ from serving.api.opening import RunOpener
 from serving.api.request import ApiRequest
 from serving.api.resolve import ResolvedTask, resolve
 from serving.api.resuming import ToolAnswer, attach, find_tool_answer
+from serving.api.siblings import Siblings
 from serving.api.unread import when_given_up
 from serving.api.wire import Wire
 from serving.runs.following import follow_segment, retell
@@ -62,20 +63,22 @@ class RunResponse(Response):
         headers: dict[str, str],
         caller: Caller,
         keeping: Keeping | None = None,
+        siblings: Siblings | None = None,
     ) -> None:
         super().__init__()
         self._service, self._dialect, self._caller = service, dialect, caller
         self._request, self._incoming = request, headers
         self._id = f"wf_{uuid.uuid4().hex}"
         self._call_ids: CallIds | None = None
-        self._opener = RunOpener(service, request, headers, caller, self._id, keeping)
+        self._siblings = siblings
+        self._opener = RunOpener(service, request, headers, caller, self._id, keeping, siblings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI. Returns once the answer is out, or the client has gone and everything is closed but what goes on for
         a second asking.
         """
         when_given_up(scope, self._note_why)
-        wire = Wire(send, self._dialect)
+        wire = Wire(send, self._dialect, self._siblings)
         answering = asyncio.create_task(self._answer(wire))
         leaving = asyncio.create_task(_wait_for_disconnect(receive))
         try:
@@ -125,7 +128,8 @@ class RunResponse(Response):
 
     def _may_join(self, task: Task) -> bool:
         """Whether the same request, sent again, joins the run of its first sending where that failed or was cut off."""
-        return task.operation == "chat" and not self.plan_only and (self._dialect.joins or bool(task.tools))
+        is_alone = self._siblings is None and not self.plan_only  # else several would join one and the same
+        return is_alone and task.operation == "chat" and (self._dialect.joins or bool(task.tools))
 
     async def _find_tool_answer(self) -> ToolAnswer | None:
         """What the request brings for a run that waits; None: it is a run of its own.
@@ -149,6 +153,8 @@ class RunResponse(Response):
 
     async def _show(self, run: Run, resolved: ResolvedTask | None, wire: Wire) -> None:
         wire.run, wire.is_cached = run, bool(run.record.cached_from)
+        if self._siblings is not None:
+            self._siblings.runs.append(run)
         self._call_ids = await self._service.store.call_ids() if _may_call_tools(run.record) else None
         if self._request.podium.background and not self._request.stream:
             # What is accepted survives this replica.

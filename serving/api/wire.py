@@ -11,7 +11,8 @@ from serving import errors
 from serving.api.dialect import Dialect
 from serving.api.encode import dumps
 from serving.api.error_json import told_of
-from serving.runs.same_request import is_paid
+from serving.api.siblings import Siblings
+from serving.runs.same_request import has_called
 
 Json = dict[str, Any]
 CACHE_HEADER = "x-podium-cache"
@@ -21,8 +22,8 @@ WORKFLOW_HEADER = "x-podium-workflow-id"
 class Wire:
     """ASGI's sending side, and what was sent of it."""
 
-    def __init__(self, send: Send, dialect: Dialect) -> None:
-        self._send, self._dialect = send, dialect
+    def __init__(self, send: Send, dialect: Dialect, siblings: Siblings | None = None) -> None:
+        self._send, self._dialect, self._siblings = send, dialect, siblings
         self.run: Run | None = None
         """Its id is in headers and errors from the moment there is one."""
         self.extra: dict[str, str] = {}
@@ -58,7 +59,8 @@ class Wire:
         """A failure before the first byte; where models were paid for, or the dialect says that it is final, SDKs are
         told not to ask again.
         """
-        was_paid = self.run is not None and is_paid(self.run.record)
+        was_paid = self.run is not None and has_called(self.run.record)
+        was_paid = was_paid or (self._siblings is not None and self._siblings.have_called)
         status = self._dialect.status(error, is_paid=was_paid, is_joined=self.is_joined)
         headers = errors.headers(error)
         is_final = status != errors.row(error).status and status == errors.FINAL

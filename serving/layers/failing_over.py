@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from types import MappingProxyType
 from typing import Protocol
 
-from conductor.errors import ContentFiltered, WorkerError, WorkerUnavailable
+from conductor.errors import ContentFiltered, LineTooLong, WorkerError, WorkerUnavailable
 from conductor.model.call import Call
 from conductor.model.failure import Attempt, Failure
 from conductor.model.field_values import copy_with
@@ -43,8 +43,8 @@ class FailingOver:
 
     One whose circuit is open, or that asked to be left alone, is asked after all others, which is on record;
     once its rest is over, one call tries whether it is well. So is one whose line is too long, which is so sooner where
-    another worker would answer at once; a call that waits in it leaves for that one. A call whose turn
-    comes once the circuit has opened is not made either, where another worker is ready.
+    another worker would answer at once; a call that waits in it leaves for that one, and comes back where that one fails.
+    A call whose turn comes once the circuit has opened is not made either, where another worker is ready.
 
     A call whose caller has somebody else (`Call.has_stand_in`, as of the conductor's: a worker answers without a plan)
     is made only to those that are well.
@@ -111,13 +111,16 @@ class FailingOver:
                     asked = self._ask(worker, made, left_to, expected, may_leave=call.has_stand_in)
                     reply = await opened.enter_async_context(asked)
                     break
-                except LeftAlone as exc:
-                    failed += exc.attempts
+                except LeftAlone as left:
+                    failed += left.attempts
                     passed.add(worker.name)
                     if not call.has_stand_in:
                         line.append(worker)
                     elif number == len(line) - 1:
                         raise _nobody(self.name, failed) from None
+                    for free in [each for each in others if each.name == left.left_for]:
+                        line.remove(free)
+                        line.insert(number + 1, free)
                     first -= 1  # it was not made
                 except WorkerError as exc:
                     took_s = time.monotonic() - began_s
@@ -185,14 +188,14 @@ class FailingOver:
             return True
         return state.is_free and state.limiter.has_place(call.payer) and not self._why_not(worker, call)
 
-    def _is_one_free(self, others: Sequence[Worker], call: Call, expected: ExitStack) -> bool:
-        """Whether one of them would answer at once, which expects the call then: of several that wait, no more leave than
-        it has places.
+    def _find_free(self, others: Sequence[Worker], call: Call, expected: ExitStack) -> Worker | None:
+        """The first of them that would answer at once, which expects the call then: of several that wait, no more leave
+        than it has places.
         """
         free = next((other for other in others if self._is_free(other, call)), None)
         if free is not None and (state := self._states.get(free.name)):
             expected.enter_context(state.limiter.expect(call.site.run, call.payer))
-        return free is not None
+        return free
 
     @asynccontextmanager
     async def _ask(
@@ -213,6 +216,12 @@ class FailingOver:
             return
         health, began_s = state.health, time.monotonic()
         probes_until_s = health.begin_call()
+        left_for: Worker | None = None
+
+        def leave() -> bool:
+            nonlocal left_for
+            left_for = self._find_free(others, call, expected)
+            return left_for is not None
 
         def look_again() -> None:
             nonlocal probes_until_s
@@ -229,10 +238,18 @@ class FailingOver:
             made = copy_with(
                 call,
                 on_turn=look_again,
-                on_waited=(lambda: self._is_one_free(others, call, expected)) if others else None,
+                on_waited=leave if others else None,
             )
             async with worker.open(made) as reply:
                 yield reply
+        except LineTooLong as exc:
+            if left_for is None:
+                raise
+            attempt = _left_alone(worker.name, f"because {left_for.name} would answer at once.", exc.waited_s)
+            attempts = (*exc.attempts, attempt)
+            raise LeftAlone(
+                attempt.message, worker=worker.name, attempts=attempts, left_for=left_for.name
+            ) from None
         finally:
             health.end_call(probes_until_s)
 

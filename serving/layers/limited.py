@@ -137,8 +137,8 @@ class Limited(Layer):
         """See `Worker.open`.
 
         Raises:
-            LineTooLong: nothing was done before the call, and it has waited for `max_wait_s`; or another worker would
-                answer at once.
+            LineTooLong: nothing was done before the call, and it has waited for `max_wait_s`, elsewhere before included;
+                or another worker would answer at once.
         """
         await self._take_place(call)
         began_s, place = time.monotonic(), object()
@@ -169,15 +169,18 @@ class Limited(Layer):
     @asynccontextmanager
     async def _within_time(self, call: Call) -> AsyncGenerator[None]:
         """End the wait of a call that may be sent away."""
-        may_wait_s = self.max_wait_s if call.begins and call.priority == "interactive" else inf
+        is_bounded = call.begins and call.priority == "interactive" and self.max_wait_s != inf
+        may_wait_s = max(0.0, self.max_wait_s - call.waited_s) if is_bounded else None
+        began_s = time.monotonic()
         try:
-            async with asyncio.timeout(None if may_wait_s == inf else may_wait_s) as limit:
+            async with asyncio.timeout(may_wait_s) as limit:
                 with self._until_other_is_free(call, limit):
                     yield
         except TimeoutError:
-            wait_s = min(self.wait_s(call.payer), LONGEST_TOLD_S)
+            again_s = max(1.0, min(self.wait_s(call.payer), LONGEST_TOLD_S))
             message = f"{self.name} has too many calls before this one. Try again later."
-            raise LineTooLong(message, worker=self.name, retry_after_s=max(1.0, wait_s)) from None
+            waited_s = time.monotonic() - began_s
+            raise LineTooLong(message, worker=self.name, retry_after_s=again_s, waited_s=waited_s) from None
 
     @contextmanager
     def _until_other_is_free(self, call: Call, limit: asyncio.Timeout) -> Generator[None]:

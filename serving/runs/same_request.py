@@ -22,11 +22,7 @@ def hash_task(task: Task, settings: str = "") -> str:
     return hashlib.sha256(words.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def is_paid(record: Record) -> bool:
-    """Whether it is known that a model was paid for a run: asked again, that would be paid again."""
-    return bool(record.usage.total_tokens or record.cost_usd)
-
-
 def has_called(record: Record) -> bool:
-    """Whether a model was at work for it: what it took may not be known yet."""
-    return is_paid(record) or any(True for _ in record.unmetered_calls)
+    """Whether a model was at work for it, so that asked again it would be paid again: what it took may not be known."""
+    is_paid = bool(record.usage.total_tokens or record.cost_usd)
+    return is_paid or any(True for _ in record.unmetered_calls)

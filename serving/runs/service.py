@@ -154,9 +154,10 @@ class Service:
         caller: Caller,
         *,
         of_cache: bool = False,
+        let_in: Callable[[], Awaitable[None]] | None = None,
     ) -> AsyncGenerator[Run]:
         """Run `task` for `caller` inside its span, and keep its record, whatever happens. `of_cache`: an earlier
-        run's answer may be given, and this one's kept.
+        run's answer may be given, and this one's kept. `let_in`: awaited once there is room, before anything is called.
 
         Raises:
             Overloaded: there is no room; nothing was run.
@@ -166,6 +167,8 @@ class Service:
             self._take_place(id, task.priority, account),
             enter_lines(self.pool, team, task, account, id) as expected,
         ):
+            if let_in is not None:
+                await let_in()
             found = await self.answers.find(task, account) if of_cache else None
             if found is not None:
                 expected.close()  # it calls nobody, for as long as its client reads

@@ -207,7 +207,8 @@ class DeploymentSettings(Access):
     tokens_per_minute: int | None = Field(default=None, ge=1)
     """Likewise tokens, read and written together. null: any."""
     max_concurrency: int | None = Field(default=None, ge=1)
-    """Its concurrent calls of one router replica; then the others are asked first. null: the worker's."""
+    """Its concurrent calls of one router replica; then the others are asked first. null: the worker's, which all of
+    them together have at most in any case."""
     model: str | None = None
     """What the model is called there. null: as the worker says."""
     price: PriceSettings | None = None

@@ -1,6 +1,5 @@
 """Adapters on the real engine: switched under load, refused where they cannot be served, and never answered for by an old cache."""
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass

@@ -156,7 +156,9 @@ LANES = 8
 """APIs that stand side by side, each given one faulty conductor after another."""
 
 
-async def see_conductors(cases: dict[str, Case], at: Places, *, half: bool) -> list[Seen]:
+async def see_conductors(
+    cases: dict[str, Case], at: Places, *, half: bool, lanes: int = LANES
+) -> list[Seen]:
     """Likewise where the faulty one is the conductor."""
 
     def settings_of(url: str, case: Case) -> Json:
@@ -181,7 +183,7 @@ async def see_conductors(cases: dict[str, Case], at: Places, *, half: bool) -> l
                         await see_no_call_left(pool)  # while its server is there: nothing else ends a call
         return seen
 
-    lists = await asyncio.gather(*(lane(list(cases)[n::LANES]) for n in range(LANES)))
+    lists = await asyncio.gather(*(lane(list(cases)[n::lanes]) for n in range(lanes)))
     return [seen for some in lists for seen in some]
 
 
@@ -278,7 +280,7 @@ async def see_everything(*, half: bool = False, at_once: int = AT_ONCE) -> list[
 PAGE = """\
 # What clients see of a provider's faults
 
-Written by `make faults`, {date}, on {machine}. The test of it is `tests/serving/api/test_fault_suite.py`, which expects exactly this;
+Written by `make faults`, {date}, on {machine}. The test of it is `tests/serving/api/test_fault_suite.py`, which expects this, and plays each cell whole or streamed;
 where something else is seen, or a call is still open after its request, this page is not written.
 
 One worker is faulty, over OpenAI's wire and real sockets, and stands in four places: **alone**, asked by its name; **backed** by a fallback; the **middle** one of three steps; the **conductor** of two

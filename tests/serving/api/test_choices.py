@@ -62,7 +62,50 @@ async def test_the_first_failure_is_the_answer_and_ends_the_others(stream: bool)
     async with served(team(workers=[broken, scripted("b"), scripted("c")])) as api:
         answer = await api.post({"model": "a", "n": 3, "stream": stream})
         assert "refused" in answer.text
-        assert answer.status_code == (200 if answer.text.startswith("data") else 502)
+        assert answer.status_code == (200 if answer.text.startswith("data") else 400)
+
+
+async def test_an_answer_that_was_paid_makes_the_failure_of_another_final() -> None:
+    worker = scripted("a", "Paid.", {"error": "unavailable"}, price=PRICE, retry={"attempts": 1})
+    async with served(team(workers=[worker], workflows={})) as api:
+        failed = await api.post({"model": "a", "n": 2})
+        assert (failed.status_code, failed.headers["x-should-retry"]) == (400, "false")
+        runs = (await api.http.get("/v1/workflows")).json()["data"]
+        assert len(runs) == 2
+
+
+async def test_none_begins_where_there_is_no_room_for_all() -> None:
+    worker = scripted("a", "Here.", price=PRICE)
+    async with served(team(workers=[worker], workflows={}, limits={"max_running": 4})) as api:
+        refused = await api.post({"model": "a", "n": 8})
+        assert (refused.status_code, refused.headers["x-should-retry"]) == (429, "true")
+        assert not api.worker("a").calls
+        await api.quiet()
+        assert len((await api.ok({"model": "a", "n": 3}))["choices"]) == 3
+
+
+async def test_all_of_them_share_the_limits_of_their_request() -> None:
+    worker = scripted("a", "word " * 400, price=PRICE)
+    async with served(team(workers=[worker], workflows={})) as api:
+        alone = (await api.ok({"model": "a"}))["podium"]["cost_usd"]
+        limits = {"max_cost_usd": alone * 2}
+        together = await api.post({"model": "a", "n": 4, "podium": limits})
+        spent = (await api.http.get("/v1/workflows")).json()["data"]
+        assert sum(run["cost_usd"] for run in spent[:4]) <= alone * 2, together.text
+        refused = await api.post({"model": "a", "n": 4, "podium": {"max_cost_usd": alone / 10}})
+    assert f"${alone / 40:f}".rstrip("0") in refused.json()["error"]["message"]
+
+
+async def test_the_same_request_joins_none_of_several_runs() -> None:
+    tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+    worker = scripted("a", "one two three", "uno dos tres", "un deux trois", "eins zwei drei", tokens_per_s=5)
+    body = ASK | {"model": "a", "n": 2, "tools": [tool], "stream": True}
+    async with served(team(workers=[worker], workflows={})) as api:
+        async with api.http.stream("POST", "/v1/chat/completions", json=body) as answer:
+            await anext(answer.aiter_lines())
+        again = await api.ok(body | {"stream": False})
+    assert len({choice["message"]["content"] for choice in again["choices"]}) == 2
+    assert len({run["workflow_id"] for run in again["podium"]["choices"]}) == 2
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from tests.conftest import ROOT
 from tests.serving.api import play_defaults, play_faults
 from tests.serving.api.fault_servers import answering, open_places
 from tests.serving.api.play_defaults import FAULTS
-from tests.serving.api.play_faults import Look, Seen, api_of, see_everything, see_no_call_left
+from tests.serving.api.play_faults import Look, Seen, api_of, see_conductors, see_everything, see_no_call_left
 from tests.serving.api.provider_faults import CASES, POSITIONS
 from tests.serving.api.served import ASK, left_tasks, scripted
 from tests.serving.spans import SPANS
@@ -26,6 +26,14 @@ async def test_every_fault_of_a_provider_ends_as_expected_in_every_position():
     assert [each for each in seen if not each.is_expected] == []
     await until(lambda: not left_tasks(), "no task is left")
     await until(lambda: not SPANS.open, "no span is left")
+
+
+async def test_a_conductor_whose_fault_passes_is_asked_again_and_its_plan_is_run():
+    mended = {name: case for name, case in CASES.items() if case.is_mended}
+    assert len(mended) >= 8
+    async with open_places() as at:
+        seen = await see_conductors(mended, at, half=False, lanes=1)
+    assert [(each.name, each.stream, each.outcome) for each in seen if each.outcome != each.expected] == []
 
 
 async def test_the_port_where_nobody_listens_refuses_and_is_given_to_no_other_server():

@@ -1,6 +1,7 @@
 """A worker with several deployments, over sockets: who is asked, who takes over, what the record tells."""
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -14,6 +15,7 @@ from serving.layers.watched import BUSY_REST_S
 from serving.settings.absent import absent_workers, without_workers
 from serving.settings.settings import SettingsError, parse
 from tests.serving.api.served import PRICE, Json, Served, served
+from tests.serving.states import until
 from tests.wires.openai import OpenAIWire
 from tests.wires.server import Answer, WireServer, serving
 
@@ -148,6 +150,29 @@ async def test_a_full_deployment_is_asked_after_one_with_a_free_slot() -> None:
         stalled.cancel()
         with pytest.raises(asyncio.CancelledError):
             await stalled
+
+
+async def test_what_all_deployments_take_together_is_what_the_door_goes_by() -> None:
+    one: Json = {"max_concurrency": 1}
+    async with deployed(one, one, max_wait_s=0.5) as (running, wires), running.sdk as sdk:
+        for wire in wires.values():
+            wire.answers.append(Answer(stall_after=2))
+        stalled = [asyncio.create_task(ask(running, sdk)) for _ in wires]
+        limiter = running.service.pool.limiters["gpt"]
+        await until(lambda: limiter.open_calls == 2)
+        assert (limiter.is_full, limiter.n_slots) == (True, 2)
+        began_s = time.monotonic()
+        with pytest.raises(openai.RateLimitError, match="too many calls"):
+            await ask(running, sdk)
+        assert time.monotonic() - began_s < 1
+        assert [len(wire.requests) for wire in wires.values()] == [1, 1]
+        for each in stalled:
+            each.cancel()
+        await asyncio.wait(stalled)
+        wires["a"].respond = lambda _: Answer(status=429, headers={"retry-after": "60"})
+        while len(wires["a"].requests) < 2:
+            await ask(running, sdk)
+        assert limiter.n_slots == 1, "who rests takes none"
 
 
 async def test_what_it_costs_is_by_the_price_of_the_deployment_that_answered() -> None:

@@ -1,6 +1,7 @@
 """Slots: held as long as the call, taken in order, always given back."""
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -54,6 +55,11 @@ async def flood(worker: Limited, n: int) -> list["asyncio.Task[None]"]:
     tasks = [asyncio.create_task(hold(worker, of_key("flood"))) for _ in range(n)]
     await until(lambda: worker.open_calls + worker.queued == n)
     return tasks
+
+
+async def text_of(worker: Worker, call: Call) -> tuple[Reply, str]:
+    async with worker.open(call) as reply:
+        return reply, "".join([delta.text async for delta in reply])
 
 
 async def leave(tasks: list["asyncio.Task[None]"]) -> None:
@@ -211,8 +217,46 @@ async def test_where_a_key_has_all_slots_another_ones_call_of_any_step_goes_to_a
     held = await flood(first, 4)
     assert first.is_full, "it was alone"
     async with asyncio.timeout(5), line_of(first, second).open(of_key("modest", begins=begins)) as reply:
-        assert (reply.worker, [attempt.error for attempt in reply.attempts]) == ("b", ["LineTooLong"])
+        (attempt,) = reply.attempts
+        assert reply.worker == "b"
+        assert attempt.error == ("LineTooLong" if begins else "WorkerUnavailable"), attempt.message
         assert (first.queued, first.open_calls, second._coming) == (0, 4, {})
+    await leave(held)
+
+
+async def test_who_left_a_line_for_a_worker_that_fails_comes_back():
+    first = Limited(ScriptedWorker("a", ["Here."]), 1, 0.1)
+    second = Limited(ScriptedWorker("b", [ScriptedReply(error="overflow")]), 1)
+    held = await flood(first, 1)
+    asked = asyncio.create_task(text_of(line_of(first, second), of_key("modest")))
+    await until(lambda: second._held_s, "it was asked")
+    await leave(held)
+    reply, text = await asked
+    assert (reply.worker, text) == ("a", "Here.")
+    assert [(each.worker, each.error) for each in reply.attempts] == [
+        ("a", "WorkerUnavailable"),
+        ("b", "ContextOverflow"),
+    ]
+    assert reply.attempts[0].message == "a was left alone because b would answer at once."
+
+
+async def test_who_leaves_goes_to_the_one_that_is_free_not_to_the_next_in_line():
+    first, second = Limited(ScriptedWorker("a", ["x"]), 1, 0.1), Limited(ScriptedWorker("b", ["x"]), 1)
+    third = Limited(ScriptedWorker("c", ["Here."]), 1)
+    held = await flood(first, 1) + await flood(second, 1)
+    async with asyncio.timeout(5), line_of(first, second, third).open(of_key("modest")) as reply:
+        assert (reply.worker, [attempt.worker for attempt in reply.attempts]) == ("c", ["a"])
+    await leave(held)
+
+
+async def test_lines_of_several_are_waited_in_no_longer_than_one():
+    full = [Limited(ScriptedWorker(name, ["x"]), 1, 0.4) for name in "abc"]
+    held = [each for one in full for each in await flood(one, 1)]
+    began_s = time.monotonic()
+    with pytest.raises(LineTooLong) as caught:
+        await line_of(*full).open(of_key("modest", begins=True)).__aenter__()
+    assert 0.4 <= time.monotonic() - began_s < 0.8
+    assert [attempt.error for attempt in caught.value.attempts] == ["LineTooLong"] * 2
     await leave(held)
 
 

@@ -14,7 +14,7 @@ from serving.api import record_json
 from serving.api.dialects.responses.schema import ResponsesRequest
 from serving.api.error_json import told_of
 from serving.api.service_tier import priority_of, tier_of
-from serving.runs.same_request import is_paid
+from serving.runs.same_request import has_called
 
 Json = dict[str, Any]
 INCOMPLETE = {FinishReason.LENGTH: "max_output_tokens", FinishReason.CONTENT_FILTER: "content_filter"}
@@ -119,7 +119,7 @@ def error_of(failure: Failure | PodiumError, record: Record) -> Json:
     if held.code == "RateLimited":
         code = "rate_limit_exceeded"
     else:
-        code = "server_error" if held.retryable and not is_paid(record) else "invalid_prompt"
+        code = "server_error" if held.retryable and not has_called(record) else "invalid_prompt"
     return {"code": code, "message": held.message}
 
 
