@@ -16,6 +16,7 @@ from conductor.model.worker import Worker
 from serving.health import WorkerHealth
 from serving.layers.left_alone import LeftAlone
 from serving.layers.limited import Limited
+from serving.witnesses import party_of
 
 
 class State(Protocol):
@@ -91,7 +92,7 @@ class FailingOver:
         async with AsyncExitStack() as opened:
             expected = opened.enter_context(ExitStack())
             line, failed = (
-                self._only_those_that_are_well(self._line(call))
+                self._only_those_that_are_well(self._line(call), call)
                 if call.has_stand_in
                 else self._last_those_that_rest(self._line(call), call)
             )
@@ -151,9 +152,10 @@ class FailingOver:
             return line, []
         left = [worker for worker in line if worker.name in why]
         passed = [worker for worker in left if line.index(worker) < line.index(ready[0])]
+        self._note_traffic(passed, call)
         return [*ready, *left], [_left_alone(worker.name, why[worker.name]) for worker in passed]
 
-    def _only_those_that_are_well(self, line: list[Worker]) -> tuple[list[Worker], list[Attempt]]:
+    def _only_those_that_are_well(self, line: list[Worker], call: Call) -> tuple[list[Worker], list[Attempt]]:
         """Likewise without those that rest.
 
         Raises:
@@ -162,6 +164,7 @@ class FailingOver:
         rests = {worker.name: rest_s for worker in line if (rest_s := self._rest_s(worker))}
         failed = [_left_alone(name, _resting(rest_s)) for name, rest_s in rests.items()]
         ready = [worker for worker in line if worker.name not in rests]
+        self._note_traffic([worker for worker in line if worker.name in rests], call)
         if not ready:
             raise _nobody(self.name, failed)
         return ready, failed
@@ -169,6 +172,14 @@ class FailingOver:
     def _rest_s(self, worker: Worker) -> float:
         state = self._states.get(worker.name)
         return state.health.rest_s if state else 0.0
+
+    def _note_traffic(self, workers: Sequence[Worker], call: Call) -> None:
+        """Whoever is sent elsewhere while they rest calls them too: else whose prompts alone fail would decide for all
+        that they rest on.
+        """
+        for worker in workers:
+            if state := self._states.get(worker.name):
+                state.health.witnesses.traffic.note(party_of(call))
 
     def _why_not(self, worker: Worker, call: Call, *, is_other_free: bool = False) -> str:
         """Why it is better left alone, where another one would answer at once or not; empty: it is not."""

@@ -156,9 +156,7 @@ LANES = 8
 """APIs that stand side by side, each given one faulty conductor after another."""
 
 
-async def see_conductors(
-    cases: dict[str, Case], at: Places, *, half: bool, lanes: int = LANES
-) -> list[Seen]:
+async def see_conductors(cases: dict[str, Case], at: Places, *, half: bool, lanes: int = LANES) -> list[Seen]:
     """Likewise where the faulty one is the conductor."""
 
     def settings_of(url: str, case: Case) -> Json:

@@ -75,7 +75,9 @@ async def test_a_failure_late_but_before_the_first_word_is_the_last_event_too():
 async def test_a_failure_that_is_awaited_whole_is_never_half_an_answer():
     async with served(team(workers=[HALF], workflows={})) as api:
         answer = await api.post({"model": "a"})
-    assert (answer.status_code, answer.headers["x-should-retry"]) == (400, "false"), "what it took is not known"
+    assert (answer.status_code, answer.headers["x-should-retry"]) == (400, "false"), (
+        "what it took is not known"
+    )
 
 
 async def test_an_inner_steps_failure_names_the_step():

@@ -592,6 +592,23 @@ async def test_one_prompt_of_one_key_that_fails_again_and_again_is_enough_where_
     assert len(script(own, "a").calls) == OFTEN
 
 
+async def test_a_key_whose_prompts_alone_fail_does_not_keep_a_worker_closed_to_those_sent_elsewhere():
+    async with serving(OpenAIWire()) as upstream:
+        upstream.respond = lambda request: TO_ONE_PROMPT["a 500"] if "poison" in str(request.body) else Answer(text="Well.")  # fmt: skip
+        own = pool(api(upstream.url, retry=ONCE, fallbacks=["b"]), INSTEAD)
+        for n in range(FAILURES_BEFORE_REST + 1):
+            await ask(own, call=of_key("poisoner", f"poison {n}"))
+        health = own.health["a"]
+        assert health.circuit == "open", "nobody else called"
+        assert (await ask(own, call=of_key("other")))[0] == "Instead."
+        health.rests_until_s = 0.0
+        await ask(own, call=of_key("poisoner", "poison again"))
+        assert not health.rest_s, "its probe says nothing of other keys' prompts"
+        assert (await ask(own, call=of_key("other")))[0] == "Well."
+        assert health.circuit == "closed"
+        await own.aclose()
+
+
 TO_EVERY_CALL = {
     "a bad key": Answer(status=401, error="Incorrect API key provided."),
     "no model, OpenAI": Answer(status=404, error_code="model_not_found"),
