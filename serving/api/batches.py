@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field, ValidationError
 from starlette.responses import Response
 
-from conductor.errors import BadTask, UnknownName, quote
+from conductor.errors import BadTask, Overloaded, UnknownName, quote
 from serving.accounts.caller import Caller, Scope
 from serving.api.authentication import caller_of
 from serving.api.dialect import Dialects
@@ -16,9 +16,12 @@ from serving.api.files import BATCH, SECOND_US, ExpiresAfter, batches_of, check_
 from serving.api.record_json import Json
 from serving.api.respond import success
 from serving.batches.model import Batch
+from serving.batches.runner import Batches
 
 router = APIRouter()
 WINDOW_US = 86_400_000_000
+AGAIN_S = 30.0
+"""After so long a team that has too many open batches may ask again."""
 STAMPS = {
     "in_progress": "in_progress_at",
     "finalizing": "finalizing_at",
@@ -71,9 +74,26 @@ async def create(request: Request) -> Response:
         drop_us=max(batches.drop_us(caller.policies), at_us + WINDOW_US),
         output_s=asked.output_expires_after.seconds if asked.output_expires_after else None,
     )
-    await batches.store.add(batch)
+    async with batches.adding:
+        await _check_open(batches, batch)
+        await batches.store.add(batch)
     batches.begin(batch.id)
     return success(batch_json(batch, (0, 0)))
+
+
+async def _check_open(batches: Batches, batch: Batch) -> None:
+    """Whether its team may have one more open batch.
+
+    Raises:
+        Overloaded: it has as many as it may.
+    """
+    most = batches.settings.max_open_per_team
+    if await batches.store.count_open(batch.account) >= most:
+        raise Overloaded(
+            f"A team may have {most} open batches, and this one has. Send it again when one has ended, or cancel one; "
+            "GET /v1/batches lists them.",
+            retry_after_s=AGAIN_S,
+        )
 
 
 @router.get("/v1/batches")

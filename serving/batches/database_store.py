@@ -100,6 +100,12 @@ class DatabaseBatchStore:
         query = query.order_by(batch_table.c.made_us.desc(), batch_table.c.id.desc())
         return [_batch(row.body) for row in await self._store.read(query)]
 
+    async def count_open(self, account: Account) -> int:
+        """See `BatchStore`."""
+        open_ones = _of(batch_table, account) & batch_table.c.status.in_(OPEN)
+        rows = await self._store.read(select(func.count()).select_from(batch_table).where(open_ones))
+        return int(rows[0][0]) if rows else 0
+
     async def change(self, id: str, change: Change) -> Batch:
         """See `BatchStore`."""
         async with (await self._store.database()).writing() as connection:

@@ -4,6 +4,8 @@ A file that is no list of requests fails the whole batch before anything is run;
 against one request is that line's own error.
 """
 
+import io
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -52,16 +54,43 @@ class Line:
         return BACKGROUND.format("podium.background") if is_told else None
 
 
-def parse_lines(content: bytes, endpoint: str, most: int) -> tuple[list[Line], list[dict[str, Any]]]:
-    """The requests in a file, and what is wrong with it; where anything is, none of them may be run."""
-    lines: list[Line] = []
+class Lines:
+    """The requests in a file: its bytes, and where each begins. One is parsed when it is asked for, because parsed
+    they take several times as much memory.
+
+    Args:
+        content: of the file.
+    """
+
+    def __init__(self, content: bytes) -> None:
+        self._content, self._begins = content, array("Q")
+
+    def __len__(self) -> int:
+        return len(self._begins)
+
+    def __getitem__(self, number: int) -> Line:
+        begin = self._begins[number]
+        end = self._content.find(b"\n", begin)
+        line = orjson.loads(self._content[begin : len(self._content) if end < 0 else end])
+        return Line(number, line["custom_id"], line["body"])
+
+    def add(self, begin: int) -> None:
+        """The next one begins there."""
+        self._begins.append(begin)
+
+
+def parse_lines(content: bytes, endpoint: str, most: int) -> tuple[Lines, list[dict[str, Any]]]:
+    """The requests in a file as it is kept, and what is wrong with it; where anything is, none of them may be run."""
+    lines = Lines(content)
     errors: list[dict[str, Any]] = []
     seen = set[str]()
-    for at, text in enumerate(content.splitlines(), 1):
+    end = 0
+    for at, text in enumerate(io.BytesIO(content), 1):
+        begin, end = end, end + len(text)
         if not text.strip() or len(errors) >= MOST_ERRORS:
             continue
         if len(lines) >= most:
-            return [], [_error("too_many_lines", f"A batch has {most} lines at most.", at)]
+            return Lines(b""), [_error("too_many_lines", f"A batch has {most} lines at most.", at)]
         try:
             line = _InputLine.model_validate(orjson.loads(text))
         except orjson.JSONDecodeError:
@@ -77,10 +106,10 @@ def parse_lines(content: bytes, endpoint: str, most: int) -> tuple[list[Line], l
         elif line.custom_id in seen:
             errors.append(_error("duplicate_custom_id", "custom_id: an earlier line has the same.", at, "custom_id"))  # fmt: skip
         seen.add(line.custom_id)
-        lines.append(Line(len(lines), line.custom_id, line.body))
+        lines.add(begin)
     if not lines and not errors:
         errors.append(_error("empty_file", "The file has no lines. Send one JSON object a line.", None))
-    return ([], errors) if errors else (lines, [])
+    return (Lines(b""), errors) if errors else (lines, [])
 
 
 def line_of_answer(batch_id: str, line: Line, status: int, run_id: str, body: Any) -> LineResult:

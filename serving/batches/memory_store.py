@@ -73,6 +73,10 @@ class MemoryBatchStore:
         newest_first(found)
         return found
 
+    async def count_open(self, account: Account) -> int:
+        """See `BatchStore`."""
+        return sum(each.is_open and _same_room(each.account, account) for each in self._batches.values())
+
     async def change(self, id: str, change: Change) -> Batch:
         """See `BatchStore`."""
         self._batches[id] = changed = change(self._batches[id])

@@ -1,4 +1,5 @@
-"""Works on batches: one task for each that belongs to this replica, and their lines one by one.
+"""Works on batches: one task for each that belongs to this replica, and their lines one by one. Only a few are worked on
+at once, with their lines in memory; keys take these places in turns.
 
 Everything it goes by is in the store, so another replica can go on at any point. A line is claimed as a request
 with an `Idempotency-Key` is: whoever sends it again is given the run that it has. Knows neither HTTP nor dialects.
@@ -7,7 +8,7 @@ with an `Idempotency-Key` is: whoever sends it again is given the run that it ha
 import asyncio
 import logging
 import uuid
-from collections import deque
+from array import array
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from conductor.run.record import Account
 from serving.accounts.account_policy import UNLIMITED, Policies
 from serving.accounts.caller import Caller, Scope
 from serving.batches.kept_text import kept_lines, redactor_of
-from serving.batches.lines import Line, join_results, line_of_answer, line_of_refusal, parse_lines
+from serving.batches.lines import Line, Lines, join_results, line_of_answer, line_of_refusal, parse_lines
 from serving.batches.model import Batch, File, LineResult, Status
 from serving.batches.store import BatchStore
 from serving.errors import row
@@ -42,6 +43,8 @@ AGAIN_S = 1.0
 """Before a line is sent again that was not let in, where nobody says how long."""
 LONGEST_LATER_S = 60.0
 """A line is sent again after so long, whatever it was told."""
+TURN_S = 300.0
+"""How long a batch is worked on before another that waits has its place."""
 LATER = {"overloaded", "rate_limit_exceeded", "store_unavailable", "interrupted"}
 """Errors after which nothing was run, or the run can be joined: the line is sent again. Of a retryable failure only."""
 
@@ -87,11 +90,15 @@ class Batches:
         self.store, self.now_us = store, clock
         self.send: SendLine | None = None
         self.adding = asyncio.Lock()
-        """Held from where the room for a file is looked at until it is kept."""
+        """Held from where the room for a file or a batch is looked at until it is kept."""
         self._service, self._policies = service, policies
         self._tasks = dict[str, asyncio.Task[None]]()
         self._sweeping: asyncio.Task[None] | None = None
         self._turns = Turns(self.settings.lines_at_once)
+        self._places = Turns(self.settings.at_once)
+        """Of batches."""
+        self._ending = asyncio.Lock()
+        """Held by a batch that is to end and has no place."""
 
     @property
     def settings(self) -> BatchSettings:
@@ -144,34 +151,82 @@ class Batches:
     async def _work_on(self, id: str) -> None:
         while True:
             try:
-                return await self._work(id)
+                if await self._work(id):
+                    return
             except NotOursError:
-                return None
+                return
             except StoreUnavailable:
                 await asyncio.sleep(AGAIN_S)
             except PodiumError as exc:
                 logger.warning("batch %s failed: %s", id, exc.message)
                 with suppress(StoreUnavailable, NotOursError):
                     await self._fail(id, [{"code": "batch_failed", "message": exc.message}])
-                    return None
+                    return
 
-    async def _work(self, id: str) -> None:
+    async def _work(self, id: str) -> bool:
+        """Whether it has ended; False: another has its place for now."""
         batch = await self.store.get(id)
         if batch is None or not batch.is_open:
-            return None
+            return True
+        async with self._batch_place(batch):
+            return await self._work_in_place(id)
+
+    async def _work_in_place(self, id: str) -> bool:
+        batch = await self.find_own(id)
+        if batch.status == "cancelling":
+            await self._finish(id, Lines(b""))
+            return True
         content = await self.store.content(batch.input_file_id)
         if content is None:
             message = f"The file {batch.input_file_id} is not kept any more. Send it again."
-            return await self._fail(id, [{"code": "file_gone", "message": message, "param": "input_file_id"}])
+            await self._fail(id, [{"code": "file_gone", "message": message, "param": "input_file_id"}])
+            return True
         lines, errors = await asyncio.to_thread(parse_lines, content, batch.endpoint, self.settings.max_lines)
         if errors:
-            return await self._fail(id, errors)
+            await self._fail(id, errors)
+            return True
         if batch.status == "validating":
             batch = await self._reach(id, "in_progress", {"validating"}, total=len(lines))
-        done = await self.store.numbers(id)
-        await _Lines(self, batch).run([line for line in lines if line.number not in done])
+        if not await _LineRunner(self, batch).run(lines, await self._find_left(id, lines)):
+            return False
         await self._finish(id, lines)
-        return None
+        return True
+
+    async def _find_left(self, id: str, lines: Lines) -> "array[int]":
+        """The numbers of the lines that have no result, the first at the end."""
+        ended = await self.store.numbers(id)
+        return array("Q", (number for number in reversed(range(len(lines))) if number not in ended))
+
+    @asynccontextmanager
+    async def _batch_place(self, batch: Batch) -> AsyncGenerator[None]:
+        """A place for a batch, which keys take in turns. One that has only to end waits for none: such are worked on
+        one after another, beside the others.
+        """
+        payer = batch.account.key_id
+        turn = asyncio.create_task(self._places.take("batch", payer), name=f"turn of batch {batch.id}")
+        try:
+            while not turn.done() and not self._is_to_end(batch):
+                self._places.resize(self.settings.at_once)
+                await asyncio.wait([turn], timeout=SWEEP_S)
+                batch = await self.find_own(batch.id)
+            if turn.done():
+                yield
+            else:
+                turn.cancel()
+                async with self._ending:
+                    yield
+        finally:
+            if turn.done() and not turn.cancelled():
+                self._places.give_back(payer)
+            else:
+                turn.cancel()
+
+    def _is_to_end(self, batch: Batch) -> bool:
+        return batch.status in ("cancelling", "finalizing") or self.now_us() >= batch.expires_us
+
+    def is_turn_over(self, began_s: float) -> bool:
+        """Whether a batch that has had its place since then gives it to another."""
+        return self._places.is_waited_for and asyncio.get_running_loop().time() - began_s >= TURN_S
 
     async def find_caller(self, account: Account) -> Caller:
         """Who a line is sent for, with what it may do now.
@@ -207,17 +262,16 @@ class Batches:
         finally:
             self._turns.give_back(account.key_id)
 
-    async def _finish(self, id: str, lines: list[Line]) -> None:
+    async def _finish(self, id: str, lines: Lines) -> None:
         batch = await self._reach(id, "finalizing", {"in_progress"})
         results = await self.store.results(id)
         ended = {result.number for result in results}
-        left = [line for line in lines if line.number not in ended]
+        left = [number for number in range(len(lines)) if number not in ended]
         end: Status = "cancelled" if batch.status == "cancelling" else "expired" if left else "completed"
         if end == "expired":
-            for line in left:
-                late = line_of_refusal(
-                    id, line, "batch_expired", "This line had not begun when the batch expired."
-                )
+            message = "This line had not begun when the batch expired."
+            for number in left:
+                late = line_of_refusal(id, lines[number], "batch_expired", message)
                 await self.store.put_result(id, late)
             results = await self.store.results(id)
         failed = sum(result.is_error for result in results)
@@ -266,26 +320,31 @@ class Batches:
         return await self.store.change(id, change)
 
 
-class _Lines:
-    """The lines of one batch that this replica runs."""
+class _LineRunner:
+    """Runs the lines of one batch that this replica works on."""
 
     def __init__(self, batches: Batches, batch: Batch) -> None:
         self._batches, self._batch = batches, batch
         self._without_place = set[asyncio.Task[None]]()
         """Lines in hand that were not let in, or wait for their turn."""
 
-    async def run(self, lines: list[Line]) -> None:
-        """Run them, until all have ended, or no more may begin."""
-        waiting, active = deque(lines), set[asyncio.Task[None]]()
+    async def run(self, lines: Lines, left: "array[int]") -> bool:
+        """Run those that are left, from the end of `left`, until all have ended, or no more may begin; False: because
+        another batch is to have the place.
+        """
+        began_s, active = asyncio.get_running_loop().time(), set[asyncio.Task[None]]()
+        is_through = True
         try:
-            while waiting or active:
+            while left or active:
                 batch = await self._batches.find_own(self._batch.id)
-                if batch.status != "in_progress" or self._batches.now_us() >= batch.expires_us:
-                    waiting.clear()
+                ends = batch.status != "in_progress" or self._batches.now_us() >= batch.expires_us
+                if ends or self._batches.is_turn_over(began_s):
+                    is_through = ends
+                    del left[:]
                     for task in self._without_place:
                         task.cancel()
-                while waiting and len(active) < self._batches.settings.lines_at_once:
-                    active.add(self._take_in_hand(waiting.popleft()))
+                while left and len(active) < self._batches.settings.lines_at_once:
+                    active.add(self._take_in_hand(lines[left.pop()]))
                 if active:
                     done, active = await asyncio.wait(
                         active, timeout=POLL_S, return_when=asyncio.FIRST_COMPLETED
@@ -298,6 +357,7 @@ class _Lines:
                 task.cancel()
             if active:
                 await asyncio.wait(active)
+        return is_through
 
     def _take_in_hand(self, line: Line) -> asyncio.Task[None]:
         task = asyncio.create_task(self._run(line), name="line of a batch")

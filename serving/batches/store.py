@@ -56,6 +56,10 @@ class BatchStore(Protocol):
         """Those that `caller` may see, the newest first."""
         ...
 
+    async def count_open(self, account: Account) -> int:
+        """How many open batches the account's team has; without a team, it has itself."""
+        ...
+
     async def change(self, id: str, change: Change) -> Batch:
         """Change a batch while nobody else does; gives what it is now. What `change` raises passes, and nothing
         is changed then. KeyError: there is none.

@@ -93,6 +93,11 @@ class Turns:
         return 0
 
     @property
+    def is_waited_for(self) -> bool:
+        """Whether somebody waits for a place."""
+        return any(self._lines.values())
+
+    @property
     def _kept(self) -> int:
         return max(1, int(KEPT * self._places)) if self._places >= FEWEST else 0
 

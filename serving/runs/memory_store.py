@@ -3,7 +3,6 @@
 import heapq
 import secrets
 import sys
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from decimal import Decimal
@@ -15,6 +14,7 @@ from serving.accounts.caller import Caller
 from serving.runs.cached_answers import CachedAnswer
 from serving.runs.claims import Claim
 from serving.runs.content import kept_part
+from serving.runs.fair_dict import FairDict
 from serving.runs.feedback import Feedback
 from serving.runs.finding import ANY, Wanted
 from serving.runs.numbers import without_content
@@ -26,7 +26,8 @@ from serving.settings.sections import LimitSettings
 
 
 class MemoryStore:
-    """The newest runs of this replica, in its memory; gone with it.
+    """The newest runs of this replica, in its memory; gone with it. Where there is no more room, the key that has most
+    loses its oldest: what one key asks pushes out nothing of a key that asks little.
 
     Args:
         limits: how many are kept, and how many bytes of them; asked at every `put`, because settings change.
@@ -36,16 +37,16 @@ class MemoryStore:
 
     def __init__(self, limits: Callable[[], LimitSettings]) -> None:
         self._limits = limits
-        self._runs = OrderedDict[str, RunRecords]()
+        self._runs = FairDict[str, RunRecords](lambda _, run: run.record.account.key_id)
         self._bytes = dict[str, int]()
         self._items = dict[str, list[Item]]()
         self._kept = set[str]()
         self._said = dict[str, AnswerSoFar]()
         self._feedback = dict[str, dict[str, Feedback]]()
-        self._claims = OrderedDict[tuple[str, str], Claim]()
-        self._suspended = OrderedDict[str, tuple[int, RunRecords]]()
+        self._claims = FairDict[tuple[str, str], Claim](lambda key, _: key[0])
+        self._suspended = FairDict[str, tuple[int, RunRecords]](lambda _, it: it[1].record.account.key_id)
         self._call_ids = CallIds([secrets.token_bytes(SECRET_BYTES)])
-        self._answers = OrderedDict[tuple[str, str], CachedAnswer]()
+        self._answers = FairDict[tuple[str, str], CachedAnswer](lambda key, _: key[0])
         self.on_cancel: Callable[[str], None] = ignore
         self.on_watched: Callable[[str], None] = ignore
         self.on_items: Callable[[str, Sequence[Item]], None] = ignore
@@ -75,8 +76,7 @@ class MemoryStore:
     async def claim(self, claim: Claim) -> Claim:
         """See `RecordStore.claim`. As many as there may be records are remembered."""
         found = self._claims.setdefault((claim.account, claim.name), claim)
-        while len(self._claims) > self._limits().records:
-            self._claims.popitem(last=False)
+        self._claims.pop_down_to(self._limits().records)
         return found
 
     async def release(self, claim: Claim) -> None:
@@ -96,10 +96,9 @@ class MemoryStore:
     async def keep_answer(self, answer: CachedAnswer) -> None:
         """See `RecordStore.keep_answer`. As many as there may be records are remembered."""
         key = (answer.owner, answer.asked)
+        self._answers.pop(key, None)  # it is the newest now
         self._answers[key] = answer
-        self._answers.move_to_end(key)
-        while len(self._answers) > self._limits().records:
-            self._answers.popitem(last=False)
+        self._answers.pop_down_to(self._limits().records)
 
     def note(self, record: Record, seq: int, event: Event) -> None:
         """See `RecordStore.note`. Events are what the record is made of, so they weigh little beside it."""
@@ -134,15 +133,21 @@ class MemoryStore:
         self._kept.discard(id)
         self._said.pop(id, None)
         self._runs[id], self._bytes[id] = records, weight(records)
+        while len(self._runs) > limits.records:
+            self._drop(self._runs.oldest())
         total_bytes = sum(self._bytes.values())
-        while len(self._runs) > limits.records or (
-            len(self._runs) > 1 and total_bytes > limits.records_bytes
-        ):
-            oldest, _ = self._runs.popitem(last=False)
-            total_bytes -= self._bytes.pop(oldest)
-            self._items.pop(oldest, None)
-            self._feedback.pop(oldest, None)
+        while total_bytes > limits.records_bytes and (oldest := self._runs.oldest(self._weigh)) != id:
+            total_bytes -= self._bytes[oldest]
+            self._drop(oldest)
         self.on_items(id, ())  # it is over
+
+    def _weigh(self, ids: Iterable[str]) -> int:
+        return sum(self._bytes[id] for id in ids)
+
+    def _drop(self, id: str) -> None:
+        del self._runs[id], self._bytes[id]
+        self._items.pop(id, None)
+        self._feedback.pop(id, None)
 
     async def remove_texts(self, id: str) -> None:
         """See `RecordStore.remove_texts`."""
@@ -217,8 +222,7 @@ class MemoryStore:
             await self._end_waiting(self._suspended.pop(id)[1], "expired")
         await self.put(kept_part(records))
         self._suspended[records.record.id] = at_us + int(wait_s * 1_000_000), records
-        while len(self._suspended) > self._limits().records:
-            self._suspended.popitem(last=False)
+        self._suspended.pop_down_to(self._limits().records)
 
     async def find_waiting(self, id: str) -> RunRecords | None:
         """See `RecordStore.find_waiting`."""

@@ -144,9 +144,11 @@ class LimitSettings(Frozen):
     first_byte_s: float = Field(default=0.1, ge=0)
     """How long a stream waits before its first byte, so that an early failure can still be an HTTP status."""
     records: int = Field(default=1000, ge=1)
-    """How many runs are kept for `GET /v1/workflows`, the newest ones."""
+    """How many runs are kept for `GET /v1/workflows`, the newest ones. Beyond that the key that has most loses its
+    oldest. With `store.records: false` so many names of `Idempotency-Key` are kept too, in the same way."""
     records_bytes: int = Field(default=64_000_000, ge=1)
-    """How many bytes they may take together. The newest is kept whatever its size."""
+    """How many bytes they may take together. Beyond that the key whose runs take most loses its oldest; the newest is
+    kept whatever its size."""
 
 
 class HttpSettings(Frozen):
@@ -258,6 +260,12 @@ class BatchSettings(Frozen):
     each."""
     file_days: float = Field(default=30.0, gt=0)
     """How long files and batches are kept; no longer than `store.content_days`."""
+    max_open_per_team: int = Field(default=100, ge=1)
+    """How many batches of a team may be open together before further ones are refused with 429. Keys without a team are
+    one each."""
+    at_once: int = Field(default=4, ge=1)
+    """How many batches one router replica works on at once, each with its file in memory. Others wait, and keys take
+    turns."""
     lines_at_once: int = Field(default=8, ge=1)
     """How many lines one router replica runs at once, all batches together."""
     room: float = Field(default=0.5, gt=0, le=1)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import tracemalloc
 from collections import Counter
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -14,6 +15,7 @@ from conductor.run.record import NOBODY
 from serving.accounts.caller import Caller
 from serving.accounts.replica_store import ReplicaStore
 from serving.batches.database_store import DatabaseBatchStore
+from serving.batches.lines import parse_lines
 from serving.batches.model import File
 from serving.batches.runner import LineAnswer
 from serving.runs.rows import now_us
@@ -247,6 +249,86 @@ async def test_lines_that_have_not_begun_in_time_are_in_the_error_file() -> None
         assert len(good) + len(bad) == 20
         assert len(good) == len(api.worker("a").calls)
         assert {row["error"]["code"] for row in bad.values()} == {"batch_expired"}
+
+
+SLOW = [scripted("a", "Done.", delay_s=0.1, price=PRICE), scripted("b"), scripted("c")]
+
+
+async def test_a_batch_beyond_those_worked_on_has_not_begun_until_it_is_its_turn() -> None:
+    async with served(team(workers=SLOW, batches={"at_once": 1})) as api:
+        first = await begin(api.sdk, *(line(str(n)) for n in range(20)))
+        waiting = await begin(api.sdk, line("1"))
+        await until(lambda: len(api.worker("a").calls) >= 9, "lines of the first have ended")
+        seen = await api.sdk.batches.retrieve(waiting)
+        assert (seen.status, seen.in_progress_at, seen.request_counts.total) == ("validating", None, 0)
+        assert (await end(api.sdk, waiting)).request_counts.completed == 1
+        assert (await end(api.sdk, first)).request_counts.completed == 20
+
+
+async def test_a_batch_that_waits_can_be_cancelled_and_expires(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("serving.batches.runner.SWEEP_S", 0.05)
+    late_us = 0
+    halting = [scripted("a", {"text": "On and on", "stall_after_tokens": 1})]
+    settings = team(workers=halting, workflows={}, batches={"at_once": 1})
+    async with served(settings, clock=lambda: now_us() + late_us) as api:
+        first = await begin(api.sdk, line("1"))
+        await until(lambda: api.worker("a").open_calls == 1, "the first is worked on")
+        cancelled, late = await begin(api.sdk, line("1")), await begin(api.sdk, line("1"), line("2"))
+        assert (await api.sdk.batches.cancel(cancelled)).status == "cancelling"
+        assert (await end(api.sdk, cancelled)).status == "cancelled"
+        late_us = 2 * DAY_US
+        batch = await end(api.sdk, late)
+        assert (batch.status, batch.request_counts.total, batch.request_counts.failed) == ("expired", 2, 2)
+        bad = await rows(api.sdk, batch.error_file_id)
+        assert [row["error"]["code"] for row in bad.values()] == ["batch_expired"] * 2
+        assert (await api.sdk.batches.retrieve(first)).status == "in_progress"
+        (run,) = api.service._running
+        await api.http.post(f"/v1/workflows/{run}/cancel")
+
+
+async def test_a_batch_that_has_been_worked_on_for_long_lets_another_go_on_and_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    monkeypatch.setattr("serving.batches.runner.TURN_S", 0.2)
+    async with keyed(tmp_path, team(workers=SLOW, batches={"at_once": 1, "lines_at_once": 2})) as it:
+        mine, other = sdk_of(it, "mine"), sdk_of(it, "other team")
+        long = [await begin(mine, *(line(str(n)) for n in range(30))) for _ in range(2)]
+        await until(lambda: len(it.api.worker("a").calls) >= 2, "lines of the first are under way")
+        await end(other, await begin(other, line("1")))
+        assert len(it.api.worker("a").calls) < 40
+        for id in long:
+            batch = await end(mine, id)
+            assert (batch.status, batch.request_counts.completed) == ("completed", 30)
+            assert list(await rows(mine, batch.output_file_id)) == [str(n) for n in range(30)]
+        assert len(it.api.worker("a").calls) == 61, "no line is run twice"
+
+
+async def test_a_team_may_have_so_many_open_batches_and_is_told_what_to_do(tmp_path: Path) -> None:
+    async with keyed(tmp_path, team(workers=SLOW, batches={"max_open_per_team": 2})) as it:
+        mine, other = sdk_of(it, "mine"), sdk_of(it, "other team")
+        file = await upload(mine, *(line(str(n)) for n in range(100)))
+        sent = [mine.batches.create(input_file_id=file, endpoint=CHAT, completion_window="24h") for _ in range(5)]  # fmt: skip
+        answers = await asyncio.gather(*sent, return_exceptions=True)
+        refused = [each for each in answers if isinstance(each, openai.RateLimitError)]
+        assert len(refused) == 3
+        assert all("cancel one" in each.message and each.response.headers["retry-after"] for each in refused)
+        open_ones = [each.id for each in answers if not isinstance(each, BaseException)]
+        assert (await end(other, await begin(other, line("1")))).status == "completed"
+        await mine.batches.cancel(open_ones[0])
+        await end(mine, open_ones[0])
+        for id in (open_ones[1], await begin(mine, line("1"))):
+            await mine.batches.cancel(id)
+            await end(mine, id)
+
+
+def test_the_lines_of_a_file_take_little_more_memory_than_its_bytes() -> None:
+    content = jsonl(*(line(str(n)) for n in range(5_000)))
+    tracemalloc.start()
+    try:
+        lines, errors = parse_lines(content, CHAT, 5_000)
+        taken = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert (len(lines), errors, lines[4_999].custom_id) == (5_000, [], "4999")
+    assert taken < len(content) / 10
 
 
 async def test_secrets_in_a_file_are_not_kept(api: Served) -> None:

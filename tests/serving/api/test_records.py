@@ -10,7 +10,7 @@ from conductor.model.messages import Message
 from conductor.model.reply import CallResult
 from conductor.model.usage import Usage
 from conductor.run.plan_record import PlanRecord, StepRecord
-from conductor.run.record import Record, RunRecords
+from conductor.run.record import Account, Record, RunRecords
 from conductor.run.task import Task
 from serving.accounts.caller import ANYBODY
 from serving.runs.memory_store import MemoryStore, weight
@@ -53,6 +53,23 @@ async def test_putting_a_record_again_replaces_it() -> None:
         await store.put(RunRecords(record("same", answer="x" * 30_000)))
     await store.put(RunRecords(record("other", created=1)))
     assert await kept(store) == ["other", "same"]
+
+
+async def test_of_two_keys_the_one_that_has_most_loses_its_oldest() -> None:
+    limits = LimitSettings(records=4, records_bytes=200_000)
+    store = MemoryStore(lambda: limits)
+
+    async def put(id: str, key: str, n: int, answer: str = "") -> None:
+        await store.put(RunRecords(replace(record(id, created=n, answer=answer), account=Account(key))))
+
+    await put("few", "one", 0)
+    for n in range(1, 6):
+        await put(f"r{n}", "other", n)
+    assert await kept(store) == ["r5", "r4", "r3", "few"]
+    await put("huge", "third", 6, "x" * 300_000)
+    assert await kept(store) == ["huge", "r5", "r4", "few"]
+    await put("r7", "other", 7)
+    assert await kept(store) == ["r7", "r5", "few"]
 
 
 async def test_the_limits_of_the_moment_hold() -> None:

@@ -1,12 +1,14 @@
 """Requests that run once, however often and wherever they are sent; runs that go on when their client leaves."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
 from serving.database.address import Address
+from tests.serving.api.keyed import keyed
 from tests.serving.api.served import ASK, PRICE, Served, parsed, said, scripted, served, team
 from tests.serving.runs.stores import Replica, replicas
 from tests.serving.states import until
@@ -160,6 +162,23 @@ async def test_without_a_store_a_key_holds_on_its_own_replica() -> None:
         first, again = await ask(api), await ask(api)
         assert first.json() == again.json()
         assert len(api.worker("conductor").calls) == 1
+
+
+async def test_without_a_store_one_key_pushes_out_no_name_of_another(tmp_path: Path) -> None:
+    settings = team(limits={"records": 5}, workflows={})
+    async with keyed(tmp_path, settings) as it:
+
+        async def send(who: str, name: str) -> str:
+            headers = {"idempotency-key": name}
+            answer = await it.ask(who, "POST", "/v1/chat/completions", ASK | {"model": "a"}, headers)
+            assert answer.status_code == 200, answer.text
+            return answer.headers["x-podium-workflow-id"]
+
+        first = await send("mine", "order-1")
+        others = [await send("other team", f"n{n}") for n in range(10)]
+        assert await send("mine", "order-1") == first
+        assert await send("other team", "n9") == others[9]
+        assert await send("other team", "n0") != others[0], "its own oldest went"
 
 
 async def test_a_run_that_failed_fails_again_without_a_call() -> None:
