@@ -16,6 +16,7 @@ from serving.accounts.caller import Caller
 from serving.api.request import ApiRequest
 from serving.batches.model import File as KeptFile
 from serving.batches.store import BatchStore
+from serving.runs.service import Service
 
 PDF_MARK, MARK_WITHIN = b"%PDF-", 1024
 """A PDF begins so, within that many bytes (ISO 32000, Annex H of 1.7). A text may speak of it, too."""
@@ -67,23 +68,30 @@ def kept_file(id: str, name: str | None = None) -> File:
     return File(one_line(name), id=id)
 
 
-async def attach(request: ApiRequest, caller: Caller, store: BatchStore, max_bytes: int) -> ApiRequest:
-    """`request` with the content of each file that it names by its id; itself where it names none.
+async def attach(request: ApiRequest, caller: Caller, store: BatchStore, service: Service) -> ApiRequest:
+    """`request` with the content of each file that it names by its id; itself where it names none. Nothing is read of
+    what the run would not be let in with.
 
     Raises:
         BadTask: there are too many; one is not kept here, or not for `caller` to see, or can be read by no model.
-        TooLarge: together they have more than `max_bytes`.
+        TooLarge: together they have more than a body may.
+        Overloaded: there is no room for them at the moment.
         StoreUnavailable: the store is away.
     """
-    ids = {part.id: request.place(index, number) for index, number, part in _list_named_files(request)}
+    named, settings = _list_named_files(request), service.pool.settings
+    ids = {part.id: request.place(index, number) for index, number, part in named}
     if not ids:
         return request
     if len(ids) > MOST_KEPT:
         raise BadTask(f"A request names {MOST_KEPT} files by their ids at most.", param="file_id")
     files = {id: await _find(id, place, caller, store) for id, place in ids.items()}
-    if sum(file.n_bytes for file in files.values()) > max_bytes:
+    n_bytes = sum(files[part.id].n_bytes for _, _, part in named)  # each is sent on as often as it is named
+    max_bytes = settings.limits.max_body_bytes
+    if n_bytes > max_bytes:
         raise TooLarge(f"The files of a request may have {max_bytes} bytes together.", param="file_id")
-    found = {id: await _read(file, ids[id], store) for id, file in files.items()}
+    held_bytes = len(request.choices) * base64_bytes(n_bytes)
+    with service.held.holding(caller.account, held_bytes, request.priority, settings):
+        found = {id: await _read(file, ids[id], store) for id, file in files.items()}
     return replace(
         request, conversation=tuple(_fill_message(message, found) for message in request.conversation)
     )
@@ -104,6 +112,11 @@ async def _read(file: KeptFile, place: str, store: BatchStore) -> File:
         return await asyncio.to_thread(file_of, file.name, content)
     except ValueError as exc:
         raise BadTask(f"{place}: {exc}.", param=place) from exc
+
+
+def base64_bytes(n_bytes: int) -> int:
+    """How long so many bytes are in base64."""
+    return -(-n_bytes // 3) * 4
 
 
 def _not_kept(id: str, place: str) -> BadTask:

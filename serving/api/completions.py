@@ -72,7 +72,7 @@ async def _respond(request: Request, response: type[RunResponse]) -> Response:
     if request.scope.get(IS_BATCH):
         completed = replace(completed, priority="batch")
     limits = service.pool.settings.limits
-    parsed = await attach(completed, caller, batches_of(request).store, limits.max_body_bytes)
+    parsed = await attach(completed, caller, batches_of(request).store, service)
     most = limits.max_text_bytes
     if (
         parsed is not sent and parsed.text_chars > most

@@ -64,7 +64,7 @@ class RunOpener:
         Raises:
             PodiumError: there is none.
         """
-        service, keeping = self._service, self._keeping
+        keeping = self._keeping
         if keeping is None:
             opened = self._open_earlier_or_own if may_join else self._open_own
             async with opened(resolved) as run:
@@ -79,7 +79,7 @@ class RunOpener:
             self.is_left = True
             raise
         if isinstance(found, Claim):
-            async with follow(service.store, found) as run:
+            async with self._follow(found) as run:
                 yield run
             return
         try:
@@ -95,7 +95,7 @@ class RunOpener:
         askings = self._service.second_askings
         earlier = await askings.find(resolved.task, self._caller.account)
         if earlier is not None:
-            async with follow(self._service.store, earlier) as run:
+            async with self._follow(earlier) as run:
                 yield run
             if run.record.status == "finished":
                 await askings.forget(run.record)
@@ -120,11 +120,21 @@ class RunOpener:
             let_in=self._siblings.wait_until_let_in if self._siblings else None,
         )
 
+    def _follow(self, claim: Claim) -> AbstractAsyncContextManager[Run]:
+        """The run that an earlier request has claimed, for one more reader."""
+        opened = follow(self._service.store, claim)
+        return self._service.followers.follow(claim.run_id, self._caller.account, opened)
+
+    async def _wait_until_begun(self, claim: Claim) -> bool:
+        """See `wait_until_begun`; who waits there looks into the store as often as who follows."""
+        with self._service.followers.enter(claim.run_id, self._caller.account):
+            return await wait_until_begun(self._service.store, claim)
+
     async def _begin(self, keeping: Keeping, resolved: ResolvedTask) -> Run | Claim:
         """A run that outlives this response, or the claim of the earlier one that is to answer."""
         store = self._service.store
         claim = await keeping.claim(store, self._id)
-        while claim and claim.run_id != self._id and not await wait_until_begun(store, claim):
+        while claim and claim.run_id != self._id and not await self._wait_until_begun(claim):
             claim = await keeping.claim(store, self._id)
         self.is_joined = claim is not None
         if claim is not None and claim.run_id != self._id:

@@ -103,7 +103,8 @@ async def attach(
             finally:
                 found.answer.close()
         case _Given():
-            async with follow_segment(service.store, found.records, found.segment) as run:
+            id, opened = answer.run_id, follow_segment(service.store, found.records, found.segment)
+            async with service.followers.follow(id, caller.account, opened) as run:
                 yield run
         case None:
             yield None
@@ -133,8 +134,7 @@ async def _settle(
         if given is not None:
             _check_request(record, answer)
             policies = caller.policies
-            priority = record.task.priority
-            run = await service.resume(answer.run_id, given, headers, policies, request_id, priority)
+            run = await service.resume(answer.run_id, given, headers, policies, request_id, record)
             if run is not None:
                 return run
         elif (found := _segment_of(record, answer)) is not None:

@@ -282,7 +282,7 @@ class RetoldResponse(RunResponse):
         else:
             await store.watch(id)
             opened = follow_segment(store, self._records, self._segment - 1)
-        async with opened as run:
+        async with self._service.followers.follow(id, self._caller.account, opened) as run:
             wire.run = run
             encoder = self._dialect.encoder(run, self._request, self._call_id(id))
             await wire.begin_stream()

@@ -29,7 +29,9 @@ from serving.runs.content import ContentJournal, kept_part
 from serving.runs.continuing import Continuing, Opened, Opener, PolicyFinder
 from serving.runs.conversations import ConversationStore, MemoryConversations
 from serving.runs.finding import ANY, Wanted
+from serving.runs.followers import Followers
 from serving.runs.guesses import Guesses
+from serving.runs.held_bytes import HeldBytes, bytes_of_given, bytes_of_record, bytes_of_task
 from serving.runs.kept import KeptRuns
 from serving.runs.memory_store import MemoryStore, page_of, place
 from serving.runs.numbers import without_content
@@ -88,6 +90,8 @@ class Service:
         self._ledgers, self._running = ledgers, dict[str, Run]()
         self._entering = dict[str, Account]()
         """Whose runs have a place and are not under way yet."""
+        self.held = HeldBytes()
+        self.followers = Followers(self.held, lambda: self.pool)
         self.conductor_health, self.guesses, self.readiness = ConductorHealth(), Guesses(pool), Readiness()
         self.refused: str | None = None
         """Why the latest settings were rejected; None if they are in use."""
@@ -165,6 +169,7 @@ class Service:
         account = caller.account
         with (
             self._take_place(id, task.priority, account),
+            self._hold(id, account, bytes_of_task(task), task.priority),
             enter_lines(self.pool, team, task, account, id) as expected,
         ):
             if let_in is not None:
@@ -230,6 +235,7 @@ class Service:
                         ledger = await self._ledgers.of(account, id) if self._ledgers else None
                         async with open_it(ledger, spans.trace_id(span), journal.note) as run:
                             self._running[id] = run
+                            self.held.put(id, account, bytes_of_record(run.record))
                             self._entering.pop(id, None)
                             yield run
                     finally:
@@ -237,6 +243,7 @@ class Service:
                             describe(span, run.record, content=pool.settings.telemetry.content)
             finally:
                 self._running.pop(id, None)
+                self.held.leave(id)
                 if run is not None:
                     await self.rates.settle(id, run.records)
                     if run.record.status != "waiting":  # else it is written down already, and not at its end
@@ -277,15 +284,16 @@ class Service:
         headers: dict[str, str],
         policies: Policies,
         request_id: str,
-        priority: Priority,
+        record: Record,
     ) -> Run | None:
         """See `Continuing.resume`. What was taken of the rates for the request of that id is settled with the run.
-        `priority`: the run's.
+        `record`: the run's, as it waits.
 
         Raises:
             Overloaded: there is no room; the run waits on.
         """
-        with self._take_place(id, priority):
+        priority, n_bytes = record.task.priority, bytes_of_record(record) + bytes_of_given(given)
+        with self._take_place(id, priority), self._hold(id, record.account, n_bytes, priority):
             run = await self.continuing.resume(id, given, headers, policies)
         if run is not None:
             self.rates.pass_on(request_id, id)
@@ -318,6 +326,21 @@ class Service:
             yield
         finally:
             self._entering.pop(id, None)
+
+    @contextmanager
+    def _hold(self, id: str, account: Account, n_bytes: int, priority: Priority) -> Generator[None]:
+        """Count what the run of that id holds until the end of the block; once it is under way, until its end.
+
+        Raises:
+            Overloaded: see `HeldBytes.check`.
+        """
+        self.held.check(account, n_bytes, priority, self.pool.settings)
+        self.held.put(id, account, n_bytes)
+        try:
+            yield
+        finally:
+            if not self.is_running(id):
+                self.held.leave(id)
 
     async def aclose(self) -> None:
         """Leave the runs that outlive this process to another one, and write what is waiting."""

@@ -49,6 +49,7 @@ class StoredRuns:
     def __init__(self, store: ReplicaStore) -> None:
         self._store = store
         self._following = asyncio.Semaphore(MOST_FOLLOWING)
+        self._looking_up = dict[tuple[str, int], asyncio.Task[EventPage]]()
 
     async def get(self, id: str) -> RunRecords | None:
         """A run, from its body or else from its events.
@@ -78,7 +79,18 @@ class StoredRuns:
         )
 
     async def events(self, id: str, after: int) -> EventPage:
-        """See `RecordStore.events`."""
+        """See `RecordStore.events`. Who asks for what is being looked up gets that page: many who follow one run look as
+        often as one, and share what they are told.
+        """
+        asked = (id, after)
+        looking_up = self._looking_up.get(asked)
+        if looking_up is None:
+            looking_up = asyncio.create_task(self._look_up(id, after), name=f"events of {id} looked up")
+            self._looking_up[asked] = looking_up
+            looking_up.add_done_callback(lambda _: self._looking_up.pop(asked))
+        return await asyncio.shield(looking_up)  # who leaves takes it from nobody
+
+    async def _look_up(self, id: str, after: int) -> EventPage:
         query = select(run_event.c.body).where(run_event.c.run_id == id, run_event.c.last_seq > after)
         async with self._following:
             rows = await self._store.read(select(run.c.ended_us).where(run.c.id == id))

@@ -133,6 +133,9 @@ class LimitSettings(Frozen):
     max_running: int = Field(default=2048, ge=1)
     """Requests that one router replica runs at once, those whose end is not yet written to the store among them; more get 429 with
     `Retry-After`."""
+    max_running_bytes: int = Field(default=256_000_000, ge=1)
+    """What the conversations of these requests may have in bytes together, pictures and files in base64: the process takes two to three
+    times as much. More get 429 with `Retry-After`, but for those under 64 kB and one that comes alone."""
     default_deadline_s: float = Field(default=600.0, gt=0)
     """Time limit of a request that neither its body nor its model limits."""
     heartbeat_s: float = Field(default=10.0, gt=0)

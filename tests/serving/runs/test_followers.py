@@ -1,0 +1,112 @@
+"""How many follow runs that earlier requests began: so many of one, and as many in all as there may be runs."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import httpx2
+import pytest
+
+from conductor.errors import Overloaded
+from conductor.model.messages import Message
+from conductor.run.event_log import EventLog
+from conductor.run.record import Account, Record
+from conductor.run.run import Run
+from conductor.run.task import Task
+from serving.database.address import Address
+from serving.runs import followers as followers_module
+from serving.runs.stored_runs import StoredRuns
+from tests.serving.api.served import ASK, Json, scripted, team
+from tests.serving.runs.stores import Replica, opened, replicas
+from tests.serving.runs.test_once import KEY
+from tests.serving.states import until
+
+FLOOD, MODEST = Account("flood"), Account("modest")
+SLOW = team(workers=[scripted("a", 100 * "word ", tokens_per_s=5)], workflows={}, limits={"max_running": 20})
+
+
+def follow_chat(one: Replica) -> "asyncio.Task[httpx2.Response]":
+    body: Json = ASK | {"model": "a", "stream": True}
+    return asyncio.create_task(one.api.http.post("/v1/chat/completions", json=body, headers=KEY))
+
+
+async def test_one_run_is_followed_by_so_many_and_the_next_is_told_to_come_back(
+    store_address: Address, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(followers_module, "MOST_OF_ONE", 2)
+    async with replicas(store_address, SLOW, n=1) as (one,):
+        asked = [follow_chat(one)]
+        await until(lambda: one.api.service.running == 1)
+        asked += [follow_chat(one) for _ in range(3)]
+        await until(lambda: any(each.done() for each in asked))
+        refused = next(each.result() for each in asked if each.done())
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "overloaded")
+        assert int(refused.headers["retry-after"]) >= 1
+        for each in asked:
+            each.cancel()
+        id = (await one.api.newest())["id"]
+        await one.api.http.post(f"/v1/workflows/{id}/cancel")
+
+
+async def test_a_response_in_the_background_is_told_again_to_so_many(
+    store_address: Address, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(followers_module, "MOST_OF_ONE", 1)
+    async with replicas(store_address, SLOW, n=1) as (one,):
+        body = {"model": "a", "input": "Go.", "background": True}
+        path = f"/v1/responses/{(await one.api.http.post('/v1/responses', json=body)).json()['id']}"
+        async with one.api.http.stream("GET", path, params={"stream": True}) as first:
+            assert first.status_code == 200
+            refused = await one.api.http.get(path, params={"stream": True})
+            assert (refused.status_code, refused.json()["error"]["code"]) == (429, "overloaded")
+        await one.api.http.post(f"{path}/cancel")
+
+
+@asynccontextmanager
+async def reading(n_bytes: int) -> AsyncGenerator[Run]:
+    yield Run(EventLog(Record("wf_1", Task((Message.of("user", n_bytes * "x"),)), 0.0)))
+
+
+async def test_who_follows_counts_with_what_it_holds_and_keys_share_the_room(store_address: Address) -> None:
+    settings = team(limits={"max_running": 10, "max_running_bytes": 150_000})
+    async with replicas(store_address, settings, n=1) as (one,):
+        followers = one.api.service.followers
+        async with followers.follow("wf_1", FLOOD, reading(100_000)):
+            with pytest.raises(Overloaded):
+                async with followers.follow("wf_2", MODEST, reading(100_000)):
+                    pass
+        async with followers.follow("wf_2", MODEST, reading(100_000)):
+            pass
+        entered = [followers.enter(f"wf_{n}", FLOOD) for n in range(9)]
+        for each in entered:
+            each.__enter__()
+        with pytest.raises(Overloaded), followers.enter("wf_9", FLOOD):
+            pass
+        with followers.enter("wf_9", MODEST):
+            pass
+        for each in entered:
+            each.__exit__(None, None, None)
+
+
+class CountedRuns(StoredRuns):
+    """Counts look-ups."""
+
+    n = 0
+
+    async def _look_up(self, id: str, after: int):
+        self.n += 1
+        return await super()._look_up(id, after)
+
+
+async def test_who_looks_for_the_same_events_at_once_is_told_the_same(store_address: Address) -> None:
+    async with opened(store_address) as (store, _):
+        await store.database()
+        runs = CountedRuns(store)
+        first = asyncio.create_task(runs.events("wf_1", 0))
+        others = [asyncio.create_task(runs.events("wf_1", 0)) for _ in range(5)]
+        await asyncio.sleep(0)
+        first.cancel()
+        assert {id(await each) for each in others} == {id(await others[0])}
+        assert runs.n == 1
+        await runs.events("wf_1", 0)
+        assert runs.n == 2

@@ -1,0 +1,110 @@
+"""How much the requests under way hold: what does not fit is refused before anything is read or called."""
+
+import asyncio
+
+import httpx2
+import pytest
+
+from conductor.errors import Overloaded
+from conductor.model.messages import File, Message, Native, Text
+from conductor.run.record import NOBODY, Account
+from serving.batches.memory_store import MemoryBatchStore
+from serving.runs.held_bytes import SMALL_BYTES, HeldBytes, bytes_of
+from serving.settings.settings import parse
+from tests.serving.api.served import Json, Served, scripted, served, team
+from tests.serving.states import until
+
+PICTURE = "data:image/png;base64," + 100_000 * "A"
+PDF = b"%PDF-1.7\n" + 75_000 * b"\xff"
+SHOWN: Json = {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": PICTURE}}]}]}  # fmt: skip
+FLOOD, MODEST = Account("flood"), Account("modest")
+SETTINGS = parse({"workers": [scripted("a")], "limits": {"max_running_bytes": 1_000_000}})
+
+
+def slow_team() -> Json:
+    """One picture of those, or one such file, has room at once."""
+    worker = scripted("a", "Yes.", delay_s=30, sees_images=True, reads_pdfs=True)
+    quick = scripted("b", "Yes.", sees_images=True)
+    return team(workers=[worker, quick], workflows={}, limits={"max_running_bytes": 150_000})
+
+
+async def upload(api: Served) -> str:
+    form = {"data": {"purpose": "user_data"}, "files": {"file": ("a.pdf", PDF)}}
+    return (await api.http.post("/v1/files", **form)).json()["id"]  # type: ignore[arg-type]
+
+
+def naming(id: str, times: int = 1) -> Json:
+    return {"messages": [{"role": "user", "content": times * [{"type": "file", "file": {"file_id": id}}]}]}
+
+
+def check_refused(answer: httpx2.Response) -> None:
+    assert (answer.status_code, answer.json()["error"]["code"]) == (429, "overloaded")
+    assert int(answer.headers["retry-after"]) >= 1
+
+
+async def test_pictures_that_together_are_too_much_are_refused_until_the_first_run_has_ended() -> None:
+    async with served(slow_team()) as api:
+        first = asyncio.create_task(api.post(SHOWN | {"model": "a"}))
+        await until(lambda: len(api.worker("a").calls) == 1)
+        check_refused(await api.post(SHOWN | {"model": "b"}))
+        assert not api.worker("b").calls, "nobody was called"
+        await api.ok({"model": "b"})  # it is small
+        first.cancel()
+        await until(lambda: api.service.running == 0)
+        await api.ok(SHOWN | {"model": "b"})
+
+
+class ReadFiles(MemoryBatchStore):
+    """Counts how often the content of one was read."""
+
+    n_read = 0
+
+    async def content(self, id: str) -> bytes | None:
+        self.n_read += 1
+        return await super().content(id)
+
+
+async def test_a_kept_file_is_not_read_for_a_request_that_is_refused() -> None:
+    files = ReadFiles()
+    async with served(slow_team(), batch_store=files) as api:
+        body = naming(await upload(api)) | {"model": "a"}
+        first = asyncio.create_task(api.post(body))
+        await until(lambda: len(api.worker("a").calls) == 1)
+        check_refused(await api.post(body))
+        assert files.n_read == 1
+        first.cancel()
+
+
+async def test_a_file_counts_as_often_as_a_request_names_it() -> None:
+    async with served(slow_team() | {"limits": {"max_body_bytes": 160_000}}) as api:
+        assert (await api.post(naming(await upload(api), 3) | {"model": "a"})).status_code == 413
+
+
+def test_one_that_comes_alone_is_let_in_and_so_are_small_ones() -> None:
+    held = HeldBytes()
+    held.check(FLOOD, 5_000_000, "interactive", SETTINGS)
+    held.put("wf_1", FLOOD, 5_000_000)
+    held.check(FLOOD, SMALL_BYTES, "interactive", SETTINGS)
+    with pytest.raises(Overloaded):
+        held.check(MODEST, SMALL_BYTES + 1, "interactive", SETTINGS)
+    held.leave("wf_1")
+    held.check(MODEST, SMALL_BYTES + 1, "interactive", SETTINGS)
+
+
+def test_the_last_tenth_is_for_keys_that_have_less_than_their_share_and_half_for_who_waits() -> None:
+    held = HeldBytes()
+    for n in range(2):
+        held.put(n, FLOOD, 400_000)
+    with pytest.raises(Overloaded):
+        held.check(FLOOD, 150_000, "interactive", SETTINGS)
+    held.check(MODEST, 150_000, "interactive", SETTINGS)
+    held.check(NOBODY, 150_000, "interactive", SETTINGS)
+    with pytest.raises(Overloaded):
+        held.check(MODEST, 150_000, "batch", SETTINGS)
+
+
+def test_everything_in_a_conversation_counts() -> None:
+    long = 1000 * "x"
+    native = Native("a", "", {"thoughts": [{"signature": long}]})
+    turns = [Message("user", (Text(long), File("f", url=long))), Message("assistant", (), native)]
+    assert bytes_of(turns) >= 3000
