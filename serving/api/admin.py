@@ -35,6 +35,7 @@ from serving.api.admin_schema import (
     Teams,
 )
 from serving.api.authentication import FIRST_KEY, caller_of
+from serving.api.bounded_route import BoundedRoute
 from serving.api.respond import success
 from serving.lora.adapters import AdapterError
 from serving.runs.service import Service
@@ -67,7 +68,9 @@ async def administrator(request: Request, response: Response) -> Caller:
 
 
 Admin = Annotated[Caller, Depends(administrator)]
-router = APIRouter(prefix="/v1/admin", dependencies=[Depends(administrator)], responses=ALWAYS)
+router = APIRouter(
+    prefix="/v1/admin", dependencies=[Depends(administrator)], responses=ALWAYS, route_class=BoundedRoute
+)
 
 
 @router.post("/teams", status_code=201, responses={400: BAD})

@@ -5,13 +5,14 @@ from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from conductor.errors import BadTask, Overloaded, UnknownName, quote
 from serving.accounts.caller import Caller, Scope
 from serving.api.authentication import caller_of
 from serving.api.dialect import Dialects
+from serving.api.dialects.read_body import read_body
 from serving.api.files import BATCH, SECOND_US, ExpiresAfter, batches_of, check_keeps, find_file, page
 from serving.api.record_json import Json
 from serving.api.respond import success
@@ -51,7 +52,7 @@ async def create(request: Request) -> Response:
     caller = caller_of(request)
     caller.require(Scope.RUN)
     check_keeps(caller)
-    asked = _parse(await request.body())
+    asked = read_body(NewBatch, await request.body())
     dialects: Dialects = request.app.state.dialects
     if asked.endpoint not in dialects.by_path:
         served = ", ".join(dialects.by_path)
@@ -147,15 +148,6 @@ async def _find(request: Request, id: str, caller: Caller) -> Batch:
             f"No batch {quote(id)} is kept here; GET /v1/batches lists yours.", param="batch_id"
         )
     return found
-
-
-def _parse(body: bytes) -> NewBatch:
-    try:
-        return NewBatch.model_validate_json(body)
-    except ValidationError as exc:
-        fault = exc.errors()[0]
-        param = ".".join(map(str, fault["loc"])) or "body"
-        raise BadTask(f"{param}: {fault['msg']}.", param=param) from exc
 
 
 def batch_json(found: Batch, counts: tuple[int, int]) -> Json:

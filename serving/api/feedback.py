@@ -11,6 +11,7 @@ from conductor.errors import BadTask, NotAllowed, UnknownName, quote
 from conductor.run.record import Account, RunRecords
 from serving.accounts.caller import Caller, Scope
 from serving.api.authentication import caller_of
+from serving.api.dialects.read_body import read_body
 from serving.api.respond import success
 from serving.redaction.personal import redactor_of
 from serving.runs.feedback import Feedback
@@ -42,13 +43,14 @@ class FeedbackBody(BaseModel):
 
 
 @router.post("/v1/workflows/{id}/feedback")
-async def give_feedback(request: Request, id: str, body: FeedbackBody) -> Response:
+async def give_feedback(request: Request, id: str) -> Response:
     """Say how good a run's answer is. For the team that asked for the run; what the same key said before is replaced. Texts
     are kept where the team's policy keeps texts, as long as the run's own, without secrets. The record has it as `feedback`.
     """
     service: Service = request.app.state.service
     caller = caller_of(request)
     caller.require(Scope.RUN)
+    body = read_body(FeedbackBody, await request.body())
     run = await service.records(id, caller)
     if run is None:
         raise UnknownName(f"No run {quote(id)} is kept here; the newest are at /v1/workflows.", param="id")

@@ -24,6 +24,7 @@ from serving.batches.kept_text import kept_content, kept_lines, redactor_of
 from serving.batches.model import File
 from serving.batches.runner import Batches
 from serving.batches.store import BatchStore
+from serving.redaction.personal import MOST_CHECKED_IN_FILE
 
 router = APIRouter()
 BATCH, USER_DATA = "batch", "user_data"
@@ -52,7 +53,7 @@ async def upload(request: Request) -> Response:
         raise TooLarge(f"file: it is longer than {batches.settings.max_file_bytes} bytes. Send several.", param="file")  # fmt: skip
     most = request.app.state.service.pool.settings.limits.max_text_bytes
     keep = kept_lines if purpose == BATCH else partial(kept_content, most=most)
-    kept = await asyncio.to_thread(keep, content, redactor_of(caller.policies))
+    kept = await asyncio.to_thread(keep, content, redactor_of(caller.policies, MOST_CHECKED_IN_FILE))
     id, drop_us = f"file-{uuid.uuid4().hex}", batches.drop_us(caller.policies, asked_s)
     file = File(id, caller.account, purpose, name, len(kept), batches.now_us(), drop_us)
     async with batches.adding:

@@ -25,6 +25,7 @@ from serving.api.dialects.messages.schema import MessagesRequest, Prompt
 from serving.api.dialects.responses.conversations import NewConversation, NewItems, NewMetadata
 from serving.api.dialects.responses.routes import CompactRequest, CountRequest
 from serving.api.dialects.responses.schema import ResponsesRequest
+from serving.api.feedback import FeedbackBody
 from serving.api.respond import success
 
 Json = dict[str, Any]
@@ -69,6 +70,7 @@ BODIES: Mapping[str, Body] = {
     "POST /v1/messages/count_tokens": Body(Prompt),
     "POST /v1/files": Body(FileForm, "multipart/form-data"),
     "POST /v1/batches": Body(NewBatch),
+    "POST /v1/workflows/{id}/feedback": Body(FeedbackBody),
 }
 """By method and path: a line for each route that FastAPI does not read the body of."""
 router = APIRouter()

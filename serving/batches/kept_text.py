@@ -9,13 +9,13 @@ import orjson
 from conductor.errors import TooLarge
 from serving.accounts.account_policy import Policies
 from serving.batches.lines import json_lines
-from serving.redaction.personal import redact_personal_data
+from serving.redaction.personal import MOST_CHECKED, PersonalDataRedactor
 from serving.redaction.secrets import Redactor, redact_secrets
 
 
-def redactor_of(policies: Policies) -> Redactor:
-    """What takes out of a text what may not be kept of it."""
-    return redact_personal_data if policies.both.redact_personal_data else redact_secrets
+def redactor_of(policies: Policies, most_checked: int = MOST_CHECKED) -> Redactor:
+    """What takes out of the texts of one request or file what may not be kept of them."""
+    return PersonalDataRedactor(most_checked) if policies.both.redact_personal_data else redact_secrets
 
 
 def kept_lines(content: bytes, redact: Redactor) -> bytes:

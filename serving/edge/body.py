@@ -11,9 +11,15 @@ from serving.edge.policy import Policy
 from serving.edge.waiting import WaitingRoom
 
 RETRY_AFTER_S = 5.0
-PICTURE = re.compile(rb'data(?::[a-z]|"\s*:\s*")')
+PICTURE = re.compile(rb'data(?::[a-z]|"\s{0,9}+:\s{0,9}+")')
 """What a picture or a file in JSON begins with, OpenAI's and Anthropic's. It may be as long as the body; text may not:
 what poses as a picture here is counted once the body is parsed."""
+PICTURE_BEGIN_BYTES = 32
+"""No beginning of one is longer."""
+MOST_PICTURES = 10_000
+"""That are looked for in one body; what follows them is text. Anybody may send one, and the router does nothing else
+meanwhile.
+"""
 
 
 class ClientGoneError(Exception):
@@ -88,13 +94,17 @@ def check_text(body: bytes, max_text_bytes: int) -> None:
     """
     if len(body) <= max_text_bytes:
         return
-    text_bytes, end = 0, 0
-    while begun := PICTURE.search(body, end):
-        text_bytes += begun.start() - end
+    left_bytes, end = max_text_bytes, 0
+    for _ in range(MOST_PICTURES):
+        # A picture that begins where there is too much text before it changes nothing.
+        begun = PICTURE.search(body, end, end + left_bytes + PICTURE_BEGIN_BYTES)
+        if begun is None:
+            break
+        left_bytes -= begun.start() - end
         end = body.find(b'"', begun.end())
         if end < 0:
             end = len(body)
-    if text_bytes + len(body) - end > max_text_bytes:
+    if len(body) - end > left_bytes:
         raise too_much_text(max_text_bytes)
 
 

@@ -15,7 +15,7 @@ from conductor.model.reply import CallResult
 from conductor.run.record import Record
 from conductor.run.task import Task
 from serving.accounts.keys import ApiKey
-from serving.redaction.personal import redact_personal_data
+from serving.redaction.personal import MOST_CHECKED, NUMBERS_A_PHONE, PersonalDataRedactor
 from serving.redaction.secrets import REMOVED, StreamRedactor, learn_secret, redact_secrets
 from serving.redaction.texts import map_texts
 from serving.telemetry.logs import FIELDS, JsonLines
@@ -88,8 +88,8 @@ def test_a_text_in_pieces_shows_no_secret_and_nothing_else_is_lost(parts: list[s
     ],
 )
 def test_personal_data_of_a_known_form_is_taken_out(text: str, redacted: str) -> None:
-    assert redact_personal_data(text) == redacted
-    assert redact_personal_data(redacted) == redacted
+    assert PersonalDataRedactor()(text) == redacted
+    assert PersonalDataRedactor()(redacted) == redacted
 
 
 def test_of_an_output_of_which_something_was_taken_out_no_token_is_kept() -> None:
@@ -128,7 +128,7 @@ def test_no_text_of_a_stranger_takes_long_to_look_through(part: str) -> None:
     """The router does nothing else meanwhile. Quadratic patterns took from 5 s to a minute."""
     text = f"1 @ {part * (150_000 // len(part))}"
     began_s = time.perf_counter()
-    redact_personal_data(text + "a" * 150_000)
+    PersonalDataRedactor()(text + "a" * 150_000)
     assert time.perf_counter() - began_s < 2
 
 
@@ -155,6 +155,21 @@ def test_a_key_that_never_ends_is_told_as_removed_at_once_and_what_follows_one_t
     assert stream.feed("-----BEGIN PRIVATE KEY-----\n") + stream.flush() == REMOVED
 
 
-def test_numbers_beyond_those_that_are_checked_are_taken_out_too() -> None:
-    many = redact_personal_data("+44 20 7946 0958; " * 2000)
-    assert many == "[telephone number removed]; " * 2000
+@pytest.mark.parametrize(
+    ("number", "most", "removed"),
+    [
+        ("+999 {:09}", MOST_CHECKED, "[telephone number removed]"),
+        ("900000000{:04}", MOST_CHECKED * NUMBERS_A_PHONE, "[card number removed]"),
+        ("DE00370400440532{:06}", MOST_CHECKED * NUMBERS_A_PHONE, "[account number removed]"),
+    ],
+)
+def test_what_looks_like_a_number_beyond_those_that_are_checked_in_a_request_is_taken_out_too(
+    number: str, most: int, removed: str
+) -> None:
+    texts = [text for n in range(most * 2) if PersonalDataRedactor()(text := number.format(n)) == text]
+    texts = texts[: most + 100]
+    redact = PersonalDataRedactor()
+    assert [redact(text) for text in texts] == texts[:most] + [removed] * 100
+    assert redact(texts[0]) == texts[0], "what has been looked at costs nothing again"
+    numbers = "; ".join(texts)
+    assert PersonalDataRedactor()(numbers) == "; ".join(texts[:most] + [removed] * 100)

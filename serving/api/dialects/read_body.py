@@ -13,6 +13,8 @@ MOST_STRINGS, MOST_BRACKETS = 200_000, 500_000
 """In one body, names of fields and braces inside text included. What says a million tokens has a tenth of them; ten times
 as many would keep everybody else waiting while they are read.
 """
+MOST_FAULTS = 1_000
+"""In one body that are looked through for the one to tell; the parser's list of them takes its time for each."""
 MOST_NOTED = 16
 """Of the fields of one body that are noted by name."""
 NEUTRAL: tuple[object, ...] = (None, {}, [], False)
@@ -50,10 +52,13 @@ def read_body(kind: type[Body], body: bytes, remedy: Remedy = give_no_remedy) ->
     Raises:
         BadTask: naming the field, and what it may be.
     """
-    _check_parts(body)
+    check_parts(body)
     try:
         return kind.model_validate_json(body)
     except ValidationError as exc:
+        if exc.error_count() > MOST_FAULTS:
+            message = f"More than {MOST_FAULTS} fields of the body are none of those that are taken here, or cannot be so."
+            raise BadTask(f"{message} Compare it with GET /v1/openapi.json.", param="body") from None
         faults = exc.errors(include_url=False, include_context=False)
         if faults[0]["type"] == "json_invalid":
             raise BadTask(_not_json(faults[0]["msg"]), param="body") from exc
@@ -67,7 +72,7 @@ def read_body(kind: type[Body], body: bytes, remedy: Remedy = give_no_remedy) ->
         raise BadTask(f"{param}: {said}.{remedy(param, fault['input'])}", param=param) from exc
 
 
-def _check_parts(body: bytes) -> None:
+def check_parts(body: bytes) -> None:
     """Whether the body has no more parts than can be read at once.
 
     Raises:

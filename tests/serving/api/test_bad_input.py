@@ -215,6 +215,36 @@ async def test_a_body_of_very_many_parts_keeps_nobody_waiting(part: dict[str, An
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "body")
 
 
+FIELDS = {f"a{n}": 1 for n in range(150_000)}
+BATCH = {"input_file_id": "file-1", "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/workflows/wf_1/feedback", FIELDS),
+        ("/v1/batches", BATCH | {"metadata": FIELDS}),
+        ("/v1/conversations", {"metadata": FIELDS}),
+    ],
+)
+@pytest.mark.parametrize("times", [1, 2])
+async def test_very_many_fields_are_refused_without_naming_one(path: str, body: dict[str, Any], times: int):
+    """Those that are not too many to be read are too many for a fault to be made of each."""
+    content = json.dumps(body).replace('"a', '"b": 1, "a' if times == 2 else '"a').encode()
+    async with served(team()) as api:
+        answer = await api.http.post(path, content=content, headers={"content-type": "application/json"})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "body")
+
+
+async def test_a_body_for_administrators_has_no_more_parts_than_others():
+    content = json.dumps({"name": ["x"] * 200_001}).encode()
+    async with served(team()) as api:
+        answer = await api.http.post(
+            "/v1/admin/teams", content=content, headers={"content-type": "application/json"}
+        )
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "body")
+
+
 async def test_sound_is_said_to_be_not_served_yet():
     async with served(team()) as api:
         error = (await api.post(parts({"type": "input_audio", "input_audio": {}}))).json()["error"]

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 import uvicorn
 
+from conductor.errors import TooLarge
 from serving.api import edge_hook as hook
 from serving.api.app import build_api
 from serving.api.dialect import Dialects
 from serving.api.dialects.table import DIALECTS
+from serving.edge.body import MOST_PICTURES, check_text
 from serving.edge.middleware import Edge
 from serving.edge.policy import Policy
 from serving.edge.protocol import guard_protocol
@@ -274,6 +276,28 @@ async def test_pictures_may_be_larger_than_text_but_text_that_looks_like_one_may
         assert (disguised.status_code, disguised.json()["error"]["param"]) == (413, "messages")
         beside = await api.post(asking(part, {"type": "text", "text": "x" * 200_000}))
         assert beside.status_code == 413
+
+
+def test_a_body_of_millions_of_pictures_is_not_looked_through() -> None:
+    """Anybody may send one: to look for each kept everybody else waiting for 3 s."""
+    part = b'{"url": "data:image/png;base64,' + b"iVBORw0K" * 20 + b'"}'
+    check_text(part * MOST_PICTURES + b"x" * 1000, len(part) * MOST_PICTURES // 3)
+    for many in (b'data:a"' * 2_857_000, part * 100_000):
+        with pytest.raises(TooLarge):
+            check_text(many, 4_000_000)
+
+
+@pytest.mark.parametrize("begin", [b'"data": "', b'"url": "data:image/png;base64,'])
+def test_text_is_counted_to_the_byte_also_where_a_picture_begins_at_its_end(begin: bytes) -> None:
+    before = b"x" * 100
+    text = before + begin[: begin.index(b"data")] + b'"'
+    for most in range(90, 100 + len(begin)):
+        body = before + begin + b"iVBORw0K" * 100 + b'"'
+        if most < len(text):
+            with pytest.raises(TooLarge):
+                check_text(body, most)
+        else:
+            check_text(body, most)
 
 
 async def test_more_messages_than_openai_takes_are_refused_by_their_number() -> None:

@@ -11,13 +11,17 @@ from typing import Any
 
 import pytest
 
+from conductor.model.messages import Message
 from conductor.model.permit import Permit
 from conductor.run.events import Event
 from conductor.run.fold import after
-from conductor.run.record import Account, RunRecords
+from conductor.run.record import Account, Record, RunRecords
+from conductor.run.task import Task
 from serving.accounts.account_policy import AccountPolicy
 from serving.accounts.directory import Directory
+from serving.batches.kept_text import kept_lines
 from serving.database.address import Address
+from serving.redaction.personal import MOST_CHECKED, PersonalDataRedactor
 from serving.redaction.texts import map_texts
 from serving.runs.content import ContentJournal, kept_part
 from serving.runs.retention import DAY_US
@@ -153,6 +157,27 @@ async def test_texts_of_a_team_or_a_key_go_when_its_policy_says_so(store_address
             assert await store.remove_old(NOW_US + DAY_US) == 0
     finally:
         await directory.aclose()
+
+
+def test_the_texts_of_a_run_share_what_may_be_checked_of_them() -> None:
+    """Each had its own 1,000 checks, and a request has room for 200,000 texts."""
+    numbers = [Message.of("user", f"+999 {n:09}") for n in range(MOST_CHECKED + 100)]
+    task = Task(tuple(numbers), permit=Permit(hides_personal_data=True))
+    kept = kept_part(RunRecords(replace(begun("wf_1"), task=task))).record.task.conversation
+    assert list(kept[:MOST_CHECKED]) == numbers[:MOST_CHECKED]
+    assert {message.text for message in kept[MOST_CHECKED:]} == {"[telephone number removed]"}
+    told: list[Record] = []
+    journal = ContentJournal(task.permit, lambda record, *_: told.append(record))
+    journal.note(replace(begun("wf_1"), task=task), 1, EVENTS[0])
+    assert told[0].task.conversation == kept
+
+
+def test_the_lines_of_a_file_share_what_may_be_checked_of_them() -> None:
+    lines = [f'["+999 {n:09}"]\n'.encode() for n in range(20)]
+    redact = PersonalDataRedactor(most_checked=5)
+    assert (
+        kept_lines(b"".join(lines), redact) == b"".join(lines[:5]) + b'["[telephone number removed]"]\n' * 15
+    )
 
 
 def swap_words(events: Sequence[Event], place: int | None) -> Generator[Event]:
