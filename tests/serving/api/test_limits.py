@@ -139,18 +139,15 @@ async def test_max_tokens_holds_for_everything_together():
     assert call.sampling.max_output_tokens < 500
 
 
-async def test_a_deadline_is_a_504_and_everything_is_closed():
+async def test_at_a_deadline_everything_is_closed_and_no_client_asks_again():
     slow = scripted("a", "x", delay_s=30)
     async with served(team(workers=[slow], workflows={})) as api:
         answer = await api.post({"model": "a"}, deadline_s=0.05)
         record = await api.newest()
         assert api.worker("a").open_calls == 0
     error = answer.json()["error"]
-    assert (answer.status_code, error["param"], error["podium"]["deadline_s"]) == (
-        504,
-        "podium.deadline_s",
-        0.05,
-    )
+    assert (answer.status_code, error["code"]) == (400, "deadline_exceeded"), "a model was called"
+    assert (error["param"], error["podium"]["deadline_s"]) == ("podium.deadline_s", 0.05)
     assert (record["status"], record["steps"][0]["status"]) == ("failed", "cancelled")
 
 

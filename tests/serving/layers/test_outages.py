@@ -637,7 +637,7 @@ async def test_what_the_provider_says_of_every_call_closes_a_worker_at_the_first
 
 
 HARD = Call((Message.of("user", "a hard one"),))
-SHORT_S = 0.3
+SHORT_S = 0.6
 
 
 def _stall_on_hard_ones(request: Request) -> Answer:
