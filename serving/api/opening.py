@@ -118,6 +118,7 @@ class RunOpener:
             self._caller,
             of_cache=self._request.podium.cache,
             let_in=self._siblings.wait_until_let_in if self._siblings else None,
+            n_beside=self._request.n_beside,
         )
 
     def _follow(self, claim: Claim) -> AbstractAsyncContextManager[Run]:

@@ -179,7 +179,11 @@ class Batches:
         content = await self.store.content(batch.input_file_id)
         if content is None:
             message = f"The file {batch.input_file_id} is not kept any more. Send it again."
-            await self._fail(id, [{"code": "file_gone", "message": message, "param": "input_file_id"}])
+            errors = [{"code": "file_gone", "message": message, "param": "input_file_id"}]
+            if await self.store.numbers(id):  # these are paid
+                await self._finish(id, Lines(b""), end="expired", errors=errors)
+            else:
+                await self._fail(id, errors)
             return True
         lines, errors = await asyncio.to_thread(parse_lines, content, batch.endpoint, self.settings.max_lines)
         if errors:
@@ -262,13 +266,13 @@ class Batches:
         finally:
             self._turns.give_back(account.key_id)
 
-    async def _finish(self, id: str, lines: Lines) -> None:
+    async def _finish(self, id: str, lines: Lines, *, end: Status = "completed", **fields: Any) -> None:
         batch = await self._reach(id, "finalizing", {"in_progress"})
         results = await self.store.results(id)
         ended = {result.number for result in results}
         left = [number for number in range(len(lines)) if number not in ended]
-        end: Status = "cancelled" if batch.status == "cancelling" else "expired" if left else "completed"
-        if end == "expired":
+        end = "cancelled" if batch.status == "cancelling" else "expired" if left else end
+        if left and end == "expired":
             message = "This line had not begun when the batch expired."
             for number in left:
                 late = line_of_refusal(id, lines[number], "batch_expired", message)
@@ -279,7 +283,9 @@ class Batches:
             "output_file_id": await self._write(batch, "output", join_results(results, errors=False)),
             "error_file_id": await self._write(batch, "error", join_results(results, errors=True)),
         }
-        await self._reach(id, end, {batch.status}, completed=len(results) - failed, failed=failed, **files)
+        await self._reach(
+            id, end, {batch.status}, completed=len(results) - failed, failed=failed, **files, **fields
+        )
         await self.store.drop_results(id)
 
     async def _write(self, batch: Batch, kind: str, content: bytes) -> str | None:

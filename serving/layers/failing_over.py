@@ -8,7 +8,7 @@ from typing import Protocol
 
 from conductor.errors import ContentFiltered, LineTooLong, WorkerError, WorkerUnavailable
 from conductor.model.call import Call
-from conductor.model.failure import Attempt, Failure
+from conductor.model.failure import Attempt, Failure, charges
 from conductor.model.field_values import copy_with
 from conductor.model.reply import Reply
 from conductor.model.retries import call_again
@@ -119,9 +119,11 @@ class FailingOver:
                         line.append(worker)
                     elif number == len(line) - 1:
                         raise _nobody(self.name, failed) from None
-                    for free in [each for each in others if each.name == left.left_for]:
-                        line.remove(free)
-                        line.insert(number + 1, free)
+                    for free in [each for each in others if each.name == left.left_for][:1]:
+                        line.insert(number + 1, line.pop(line.index(free, number + 1)))
+                    is_paid = any(charges(None, left.attempts))
+                    waited_s = call.waited_s + left.waited_s
+                    call = copy_with(call, begins=call.begins and not is_paid, waited_s=waited_s)
                     first -= 1  # it was not made
                 except WorkerError as exc:
                     took_s = time.monotonic() - began_s
@@ -259,7 +261,11 @@ class FailingOver:
             attempt = _left_alone(worker.name, f"because {left_for.name} would answer at once.", exc.waited_s)
             attempts = (*exc.attempts, attempt)
             raise LeftAlone(
-                attempt.message, worker=worker.name, attempts=attempts, left_for=left_for.name
+                attempt.message,
+                worker=worker.name,
+                attempts=attempts,
+                left_for=left_for.name,
+                waited_s=exc.waited_s,
             ) from None
         finally:
             health.end_call(probes_until_s)

@@ -12,3 +12,5 @@ class LeftAlone(WorkerUnavailable):
     only_this_call = True
     left_for: str = ""
     """The worker that would answer at once."""
+    waited_s: float = 0.0
+    """In the line that it left."""

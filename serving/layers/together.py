@@ -1,5 +1,6 @@
 """Slots of a worker that is reached at several places: as many calls at once as those take together that are well."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from math import inf
@@ -22,6 +23,7 @@ class Together(Limited):
     ) -> None:
         super().__init__(worker, slots, max_wait_s)
         self._most, self._deployments = slots, deployments
+        self._timer: asyncio.TimerHandle | None = None
         self._look()
 
     @asynccontextmanager
@@ -33,11 +35,28 @@ class Together(Limited):
                 self._look()
                 yield reply
         finally:
-            self._look()
+            self._keep_looking()
 
     def _look(self) -> None:
-        """Where none is well, each of them may still be tried."""
-        well = [each for each in self._deployments if not (each.health.rest_s or each.wait_s)]
-        slots = min(self._most, sum(each.limiter.n_slots for each in well or self._deployments))
-        if slots != self.n_slots:
-            self.resize(slots)
+        """Where none is well, each of them may still be tried; one that may be well again is tried by one call."""
+        well = [each for each in self._deployments if not _left_alone_s(each)]
+        slots = [
+            1 if each.health.circuit == "half_open" else each.limiter.n_slots
+            for each in well or self._deployments
+        ]
+        if self.n_slots != (n := min(self._most, sum(slots))):
+            self.resize(n)
+
+    def _keep_looking(self) -> None:
+        """Look, and again when the next one of those that are left alone may be asked."""
+        self._look()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        rests_s = [rest_s for each in self._deployments if (rest_s := _left_alone_s(each))]
+        if rests_s:
+            self._timer = asyncio.get_running_loop().call_later(min(rests_s), self._keep_looking)
+
+
+def _left_alone_s(deployment: Deployment) -> float:
+    return max(deployment.health.rest_s, deployment.wait_s)

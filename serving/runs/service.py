@@ -159,9 +159,11 @@ class Service:
         *,
         of_cache: bool = False,
         let_in: Callable[[], Awaitable[None]] | None = None,
+        n_beside: int = 0,
     ) -> AsyncGenerator[Run]:
         """Run `task` for `caller` inside its span, and keep its record, whatever happens. `of_cache`: an earlier
         run's answer may be given, and this one's kept. `let_in`: awaited once there is room, before anything is called.
+        `n_beside`: so many other runs hold the same conversation.
 
         Raises:
             Overloaded: there is no room; nothing was run.
@@ -169,7 +171,7 @@ class Service:
         account = caller.account
         with (
             self._take_place(id, task.priority, account),
-            self._hold(id, account, bytes_of_task(task), task.priority),
+            self._hold(id, account, bytes_of_task(task) // (n_beside + 1), task.priority),
             enter_lines(self.pool, team, task, account, id) as expected,
         ):
             if let_in is not None:

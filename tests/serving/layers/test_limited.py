@@ -13,7 +13,7 @@ from conductor.model.call import Call, CallSite
 from conductor.model.messages import Message
 from conductor.model.reply import Reply
 from conductor.model.worker import Worker
-from serving.health import WorkerHealth
+from serving.health import FAILURES_BEFORE_REST, WorkerHealth
 from serving.layers.failing_over import FailingOver
 from serving.layers.limited import Limited
 from serving.layers.retrying import Retrying
@@ -225,7 +225,7 @@ async def test_where_a_key_has_all_slots_another_ones_call_of_any_step_goes_to_a
 
 
 async def test_who_left_a_line_for_a_worker_that_fails_comes_back():
-    first = Limited(ScriptedWorker("a", ["Here."]), 1, 0.1)
+    first = Limited(ScriptedWorker("a", ["Here."]), 1, 1.0)
     second = Limited(ScriptedWorker("b", [ScriptedReply(error="overflow")]), 1)
     held = await flood(first, 1)
     asked = asyncio.create_task(text_of(line_of(first, second), of_key("modest")))
@@ -241,12 +241,33 @@ async def test_who_left_a_line_for_a_worker_that_fails_comes_back():
 
 
 async def test_who_leaves_goes_to_the_one_that_is_free_not_to_the_next_in_line():
-    first, second = Limited(ScriptedWorker("a", ["x"]), 1, 0.1), Limited(ScriptedWorker("b", ["x"]), 1)
+    first, second = Limited(ScriptedWorker("a", ["x"]), 1, 1.0), Limited(ScriptedWorker("b", ["x"]), 1)
     third = Limited(ScriptedWorker("c", ["Here."]), 1)
     held = await flood(first, 1) + await flood(second, 1)
     async with asyncio.timeout(5), line_of(first, second, third).open(of_key("modest")) as reply:
         assert (reply.worker, [attempt.worker for attempt in reply.attempts]) == ("c", ["a"])
     await leave(held)
+
+
+async def test_whoever_was_left_and_is_free_again_is_asked_once_before_those_that_were_not_asked():
+    down = ScriptedWorker("a", ["x", ScriptedReply(error="unavailable")])
+    first, second = Limited(down, 1), Limited(ScriptedWorker("b", ["x"]), 1, 1.0)
+    third = Limited(ScriptedWorker("c", ["Here."]), 1)
+    states = {each.name: State(each) for each in (first, second, third)}
+    held = {each.name: await flood(each, 1) for each in (first, second, third)}
+    line = FailingOver([first, second, third], states=states)
+    asked = asyncio.create_task(text_of(line, of_key("modest")))
+    await until(lambda: first.queued == 1)
+    for _ in range(FAILURES_BEFORE_REST):
+        states["a"].health.fail()
+    await leave(held["a"])
+    await until(lambda: second.queued == 1, "the first one's circuit is open")
+    states["a"].health.rests_until_s = 0.0
+    await until(lambda: len(down.calls) == 2, "it left for the first")
+    await leave(held["c"])
+    reply, text = await asked
+    assert (reply.worker, text, len(down.calls)) == ("c", "Here.", 2)
+    await leave(held["b"])
 
 
 async def test_lines_of_several_are_waited_in_no_longer_than_one():
