@@ -301,6 +301,21 @@ async def test_a_batch_that_has_been_worked_on_for_long_lets_another_go_on_and_c
         assert len(it.api.worker("a").calls) == 61, "no line is run twice"
 
 
+async def test_of_a_batch_whose_file_is_deleted_before_its_next_turn_the_answers_are_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    monkeypatch.setattr("serving.batches.runner.TURN_S", 0.2)
+    async with keyed(tmp_path, team(workers=SLOW, batches={"at_once": 1, "lines_at_once": 2})) as it:
+        mine, other = sdk_of(it, "mine"), sdk_of(it, "other team")
+        file = await upload(mine, *(line(str(n)) for n in range(30)))
+        long = await mine.batches.create(input_file_id=file, endpoint=CHAT, completion_window="24h")
+        await until(lambda: len(it.api.worker("a").calls) >= 2, "its lines are under way")
+        between = await begin(other, line("1"))
+        await mine.files.delete(file)
+        await end(other, between)
+        batch = await end(mine, long.id)
+        assert (batch.status, batch.errors.data[0].code) == ("expired", "file_gone")
+        assert len(await rows(mine, batch.output_file_id)) == batch.request_counts.completed > 0
+
+
 async def test_a_team_may_have_so_many_open_batches_and_is_told_what_to_do(tmp_path: Path) -> None:
     async with keyed(tmp_path, team(workers=SLOW, batches={"max_open_per_team": 2})) as it:
         mine, other = sdk_of(it, "mine"), sdk_of(it, "other team")
