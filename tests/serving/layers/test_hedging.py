@@ -27,7 +27,7 @@ from conductor.run.call import open_call
 from conductor.run.call_bound import call_bound
 from conductor.run.call_holds import CallHolds
 from conductor.run.ledger import Budget, BudgetLedger, Hold
-from serving.health import FAILURES_BEFORE_REST, WorkerHealth
+from serving.health import FAILURES_BEFORE_REST, WINDOW, WorkerHealth
 from serving.layers.balancing import Balancing, Deployment
 from serving.layers.hedging import KNOWN_CALLS, Hedging
 from serving.layers.limited import Limited
@@ -208,6 +208,8 @@ async def test_where_one_of_two_fails_the_other_answers(delays_s: list[float | t
     it = Hedged(PRICE)
     it.inner.delays_s = iter(delays_s)
     if delays_s[0] is WorkerUnavailable:  # before anything is late: there is no second one then
+        for _ in range(WINDOW):
+            it.health.speak(5.0)
         with pytest.raises(WorkerUnavailable):
             await it.ask()
     else:
