@@ -32,7 +32,6 @@ class Together(Limited):
         self._look()
         try:
             async with super().open(call) as reply:
-                self._look()
                 yield reply
         finally:
             self._keep_looking()

@@ -54,6 +54,10 @@ class HeldBytes:
         """Count what `holder` holds."""
         self._held[holder] = (account.key_id, n_bytes)
 
+    def has(self, holder: object) -> bool:
+        """Whether it is counted what `holder` holds."""
+        return holder in self._held
+
     def leave(self, holder: object) -> None:
         """It holds nothing any more."""
         self._held.pop(holder, None)

@@ -237,7 +237,8 @@ class Service:
                         ledger = await self._ledgers.of(account, id) if self._ledgers else None
                         async with open_it(ledger, spans.trace_id(span), journal.note) as run:
                             self._running[id] = run
-                            self.held.put(id, account, bytes_of_record(run.record))
+                            if not self.held.has(id):  # it was taken over: nobody let it in here
+                                self.held.put(id, account, bytes_of_record(run.record))
                             self._entering.pop(id, None)
                             yield run
                     finally:
