@@ -102,7 +102,7 @@ def build_api(
     policy = Policy.of(service.pool.settings)
     room = WaitingRoom(policy.max_waiting, policy.max_unfinished_bytes)
     app.add_middleware(Authentication, authenticator=authenticator)
-    app.add_middleware(LoadShedding, paths=dialects.by_path, check_places=service.check_places)
+    app.add_middleware(LoadShedding, paths=dialects.by_path, check_places=service.places.check)
     app.add_middleware(SlowClients, unread_s=lambda: service.pool.settings.limits.unread_s)
     app.add_middleware(Edge, policy=policy, room=room, error_body=dialects.error_body)
     return app

@@ -90,7 +90,7 @@ async def attach(request: ApiRequest, caller: Caller, store: BatchStore, service
     if n_bytes > max_bytes:
         raise TooLarge(f"The files of a request may have {max_bytes} bytes together.", param="file_id")
     held_bytes = len(request.choices) * base64_bytes(n_bytes)
-    with service.held.holding(caller.account, held_bytes, request.priority, settings):
+    with service.places.held.holding(caller.account, held_bytes, request.priority, settings):
         found = {id: await _read(file, ids[id], store) for id, file in files.items()}
     return replace(
         request, conversation=tuple(_fill_message(message, found) for message in request.conversation)

@@ -1,17 +1,15 @@
 """What the routes share: the pool of the moment, the runs under way, the records of those before."""
 
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
-from itertools import chain
 
 from conductor.errors import PodiumError, UnknownName, quote
-from conductor.model.priority import Priority
 from conductor.run.event_log import Journal
 from conductor.run.ledger import Ledger
 from conductor.run.lifecycle import open_run
-from conductor.run.record import NOBODY, Account, Record, RunRecords
+from conductor.run.record import Account, Record, RunRecords
 from conductor.run.run import Run
 from conductor.run.task import Task
 from conductor.run.team import Team
@@ -22,7 +20,7 @@ from serving.accounts.caller import Caller
 from serving.accounts.permission import not_kept
 from serving.accounts.rates import Rates
 from serving.pool import Pool
-from serving.runs.admission import check_places, check_room, enter_lines
+from serving.runs.admission import enter_lines
 from serving.runs.answer_cache import AnswerCache, answered_by, replay
 from serving.runs.conductor_health import ConductorHealth
 from serving.runs.content import ContentJournal, kept_part
@@ -31,10 +29,11 @@ from serving.runs.conversations import ConversationStore, MemoryConversations
 from serving.runs.finding import ANY, Wanted
 from serving.runs.followers import Followers
 from serving.runs.guesses import Guesses
-from serving.runs.held_bytes import HeldBytes, bytes_of_given, bytes_of_record, bytes_of_task
+from serving.runs.held_bytes import bytes_of_given, bytes_of_record, bytes_of_task
 from serving.runs.kept import KeptRuns
 from serving.runs.memory_store import MemoryStore, page_of, place
 from serving.runs.numbers import without_content
+from serving.runs.places import Places
 from serving.runs.pools import Pools
 from serving.runs.readiness import Readiness
 from serving.runs.run_log import describe, log
@@ -88,10 +87,8 @@ class Service:
         self.store.on_orphan = self.continuing.take_over
         self.store.on_stop_waiting = self._report_waited  # else no log and no metric would know of it
         self._ledgers, self._running = ledgers, dict[str, Run]()
-        self._entering = dict[str, Account]()
-        """Whose runs have a place and are not under way yet."""
-        self.held = HeldBytes()
-        self.followers = Followers(self.held, lambda: self.pool)
+        self.places = Places(self._running, lambda: self.store.n_unwritten, lambda: self.pool)
+        self.followers = Followers(self.places.held, lambda: self.pool)
         self.conductor_health, self.guesses, self.readiness = ConductorHealth(), Guesses(pool), Readiness()
         self.refused: str | None = None
         """Why the latest settings were rejected; None if they are in use."""
@@ -117,19 +114,6 @@ class Service:
     def running(self) -> int:
         """Runs under way."""
         return len(self._running)
-
-    @property
-    def _taken(self) -> int:
-        """Places: of runs that begin, are under way or, so that a busy router has no more of them than that, are not written yet."""
-        return len(self._entering) + self.running + self.store.n_unwritten
-
-    def check_places(self) -> None:
-        """See that there is a place for one more run.
-
-        Raises:
-            Overloaded: there is none.
-        """
-        check_places(self._taken, self.pool)
 
     @property
     def is_store_away(self) -> bool:
@@ -170,8 +154,7 @@ class Service:
         """
         account = caller.account
         with (
-            self._take_place(id, task.priority, account),
-            self._hold(id, account, bytes_of_task(task) // (n_beside + 1), task.priority),
+            self.places.enter(id, account, bytes_of_task(task) // (n_beside + 1), task.priority),
             enter_lines(self.pool, team, task, account, id) as expected,
         ):
             if let_in is not None:
@@ -237,16 +220,14 @@ class Service:
                         ledger = await self._ledgers.of(account, id) if self._ledgers else None
                         async with open_it(ledger, spans.trace_id(span), journal.note) as run:
                             self._running[id] = run
-                            if not self.held.has(id):  # it was taken over: nobody let it in here
-                                self.held.put(id, account, bytes_of_record(run.record))
-                            self._entering.pop(id, None)
+                            self.places.begin(run.record)
                             yield run
                     finally:
                         if run is not None:
                             describe(span, run.record, content=pool.settings.telemetry.content)
             finally:
                 self._running.pop(id, None)
-                self.held.leave(id)
+                self.places.leave(id)
                 if run is not None:
                     await self.rates.settle(id, run.records)
                     if run.record.status != "waiting":  # else it is written down already, and not at its end
@@ -296,7 +277,7 @@ class Service:
             Overloaded: there is no room; the run waits on.
         """
         priority, n_bytes = record.task.priority, bytes_of_record(record) + bytes_of_given(given)
-        with self._take_place(id, priority), self._hold(id, record.account, n_bytes, priority):
+        with self.places.enter(id, record.account, n_bytes, priority, goes_on=True):
             run = await self.continuing.resume(id, given, headers, policies)
         if run is not None:
             self.rates.pass_on(request_id, id)
@@ -313,37 +294,6 @@ class Service:
         """
         run = self._running.get(id)
         return run.records if run else await self.store.find_waiting(id)
-
-    @contextmanager
-    def _take_place(self, id: str, priority: Priority, account: Account = NOBODY) -> Generator[None]:
-        """A place for the run of that id, until the end of the block or until it is under way: a burst that waits for the
-        store is counted too.
-
-        Raises:
-            Overloaded: see `check_room`.
-        """
-        under_way = (run.record.account for run in self._running.values())
-        check_room(chain(self._entering.values(), under_way), self._taken, self.pool, account, priority)
-        self._entering[id] = account
-        try:
-            yield
-        finally:
-            self._entering.pop(id, None)
-
-    @contextmanager
-    def _hold(self, id: str, account: Account, n_bytes: int, priority: Priority) -> Generator[None]:
-        """Count what the run of that id holds until the end of the block; once it is under way, until its end.
-
-        Raises:
-            Overloaded: see `HeldBytes.check`.
-        """
-        self.held.check(account, n_bytes, priority, self.pool.settings)
-        self.held.put(id, account, n_bytes)
-        try:
-            yield
-        finally:
-            if not self.is_running(id):
-                self.held.leave(id)
 
     async def aclose(self) -> None:
         """Leave the runs that outlive this process to another one, and write what is waiting."""
