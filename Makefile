@@ -149,7 +149,7 @@ check-cluster: setup-base ## do pool, Serve config and machines agree, and what 
 train-tiny: setup-learning ## a tiny conductor learns by reward, three seeds, minutes; figures in build/train-tiny.json
 	@$(BIN)/python -m training.tiny
 
-train-conductor: setup-learning ## train the conductor that ships, two hours on two cores, eight with DATA=FILE, a recorded pool; again: goes on
+train-conductor: setup-learning ## train a conductor on requests, 75 minutes on two cores; with DATA=FILE, a recorded pool, the one that ships, eight hours; again: goes on
 	@$(if $(DATA),mkdir -p build && { test $(call quote,$(DATA)) -ef build/recorded.jsonl.gz || cp -- $(call quote,$(DATA)) build/recorded.jsonl.gz; })
 	@for name in $(LEARNED); do $(if $(MALLOC),LD_PRELOAD=$(MALLOC)) $(BIN)/podium train --config training/configs/$$name.yaml $$(test ! -d build/training/$$name || echo --resume) || exit $$?; done
 

@@ -26,7 +26,7 @@ strategies:
 {strategies}
 
 `usual` stands for {usual}; `learned` for {learned}. docs/evaluation.md has examples, such as
-  podium eval --settings cluster/local.yaml --questions gsm8k
+  podium eval --url http://127.0.0.1:8000 --questions gsm8k
 """
 
 

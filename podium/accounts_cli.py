@@ -209,7 +209,7 @@ def _policy_command(commands: Any, whose: str, run: Command) -> None:
         "fields",
         nargs="*",
         metavar="FIELD=VALUE",
-        help="what to change, as in models=mini,ultra local_only=true max_cost_usd=0.50; `any` lifts a limit",
+        help="what to change, as in models=podium-mini,podium-ultra local_only=true max_cost_usd=0.50; `any` lifts a limit",
     )
     policy.add_argument("--json", action="store_true", help="one JSON object")
 

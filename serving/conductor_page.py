@@ -56,8 +56,8 @@ serve run serving.app:build_app settings=cluster/local.yaml conductor=gpt-5   # 
 ```
 
 * **The worker joins the pool**: its plans may ask it. It needs its key, `optional` or not; who is missing one is told the variable, and nobody takes its place in silence.
-* **What was written for a local conductor goes with it**: `prompts` (the shipped adapter's), `format`, `max_plan_tokens`, `subtask_chars` and the rest of `conductor` have
-  their defaults. A `fallback` that is a local model becomes the worker itself. The local conductor's engine is not started, nor its model made, where nothing else uses it.
+* **What was written for the local conductor is dropped**: `prompts` (the shipped adapter's), `format`, `max_plan_tokens`, `subtask_chars` and the rest of `conductor` have
+  their defaults again. A `fallback` that is a local model becomes the worker itself. The local conductor's engine is not started, nor its model made, where nothing else uses it.
   A conductor that was no local one leaves the file's `prompts` in force.
 * **It thinks little before a plan**: `conductor.effort` is `low` where the worker thinks by itself and the file gives it no `effort`.
 * **With `MODEL=`** the local workers get that model and the named worker leads. Where no local engine is left, that is an error.

@@ -115,7 +115,6 @@ def _write_bfloat16(source: Path, target: Path) -> None:
 def _card(report: Mapping[str, Any], config: Config, name: str, base: str) -> str:
     rank = config.model.lora.rank if config.model.lora else "?"
     kinds = [f"{source}: {stands_for(kinds)}" for source, kinds in report.get("provenance", {}).items()]
-    measured = sum(int(figures["questions"]) for figures in report.get("after", {}).values())
     return f"""---
 base_model: {base}
 license: {LICENCE}
@@ -131,11 +130,17 @@ A LoRA adapter (rank {rank}, bfloat16) that makes {base} write plans for Podium.
 the workers' order is drawn anew for each question.
 * **Workers**: {"; ".join(kinds) or "not said"}.
 * **Training**: {_stages(config)}; all of it in config.yaml. {report.get("minutes", "?")} minutes.
-* **Measured**: {measured} questions held out, plans unconstrained, nothing repaired, \
-greedy where not said otherwise.
-
-{tables(report) if report else "Not measured."}
+* **Measured**: {_measured(report)}
 """
+
+
+def _measured(report: Mapping[str, Any]) -> str:
+    """The report's figures; where the run held no questions out, where others are."""
+    count = sum(int(figures["questions"]) for figures in report.get("after", {}).values())
+    if not count:
+        return "not by the run, which held no questions out."
+    how = "plans unconstrained, nothing repaired, greedy where not said otherwise"
+    return f"{count} questions held out, {how}.\n\n{tables(report)}"
 
 
 def _tags(config: Config) -> list[str]:
@@ -170,9 +175,13 @@ def _stages(config: Config) -> str:
     stages = [f"what {lora.start} had learned"] if lora and lora.start else []
     if config.look_up:
         look_up = config.look_up
-        named = look_up.examples * look_up.epochs * look_up.named_per_team / look_up.per_team
-        whole = f" and {named:,.0f} whole requests" if named else ""
-        stages.append(f"{_count(look_up)} look-ups of a card by a few words{whole}")
+        rows = look_up.examples * look_up.epochs / look_up.per_team
+        beside = (
+            f" and up to {rows * count:,.0f} requests of {what}"
+            for what, count in (("one part", look_up.named_per_team), ("several", look_up.of_parts_per_team))
+            if count
+        )
+        stages.append(f"{_count(look_up)} look-ups of a card by a few words{''.join(beside)}")
     if warm:
         origin = (
             "the worker worth most, by how often it is right less its dollars"

@@ -98,27 +98,29 @@ def _attend_row(
     branches: Sequence[int],
     scaling: float | None,
 ) -> torch.Tensor:
-    """Of one row, (1, H, T, D): padding, what is shared, and each branch, in their order."""
+    """Of one row, (1, H, T, D): padding, what is shared, and each branch, in their order.
+
+    Split once: the gradient of a slice is as long as the row, and a row has many.
+    """
+    runs = [(branch, len(list(run))) for branch, run in groupby(branches)]
+    lengths = [length for _, length in runs]
     parts: list[torch.Tensor] = []
-    start, shared = 0, slice(0, 0)
-    for branch, run in groupby(branches):
-        own = slice(start, start + len(list(run)))
-        start = own.stop
+    shared_key, shared_value = key[:, :, :0], value[:, :, :0]
+    split = (torch.split(each, lengths, dim=2) for each in (query, key, value))
+    for (branch, length), its_query, its_key, its_value in zip(runs, *split, strict=True):
         if branch == PADDING:
-            parts.append(value[:, :, own])
+            parts.append(its_value)
             continue
         if branch == SHARED:
-            shared = own
-        before = 0 if branch == SHARED else shared.stop - shared.start
-        keys, values = (
-            torch.cat([each[:, :, shared], each[:, :, own]], dim=2) if before else each[:, :, own]
-            for each in (key, value)
-        )
-        length = own.stop - own.start
-        sees = torch.ones(length, before + length, dtype=torch.bool, device=query.device).tril(before)
+            shared_key, shared_value, sees = its_key, its_value, None
+        else:
+            its_key = torch.cat([shared_key, its_key], dim=2)
+            its_value = torch.cat([shared_value, its_value], dim=2)
+            before = shared_key.shape[2]
+            sees = torch.ones(length, before + length, dtype=torch.bool, device=query.device).tril(before)
         parts.append(
             scaled_dot_product_attention(
-                query[:, :, own], keys, values, sees if before else None, is_causal=not before, scale=scaling
+                its_query, its_key, its_value, sees, is_causal=sees is None, scale=scaling
             )
         )
     return torch.cat(parts, dim=2)

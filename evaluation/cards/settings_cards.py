@@ -54,7 +54,7 @@ def match_workers(
     (`openai_o3-mini`), as `podium recorded-pool` names them. `renamed` goes before all that.
 
     Raises:
-        EvaluationError: `renamed` names nobody, or nobody was measured.
+        EvaluationError: `renamed` names nobody, two names end in that of one worker, or nobody was measured.
     """
     names = [worker.name for worker in settings.workers]
     for name, worker in renamed.items():
@@ -68,10 +68,17 @@ def match_workers(
     }
     found: list[dict[str, Measurement]] = []
     strangers: list[str] = []
+    by_tail: dict[str, str] = {}
     for name, each in measured.items():
+        worker = renamed.get(name) or replayed.get(name) or (name if name in names else "")
         tail = name.partition("_")[2]
-        worker = renamed.get(name) or replayed.get(name) or (name if name in names else tail)
-        if worker in names:
+        if not worker and tail in names and tail not in renamed.values():
+            worker = tail
+            if (other := by_tail.setdefault(tail, name)) != name:
+                raise EvaluationError(
+                    f"{other} and {name} both end in {tail}. Say which of them it is: --name {name}={tail}."
+                )
+        if worker:
             found.append({worker: each})
         else:
             strangers.append(name)

@@ -17,6 +17,7 @@ from evaluation.statistics import Accuracy
 
 BEST, WORST = 3, 2
 """How many kinds the card of `podium cards` names."""
+TOO_FEW = "too few questions of any kind to tell kinds apart"
 Claim = tuple[str, Accuracy]
 
 
@@ -37,7 +38,7 @@ class Frame:
     best: str
     worst: str
     overall: str
-    even: str = "equally good at all kinds of questions"
+    even: str = "no kind of question stands out"
     item: str = "{kind} ({percent} %)"
     comma: str = ", "
     last: str = ", "
@@ -59,7 +60,7 @@ FRAMES = (
         "strong: {}",
         "weak: {}",
         "right in {percent} % of {n} questions",
-        "as good at one thing as at another",
+        "nothing it does better or worse",
         "{kind} {percent} % of {n}",
         leads=True,
     ),
@@ -68,7 +69,7 @@ FRAMES = (
         "Ask it about {}",
         "rather not about {}",
         "{right} of {n} right",
-        "Ask it about anything it was tried on",
+        "No kind of question to seek or to avoid",
         *("{kind}", ", ", " or ", "; ", "."),
     ),
     Frame(
@@ -178,7 +179,8 @@ def _write(
     ]
     if not claims:
         only = next((kind for kind, each in measured.kinds.items() if each.n == measured.overall.n), None)
-        claims, with_overall = [f"tried on {only} only" if only else frame.even], True
+        even = frame.even if measured.kinds else TOO_FEW
+        claims, with_overall = [f"tried on {only} only" if only else even], True
     overall = [_fill(frame.overall, "", measured.overall)] if with_overall else []
     parts = [*(overall + claims if frame.leads else claims + overall), *facts]
     if frame.join == ". ":  # sentences

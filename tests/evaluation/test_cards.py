@@ -83,10 +83,12 @@ def test_what_is_mostly_wrong_is_no_strength():
     assert write_card(some) == "worst at equations (1 %); 20 % of 400 overall"
 
 
-def test_a_worker_as_good_at_all_things_is_said_to_be_so():
+def test_no_kind_is_named_where_none_stands_out_or_each_has_too_few_questions():
     assert write_card(measured(countdown=(50, 100), simple_equations=(51, 100))) == (
-        "equally good at all kinds of questions; 50 % of 200 overall"
+        "no kind of question stands out; 50 % of 200 overall"
     )
+    each = dict.fromkeys(("countdown", "simple_equations", "syllogism", "gcd"), (2, 3))
+    assert write_card(measured(**each)).startswith("too few questions of any kind")
     assert write_card(measured(gsm8k=(81, 100))) == "tried on word problems only; 81 % of 100 overall"
 
 

@@ -87,7 +87,7 @@ def test_a_hand_written_card_is_kept_unless_it_is_to_be_replaced(
     assert even.card == "written by hand"
     assert text.replace(f', card: "{good.card}"', "") == POOL
     assert main([*given, str(pool), "--replace"]) == 0
-    assert load(pool).worker("even").card.startswith("equally good at all kinds")
+    assert load(pool).worker("even").card.startswith("no kind of question stands out")
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
@@ -103,7 +103,7 @@ def test_cards_begin_with_the_workers_names_where_a_conductor_knows_them_by_name
     assert main([*given, "--named"]) == 0
     good, even = load(pool).workers
     assert good.card.startswith("good: best at equations")
-    assert even.card.startswith("even: equally good at all kinds")
+    assert even.card.startswith("even: no kind of question stands out")
 
 
 def test_a_measured_speed_goes_into_its_setting_and_not_into_the_card(tmp_path: Path):
@@ -170,6 +170,18 @@ def test_who_is_who_can_be_said(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert main([*given, "--name", "lab_good=best"]) == 0
     assert "No worker of" in capsys.readouterr().err
     assert load(pool).worker("best").card.startswith("best at equations")
+
+
+def test_two_measured_names_that_end_in_one_workers_are_told_apart_by_the_user(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    pool, path = settings(tmp_path, POOL), Path(write_recording(tmp_path))
+    path.write_text(path.read_text().replace("lab_even", "shop_good"))
+    given = ["--recorded", f"recorded:{path}?part=train", "--into", str(pool)]
+    assert main(given) == 2
+    assert "lab_good and shop_good both end in good" in capsys.readouterr().err
+    assert main([*given, "--name", "lab_good=good"]) == 0
+    assert load(pool).worker("good").card.startswith("best at equations")
 
 
 @pytest.mark.parametrize(

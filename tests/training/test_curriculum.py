@@ -16,10 +16,10 @@ from xgrammar.testing import _is_grammar_accept_string as accepts
 from conductor.plan.grammars import grammar
 from tests.training.tiny_models import config
 from training.curriculum.about import is_about, own_words
-from training.curriculum.materials import FOLDER, HELD_OUT_DOMAINS, SMALL_TALK, load
+from training.curriculum.materials import FOLDER, HELD_OUT_DOMAINS, SMALL_TALK, Side, load
 from training.curriculum.questions import RequestQuestion, lesson, request_questions
 from training.curriculum.requests import SHARES, fill
-from training.curriculum.teams import SIZES
+from training.curriculum.teams import CHECKS_WELL, SIZES
 from training.curriculum.verdicts import MAX_STEPS, judge
 from training.examples import format_plan
 from training.plan_runner import PlanRunner
@@ -238,6 +238,38 @@ def test_a_wrong_worker_a_missing_access_or_a_vague_subtask_is_a_wrong_answer(tm
     )
 
 
+def test_a_check_is_somebody_elses_who_is_asked_for_it_by_what_is_checked(tmp_path: Path):
+    checks = [each for each in certain(request_questions(5, 900)) if each.request.kind == "check"][:8]
+    wrong: list[tuple[RequestQuestion, str]] = []
+    for question in checks:
+        (first, second), _ = lesson(question)
+        whole = {**first, "subtask": ""}
+        wrong += [
+            (question, format_plan(steps, "steps", FIELDS))
+            for steps in ([whole], [first, {**second, "subtask": "Sing me a song."}])
+        ]
+    questions, texts = zip(*wrong, strict=True)
+    assert len(questions) == 16
+    assert set(run_plans(tmp_path, questions, texts)) == {0.5}
+
+
+@pytest.mark.parametrize("side", ["train", "held_out"])
+def test_nobody_checks_what_they_would_do_badly_themselves(side: Side):
+    checks = [each for each in request_questions(5, 900, side) if each.request.kind == "check"]
+    assert len(checks) > 30
+    for question in checks:
+        (_, second), _ = lesson(question)
+        mate = question.team.mates[int(str(second["worker"]))]
+        assert mate.kind == "critic" or mate.quality(question.request.parts[1].domain) >= CHECKS_WELL
+
+
+def test_a_subtask_that_is_the_whole_request_names_no_part_of_it():
+    chains = [each for each in request_questions(5, 300) if each.request.kind == "chain"]
+    for question in chains:
+        copied = [{**step, "subtask": question.question.text} for step in lesson(question)[0]]
+        assert judge(question, format_plan(copied, "steps", FIELDS)).about == 0
+
+
 def test_small_talk_is_for_whoever_costs_least():
     talks = [each for each in request_questions(6, 2000) if each.request.kind == "small_talk"]
     shown = [each for each in talks if each.team.shows_facts]
@@ -247,9 +279,9 @@ def test_small_talk_is_for_whoever_costs_least():
     for question in shown:
         (step,), _ = lesson(question)
         mate = question.team.mates[int(str(step["worker"]))]
-        usable = [each for each in question.team.mates if each.quality(SMALL_TALK) >= 0.9]
-        cheapest = min((each.price.output_usd_per_mtok for each in usable), default=None)
-        assert cheapest is None or mate.price.output_usd_per_mtok < 2 * cheapest or mate.kind == "specialist"
+        chats = [each for each in question.team.mates if each.quality(SMALL_TALK)]
+        cheapest = min(each.price.output_usd_per_mtok for each in chats)
+        assert cheapest <= mate.price.output_usd_per_mtok < 2 * cheapest
 
 
 @pytest.mark.parametrize(

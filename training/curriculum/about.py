@@ -40,5 +40,10 @@ def own_words(clause: str) -> frozenset[str]:
 
 def is_about(subtask: str, clause: str) -> bool:
     """Whether `subtask` names a part by its own words: at least a third of them, and no fewer than one."""
+    return share_named(subtask, clause) >= 1 / 3
+
+
+def share_named(subtask: str, clause: str) -> float:
+    """The share of the own words of `clause` that `subtask` has; 0 where it has none of its own."""
     words = own_words(clause)
-    return 3 * len(words & own_words(subtask)) >= max(len(words), 1)
+    return len(words & own_words(subtask)) / max(len(words), 1)

@@ -80,7 +80,8 @@ def measure(options: argparse.Namespace, console: Console, questions: list[Reque
     Raises:
         SettingsError: a model or the settings cannot be loaded.
     """
-    from training.config import ModelConfig  # torch: not for `show`
+    from serving.cpu_types import computes_bfloat16  # torch: not for `show`
+    from training.config import ModelConfig
     from training.curriculum.measure import figures, random_plans, write_plans
     from training.models import model_for, tokenizer_for
 
@@ -90,7 +91,8 @@ def measure(options: argparse.Namespace, console: Console, questions: list[Reque
     plans = {"random": random_plans(questions)}
     for given in options.model:
         name, _, folder = given.rpartition("=")
-        config = ModelConfig(path=folder)
+        # As an engine on this CPU does.
+        config = ModelConfig(path=folder, dtype="bfloat16" if computes_bfloat16() else "float32")
         tokenizer: Any = tokenizer_for(config, ())
         model: Any = model_for(config, tokenizer, 0).eval()
         plans[name or Path(folder).name] = write_plans(model, tokenizer, questions, prompts, subtask_chars)

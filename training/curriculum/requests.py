@@ -13,17 +13,17 @@ from typing import Literal
 
 from conductor.plan.plan import Step
 from training.curriculum.materials import SMALL_TALK, Domain, Materials, field_of
-from training.curriculum.teams import TRIES, DrawnTeam
+from training.curriculum.teams import CHECKS_WELL, TRIES, DrawnTeam
 
 Kind = Literal["one", "small_talk", "chain", "join", "check"]
-SHARES: dict[Kind, float] = {"one": 0.6, "small_talk": 0.08, "chain": 0.14, "join": 0.08, "check": 0.1}
-"""How often each is drawn, where the team can do it."""
+SHARES: dict[Kind, float] = {"one": 0.5, "small_talk": 0.08, "chain": 0.14, "join": 0.08, "check": 0.2}
+"""How often each is tried. Where the team cannot do it, the request has one part: most teams have nobody who checks."""
 LEARNED_SHARES: dict[Kind, float] = {
-    "one": 0.42,
+    "one": 0.3,
     "small_talk": 0.06,
     "chain": 0.2,
     "join": 0.16,
-    "check": 0.16,
+    "check": 0.28,
 }
 """The same for what a conductor learns from: plans of several steps take more examples than they are common."""
 CONVERSATIONS = 0.12
@@ -125,7 +125,7 @@ def best_workers(part: Part, team: DrawnTeam, before: Sequence[int] = ()) -> lis
 def part_rewards(part: Part, team: DrawnTeam, before: Sequence[int] = ()) -> tuple[float, ...]:
     """What it is worth to ask each worker for `part`.
 
-    A check is for a critic; where there is none, for somebody who can do the part and has not done it.
+    A check is for a critic; where there is none, for somebody who does such a part well and has not done this one.
 
     Args:
         part: of a request that fits `team`.
@@ -140,7 +140,10 @@ def part_rewards(part: Part, team: DrawnTeam, before: Sequence[int] = ()) -> tup
             1.0 if mate.kind == "critic" else 0.3 * each
             for mate, each in zip(team.mates, rewards, strict=True)
         )
-    return tuple(0.0 if index in before else each for index, each in enumerate(rewards))
+    return tuple(
+        0.0 if index in before or mate.quality(part.domain) < CHECKS_WELL else each
+        for index, (mate, each) in enumerate(zip(team.mates, rewards, strict=True))
+    )
 
 
 def fill(rng: random.Random, template: str, slots: Mapping[str, Sequence[str]]) -> str:

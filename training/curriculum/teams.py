@@ -18,8 +18,10 @@ Kind = Literal["specialist", "strong", "plain", "weak", "critic", "unusable"]
 SIZES = range(2, 10)
 EVERYTHING: dict[Kind, float] = {"strong": 0.75, "plain": 0.5, "weak": 0.25}
 """How often a worker without a field does a part rightly."""
-CHATS: dict[Kind, float] = {"strong": 0.6, "plain": 0.9, "weak": 1.0, "specialist": 0.4, "critic": 0.2}
-"""What an answer to small talk is worth: everybody can say hello, and it should cost little."""
+CHATS: dict[Kind, float] = {"plain": 0.9, "weak": 1.0, "specialist": 0.4, "strong": 0.3, "critic": 0.2}
+"""What an answer to small talk is worth where no prices are shown: everybody can say hello, and it should cost little."""
+CHECKS_WELL = 0.75
+"""Without a critic, who does a part rightly at least so often may check somebody else's."""
 USD_PER_MTOK: dict[Kind, tuple[float, ...]] = {
     "specialist": (0.1, 0.2, 0.4, 0.8, 1.5, 3.0),
     "strong": (8.0, 10.0, 15.0, 25.0),
@@ -89,7 +91,10 @@ class DrawnTeam:
         worth = mate.quality(domain)
         if not self.shows_facts or not worth:
             return worth
-        cheapest = min(each.price.output_usd_per_mtok for each in self.mates if each.quality(domain) >= worth)
+        as_good = [each for each in self.mates if each.quality(domain) >= worth]
+        if domain == SMALL_TALK:
+            worth, as_good = 1.0, [each for each in self.mates if each.quality(domain)]
+        cheapest = min(each.price.output_usd_per_mtok for each in as_good)
         return worth - WORSE_FOR_ITS_PRICE if mate.price.output_usd_per_mtok >= 2 * cheapest else worth
 
     def rewards(self, domain: str) -> tuple[float, ...]:

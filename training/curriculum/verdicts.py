@@ -8,7 +8,8 @@ from statistics import mean
 from conductor.errors import InvalidPlan
 from conductor.plan.formats import Format, parser
 from conductor.plan.plan import Step
-from training.curriculum.about import is_about
+from training.curriculum.about import is_about, share_named
+from training.curriculum.materials import SMALL_TALK
 from training.curriculum.questions import RequestQuestion
 from training.curriculum.requests import Part, part_rewards
 from training.curriculum.teams import DrawnTeam
@@ -27,8 +28,8 @@ class Verdict:
         has_shape: as many steps as the request has parts, each reading what its part uses and nothing else.
         workers: the share of parts whose worker can do them as well as anybody in the team; 0 without the
             shape, but for a plan of several steps for a request of one part, whose last step counts.
-        about: the share of subtasks that name their part by its own words, or are empty in a plan of one
-            step. Where there are more steps or fewer than parts, nobody can say which part is whose: there a
+        about: the share of subtasks that name their part by its own words, and no other part as fully, or are
+            empty in a plan of one step. Where there are more steps or fewer than parts, nobody can say which part is whose: there a
             subtask may name any of them.
         empty: the share of subtasks that are empty.
     """
@@ -103,8 +104,8 @@ def read_steps(text: str, workers: Sequence[str], format: Format) -> Sequence[St
 
 
 def _is_able(part: Part, team: DrawnTeam, worker: int, before: Sequence[int]) -> bool:
-    """Whether nobody in the team does `part` better, whatever they cost; of a check, nor as well for less."""
-    if part.checks:
+    """Whether nobody in the team does `part` better, whatever they cost; of a check and of small talk, nor as well for less."""
+    if part.checks or part.domain == SMALL_TALK:
         rewards = part_rewards(part, team, before)
         return rewards[worker] == max(rewards)
     qualities = [mate.quality(part.domain) for mate in team.mates]
@@ -119,7 +120,12 @@ def _is_about(step: Step, number: int, question: RequestQuestion, parts: Sequenc
         return is_about(subtask, " ".join(question.request.turns))
     if steps != len(parts):
         return any(is_about(subtask, part.clause) for part in parts)
-    return is_about(subtask, parts[number].clause)
+    part = parts[number]
+    others = [] if part.checks else [each for each in parts if each is not part and not each.checks]
+    named = share_named(subtask, part.clause)
+    return is_about(subtask, part.clause) and all(
+        share_named(subtask, other.clause) < named for other in others
+    )
 
 
 def table(questions: Sequence[RequestQuestion], verdicts: Sequence[Verdict]) -> dict[str, dict[str, float]]:

@@ -3,12 +3,12 @@
 It gets the prompt that a language model would get, finds in it which part of the request it is asked for,
 and gives that part's result, a code, where it can do the part and was shown what the part uses; else
 another code. So an answer is right exactly where the plan asked the right workers for the right parts and
-passed their results on.
+passed their results on. Nobody checks what they do in the same step.
 """
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 
 from conductor.model.call import Call
@@ -24,6 +24,8 @@ from training.curriculum.teams import Teammate
 MODEL = "synthetic-worker"
 """Reported as the model's name."""
 NOTHING = "I do not see what I should do."
+REPAIRS = 0.75
+"""How often who checks well sets a wrong result right; a right one stays."""
 _RESULT = re.compile(r"^(\d): (\w+)$", re.MULTILINE)
 
 
@@ -52,10 +54,11 @@ class PartWorker:
 
     def answer(self, shown: Assignment) -> str:
         """A line with a code for each part that it was asked for; the last one again, as the answer."""
-        known = {int(number): code for output in shown.outputs for number, code in _RESULT.findall(output)}
-        asked = self._parts_of_task(shown)
+        seen = {int(number): code for output in shown.outputs for number, code in _RESULT.findall(output)}
+        asked, known = self._parts_of_task(shown), dict(seen)
         for number in asked:
-            known[number] = self._code(number, known)
+            checks = self._request.parts[number].checks
+            known[number] = self._check(number, seen) if checks else self._do(number, known)
         if not asked:
             return NOTHING
         lines = [f"{number}: {code}" for number, code in sorted(known.items())]
@@ -66,28 +69,33 @@ class PartWorker:
         parts = self._request.parts
         if not shown.task or len(parts) == 1:
             return range(len(parts))
-        checks = [number for number, part in enumerate(parts) if part.checks]
-        if checks and shown.outputs:
-            return checks
-        return [
-            number
-            for number, part in enumerate(parts)
-            if not part.checks and is_about(shown.task, part.clause)
-        ]
+        about = [number for number, part in enumerate(parts) if is_about(shown.task, part.clause)]
+        checks = [number for number in about if parts[number].checks]
+        return checks if checks and shown.outputs else [each for each in about if each not in checks]
 
-    def _code(self, number: int, known: dict[int, str]) -> str:
+    def _do(self, number: int, known: Mapping[int, str]) -> str:
         part = self._request.parts[number]
-        has_seen = all(known.get(read) is not None for read in part.reads)
-        inputs_hold = part.checks or all(known.get(read) == result(self._id, read) for read in part.reads)
-        able = has_seen and inputs_hold and self._can(part, number)
-        return result(self._id, number) if able else _digest(self._id, number, self.name)
+        inputs_hold = all(known.get(read) == result(self._id, read) for read in part.reads)
+        return self._code(number, is_right=inputs_hold and self._can(part, number))
+
+    def _check(self, number: int, seen: Mapping[int, str]) -> str:
+        part = self._request.parts[number]
+        (read,) = part.reads
+        can = self._mate.kind == "critic" or self._can(part, number)
+        was_right = seen.get(read) == result(self._id, read)
+        repaired = read in seen and self._luck(number, "repair") < REPAIRS
+        return self._code(number, is_right=can and (was_right or repaired))
+
+    def _code(self, number: int, *, is_right: bool) -> str:
+        return result(self._id, number) if is_right else _digest(self._id, number, self.name)
 
     def _can(self, part: Part, number: int) -> bool:
         """Whether it gets the part right; of those without a field, which parts follows from request and name."""
-        if part.checks and self._mate.kind == "critic":
-            return True
-        share = int(_digest(self._id, number, self.name, "luck"), 16) / 16**8
-        return share < self._mate.quality(part.domain)
+        return self._luck(number, "luck") < self._mate.quality(part.domain)
+
+    def _luck(self, number: int, of: str) -> float:
+        """From 0 to 1; the same whenever it is asked."""
+        return int(_digest(self._id, number, self.name, of), 16) / 16**8
 
 
 def result(id: str, number: int) -> str:
