@@ -130,11 +130,11 @@ A LoRA adapter (rank {rank}, bfloat16) that makes {base} write plans for Podium.
 the workers' order is drawn anew for each question.
 * **Workers**: {"; ".join(kinds) or "not said"}.
 * **Training**: {_stages(config)}; all of it in config.yaml. {report.get("minutes", "?")} minutes.
-* **Measured**: {_measured(report)}
+* **Measured**: {_held_out_figures(report)}
 """
 
 
-def _measured(report: Mapping[str, Any]) -> str:
+def _held_out_figures(report: Mapping[str, Any]) -> str:
     """The report's figures; where the run held no questions out, where others are."""
     count = sum(int(figures["questions"]) for figures in report.get("after", {}).values())
     if not count:

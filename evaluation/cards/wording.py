@@ -18,6 +18,7 @@ from evaluation.statistics import Accuracy
 BEST, WORST = 3, 2
 """How many kinds the card of `podium cards` names."""
 TOO_FEW = "too few questions of any kind to tell kinds apart"
+"""In place of both lists, where no kind has enough."""
 Claim = tuple[str, Accuracy]
 
 

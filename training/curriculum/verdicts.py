@@ -29,8 +29,8 @@ class Verdict:
         workers: the share of parts whose worker can do them as well as anybody in the team; 0 without the
             shape, but for a plan of several steps for a request of one part, whose last step counts.
         about: the share of subtasks that name their part by its own words, and no other part as fully, or are
-            empty in a plan of one step. Where there are more steps or fewer than parts, nobody can say which part is whose: there a
-            subtask may name any of them.
+            empty in a plan of one step. Where there are more steps or fewer than parts, nobody can say which
+            part is whose: there a subtask may name any of them.
         empty: the share of subtasks that are empty.
     """
 
@@ -104,7 +104,9 @@ def read_steps(text: str, workers: Sequence[str], format: Format) -> Sequence[St
 
 
 def _is_able(part: Part, team: DrawnTeam, worker: int, before: Sequence[int]) -> bool:
-    """Whether nobody in the team does `part` better, whatever they cost; of a check and of small talk, nor as well for less."""
+    """Whether nobody in the team does `part` better, whatever they cost; of a check and of small talk, nor as
+    well for less.
+    """
     if part.checks or part.domain == SMALL_TALK:
         rewards = part_rewards(part, team, before)
         return rewards[worker] == max(rewards)
