@@ -137,4 +137,4 @@ def test_the_example_s_files_are_the_ones_that_its_page_names() -> None:
     config = yaml.safe_load((EXAMPLE / "train.yaml").read_text())
     grpo = config["grpo"]
     plans = grpo["steps"] * grpo["questions"] * grpo["completions"]
-    assert f"{plans * load(EXAMPLE / 'pool.yaml').models['podium-mine'].max_steps} times" in page
+    assert f"{plans * load(EXAMPLE / 'pool.yaml').models['podium-mine'].max_steps} calls of workers" in page
