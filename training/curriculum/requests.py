@@ -19,11 +19,11 @@ Kind = Literal["one", "small_talk", "chain", "join", "check"]
 SHARES: dict[Kind, float] = {"one": 0.5, "small_talk": 0.08, "chain": 0.14, "join": 0.08, "check": 0.2}
 """How often each is tried. Where the team cannot do it, the request has one part: most teams have nobody who checks."""
 LEARNED_SHARES: dict[Kind, float] = {
-    "one": 0.3,
-    "small_talk": 0.06,
-    "chain": 0.2,
-    "join": 0.16,
-    "check": 0.28,
+    "one": 0.22,
+    "small_talk": 0.08,
+    "chain": 0.22,
+    "join": 0.22,
+    "check": 0.26,
 }
 """The same for what a conductor learns from: plans of several steps take more examples than they are common."""
 CONVERSATIONS = 0.12
