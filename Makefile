@@ -17,7 +17,7 @@ EXAMPLES ?= 20000
 DATA     ?=
 # PyTorch's small allocations on a CPU take a third of a training step by glibc's malloc; tcmalloc is used where Debian's package is.
 MALLOC   := $(firstword $(wildcard /usr/lib/*/libtcmalloc_minimal.so.4))
-LEARNED  := $(if $(DATA),requests_and_recorded second_lesson third_lesson fourth_lesson fifth_lesson sixth_lesson,requests)
+LEARNED  := $(if $(DATA),requests_and_recorded second_lesson third_lesson fourth_lesson fifth_lesson sixth_lesson eighth_lesson,requests)
 BIN      := .venv/bin
 # One word of the shell, whatever is in it; a ~ at its beginning is still the home.
 quote     = '$(subst ','\'',$(patsubst ~/%,$(HOME)/%,$(1)))'
@@ -149,7 +149,7 @@ check-cluster: setup-base ## do pool, Serve config and machines agree, and what 
 train-tiny: setup-learning ## a tiny conductor learns by reward, three seeds, minutes; figures in build/train-tiny.json
 	@$(BIN)/python -m training.tiny
 
-train-conductor: setup-learning ## train a conductor on requests, 75 minutes on two cores; with DATA=FILE, a recorded pool, the one that ships, eight hours; again: goes on
+train-conductor: setup-learning ## train a conductor on requests, 75 minutes on two cores; with DATA=FILE, a recorded pool, the one that ships, nine hours; again: goes on
 	@$(if $(DATA),mkdir -p build && { test $(call quote,$(DATA)) -ef build/recorded.jsonl.gz || cp -- $(call quote,$(DATA)) build/recorded.jsonl.gz; })
 	@for name in $(LEARNED); do $(if $(MALLOC),LD_PRELOAD=$(MALLOC)) $(BIN)/podium train --config training/configs/$$name.yaml $$(test ! -d build/training/$$name || echo --resume) || exit $$?; done
 

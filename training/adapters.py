@@ -194,6 +194,8 @@ def _stages(config: Config) -> str:
         stages.append(f"a warm start on {_count(warm)} plans ({origin})")
     if expected:
         stages.append(f"the exact expected reward of each choice on {_count(expected)} more")
+    if lora and lora.kept:
+        stages.append(f"the mean of all this, weight by weight, with the start, {lora.kept:g} of it")
     if grpo.steps:
         stages.append(
             f"GRPO, {grpo.steps} steps of {grpo.questions} questions x {grpo.completions} completions"

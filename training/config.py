@@ -56,11 +56,17 @@ class LoraConfig(Frozen):
     alpha: int = Field(default=32, gt=0)
     start: str | None = None
     """The folder of an adapter to go on from, of the same rank and alpha; None: a new one."""
+    kept: float = Field(default=0.0, ge=0, lt=1)
+    """The share of `start` in what the supervised stages leave: the mean of both, weight by weight, has much of what the
+    run taught and forgets less of what was known before (WiSE-FT, arXiv 2109.01903). 0: none.
+    """
 
     @model_validator(mode="after")
     def _check_rank(self) -> Self:
         if self.rank not in LORA_RANKS:
             raise ValueError(f"rank {self.rank} cannot be served by vLLM; take one of {LORA_RANKS}")
+        if self.kept and not self.start:
+            raise ValueError("kept is a share of start; name the adapter to go on from, or leave kept out")
         return self
 
 

@@ -8,7 +8,8 @@ from typing import Any, cast
 
 import torch
 from peft import LoraConfig as PeftLora
-from peft import PeftModel, TaskType, get_peft_model
+from peft import PeftModel, TaskType, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+from peft.utils import load_peft_weights
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -77,6 +78,17 @@ def _resume(model: PreTrainedModel, config: LoraConfig, base: str) -> PeftModel:
     # PEFT would ask the hub for a published name.
     resumed.peft_config["default"].base_model_name_or_path = base
     return resumed
+
+
+def keep_of_start(model: PeftModel, config: LoraConfig) -> None:
+    """Make each adapter weight the mean of what it is and what it was at the start, `config.kept` of the latter."""
+    started = load_peft_weights(str(config.start), device="cpu")
+    learned = get_peft_model_state_dict(model)
+    mean = {
+        name: (1 - config.kept) * weight.float() + config.kept * started[name].to(weight.device).float()
+        for name, weight in learned.items()
+    }
+    set_peft_model_state_dict(model, mean)
 
 
 def _load(load: Callable[..., Any], config: ModelConfig, **options: Any) -> Any:

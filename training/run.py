@@ -24,7 +24,7 @@ from training.config import Config
 from training.data import assign_teams, eval_questions, training_questions
 from training.examples import Example, examples
 from training.look_up_examples import look_up_examples
-from training.models import model_for, tokenizer_for
+from training.models import keep_of_start, model_for, tokenizer_for
 from training.plan_runner import PlanRunner, training_pool
 from training.policy_eval import PolicyMetrics, metrics_by_source, score_policy, solo_accuracy, sources
 from training.reward import PlanReward
@@ -167,6 +167,8 @@ class TrainingRun:
         if config.expected_reward:
             self._measure("warm_started", model, tokenizer, held_out)
             self._learn("expected", model, tokenizer, self.examples("expected"))
+        if config.model.lora and config.model.lora.kept:
+            keep_of_start(model, config.model.lora)
         before = self._measure("before", model, tokenizer, held_out)
         if config.grpo.steps:
             self.train_by_grpo(model, tokenizer, prompts, callbacks).save_model(str(self.run_dir.final))

@@ -13,7 +13,8 @@ from serving.lora import adapters
 from serving.pool import context_tokens_of
 from serving.settings.settings import SettingsError, load
 from tests.training.tiny_models import POOL, config
-from training.adapters import main, publish, unservable
+from training.adapters import WEIGHTS, main, publish, unservable
+from training.config import LoraConfig, ModelConfig
 from training.run import TrainingRun
 from training.run_dir import RunDir
 
@@ -258,3 +259,29 @@ def test_an_adapter_that_training_made_can_be_published_and_moves_the_base(tmp_p
     base = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
     before = base(ids).logits
     assert not torch.allclose(before, PeftModel.from_pretrained(base, published)(ids).logits, atol=1e-3)
+
+
+def test_of_a_run_that_keeps_some_of_its_start_each_weight_is_the_mean_of_both(tmp_path: Path):
+    from peft import get_peft_model_state_dict
+
+    from training.models import keep_of_start, model_for, tokenizer_for
+
+    first = config(tmp_path)
+    tokenizer = tokenizer_for(first.model, ["a few words"])
+    model_for(first.model, tokenizer, 0).save_pretrained(tmp_path / "base")
+    lora = LoraConfig(rank=8, alpha=16)
+    model_for(ModelConfig(path=str(tmp_path / "base"), lora=lora), tokenizer, 0).save_pretrained(
+        str(tmp_path / "start")
+    )
+    started = load_file(tmp_path / "start" / WEIGHTS)
+    lora = LoraConfig(rank=8, alpha=16, start=str(tmp_path / "start"), kept=0.25)
+    model = model_for(ModelConfig(path=str(tmp_path / "base"), lora=lora), tokenizer, 0)
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.requires_grad:
+                weight += 1
+    keep_of_start(model, lora)
+    kept = get_peft_model_state_dict(model)
+    assert kept.keys() == started.keys()
+    for name, weight in kept.items():
+        assert torch.allclose(weight, started[name] + 0.75, atol=1e-5), name

@@ -88,6 +88,10 @@ def test_every_config_that_ships_is_read_and_is_the_same_when_written_out_and_re
             "model.scratch: heads 5 does not divide hidden 64 into parts",
         ),
         ({"model": {"scratch": {"hidden": 18, "heads": 6}}}, "take a hidden that is a multiple of 12"),
+        (
+            {"model": {"scratch": None, "path": "some/model", "lora": {"kept": 0.5}}},
+            "model.lora: kept is a share of start; name the adapter to go on from, or leave kept out",
+        ),
         ({"look_up": {"examples": 20}}, "look_up teaches to find the worker whose card fits"),
         (
             {"warm_start": None, "expected_reward": {"examples": 20}},
