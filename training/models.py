@@ -1,6 +1,6 @@
 """The conductor's weights: loaded, or initialized at random; all trained, or with adapters."""
-# The types of transformers are partial.
-# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+# The types of transformers and PEFT are partial.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -80,7 +80,7 @@ def _resume(model: PreTrainedModel, config: LoraConfig, base: str) -> PeftModel:
     return resumed
 
 
-def keep_of_start(model: PeftModel, config: LoraConfig) -> None:
+def keep_of_start(model: Any, config: LoraConfig) -> None:
     """Make each adapter weight the mean of what it is and what it was at the start, `config.kept` of the latter."""
     started = load_peft_weights(str(config.start), device="cpu")
     learned = get_peft_model_state_dict(model)
