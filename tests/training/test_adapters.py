@@ -14,7 +14,6 @@ from serving.pool import context_tokens_of
 from serving.settings.settings import SettingsError, load
 from tests.training.tiny_models import POOL, config
 from training.adapters import WEIGHTS, main, publish, unservable
-from training.config import LoraConfig, ModelConfig
 from training.run import TrainingRun
 from training.run_dir import RunDir
 
@@ -234,54 +233,52 @@ def test_what_was_published_is_all_that_is_printed(tmp_path: Path, capsys: pytes
     assert capsys.readouterr().out == f"{made}\n"
 
 
-def test_an_adapter_that_training_made_can_be_published_and_moves_the_base(tmp_path: Path):
-    """From a base saved to a folder, as a pretrained model is, to a published adapter."""
-    from transformers import AutoModelForCausalLM
-
+def base_at(folder: Path) -> dict[str, Any]:
+    """A base saved to `folder`, as a pretrained model is; the `model` of a config that goes on from it."""
     from training.models import model_for, tokenizer_for
 
-    first = config(tmp_path)
+    first = config(folder)
     texts = [
         text
-        for each in TrainingRun(first, RunDir(tmp_path)).examples()
+        for each in TrainingRun(first, RunDir(folder)).examples()
         for text in (each.prompt[-1]["content"], each.plan)
     ]
     tokenizer = tokenizer_for(first.model, texts)
-    model_for(first.model, tokenizer, 0).save_pretrained(tmp_path / "base")
-    tokenizer.save_pretrained(tmp_path / "base")
-    lora = {"scratch": None, "path": str(tmp_path / "base"), "lora": {"rank": 8, "alpha": 16}}
-    made = config(tmp_path, model=lora, warm_start={"examples": 160}, grpo={"steps": 1})
+    model_for(first.model, tokenizer, 0).save_pretrained(folder / "base")
+    tokenizer.save_pretrained(folder / "base")
+    return {"scratch": None, "path": str(folder / "base"), "lora": {"rank": 8, "alpha": 16}}
+
+
+def test_an_adapter_that_training_made_can_be_published_and_moves_the_base(tmp_path: Path):
+    """From a base saved to a folder, as a pretrained model is, to a published adapter."""
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    made = config(tmp_path, model=base_at(tmp_path), warm_start={"examples": 160}, grpo={"steps": 1})
     TrainingRun(made, RunDir.begin(tmp_path / "run", made, resume=False)).run()
     published = publish(tmp_path / "run", tmp_path / "adapters")
-    from peft import PeftModel
-
     ids = torch.tensor([[5, 6, 7]])
     base = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
     before = base(ids).logits
     assert not torch.allclose(before, PeftModel.from_pretrained(base, published)(ids).logits, atol=1e-3)
 
 
-def test_of_a_run_that_keeps_some_of_its_start_each_weight_is_the_mean_of_both(tmp_path: Path):
-    from peft import get_peft_model_state_dict
+def test_a_run_that_keeps_some_of_its_start_leaves_the_mean_of_both_once_also_when_it_is_resumed(
+    tmp_path: Path,
+):
+    model, stages = base_at(tmp_path), {"warm_start": {"examples": 160}, "grpo": {"steps": 0}}
 
-    from training.models import keep_of_start, model_for, tokenizer_for
+    def run(name: str, *, resume: bool, **lora: Any) -> dict[str, torch.Tensor]:
+        made = config(tmp_path, model=model | {"lora": model["lora"] | lora}, **stages)
+        TrainingRun(made, RunDir.begin(tmp_path / name, made, resume=resume)).run()
+        return load_file(tmp_path / name / "final" / WEIGHTS)
 
-    first = config(tmp_path)
-    tokenizer = tokenizer_for(first.model, ["a few words"])
-    model_for(first.model, tokenizer, 0).save_pretrained(tmp_path / "base")
-    lora = LoraConfig(rank=8, alpha=16)
-    model_for(ModelConfig(path=str(tmp_path / "base"), lora=lora), tokenizer, 0).save_pretrained(
-        str(tmp_path / "start")
-    )
-    started = load_file(tmp_path / "start" / WEIGHTS)
-    lora = LoraConfig(rank=8, alpha=16, start=str(tmp_path / "start"), kept=0.25)
-    model = model_for(ModelConfig(path=str(tmp_path / "base"), lora=lora), tokenizer, 0)
-    with torch.no_grad():
-        for weight in model.parameters():
-            if weight.requires_grad:
-                weight += 1
-    keep_of_start(model, lora)
-    kept = get_peft_model_state_dict(model)
-    assert kept.keys() == started.keys()
+    started = run("first", resume=False)
+    goes_on = {"start": str(tmp_path / "first" / "final")}
+    learned = run("all", resume=False, **goes_on)
+    kept = run("some", resume=False, **goes_on, kept=0.25)
+    again = run("some", resume=True, **goes_on, kept=0.25)
+    assert any(not torch.allclose(learned[name], weight, atol=1e-3) for name, weight in started.items())
     for name, weight in kept.items():
-        assert torch.allclose(weight, started[name] + 0.75, atol=1e-5), name
+        assert torch.allclose(weight, 0.75 * learned[name] + 0.25 * started[name], atol=1e-5), name
+        assert torch.equal(weight, again[name]), name

@@ -244,7 +244,7 @@ def _with_joints(materials: Materials) -> Materials:
     joints = materials.joints.model_dump()
     for path in sorted((FOLDER / "joints").glob("*.yaml")):
         for kind, texts in _read(path).items():
-            joints[kind] = [*joints[kind], *texts]
+            joints[kind] = [*joints.get(kind, ()), *texts]
     return replace(materials, joints=Joints.model_validate(joints))
 
 

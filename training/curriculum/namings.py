@@ -17,8 +17,6 @@ from training.curriculum.teams import DrawnTeam
 
 COVERED = 0.6
 """How often a request is on a field of one of the team's specialists, where it has any."""
-
-
 SMALL = 0.1
 """How often it is small talk instead."""
 OF_SEVERAL_PARTS: dict[Kind, float] = {"chain": 0.35, "join": 0.4, "check": 0.25}

@@ -242,8 +242,8 @@ def _clause(
         for each in (*materials.fields, *materials.topics)
         if each.domain not in disputed
         and (each.then if then else each.parts)
-        and team.best(each.domain)
-        and not taken & set(team.best(each.domain))
+        and (best := team.best(each.domain))
+        and taken.isdisjoint(best)
     ]
     covered = [each for each in usable if each.domain in topics]
     drawn = {each.domain for each in materials.draw_fields(rng)}
