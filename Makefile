@@ -14,6 +14,7 @@ PROVE    ?=
 FUZZ     ?=
 CLIENTS  ?=
 EXAMPLES ?= 20000
+TESTS    := -n logical --maxprocesses 4
 DATA     ?=
 # PyTorch's small allocations on a CPU take a third of a training step by glibc's malloc; tcmalloc is used where Debian's package is.
 MALLOC   := $(firstword $(wildcard /usr/lib/*/libtcmalloc_minimal.so.4))
@@ -25,7 +26,7 @@ CHOSEN   := --settings $(call quote,$(SETTINGS)) $(if $(MODEL),--model $(call qu
 SERVER   := $(CHOSEN) --port $(PORT)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-base setup-dev setup-learning setup-browser setup-site console serve demo stop test browser-test check fix bench prove-ledger prove-records prove-outages prove-chaos prove-overload prove-hedging prove-tools prove-lists prove-schemas prove-seams soak fuzz fuzz-api fuzz-streams clients load siege fuzz-policy capacity eval check-cluster train-tiny train-conductor docs site doctor access-table faults lock clean
+.PHONY: help setup setup-base setup-dev setup-learning setup-browser setup-site console serve demo stop test test-live test-slow test-all browser-test check fix bench prove-ledger prove-records prove-outages prove-chaos prove-overload prove-hedging prove-tools prove-lists prove-schemas prove-seams soak fuzz fuzz-api fuzz-streams clients load siege fuzz-policy capacity eval check-cluster train-tiny train-conductor docs site doctor access-table faults lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
@@ -69,8 +70,16 @@ check: setup-learning ## format, lint, types, arrows between packages (under a m
 	@$(BIN)/basedpyright --level error
 	@$(BIN)/lint-imports
 
-test: check ## check, then every test, real Ray Serve and real vLLM included; what only computes runs beside the rest
-	@$(BIN)/python -m pytest -n 2 --dist loadscope
+test: check ## check, and the tests that run in minutes: all in-process ones, and one real start of the default
+	@$(BIN)/python -m pytest $(TESTS) --dist worksteal -m "not live and not slow"
+
+test-live: setup-learning ## the other tests that start servers: HAProxy, keys, two nodes, killed processes
+	@$(BIN)/python -m pytest $(TESTS) --dist loadscope -m "live and not slow"
+
+test-slow: setup-learning ## trainings, set-up in new environments, autoscaling, soak and chaos, 1,000 examples of each property
+	@$(BIN)/python -m pytest $(TESTS) --dist worksteal -m "slow or (hypothesis and not live)" --hypothesis-profile slow
+
+test-all: test test-live test-slow ## all three
 
 browser-test: setup-browser ## the web console in a real Chromium (apt install chromium), and the tests of its own code
 	@$(BIN)/python -m cluster.local.console --test

@@ -20,7 +20,6 @@ from typing import Any
 import pytest
 import yaml
 from hypothesis import settings
-from xdist.scheduler import LoadScopeScheduling
 
 from cluster.local.environment import serve_environment
 from cluster.local.processes import free_port
@@ -33,16 +32,11 @@ os.environ["XDG_DATA_HOME"] = tempfile.mkdtemp(
     prefix="podium-tests-"
 )  # no test's run is stored in this account's folder
 atexit.register(shutil.rmtree, os.environ["XDG_DATA_HOME"], ignore_errors=True)
-settings.register_profile("podium", deadline=None)  # a busy machine is no fault of the code
-settings.load_profile("podium")
+for profile, examples in (("fast", 25), ("slow", 1000)):
+    settings.register_profile(profile, max_examples=examples, deadline=None)  # a busy machine is slow
+settings.load_profile("fast")
+pytest_plugins = ["tests.virtual_time"]
 ROOT = Path(__file__).parent.parent
-COMPUTING = {"capacity", "training"}
-"""Folders whose tests only compute: nothing in them counts on time. Two processes run the tests, these in one of them, which gives
-way to the other (`make test`).
-"""
-COMPUTING_NICE = 10
-COMPUTING_TIMEOUT_S = 1400
-"""Of a test that gives way: it ends only what hangs."""
 PODIUM = str(Path(sys.executable).with_name("podium"))
 """The installed command."""
 
@@ -60,31 +54,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
-    """Who runs which tests under `pytest -n 2`. (xdist's own groups do not work with pytest 9.2.)"""
-    return _Scheduling(config, log)
-
-
-class _Scheduling(LoadScopeScheduling):
-    def _split_scope(self, nodeid: str) -> str:
-        return "computing" if _computes(nodeid) else "on time"
-
-
-def _computes(nodeid: str) -> bool:
-    return Path(nodeid.partition("::")[0]).parts[1] in COMPUTING
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that give way may take longer than others."""
-    for item in items:
-        if _computes(item.nodeid):
-            item.add_marker(pytest.mark.timeout(COMPUTING_TIMEOUT_S), append=False)
-
-
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Give way, where another process runs the tests that count on time."""
-    if "PYTEST_XDIST_WORKER" in os.environ and _computes(item.nodeid):
-        os.nice(COMPUTING_NICE - os.nice(0))
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test that takes a database on SQLite, and on PostgreSQL too if it is marked `postgresql`."""
+    if "database" in metafunc.fixturenames:
+        both = metafunc.definition.get_closest_marker("postgresql") is not None
+        metafunc.parametrize("database", ["sqlite", "postgresql"] if both else ["sqlite"], scope="function")
 
 
 @dataclass(frozen=True)
@@ -164,10 +138,10 @@ def postgres() -> Iterator[Postgres]:
         yield running
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def postgres_or_none(request: pytest.FixtureRequest) -> Postgres | None:
-    """Each kind of database; None: SQLite."""
-    return request.getfixturevalue("postgres") if request.param == "postgresql" else None
+@pytest.fixture
+def postgres_or_none(request: pytest.FixtureRequest, database: str) -> Postgres | None:
+    """The PostgreSQL server of a test that runs on PostgreSQL, or None on SQLite."""
+    return request.getfixturevalue("postgres") if database == "postgresql" else None
 
 
 @pytest.fixture

@@ -91,7 +91,7 @@ def test_no_deployment_loses_its_environment_to_the_serve_config(config: dict[st
     assert not any("ray_actor_options" in each for each in config["applications"][0]["deployments"])
 
 
-@pytest.mark.ray
+@pytest.mark.live
 def test_a_replica_in_a_placement_group_keeps_its_environment(tmp_path: Path) -> None:
     """As the router of this file runs, on a real Ray; by `ray_actor_options` it would come up without its name in traces."""
     port = free_port()

@@ -220,7 +220,6 @@ def as_parsed(cli: Any, model: str, engine: dict[str, Any]) -> Any:
     return AsyncEngineArgs.from_cli_args(parsed)
 
 
-@pytest.mark.vllm
 @pytest.mark.parametrize("worker", ENGINES)
 def test_vllm_takes_every_engine_argument(worker: VllmSettings, vllm_cli: Any) -> None:
     engine = {key: value for key, value in worker.engine.items() if key not in OURS}
@@ -232,7 +231,6 @@ def test_vllm_takes_every_engine_argument(worker: VllmSettings, vllm_cli: Any) -
     assert given.tensor_parallel_size <= max(worker.scale.gpus, 1)
 
 
-@pytest.mark.vllm
 @pytest.mark.parametrize("worker", ENGINES)
 def test_reasoning_parsers_are_vllms(worker: VllmSettings) -> None:
     from vllm.reasoning import ReasoningParserManager
@@ -241,7 +239,6 @@ def test_reasoning_parsers_are_vllms(worker: VllmSettings) -> None:
     assert name is None or ReasoningParserManager.get_reasoning_parser(name)
 
 
-@pytest.mark.vllm
 @pytest.mark.parametrize(
     "wrong",
     [{"max_modell_len": 4096}, {"max_num_seqs": "many"}, {"dtype": "bfloat17"}, {"kv_cache_dtype": "fp7"}],
@@ -257,7 +254,6 @@ def test_a_wrong_engine_argument_is_found(wrong: dict[str, Any], vllm_cli: Any) 
             as_engine_args("some/model", wrong)
 
 
-@pytest.mark.vllm
 @pytest.mark.parametrize("worker", ENGINES)
 def test_replica_environments_name_variables_that_vllm_reads(worker: VllmSettings) -> None:
     from vllm import envs
@@ -266,7 +262,6 @@ def test_replica_environments_name_variables_that_vllm_reads(worker: VllmSetting
     assert ours <= envs.environment_variables.keys()
 
 
-@pytest.mark.vllm
 def test_the_local_engine_has_a_whole_configuration() -> None:
     """Beyond parsing: vLLM puts model, cache and scheduler together, as it does before it loads weights."""
     for _, worker in engines("local.yaml"):

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -195,14 +194,6 @@ def nothing_is_left(engine: Team) -> None:
     assert not others, others
     everyone = [*engine.pool.values(), *([engine.conductor.member] if engine.conductor else [])]
     assert [who.name for who in everyone if who.worker.open_calls] == []  # type: ignore[attr-defined]
-
-
-async def until(state: Callable[[], object]) -> None:
-    """Wait for a state, not for a time; the limit only ends a test that would hang."""
-    end_s = time.monotonic() + 5
-    while not state():
-        assert time.monotonic() < end_s, "that state never came"
-        await asyncio.sleep(0)
 
 
 async def turns(count: int = 50) -> None:

@@ -36,8 +36,8 @@ from tests.conductor.team import (
     member,
     seen,
     team,
-    until,
 )
+from tests.states import until
 
 PRICE = Price(Decimal(1), Decimal(1))
 

@@ -22,8 +22,9 @@ from conductor.run.ledger import Budget
 from conductor.run.lifecycle import open_run, resume_run
 from conductor.run.record import Record, RunRecords
 from tests.conductor.continuing import CASES, Ended, faults, run_whole
-from tests.conductor.team import DEAR, NEVER, Player, a_plan, ask_for, line, team, until
+from tests.conductor.team import DEAR, NEVER, Player, a_plan, ask_for, line, team
 from tests.conftest import ROOT
+from tests.states import until
 
 
 def continue_in_another_process(wholes: list[Ended], folder: Path) -> list[list[Ended]]:

@@ -19,7 +19,8 @@ from conductor.run.fold import CUT
 from conductor.run.lifecycle import open_run, resume_run
 from conductor.run.record import RunRecords
 from tests.conductor.continuing import CASES, faults, run_on, run_until, run_whole
-from tests.conductor.team import DEAR, NEVER, Player, a_plan, ask_for, line, team, until
+from tests.conductor.team import DEAR, NEVER, Player, a_plan, ask_for, line, team
+from tests.states import until
 
 
 @pytest.mark.parametrize("case", range(CASES))

@@ -53,8 +53,8 @@ from tests.conductor.team import (
     seen,
     team,
     turns,
-    until,
 )  # fmt: skip
+from tests.states import until
 
 Gate = asyncio.Event
 ACCEPT = '{"accept": true}'

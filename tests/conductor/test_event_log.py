@@ -11,7 +11,8 @@ from conductor.run.events import AnswerDelta, CallQueued, Event, PlanStarted, Ru
 from conductor.run.lifecycle import open_run
 from conductor.run.record import Record
 from conductor.run.task import Task
-from tests.conductor.team import Player, a_plan, ask_for, team, until
+from tests.conductor.team import Player, a_plan, ask_for, team
+from tests.states import until
 
 PLAN = a_plan(("a", ()))
 

@@ -43,8 +43,8 @@ from tests.conductor.team import (
     seen,
     team,
     turns,
-    until,
 )
+from tests.states import until
 
 Gate = asyncio.Event
 

@@ -10,7 +10,8 @@ from conductor.errors import BudgetExceeded
 from conductor.model.usage import FREE, Price, Usage, cost_of, total
 from conductor.run.ledger import LEAST_ANSWER_TOKENS, Budget, BudgetLedger
 from tests.conductor.prices import possible_usages
-from tests.conductor.team import DEAR, turns, until
+from tests.conductor.team import DEAR, turns
+from tests.states import until
 
 PRICES = (FREE, DEAR, Price(Decimal("0.15"), Decimal("0.6"), Decimal("0.03")), Price(Decimal(3), Decimal(0)))
 

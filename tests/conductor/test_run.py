@@ -36,8 +36,8 @@ from tests.conductor.team import (
     seen,
     team,
     turns,
-    until,
 )
+from tests.states import until
 
 Gate = asyncio.Event
 PARALLEL = a_plan(("a", ()), ("b", ()), ("c", ()), ("d", (0, 1, 2)))

@@ -17,7 +17,7 @@ from tests.serving.api_pools import KEYS
 from tests.wires.openai import OpenAIWire
 from tests.wires.server import Answer, serving
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 PLAN = '{"steps": [{"worker": 1, "subtask": "", "access": []}]}'
 
 

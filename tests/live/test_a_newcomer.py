@@ -23,7 +23,7 @@ from tests import secrets
 from tests.conftest import PODIUM, ROOT
 from tests.live.test_secrets import listening_beyond_loopback
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(800)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(800)]
 
 
 def watch_ports(demo: "subprocess.Popen[str]", tag: str) -> tuple[str, set[str], set[str]]:
@@ -39,7 +39,6 @@ def watch_ports(demo: "subprocess.Popen[str]", tag: str) -> tuple[str, set[str],
                     beyond |= set(listening_beyond_loopback([process]))
 
 
-@pytest.mark.vllm
 def test_the_demo_shows_plan_answer_cost_and_trace_ends_0_and_leaves_no_secret_and_no_memory(
     tmp_path: Path,
 ) -> None:

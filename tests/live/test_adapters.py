@@ -18,8 +18,7 @@ from tests.conftest import Local
 from tests.serving.made_adapters import adapter, lora
 
 pytestmark = [
-    pytest.mark.ray,
-    pytest.mark.vllm,
+    pytest.mark.live,
     pytest.mark.timeout(800),
     pytest.mark.asyncio(loop_scope="module"),
 ]

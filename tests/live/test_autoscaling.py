@@ -14,7 +14,7 @@ from cluster.local.processes import HOST, free_port
 from cluster.local.server import Server
 from tests.conftest import ROOT
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(480)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(480)]
 ASK: dict[str, Any] = {
     "model": "writer",
     "messages": [{"role": "user", "content": "Tell me."}],

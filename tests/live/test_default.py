@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from tests.conftest import ROOT, Local
 
-pytestmark = [pytest.mark.ray, pytest.mark.vllm, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 ASK = [{"role": "user", "content": "What is the capital of France?"}]
 
 

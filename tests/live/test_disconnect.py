@@ -20,7 +20,7 @@ from cluster.local.server import Server
 from tests.wires.openai import OpenAIWire
 from tests.wires.server import Answer, WireServer, serving
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
 
 PLAN = "\n".join([
     '{"worker": "a", "subtask": "One.", "access": []}', '{"worker": "b", "subtask": "Two.", "access": []}',

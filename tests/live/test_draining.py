@@ -14,7 +14,7 @@ import yaml
 
 from tests.conftest import ROOT, Local
 
-pytestmark = [pytest.mark.ray, pytest.mark.vllm, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 DRAIN_S, LONG_WORDS, SHORT_WORDS = 4, 250, 20
 ASKED_EVERY_S = 0.3
 WORKERS = [

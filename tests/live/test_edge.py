@@ -16,7 +16,7 @@ from bench.server import production_environment
 from cluster.local.server import Server
 from loadtest.siege.cli import SETTINGS, Case, besiege, text
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
 STREAM_S = 4.0
 PAGE = "https://app.example.com"

@@ -19,7 +19,7 @@ from serving.accounts.keys import ApiKey
 from tests import secrets
 from tests.conftest import PODIUM
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(800)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(800)]
 SETTINGS = ROOT / "cluster/scripted.yaml"
 ASK = {"model": "podium-mini", "messages": [{"role": "user", "content": "Why?"}]}
 

@@ -18,7 +18,7 @@ from tests.prometheus import Prometheus, running, wait_until_none
 from tests.wires.openai import OpenAIWire
 from tests.wires.server import serving
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
 PRICE = {"input_usd_per_mtok": 1, "output_usd_per_mtok": 2}
 QUICK = {"attempts": 2, "first_wait_s": 0.01}
@@ -152,7 +152,6 @@ def test_the_file_that_prometheus_watches_is_gone_with_the_server(tmp_path: Path
     assert not server.targets.exists()
 
 
-@pytest.mark.vllm
 def test_vllms_own_figures_come_through_rays_agent_too(local: Local) -> None:
     long = "Which of these words is the last? " + "word " * 400  # longer than a block of the prefix cache
     body = {"model": "writer", "messages": [{"role": "user", "content": long}], "max_tokens": 8}

@@ -23,7 +23,7 @@ from tests.otlp import receiving
 from tests.wires.openai import OpenAIWire
 from tests.wires.server import Answer, Request, serving
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(800)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(800)]
 
 
 def word() -> str:

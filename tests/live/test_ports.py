@@ -27,7 +27,7 @@ from cluster.local.ports import METRICS, Port, list_ports, own_address, table
 from cluster.local.processes import ROOT, TAG, end, free_port, processes_of
 from cluster.local.server import Server
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(800)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(800)]
 SCRIPTED = ROOT / "cluster/scripted.yaml"
 CREDENTIALS = {"a token (gRPC)", "a credential (HTTP 401)", "a credential (HTTP 403)"}
 OF_RAY = ("gcs_server", "raylet", "ray-", "ray::", "dashboard", "agent")

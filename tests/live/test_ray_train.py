@@ -11,7 +11,7 @@ from training.run import TrainingRun
 from training.run_dir import RunDir
 
 
-@pytest.mark.ray
+@pytest.mark.slow
 @pytest.mark.timeout(480)
 def test_one_ray_worker_trains_to_the_same_curve_as_without_ray(tmp_path: Path):
     made = config(tmp_path, warm_start={"examples": 320}, grpo={"steps": 2})

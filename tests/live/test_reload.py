@@ -8,7 +8,7 @@ import pytest
 
 from tests.conftest import ROOT, Local
 
-pytestmark = [pytest.mark.ray, pytest.mark.vllm, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 ASK = {"model": "c", "messages": [{"role": "user", "content": "?"}]}
 
 

@@ -24,7 +24,7 @@ from tests import secrets
 from tests.wires.openai import OpenAIWire
 from tests.wires.server import serving
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(800)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(800)]
 LOOPBACK = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
 BEYOND_LOOPBACK: dict[str, str] = {}
 """Ports that listen on other addresses, and why they must; docs/operations.md names each. There are none."""

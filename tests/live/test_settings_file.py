@@ -11,7 +11,7 @@ import yaml
 from cluster.local.server import Server
 from tests.conftest import ROOT
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
 
 def test_an_edited_settings_file_is_served_without_a_restart_and_a_bad_one_is_told(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from inline_snapshot import snapshot
 from tests.conftest import Local
 from tests.otlp import tree
 
-pytestmark = [pytest.mark.ray, pytest.mark.vllm, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 CALLER = "b7ad6b7169203331"

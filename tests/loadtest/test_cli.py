@@ -61,7 +61,7 @@ def reports(scripted_server: str, tmp_path_factory: pytest.TempPathFactory) -> R
     return {name: (base / name, json.loads((base / name / "report.json").read_text())) for name in SCENARIOS}
 
 
-@pytest.mark.ray
+@pytest.mark.live
 @pytest.mark.parametrize("name", list(SCENARIOS))
 def test_each_scenario_runs_to_its_report(reports: Reports, name: str) -> None:
     folder, told = reports[name]
@@ -77,7 +77,7 @@ def test_each_scenario_runs_to_its_report(reports: Reports, name: str) -> None:
     assert not re.search("src=|<link|@import", page), "it needs nothing beside itself"
 
 
-@pytest.mark.ray
+@pytest.mark.live
 @pytest.mark.parametrize("name", ["ultra", "open-ultra"])
 def test_an_ultra_run_tells_every_phase_and_what_an_answer_took(reports: Reports, name: str) -> None:
     figures = reports[name][1]["figures"]
@@ -92,7 +92,7 @@ def test_an_ultra_run_tells_every_phase_and_what_an_answer_took(reports: Reports
     assert 0.5 < took["critical_path_over_wall"]["p50"] <= 1
 
 
-@pytest.mark.ray
+@pytest.mark.live
 @pytest.mark.parametrize("name", ["chat", "open-chat"])
 def test_whole_answers_get_plan_and_calls_from_their_records(reports: Reports, name: str) -> None:
     told = reports[name][1]
@@ -102,7 +102,7 @@ def test_whole_answers_get_plan_and_calls_from_their_records(reports: Reports, n
     assert told["figures"]["phases_ms"]["all"]["plan"]["n"] == answered
 
 
-@pytest.mark.ray
+@pytest.mark.live
 @pytest.mark.parametrize("name", ["chat", "open-stream"])
 def test_ctrl_c_still_writes_the_report(scripted_server: str, tmp_path: Path, name: str) -> None:
     asked = command(name, "--url", scripted_server, "--duration", "10m", "--out", str(tmp_path))

@@ -19,8 +19,6 @@ from serving.settings.workers import VllmSettings
 from tests.conftest import ROOT
 from tests.serving.made_adapters import adapter
 
-pytestmark = pytest.mark.vllm
-
 
 @pytest.fixture(scope="module")
 def deployments() -> dict[str, Any]:

@@ -8,7 +8,7 @@ import weakref
 import pytest
 
 from serving import garbage
-from tests.serving.states import until
+from tests.states import until
 
 PROGRAM = """
 import gc, weakref

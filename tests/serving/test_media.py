@@ -10,8 +10,6 @@ from serving.settings.settings import parse
 from tests.conftest import ROOT
 from tests.pictures import DATA_URL, pictures
 
-pytestmark = pytest.mark.vllm
-
 
 def connector(monkeypatch: pytest.MonkeyPatch, **engine: Any) -> Any:
     """What vLLM fetches a message's pictures with: by the model config of our engine arguments, in our replicas' environment."""

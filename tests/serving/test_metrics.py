@@ -12,7 +12,7 @@ from serving.telemetry import metrics
 from serving.telemetry.logs import JsonLines
 from serving.telemetry.measurement import Measurement
 from tests.serving.api.served import ASK, PRICE, Served, plan, scripted, served, step, team
-from tests.serving.states import until
+from tests.states import until
 
 GOOD = plan(step("a"), step("b"), step("c", access=[0, 1]))
 

@@ -29,8 +29,8 @@ from serving.runs.service import Service
 from serving.settings.settings import SettingsError, parse
 from serving.workers.scripted import ScriptedWorker
 from tests.serving.spans import SPANS
-from tests.serving.states import until
 from tests.serving.workers.subjects import Behaviour, ScriptedEngine
+from tests.states import until
 
 CALL = Call((Message.of("user", "hi"),))
 CHEAP, DEAR = ({"input_usd_per_mtok": i, "output_usd_per_mtok": o} for i, o in [(1, 9), (5, 2)])

@@ -27,6 +27,8 @@ from tests.conductor.team import Player, a_plan
 from tests.databases import make_address
 from tests.serving.accounts.ledgers import CENT, Ledgers, open_ledgers
 
+pytestmark = pytest.mark.postgresql
+
 A_CENT_A_TOKEN = Price(Decimal(10_000), Decimal(10_000))
 PRICES = (
     FREE,

@@ -14,7 +14,7 @@ from serving.accounts.key_info import KeyInfo, TeamInfo
 from serving.accounts.keys import ApiKey
 from serving.database.address import StoreError
 from tests.serving.accounts.clock import Clock
-from tests.serving.states import until
+from tests.states import until
 
 KEY = ApiKey.of(bytes(range(32)))
 INFO = KeyInfo("key_1", "app", KEY.hint, frozenset({Scope.RUN}), TeamInfo("team_1", "search", 0), 0)

@@ -29,6 +29,8 @@ from serving.settings.webhooks import WebhookSettings
 from tests.serving.api.keyed import keyed
 from tests.serving.api.served import ASK, scripted, team
 
+pytestmark = pytest.mark.postgresql
+
 SECRET, OLD_SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLKSw", "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"
 ENVIRONMENT = {"PODIUM_WEBHOOK_SECRET": SECRET}
 CENT_A_TOKEN = {"input_usd_per_mtok": 0, "output_usd_per_mtok": 10_000}

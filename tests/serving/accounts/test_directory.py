@@ -18,6 +18,8 @@ from serving.database.migrate import open_database
 from serving.database.schema import api_key
 from tests.serving.accounts.clock import Clock
 
+pytestmark = pytest.mark.postgresql
+
 
 @asynccontextmanager
 async def opened(address: Address, now_s: Callable[[], float] = time.time) -> AsyncGenerator[Directory]:

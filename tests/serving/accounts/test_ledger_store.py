@@ -16,6 +16,8 @@ from serving.accounts.postgresql import ASKED
 from serving.database.address import Address
 from tests.serving.accounts.ledgers import CENT, Ledgers, bill, open_ledgers
 
+pytestmark = pytest.mark.postgresql
+
 NOTHING_FITS = f"SELECT id FROM ({ASKED}) AS asked WHERE false"
 MAKE_NONE = "SELECT unnest($1::text[]), unnest($2::text[]), unnest($3::int[])"
 

@@ -5,12 +5,15 @@ import signal
 import subprocess
 import sys
 
+import pytest
 from sqlalchemy import text
 
 from serving.accounts.money import to_pico
 from serving.database.address import Address
 from tests.conftest import ROOT
 from tests.serving.accounts.ledgers import CENT, Ledgers, open_ledgers
+
+pytestmark = pytest.mark.postgresql
 
 OTHERS, CALLS, CAP = 3, 100, 100
 HELD_BY_THE_KILLED, SETTLED_BY_THE_KILLED = 40, 5

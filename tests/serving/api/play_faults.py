@@ -37,7 +37,7 @@ from tests.serving.api.provider_faults import (
     Case,
 )
 from tests.serving.api.served import ASK, Json, listening, parsed, said, scripted, step
-from tests.serving.states import until
+from tests.states import until
 
 STALL_S, PATIENCE_S = 1.0, 60.0
 """The silence of a server that plays silence, and of all others: a busy machine is none."""

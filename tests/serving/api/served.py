@@ -30,7 +30,7 @@ from serving.runs.store import RecordStore
 from serving.settings.settings import Settings, parse
 from serving.workers.scripted import ScriptedWorker
 from tests.serving.spans import SPANS
-from tests.serving.states import until
+from tests.states import until
 
 Json = dict[str, Any]
 PRICE = {"input_usd_per_mtok": 1, "output_usd_per_mtok": 2}

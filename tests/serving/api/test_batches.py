@@ -22,7 +22,7 @@ from serving.runs.rows import now_us
 from tests.databases import make_file
 from tests.serving.api.keyed import Keyed, keyed
 from tests.serving.api.served import PRICE, Json, Served, scripted, served, team
-from tests.serving.states import until
+from tests.states import until
 
 CHAT = "/v1/chat/completions"
 ENDS = {"completed", "failed", "expired", "cancelled"}

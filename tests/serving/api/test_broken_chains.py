@@ -8,7 +8,7 @@ import pytest
 
 from serving.layers import pause_limit
 from tests.serving.api.served import ASK, Json, Served, parsed, said, scripted, served, step
-from tests.serving.states import until
+from tests.states import until
 from tests.wires.openai import OpenAIWire
 from tests.wires.server import Answer, Request, WireServer, serving
 

@@ -7,7 +7,7 @@ import openai
 import pytest
 
 from tests.serving.api.served import ASK, TWO, Json, plan, said, scripted, served, step, team
-from tests.serving.states import until
+from tests.states import until
 
 ANSWER = "Blue light scatters most."
 MESSAGES = ASK["messages"]

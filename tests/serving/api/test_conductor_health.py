@@ -8,7 +8,7 @@ import pytest
 from serving.runs.conductor_health import FAILURES_UNTIL_DEGRADED
 from serving.telemetry import metrics
 from tests.serving.api.served import Json, Served, plan, served, step, team
-from tests.serving.states import until
+from tests.states import until
 from tests.wires.openai import OpenAIWire
 from tests.wires.server import Answer, serving
 

@@ -16,7 +16,7 @@ from tests.serving.api.play_faults import Look, Seen, api_of, see_conductors, se
 from tests.serving.api.provider_faults import CASES, POSITIONS
 from tests.serving.api.served import ASK, left_tasks, scripted
 from tests.serving.spans import SPANS
-from tests.serving.states import until
+from tests.states import until
 
 
 @pytest.mark.timeout(400)

@@ -22,7 +22,7 @@ from serving.batches.memory_store import MemoryBatchStore
 from serving.edge.reader import ReaderProtocol
 from tests.serving.api.served import ASK, PRICE, Json, Served, plan, scripted, served, step, team
 from tests.serving.spans import SPANS
-from tests.serving.states import until
+from tests.states import until
 
 DAG = plan(step("a", "One."), step("b", "Two."), step("c", "Join.", [0, 1]), step("a", "Conclude.", [2]))
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]

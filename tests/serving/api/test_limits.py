@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from tests.serving.api.served import PRICE, TWO, Json, plan, scripted, served, step, team
-from tests.serving.states import until
+from tests.states import until
 
 FIVE = plan(*(step("a") for _ in range(4)), step("b", "Join them.", "all"))
 ONE = plan(step("c", "Answer."))

@@ -6,7 +6,7 @@ import openai
 import pytest
 
 from tests.serving.api.served import ASK, plan, scripted, served, step, team
-from tests.serving.states import until
+from tests.states import until
 
 
 async def test_workflows_gives_the_newest_first():

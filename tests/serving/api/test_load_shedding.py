@@ -16,7 +16,7 @@ from serving.api.load_shedding import LONG_S
 from serving.database.address import sqlite_address
 from tests.serving.api.served import Served, scripted, served, team
 from tests.serving.runs.stores import replicas
-from tests.serving.states import until
+from tests.states import until
 
 SOON_S, TURN_S = 0.05, 0.075
 """What is long, and how long turns are, where all of them are: the real ones take minutes of a core."""

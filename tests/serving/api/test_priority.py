@@ -13,7 +13,7 @@ from serving.health import FAILURES_BEFORE_REST
 from tests.serving.api.calling_team import calling_team
 from tests.serving.api.keyed import Keyed, keyed
 from tests.serving.api.served import PRICE, plan, scripted, served, step, team
-from tests.serving.states import until
+from tests.states import until
 
 BUSY = team(
     workers=[

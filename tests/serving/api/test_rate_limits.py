@@ -12,7 +12,7 @@ from tests.serving.api.keyed import keyed
 from tests.serving.api.served import ASK, PRICE, scripted, team
 from tests.serving.api.test_policies import ask, limit
 from tests.serving.api.tool_caller import tool_caller
-from tests.serving.states import until
+from tests.states import until
 
 SETTINGS = team(workers=[scripted("a", "word " * 50, price=PRICE)], workflows={})
 

@@ -9,7 +9,7 @@ from serving.database.address import Address
 from tests.serving.api.served import Json, plan, scripted, served, step, team
 from tests.serving.api.test_watching import said, watch
 from tests.serving.runs.stores import replicas
-from tests.serving.states import until
+from tests.states import until
 from tests.wires.anthropic import AnthropicWire
 from tests.wires.server import Answer, serving
 

@@ -17,7 +17,8 @@ from serving.api.dialects.chat_completion import completion
 from serving.api.dialects.chat_stream import in_words
 from serving.telemetry import metrics
 from serving.telemetry.measurement import of_run
-from tests.conductor.team import NEVER, Player, ask_for, line, team, until
+from tests.conductor.team import NEVER, Player, ask_for, line, team
+from tests.states import until
 
 PRICE = Price(Decimal(1000), Decimal(2000))
 DONE, ANSWER = Usage(1000, 10), Usage(5, 5)

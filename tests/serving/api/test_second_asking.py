@@ -14,7 +14,7 @@ import pytest
 from serving.database.address import Address
 from tests.serving.api.served import Json, Served, plan, scripted, step, team
 from tests.serving.runs.stores import Replica, replicas
-from tests.serving.states import until
+from tests.states import until
 
 WORDS = "one two three four five six seven eight"
 TOLD = [{"role": "user", "content": "Count."}]

@@ -8,8 +8,8 @@ import pytest
 from serving.telemetry import metrics, spans
 from tests.serving.api.served import ASK, Json, Served, plan, said, scripted, served, step, team
 from tests.serving.spans import SPANS
-from tests.serving.states import until
 from tests.serving.test_metrics import metered
+from tests.states import until
 
 RIGHT, WRONG = plan(step("a", "")), plan(step("b", ""))
 N = 3

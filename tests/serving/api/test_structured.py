@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 from tests.serving.api.served import PRICE, TWO, Json, said, scripted, served, team
-from tests.serving.states import until
+from tests.states import until
 
 SCHEMA: Json = {
     "type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False

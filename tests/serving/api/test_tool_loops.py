@@ -11,7 +11,7 @@ from tests.serving.api.calling_team import calling_team
 from tests.serving.api.served import ASK, Json, Served, served, team
 from tests.serving.api.test_messages import PATH, PICTURE, QUESTION, sdk
 from tests.serving.api.tool_caller import tool_caller
-from tests.serving.states import until
+from tests.states import until
 
 NAMES = ("weather", "clock")
 CHAT_TOOLS: Any = [{"type": "function", "function": {"name": name}} for name in NAMES]

@@ -9,8 +9,8 @@ import pytest
 
 from serving.api.encode import dumps
 from tests.serving.api.served import ASK, PRICE, Json, Served, plan, said, scripted, served, step, team
-from tests.serving.states import until
 from tests.serving.workers.test_http import PROVIDERS, Provider
+from tests.states import until
 from tests.wires.faults import BROKEN_FRAMING, COMMENTS, NOT_HTTP, SILENT, Fault, faulty
 from tests.wires.server import Answer, serving
 

@@ -12,7 +12,7 @@ from serving.accounts.windows import key_subject, team_subject
 from serving.database.address import Address
 from tests.serving.api.keyed import Keyed, keyed
 from tests.serving.api.served import ASK, scripted, team
-from tests.serving.states import until
+from tests.states import until
 
 CHAT = "/v1/chat/completions"
 DEAR = scripted("dear", "A long answer. " * 40, price={"input_usd_per_mtok": 0, "output_usd_per_mtok": 1000}, max_output_tokens=400)  # fmt: skip

@@ -27,6 +27,8 @@ from serving.database.migrate import (
 from serving.database.schema import ledger, metadata, team
 from tests.databases import Postgres
 
+pytestmark = pytest.mark.postgresql
+
 MIGRATE = """
 import asyncio, sys
 from serving.database.address import parse_address

@@ -16,6 +16,8 @@ from serving.database.migrate import open_database
 from serving.database.writer import Operation, Writer
 from tests.databases import Postgres, running_postgres
 
+pytestmark = pytest.mark.postgresql
+
 batches: list[int] = []
 INSERT = "INSERT INTO team (id, name, made_us) VALUES"
 

@@ -26,7 +26,7 @@ from serving.pool import build_pool
 from serving.runs.service import Service
 from serving.settings.settings import parse
 from tests.serving.api.served import ASK, scripted, served, team
-from tests.serving.states import until
+from tests.states import until
 
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]

@@ -15,7 +15,7 @@ from serving.layers.watched import BUSY_REST_S
 from serving.settings.absent import absent_workers, without_workers
 from serving.settings.settings import SettingsError, parse
 from tests.serving.api.served import PRICE, Json, Served, served
-from tests.serving.states import until
+from tests.states import until
 from tests.wires.openai import OpenAIWire
 from tests.wires.server import Answer, WireServer, serving
 

@@ -34,8 +34,8 @@ from serving.layers.limited import Limited
 from serving.layers.traced import Traced
 from serving.layers.watched import Watched
 from serving.workers.vllm import Chunk, EngineCall, VllmWorker
-from tests.serving.states import until
 from tests.serving.workers.subjects import Behaviour, ScriptedEngine
+from tests.states import until
 
 CALL = Call((Message.of("user", "hi"),))
 PRICE = Price(Decimal(1), Decimal(1))

@@ -19,7 +19,7 @@ from serving.layers.limited import Limited
 from serving.layers.retrying import Retrying
 from serving.layers.watched import Watched
 from serving.workers.scripted import ScriptedReply, ScriptedWorker
-from tests.serving.states import until
+from tests.states import until
 
 CALL = Call((Message.of("user", "hi"),))
 

@@ -37,7 +37,7 @@ from serving.witnesses import OFTEN
 from serving.workers.patience import Patience
 from serving.workers.scripted import ScriptedReply, ScriptedWorker
 from serving.workers.timed import Timed
-from tests.serving.states import until
+from tests.states import until
 from tests.wires.faults import COMMENTS, SILENT, Fault, faulty
 from tests.wires.openai import OpenAIWire
 from tests.wires.server import Answer, Request, serving

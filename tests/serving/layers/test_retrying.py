@@ -16,7 +16,7 @@ from serving.layers.failing_over import FailingOver
 from serving.layers.limited import Limited
 from serving.layers.retrying import Retrying
 from serving.workers.scripted import ScriptedReply, ScriptedWorker
-from tests.serving.states import until
+from tests.states import until
 
 CALL = Call((Message.of("user", "hi"),))
 DOWN, REFUSED, OVERFLOW = (ScriptedReply(error=kind) for kind in ("unavailable", "refused", "overflow"))

@@ -18,7 +18,7 @@ from serving.layers.traced import Traced
 from serving.telemetry import spans
 from serving.workers.scripted import ScriptedReply, ScriptedWorker
 from tests.serving.spans import SPANS
-from tests.serving.states import until
+from tests.states import until
 
 CALL = Call(
     (Message.of("system", "Be brief."), Message.of("user", "hi there")), Sampling(max_output_tokens=9)

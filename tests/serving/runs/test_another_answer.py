@@ -31,7 +31,7 @@ from serving.runs.store import EventPage, RecordStore
 from tests.serving.api.served import Json, parsed, said, scripted, team
 from tests.serving.runs.stores import replicas
 from tests.serving.runs.test_once import ask
-from tests.serving.states import until
+from tests.states import until
 
 WORDS = " ".join(f"word{n}" for n in range(40))
 OTHER = " ".join(f"other{n}" for n in range(20))

@@ -16,7 +16,9 @@ from serving.database.address import Address
 from tests.serving.api.keyed import Keyed, keyed
 from tests.serving.api.served import ASK, Json, parsed, said, scripted, served, team
 from tests.serving.runs.stores import replicas
-from tests.serving.states import until
+from tests.states import until
+
+pytestmark = pytest.mark.postgresql
 
 CHAT = "/v1/chat/completions"
 CACHED = {"cache": {"keep_s": 60}}

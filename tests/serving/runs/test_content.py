@@ -30,6 +30,8 @@ from tests.serving.runs.stores import Replica, opened, replicas
 from tests.serving.runs.test_database_store import EVENTS, begun, tell
 from tests.serving.runs.test_retention import NOW_S, NOW_US, shown
 
+pytestmark = pytest.mark.postgresql
+
 SECRET = "sk-proj-" + "aB3x" * 8
 PERSON = "ada@example.org"
 ECHO = team(

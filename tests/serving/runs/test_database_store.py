@@ -28,7 +28,9 @@ from serving.runs.numbers import without_content
 from tests.databases import Postgres
 from tests.serving.api.served import scripted, team
 from tests.serving.runs.stores import opened, replicas
-from tests.serving.states import until
+from tests.states import until
+
+pytestmark = pytest.mark.postgresql
 
 MINE, OTHERS, ALONE = Account("k1", "t1"), Account("k2", "t2"), Account("k3")
 SAID = CallResult("Secret words. \ud800\x00", "a", "m", Usage(10, 20), Decimal("0.5"), FinishReason.STOP)

@@ -15,6 +15,8 @@ from tests.serving.api.served import served
 from tests.serving.runs.stores import opened, replicas
 from tests.serving.runs.test_waiting_runs import PATH, suspend, suspended_rows, text_of
 
+pytestmark = pytest.mark.postgresql
+
 PAST = "UPDATE signing_secret SET made_us = made_us - :us"
 
 

@@ -18,6 +18,8 @@ from serving.runs.store import Place
 from tests.serving.api.served import PRICE, Json, Served, scripted, served, step, team
 from tests.serving.runs.stores import Replica, replicas
 
+pytestmark = pytest.mark.postgresql
+
 POOL = team(
     workers=[
         scripted("a", "Scattering, 100% of it_all.", price=PRICE),

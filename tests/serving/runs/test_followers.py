@@ -19,7 +19,7 @@ from serving.runs.stored_runs import StoredRuns
 from tests.serving.api.served import ASK, Json, scripted, team
 from tests.serving.runs.stores import Replica, opened, replicas
 from tests.serving.runs.test_once import KEY
-from tests.serving.states import until
+from tests.states import until
 
 FLOOD, MODEST = Account("flood"), Account("modest")
 SLOW = team(workers=[scripted("a", 100 * "word ", tokens_per_s=5)], workflows={}, limits={"max_running": 20})

@@ -15,7 +15,7 @@ from serving.database.address import Address
 from serving.runs.store import EventPage
 from tests.serving.api.served import ASK, PRICE, Json, Served, parsed, said, scripted, served, team
 from tests.serving.runs.stores import replicas
-from tests.serving.states import until
+from tests.states import until
 
 SLOW = team(
     workers=[

@@ -12,7 +12,7 @@ from serving.batches.memory_store import MemoryBatchStore
 from serving.runs.held_bytes import SMALL_BYTES, HeldBytes, bytes_of
 from serving.settings.settings import parse
 from tests.serving.api.served import Json, Served, scripted, served, team
-from tests.serving.states import until
+from tests.states import until
 
 PICTURE = "data:image/png;base64," + 100_000 * "A"
 PDF = b"%PDF-1.7\n" + 75_000 * b"\xff"

@@ -22,7 +22,7 @@ from serving.runs.journal import LATE_FOR_S, LATE_S, WRITTEN_WITHIN_S, RunJourna
 from tests.serving.api.served import ASK, Json, listening, scripted, team
 from tests.serving.runs.stores import Replica, replicas
 from tests.serving.runs.test_once import ask
-from tests.serving.states import until
+from tests.states import until
 
 WORDS = " ".join(f"word{n}" for n in range(40))
 

@@ -11,7 +11,7 @@ from serving.pool import Pool, build_pool
 from serving.runs.pools import Pools
 from serving.settings.settings import parse
 from tests.serving.api.served import team
-from tests.serving.states import until
+from tests.states import until
 
 
 def pool() -> Pool:

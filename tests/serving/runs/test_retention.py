@@ -18,6 +18,8 @@ from tests.serving.api.served import team
 from tests.serving.runs.stores import opened, replicas
 from tests.serving.runs.test_database_store import begun, tell
 
+pytestmark = pytest.mark.postgresql
+
 HOUR_US = 3_600_000_000
 NOW_S = 1_000 * 86_400.0
 NOW_US = 1_000 * DAY_US

@@ -22,7 +22,7 @@ from serving.settings.settings import parse
 from serving.workers.scripted import ScriptedWorker
 from tests.databases import Postgres
 from tests.serving.api.served import served, team
-from tests.serving.states import until
+from tests.states import until
 
 CALL = Call((Message.of("user", "hi"),))
 UNAVAILABLE: dict[str, Any] = {"error": "unavailable"}

@@ -20,7 +20,9 @@ from tests.serving.api.served import ASK, PRICE, parsed, said, scripted, team
 from tests.serving.runs.stores import Replica, replicas
 from tests.serving.runs.test_following import events_of
 from tests.serving.runs.test_once import ask, calls, until_ended
-from tests.serving.states import until
+from tests.states import until
+
+pytestmark = pytest.mark.postgresql
 
 ROOT = Path(__file__).parents[3]
 WORDS = " ".join(f"word{n}" for n in range(60))

@@ -18,6 +18,8 @@ from tests.serving.api.test_policies import limit
 from tests.serving.api.tool_caller import tool_caller
 from tests.serving.runs.stores import Replica, replicas
 
+pytestmark = pytest.mark.postgresql
+
 PATH = "/v1/chat/completions"
 TOOLS: Json = {"tools": [{"type": "function", "function": {"name": "clock"}}]}
 SECRET = "sk-proj-" + "a1B2c3D4" * 5

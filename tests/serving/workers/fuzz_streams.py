@@ -31,7 +31,8 @@ from serving.workers.anthropic import AnthropicWorker
 from serving.workers.gemini import GeminiWorker
 from serving.workers.openai import OpenAIWorker
 from serving.workers.openai_responses import OpenAIResponsesWorker
-from tests.serving.workers.subjects import ANY_REQUEST, MODEL, PRICE, SECRET, until
+from tests.serving.workers.subjects import ANY_REQUEST, MODEL, PRICE, SECRET
+from tests.states import until
 from tests.wires.anthropic import AnthropicWire
 from tests.wires.gemini import GeminiWire
 from tests.wires.openai import OpenAIWire

@@ -25,6 +25,7 @@ from serving.workers.openai_responses import OpenAIResponsesWorker
 from serving.workers.scripted import ScriptedReply, ScriptedWorker
 from serving.workers.scripted_calls import ScriptedCall
 from serving.workers.vllm import Chunk, ChunkCall, EngineCall, VllmWorker
+from tests.states import until
 from tests.wires.anthropic import AnthropicWire
 from tests.wires.gemini import GeminiWire
 from tests.wires.openai import OpenAIWire
@@ -58,13 +59,6 @@ PRICE = Price(Decimal(3), Decimal(15), Decimal("0.3"))
 """What every subject reports for a whole answer."""
 RETRY_AFTER_S = 3.0
 """What every subject asks for when it is busy."""
-
-
-async def until(state: Callable[[], object]) -> None:
-    """Wait for a state that nobody announces."""
-    async with asyncio.timeout(5):
-        while not state():
-            await asyncio.sleep(0.001)
 
 
 @dataclass(frozen=True)

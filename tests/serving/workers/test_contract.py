@@ -23,9 +23,9 @@ from tests.serving.workers.subjects import (
     USAGE,
     Behaviour,
     MakeSubject,
-    until,
     words,
 )
+from tests.states import until
 
 CALL = Call(messages=(Message.of("system", "Be short."), Message.of("user", "What is two and two?")))
 SOON_S = 5.0

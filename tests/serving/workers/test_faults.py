@@ -8,8 +8,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 
 from conductor.errors import WorkerError, WorkerRefused, WorkerUnavailable
-from tests.serving.workers.subjects import until
 from tests.serving.workers.test_http import CALL, PROVIDERS, Provider, failing
+from tests.states import until
 from tests.wires.faults import (
     BROKEN_FRAMING,
     COMMENTS,
