@@ -32,7 +32,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def _waits_for_a_server(item: pytest.Item) -> bool:
-    if {"postgres", "redis_url"} & set(item.fixturenames):  # type: ignore[attr-defined]
+    if {"postgres", "postgres_of_its_own", "redis_url"} & set(item.fixturenames):  # type: ignore[attr-defined]
         return True
     parameters = getattr(item, "callspec", None)
     return parameters is not None and bool(

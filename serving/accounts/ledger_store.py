@@ -46,6 +46,7 @@ class LedgerStore:
         self._renew_s = renew_s
         self._lease_until_s = 0.0
         self._heart: asyncio.Task[None] | None = None
+        self._bills = self._written_bills = 0
 
     async def __aenter__(self) -> Self:
         """Take the lease. Where the database is away this goes on without one, until it is back."""
@@ -88,14 +89,22 @@ class LedgerStore:
                 "The store of keys and budgets cannot be reached. Nothing was called; try again.",
                 detail="This replica could not renew its lease.",
             )
+        written = self._written_bills
         refusal = await self._writer.do(HOLD, request)
-        if refusal is not None and self._writer.hurry():  # what is settled and not yet written frees some
+        if refusal is not None and self._bills > written:  # a bill that was not written at the first try frees some
+            self._writer.hurry()
             refusal = await self._writer.do(HOLD, request)
         return refusal
 
     def settle(self, bill: Bill) -> "asyncio.Future[None]":
         """Replace a hold by its bill, soon; nobody need wait for it."""
-        return self._writer.post(SETTLE, bill)
+        self._bills += 1
+        written = self._writer.post(SETTLE, bill)
+        written.add_done_callback(self._count_written)
+        return written
+
+    def _count_written(self, _: "asyncio.Future[None]") -> None:
+        self._written_bills += 1
 
     def enter(self, entry: Entry) -> "asyncio.Future[None]":
         """Enter a call that was made without a hold, as soon as the store is back."""

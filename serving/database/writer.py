@@ -141,13 +141,13 @@ class Writer:
         return result
 
     def hurry(self) -> bool:
-        """Write before all that is posted from now on what still had patience; False: nothing had."""
+        """Write the patient items next. Return whether there were any."""
         if self._hurrying is not None:
             self._hurrying.cancel()
             self._hurrying = None
         if not self._patient:
             return False
-        self._jobs.extend(self._patient)
+        self._jobs.extendleft(reversed(self._patient))
         self._patient.clear()
         self._wake.set()
         return True

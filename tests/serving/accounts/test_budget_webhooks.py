@@ -29,8 +29,6 @@ from serving.settings.webhooks import WebhookSettings
 from tests.serving.api.keyed import keyed
 from tests.serving.api.served import ASK, scripted, team
 
-pytestmark = pytest.mark.postgresql
-
 SECRET, OLD_SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLKSw", "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"
 ENVIRONMENT = {"PODIUM_WEBHOOK_SECRET": SECRET}
 CENT_A_TOKEN = {"input_usd_per_mtok": 0, "output_usd_per_mtok": 10_000}
@@ -97,6 +95,7 @@ async def store_and_hooks(
         yield found
 
 
+@pytest.mark.postgresql
 async def test_each_part_of_a_budget_is_told_once_in_its_window_whatever_the_replicas(
     store_address: Address,
 ) -> None:

@@ -40,6 +40,17 @@ async def test_a_hold_is_replaced_by_its_bill_once(ledgers: Ledgers) -> None:
     assert await ledgers.entries() == [("call", 12, 1, 0)]
 
 
+async def test_a_hold_that_is_refused_while_a_bill_is_on_its_way_is_asked_again(ledgers: Ledgers) -> None:
+    await ledgers.set_caps(100)
+    request = ledgers.request(80)
+    assert await ledgers.store.hold(request) is None
+    ledgers.store.settle(bill(request, 1))
+    asking = [asyncio.create_task(ledgers.store.hold(ledgers.request(80))) for _ in range(2)]
+    await asyncio.sleep(0)
+    assert ledgers.store.writer.hurry(), "as the patience of the bill ends"
+    assert [refusal is None for refusal in await asyncio.gather(*asking)] == [True, False]
+
+
 async def test_a_hold_that_is_refused_is_asked_again_after_the_bills_that_wait(ledgers: Ledgers) -> None:
     await ledgers.set_caps(100)
     request = ledgers.request(80)

@@ -663,8 +663,10 @@ async def test_calls_that_are_slower_than_usual_are_no_failures_while_others_are
         asking = [asyncio.create_task(ask(own, call=HARD)) for _ in range(3)]
         while not all(each.done() for each in asking):
             assert (await ask(own))[0] == "Yes."
+            await asyncio.sleep(SHORT_S / 20)
         assert {(await each)[0] for each in asking} == {"Instead."}
         assert [(each.circuit, each.failures) for each in known] == [("closed", 0)] * len(known)
+        await asyncio.sleep(SHORT_S)
         await asyncio.gather(*(ask(own, call=HARD) for _ in range(3)))
         assert own.health["a"].circuit == "open", "nobody was answered: it is down"
         await own.aclose()

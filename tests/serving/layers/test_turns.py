@@ -144,7 +144,7 @@ async def test_a_key_that_is_alone_has_all_places_and_so_it_is_once_the_others_c
     for _ in range(8):
         await left.join("interactive", "flood")
     assert left.n_held == 7
-    left.turns.lent_after_s = 0.0
+    await asyncio.sleep(left.turns.lent_after_s + 1)
     await left.give_back()
     assert (left.n_held, len(left.waiting)) == (7, 0)
     await left.join("interactive", "flood")

@@ -267,6 +267,7 @@ async def test_a_run_in_the_background_is_accepted_once_another_replica_would_go
             assert [each[0] for each in rows] == [1]
 
 
+@pytest.mark.real_time
 async def test_on_a_loop_that_is_never_idle_new_runs_are_still_written_soon(store_address: Address) -> None:
     turns, told = 0, set[str]()
 

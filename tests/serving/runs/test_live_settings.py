@@ -21,6 +21,8 @@ from tests.serving.api.served import Json, Served, scripted, served
 from tests.wires.openai import OpenAIWire
 from tests.wires.server import serving
 
+pytestmark = pytest.mark.real_time
+
 NOTHING: Mapping[str, str] = {}
 
 

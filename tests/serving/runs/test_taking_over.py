@@ -108,6 +108,7 @@ async def test_a_request_whose_router_died_before_its_run_began_is_run_by_one_of
         assert calls(one, other) == 3
 
 
+@pytest.mark.real_time
 async def test_a_killed_routers_kept_run_is_finished_by_another_and_its_readers_miss_no_word(
     store_address: Address,
 ) -> None:
