@@ -6,6 +6,7 @@ that start by themselves are unknown to it, so their tests are marked `real_time
 
 import asyncio
 import inspect
+import itertools
 import queue
 import time
 from collections.abc import Callable, Generator
@@ -47,10 +48,16 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
         return (yield)
     loop = pyfuncitem.funcargs["event_loop_policy"].get_event_loop()
     since_epoch_s = time.time() - loop.time()
+    reads = itertools.count()
+
+    def time_ns() -> int:
+        """Return the time of day, one microsecond later at each read: no two runs begin at the same instant."""
+        return int((loop.time() + since_epoch_s) * 1e9) + next(reads) * 1000
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(time, "monotonic", loop.time)
-        patch.setattr(time, "time", lambda: loop.time() + since_epoch_s)
-        patch.setattr(time, "time_ns", lambda: int((loop.time() + since_epoch_s) * 1e9))
+        patch.setattr(time, "time_ns", time_ns)
+        patch.setattr(time, "time", lambda: time_ns() / 1e9)
         return (yield)
 
 
