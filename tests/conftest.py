@@ -119,17 +119,16 @@ def _with_room_for_adapters(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def scripted_server() -> Iterator[str]:
-    from cluster.local.server import Server
+def scripted_url() -> Iterator[str]:
+    """The API on a socket of this process, with the scripted team."""
+    from anyio.from_thread import start_blocking_portal
 
-    with Server(settings=ROOT / "cluster/scripted.yaml", port=0) as server:
-        yield server.url
+    from serving.settings.settings import load
+    from tests.serving.api.served import served
 
-
-@pytest.fixture(scope="session")
-def server_url(scripted_server: str) -> str:
-    """For the examples."""
-    return scripted_server
+    team = served(load(ROOT / "cluster/scripted.yaml"))
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(team) as api:
+        yield api.url
 
 
 @pytest.fixture(scope="session")
