@@ -37,6 +37,15 @@ def status(url: str, key: str | None = None, body: object = None) -> int:
         return client.request("POST" if body else "GET", url, json=body, headers=headers).status_code
 
 
+OPEN_AND_CLOSED = [200, 200, 200, 200, 401, 200, 401, 200]
+
+
+def open_and_closed(url: str, key: str) -> list[int]:
+    """What health, readiness, models and chat answer, each without a key and with `key`."""
+    paths = (("/healthz", None), ("/readyz", None), ("/v1/models", None), ("/v1/chat/completions", ASK))
+    return [status(url + path, each, body) for path, body in paths for each in (None, key)]
+
+
 def until_refused(url: str, key: str | None = None) -> None:
     """Wait until it asks for a key, or for another one, as promised."""
     ends_s = time.monotonic() + PROMISED_S

@@ -1,29 +1,39 @@
-"""Secrets planted in keys, prompts and settings of a real server, and looked for in all that it writes and says: logs, records, traces,
-errors. A prompt is in the record of its run on purpose, and so in the store's own files; a secret is in no file at all, but the store keeps records compressed, so they are read through the API too. `tests/live/test_secrets.py` plants
-secrets in the environment and looks at what a server leaves behind.
+"""A server that asks for keys, beyond loopback, and secrets planted in its keys, prompts and settings, looked for in all that it
+writes and says: logs, records, traces, errors. A prompt is in the record of its run on purpose, and so in the store's own
+files; a secret is in no file at all, but the store keeps records compressed, so they are read through the API too. The last
+test ends the server.
 """
 
 import asyncio
-import os
+import json
+import re
+import signal
 import subprocess
 import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx2 as httpx
+import psutil
 import pytest
 import yaml
+from anyio.from_thread import start_blocking_portal
 
-from cluster.local.processes import ROOT
-from cluster.local.server import Server
+from cluster.local.processes import ROOT, free_port, processes_of
 from serving.accounts.keys import ApiKey
 from tests import secrets
-from tests.conftest import PODIUM
-from tests.otlp import receiving
+from tests.keys import OPEN_AND_CLOSED, make_key, open_and_closed, status
+from tests.otlp import Receiver, receiving
+from tests.states import until
 from tests.wires.openai import OpenAIWire
-from tests.wires.server import Answer, Request, serving
+from tests.wires.server import Answer, Request, WireServer, serving
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(800)]
+
+
+ECHOES = "echoes-the-key"
 
 
 def word() -> str:
@@ -34,21 +44,9 @@ def settings_with(folder: Path, url: str, words: dict[str, str]) -> Path:
     """The scripted team, and API workers with secrets wherever settings can hold one."""
     settings = yaml.safe_load((ROOT / "cluster/scripted.yaml").read_text())
     api: dict[str, Any] = {"kind": "openai", "api_key_env": "OPENAI_API_KEY", "extra_body": {"token": words["extra_body"]}, "retry": {"attempts": 1}}  # fmt: skip
+    places = {"gpt": ("m", f"{url}/v1"), "wrong": (ECHOES, f"{url}/v1"), "gone": ("m", "http://127.0.0.1:1/v1"), "metadata": ("m", "http://169.254.169.254/v1")}  # fmt: skip
     settings["workers"] += [
-        api | {"name": "gpt", "model": "m", "base_url": f"{url}/v1"},
-        api | {"name": "wrong", "model": "echoes-the-key", "base_url": f"{url}/v1"},
-        api
-        | {
-            "name": "gone",
-            "model": "m",
-            "base_url": "http://127.0.0.1:1/v1",
-        },
-        api
-        | {
-            "name": "metadata",
-            "model": "m",
-            "base_url": "http://169.254.169.254/v1",
-        },
+        api | {"name": name, "model": model, "base_url": base} for name, (model, base) in places.items()
     ]
     path = folder / "settings.yaml"
     path.write_text(yaml.safe_dump(settings))
@@ -57,55 +55,93 @@ def settings_with(folder: Path, url: str, words: dict[str, str]) -> Path:
 
 def answer_with_the_key(request: Request) -> Answer:
     """As providers do that quote what they were sent."""
-    if request.body["model"] != "echoes-the-key":
+    if request.body["model"] != ECHOES:
         return Answer()
     return Answer(status=401, error=f"Incorrect API key provided: {request.headers.get('authorization')}")
 
 
-async def test_secrets_in_keys_prompts_and_settings_are_in_no_log_record_trace_or_error(
-    tmp_path: Path,
-) -> None:
-    began_s, planted = secrets.now_s(), secrets.planted()
-    words = {"extra_body": word()}
+@dataclass
+class Keyed:
+    """`make serve` beyond loopback, set-up aside, with a key of an administrator and one of an application."""
+
+    process: subprocess.Popen[str]
+    port: int
+    settings: Path
+    store: dict[str, str]
+    keys: dict[str, str]
+    planted: dict[str, str]
+    words: dict[str, str]
+    spans: Receiver
+    upstream: WireServer
+    began_s: float
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+
+@pytest.fixture(scope="module")
+def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keyed]:
+    began_s, planted, port, folder = secrets.now_s(), secrets.planted(), free_port(), tmp_path_factory.mktemp("keyed")  # fmt: skip
+    words, store = {"extra_body": word()}, {"PODIUM_STORE_URL": f"sqlite:///{folder / 'podium.db'}"}
+    keys = {"boss": make_key(store, "boss", "--scopes", "admin"), "app": make_key(store, "app")}
+    keys["unknown"] = ApiKey.make().reveal()
+    with (
+        receiving() as spans,
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(serving(OpenAIWire())) as upstream,
+    ):
+        upstream.respond = answer_with_the_key
+        settings = settings_with(folder, upstream.url, words)
+        env = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{spans.port}", "OTEL_BSP_SCHEDULE_DELAY": "200"}  # fmt: skip
+        with secrets.serving(settings, port, planted | store | env, "--host", "0.0.0.0") as process:
+            yield Keyed(process, port, settings, store, keys, planted, words, spans, upstream, began_s)
+
+
+def test_beyond_loopback_a_key_is_asked_for(keyed: Keyed) -> None:
+    assert open_and_closed(keyed.url, keyed.keys["boss"]) == OPEN_AND_CLOSED
+    sockets = [each for process in processes_of(f"{ROOT}:{keyed.port}:") for each in process.net_connections("inet")]  # fmt: skip
+    listening = [each.laddr for each in sockets if each.status == psutil.CONN_LISTEN]
+    assert {each.ip for each in listening if each.port == keyed.port} == {"0.0.0.0"}
+
+
+async def test_every_run_is_a_line_of_json_in_the_servers_log(keyed: Keyed) -> None:
+    body = {"model": "a", "messages": [{"role": "user", "content": "Why is the sky blue?"}]}
+    assert status(f"{keyed.url}/v1/chat/completions", keyed.keys["app"], body) == 200
+    log = ROOT / "build" / f"serve-{keyed.port}.log"
+
+    def lines() -> list[dict[str, Any]]:
+        found = [json.loads(line) for line in re.findall(r"(\{\"time\".*\})", log.read_text())]
+        return [line for line in found if line.get("model") == "a"]
+
+    await until(lines, "a line of the run", within_s=60)
+    assert lines()[0]["message"] == "workflow finished"
+    assert re.fullmatch(r"[0-9a-f]{32}", lines()[0]["trace_id"])
+
+
+async def test_secrets_in_keys_prompts_and_settings_are_in_no_log_record_trace_or_error(keyed: Keyed) -> None:
     quoted = {"key in a prompt": f"sk-proj-{uuid.uuid4().hex}A1"}
     """A secret of a known form, which is taken out of all that is kept of the prompt that holds it."""
     prompts = {name: word() for name in ("question", "system prompt")}
-    with receiving() as spans:
-        async with serving(OpenAIWire()) as upstream:
-            upstream.respond = answer_with_the_key
-            path = settings_with(tmp_path, upstream.url, words)
-            env = planted | {
-                "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{spans.port}",
-                "OTEL_BSP_SCHEDULE_DELAY": "200",
-            }
-            server = Server(settings=path, port=0, env=env, log=tmp_path / "server.log")
-            await asyncio.to_thread(server.__enter__)
-            try:
-                store = {"PODIUM_STORE_URL": server.environment["PODIUM_STORE_URL"]}
-                keys = {
-                    name: await asyncio.to_thread(make_key, store, name, *more)
-                    for name, *more in (("boss", "--scopes", "admin"), ("app",))
-                }
-                keys["unknown"] = ApiKey.make().reveal()
-                said = await ask_everything(server.url, keys, prompts, quoted["key in a prompt"])
-                assert upstream.requests[0].body["token"] == words["extra_body"], (
-                    "it was sent where it should"
-                )
-                assert all(
-                    any(prompt in str(each.body) for each in upstream.requests)
-                    for prompt in (prompts | quoted).values()
-                )
-                await asyncio.to_thread(spans.wait_for, said.trace_id, lambda found: len(found) >= 2)
-                all_secrets = planted | words | keys | quoted
-                places = {path: words, **dict.fromkeys(files_of(store["PODIUM_STORE_URL"]), prompts)}
-                assert found_elsewhere(all_secrets | prompts, places, began_s) == [], "while it runs"
-            finally:
-                await asyncio.to_thread(server.stop)
-    assert spans.spans
-    assert leaks("".join(map(repr, spans.spans)), all_secrets | prompts) == [], "in a trace"
+    said = await ask_everything(keyed.url, keyed.keys, prompts, quoted["key in a prompt"])
+    sent = keyed.upstream.requests
+    assert sent[0].body["token"] == keyed.words["extra_body"], "it was sent where it should"
+    asked = (prompts | quoted).values()
+    assert all(any(prompt in str(each.body) for each in sent) for prompt in asked)
+    await asyncio.to_thread(keyed.spans.wait_for, said.trace_id, lambda found: len(found) >= 2)
+    all_secrets = keyed.planted | keyed.words | keyed.keys | quoted
+    files = files_of(keyed.store["PODIUM_STORE_URL"])
+    places = {keyed.settings: keyed.words, **dict.fromkeys(files, prompts)}
+    assert found_elsewhere(all_secrets | prompts, places, keyed.began_s) == [], "while it runs"
+
+    keyed.process.send_signal(signal.SIGINT)
+    printed, _ = await asyncio.to_thread(keyed.process.communicate, timeout=90)
+    assert (keyed.process.returncode, "nothing is left running" in printed) == (0, True), printed
+    assert leaks(printed, all_secrets | prompts) == [], "in what it printed"
+    assert leaks("".join(map(repr, keyed.spans.spans)), all_secrets | prompts) == [], "in a trace"
     assert leaks(said.errors, all_secrets) == [], "in an error"
     assert leaks(said.records, all_secrets) == [], "in a record"
-    assert found_elsewhere(all_secrets | prompts, places, began_s) == [], "after it has ended"
+    assert found_elsewhere(all_secrets | prompts, places, keyed.began_s) == [], "after Ctrl-C"
 
 
 def files_of(store_url: str) -> list[Path]:
@@ -178,10 +214,3 @@ async def ask_everything(url: str, keys: dict[str, str], prompts: dict[str, str]
 
 def leaks(text: str, planted: dict[str, str]) -> list[str]:
     return [name for name, value in planted.items() if value.rpartition("=")[2] in text]
-
-
-def make_key(store: dict[str, str], *arguments: str) -> str:
-    command = [PODIUM, "keys", "create", *arguments]
-    return subprocess.run(
-        command, env=os.environ | store, capture_output=True, text=True, check=True
-    ).stdout.strip()
