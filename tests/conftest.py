@@ -1,31 +1,23 @@
-"""Servers that tests share, each started once for the whole session and only where a test asks for it.
-
-`local` is the embedded default: real Ray Serve, two real vLLM engines, in a Ray that this process leads, so
-that a test can also ask an engine what it still works on. `scripted_server` is a Podium of its own, started
-as `make serve` starts one.
-"""
+"""What all tests share: profiles, virtual time, databases, and the API in this process. Servers: tests/live."""
 
 import asyncio
 import atexit
 import gc
 import os
+import re
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import settings
 
 from cluster.local.environment import serve_environment
-from cluster.local.processes import free_port
 from serving.database.address import Address
 from tests.databases import Postgres, make_address, make_store, running_postgres
-from tests.otlp import Receiver, receiving
 
 os.environ.update(serve_environment())  # before anything imports Ray, which reads some of it at import
 os.environ["XDG_DATA_HOME"] = tempfile.mkdtemp(
@@ -54,6 +46,19 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """`--dist loadscope` gives the files of a folder of tests/live, which share a server, to one process."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByServer(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            shared = re.match("tests/live/[^/.]+/", nodeid)
+            return shared[0] if shared else super()._split_scope(nodeid)
+
+    return ByServer(config, log) if config.getoption("dist") == "loadscope" else None
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a test that takes a database on SQLite, and on PostgreSQL too if it is marked `postgresql`."""
     if "database" in metafunc.fixturenames:
@@ -61,75 +66,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("database", ["sqlite", "postgresql"] if both else ["sqlite"], scope="function")
 
 
-@dataclass(frozen=True)
-class Local:
-    """The embedded default, running."""
-
-    url: str
-    spans: Receiver
-    metrics_port: int
-
-    def unfinished(self, deployment: str) -> int:
-        """Requests in the engine of `deployment`, as the engine counts them."""
-        from ray import serve
-
-        handle: Any = serve.get_deployment_handle(deployment, "default")
-        return handle.n_unfinished.remote().result(timeout_s=10)
-
-
 @pytest.fixture(scope="session")
-def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Local]:
-    import ray
-    from ray import serve
+def scripted_url() -> Iterator[str]:
+    """The API on a socket of this process, with the scripted team."""
+    from anyio.from_thread import start_blocking_portal
 
-    with receiving() as spans:
-        os.environ.update(
-            OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{spans.port}",
-            OTEL_BSP_SCHEDULE_DELAY="200",
-            OTEL_SERVICE_NAME="podium-proxy",
-        )
-        from serving.app import build_app
+    from serving.settings.settings import load
+    from tests.serving.api.served import served
 
-        port, metrics_port = free_port(), free_port()
-        ray.init(
-            "local",
-            namespace="serve",
-            num_cpus=2,
-            include_dashboard=False,
-            _node_ip_address="127.0.0.1",
-            _metrics_export_port=metrics_port,
-        )
-        try:
-            serve.start(proxy_location="HeadOnly", http_options={"host": "127.0.0.1", "port": port})
-            serve.run(build_app({"settings": str(_with_room_for_adapters(tmp_path_factory.mktemp("local")))}))
-            yield Local(f"http://127.0.0.1:{port}", spans, metrics_port)
-        finally:
-            serve.shutdown()
-            ray.shutdown()
-
-
-def _with_room_for_adapters(folder: Path) -> Path:
-    """The embedded default's settings, its conductor's engine started for adapters: not every test is to start one of its own."""
-    settings = yaml.safe_load((ROOT / "cluster/local.yaml").read_text())
-    conductor = next(worker for worker in settings["workers"] if worker["name"] == "conductor")
-    conductor["engine"] = conductor["engine"] | {"enable_lora": True, "speculative_config": None}
-    path = folder / "local.yaml"
-    path.write_text(yaml.safe_dump(settings))
-    return path
-
-
-@pytest.fixture(scope="session")
-def scripted_server() -> Iterator[str]:
-    from cluster.local.server import Server
-
-    with Server(settings=ROOT / "cluster/scripted.yaml", port=0) as server:
-        yield server.url
-
-
-@pytest.fixture(scope="session")
-def server_url(scripted_server: str) -> str:
-    """For the examples."""
-    return scripted_server
+    team = served(load(ROOT / "cluster/scripted.yaml"))
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(team) as api:
+        yield api.url
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ import os
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,6 +17,7 @@ VARIABLES = (
     "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "HF_TOKEN", "OTEL_EXPORTER_OTLP_HEADERS",
 )  # fmt: skip
 PLACES = (Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"), Path.home(), ROOT / "build")
+LOOPBACK = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
 NOT_WRITTEN_BY_A_SERVER = {".venv", ".git", "pip", "uv"}
 
 
@@ -43,6 +44,16 @@ def unused_shared_memory() -> set[Path]:
     """Segments of this account that no living process has mapped."""
     mine = {path for path in Path("/dev/shm").iterdir() if path.lstat().st_uid == os.getuid()}
     return mine - segments_of(psutil.process_iter())
+
+
+def listening_beyond_loopback(processes: Iterable[psutil.Process]) -> list[str]:
+    """`process address:port` for each port that others could reach."""
+    return [
+        f"{process.name()} {connection.laddr.ip}:{connection.laddr.port}"
+        for process in processes
+        for connection in process.net_connections(kind="inet")
+        if connection.status == psutil.CONN_LISTEN and connection.laddr.ip not in LOOPBACK
+    ]
 
 
 @contextmanager

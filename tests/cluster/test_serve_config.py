@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 import yaml
 
-from cluster.local.processes import free_port, processes_of
-from cluster.local.server import Server
 from serving.settings.absent import absent_workers, without_workers
 from serving.settings.patch import apply_patch
 from serving.settings.settings import Settings, load
@@ -87,28 +85,11 @@ def test_deployments_are_those_that_the_settings_make(config: dict[str, Any], se
 
 
 def test_no_deployment_loses_its_environment_to_the_serve_config(config: dict[str, Any]) -> None:
-    """Ray Serve takes `ray_actor_options` from here in the place of the code's, whose environment has the service's name in it."""
+    """Ray Serve takes `ray_actor_options` from here in the place of the code's, whose environment has the service's name in it.
+
+    `tests/live/test_two_nodes.py` looks at that environment.
+    """
     assert not any("ray_actor_options" in each for each in config["applications"][0]["deployments"])
-
-
-@pytest.mark.live
-def test_a_replica_in_a_placement_group_keeps_its_environment(tmp_path: Path) -> None:
-    """As the router of this file runs, on a real Ray; by `ray_actor_options` it would come up without its name in traces."""
-    port = free_port()
-    router = {"name": "router", "num_replicas": 1, "placement_group_bundles": [{"CPU": 1}]}
-    application = {
-        "name": "podium", "route_prefix": "/", "import_path": "serving.app:build_app",
-        "args": {"settings": "cluster/scripted.yaml"}, "deployments": [router],
-    }  # fmt: skip
-    path = tmp_path / "serve.yaml"
-    path.write_text(
-        yaml.safe_dump({"http_options": {"host": "127.0.0.1", "port": port}, "applications": [application]})
-    )
-    with Server(config=path, port=port) as server:
-        replicas = [
-            p for p in processes_of(server.tag) if "ServeReplica:podium:router" in " ".join(p.cmdline())
-        ]
-        assert [replica.environ()["OTEL_SERVICE_NAME"] for replica in replicas] == ["podium-router"]
 
 
 def test_replica_bounds_are_in_order(config: dict[str, Any]) -> None:

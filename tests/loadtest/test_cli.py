@@ -45,13 +45,13 @@ for name in names:
 
 
 @pytest.fixture(scope="module")
-def reports(scripted_server: str, tmp_path_factory: pytest.TempPathFactory) -> Reports:
+def reports(scripted_url: str, tmp_path_factory: pytest.TempPathFactory) -> Reports:
     """Folder and figures of a second of each scenario; one process per loop, as imports take longest."""
     base = tmp_path_factory.mktemp("load")
 
     def run_scenarios(loop: str) -> subprocess.CompletedProcess[str]:
         names = [name for name, scenario in SCENARIOS.items() if scenario.loop == loop]
-        asked = [sys.executable, "-c", ALL_OF_A_LOOP, scripted_server, str(base), *names]
+        asked = [sys.executable, "-c", ALL_OF_A_LOOP, scripted_url, str(base), *names]
         return subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, timeout=100)
 
     with ThreadPoolExecutor() as pool:
@@ -61,7 +61,6 @@ def reports(scripted_server: str, tmp_path_factory: pytest.TempPathFactory) -> R
     return {name: (base / name, json.loads((base / name / "report.json").read_text())) for name in SCENARIOS}
 
 
-@pytest.mark.live
 @pytest.mark.parametrize("name", list(SCENARIOS))
 def test_each_scenario_runs_to_its_report(reports: Reports, name: str) -> None:
     folder, told = reports[name]
@@ -77,7 +76,6 @@ def test_each_scenario_runs_to_its_report(reports: Reports, name: str) -> None:
     assert not re.search("src=|<link|@import", page), "it needs nothing beside itself"
 
 
-@pytest.mark.live
 @pytest.mark.parametrize("name", ["ultra", "open-ultra"])
 def test_an_ultra_run_tells_every_phase_and_what_an_answer_took(reports: Reports, name: str) -> None:
     figures = reports[name][1]["figures"]
@@ -92,7 +90,6 @@ def test_an_ultra_run_tells_every_phase_and_what_an_answer_took(reports: Reports
     assert 0.5 < took["critical_path_over_wall"]["p50"] <= 1
 
 
-@pytest.mark.live
 @pytest.mark.parametrize("name", ["chat", "open-chat"])
 def test_whole_answers_get_plan_and_calls_from_their_records(reports: Reports, name: str) -> None:
     told = reports[name][1]
@@ -102,19 +99,18 @@ def test_whole_answers_get_plan_and_calls_from_their_records(reports: Reports, n
     assert told["figures"]["phases_ms"]["all"]["plan"]["n"] == answered
 
 
-@pytest.mark.live
 @pytest.mark.parametrize("name", ["chat", "open-stream"])
-def test_ctrl_c_still_writes_the_report(scripted_server: str, tmp_path: Path, name: str) -> None:
-    asked = command(name, "--url", scripted_server, "--duration", "10m", "--out", str(tmp_path))
+def test_ctrl_c_still_writes_the_report(scripted_url: str, tmp_path: Path, name: str) -> None:
+    asked = command(name, "--url", scripted_url, "--duration", "10m", "--out", str(tmp_path))
     running = subprocess.Popen(
         asked, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ | {"COLUMNS": "200"}
     )
     try:
         until = time.monotonic() + 30
-        seen = json.loads(_get(f"{scripted_server}/readyz"))["running"]
+        seen = json.loads(_get(f"{scripted_url}/readyz"))["running"]
         while not seen and time.monotonic() < until:
             time.sleep(0.05)
-            seen = json.loads(_get(f"{scripted_server}/readyz"))["running"]
+            seen = json.loads(_get(f"{scripted_url}/readyz"))["running"]
         running.send_signal(signal.SIGINT)
         _, said = running.communicate(timeout=30)
     finally:

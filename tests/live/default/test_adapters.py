@@ -14,7 +14,7 @@ from bench.adapters import WORDS, Switch, load_while, make_adapters, wrong
 from bench.client import Client
 from bench.isolated import open_session
 from serving.lora.adapters import publish
-from tests.conftest import Local
+from tests.live.default.local import Local
 from tests.serving.made_adapters import adapter, lora
 
 pytestmark = [

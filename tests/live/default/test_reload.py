@@ -6,33 +6,23 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
-from tests.conftest import ROOT, Local
+from tests.conftest import ROOT
+from tests.live.default.local import Local, deploy
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 ASK = {"model": "c", "messages": [{"role": "user", "content": "?"}]}
 
 
-def deploy(user_config: dict[str, Any]) -> None:
-    """What `serve deploy` does with a config file."""
-    from ray.serve.context import _get_global_client
-    from ray.serve.schema import ServeDeploySchema
-
-    app = {
-        "name": "reload", "route_prefix": "/reload", "import_path": "serving.app:build_app",
-        "args": {"settings": str(ROOT / "cluster/scripted.yaml")},
-        "runtime_env": {"env_vars": {"PYTHONPATH": str(ROOT)}},
-        "deployments": [{"name": "router", "user_config": user_config}],
-    }  # fmt: skip
-    client: Any = _get_global_client()
-    client.deploy_apps(ServeDeploySchema.model_validate({"applications": [app]}), _blocking=True)
+def deploy_scripted(user_config: dict[str, Any]) -> None:
+    deploy("reload", ROOT / "cluster/scripted.yaml", user_config)
 
 
 def test_a_new_price_and_a_new_limit_hold_for_new_requests_in_the_same_replica(local: Local) -> None:
-    deploy({})
+    deploy_scripted({})
     with httpx.Client(base_url=f"{local.url}/reload", timeout=30) as client:
         before = client.post("/v1/chat/completions", json=ASK).json()
         price = {"input_usd_per_mtok": 1000, "output_usd_per_mtok": 1000}
-        deploy({"workers": [{"name": "c", "price": price}], "limits": {"max_body_bytes": 200}})
+        deploy_scripted({"workers": [{"name": "c", "price": price}], "limits": {"max_body_bytes": 200}})
 
         deadline = time.monotonic() + 60
         while client.post("/v1/chat/completions", json=ASK | {"user": "x" * 200}).status_code != 413:
@@ -45,10 +35,10 @@ def test_a_new_price_and_a_new_limit_hold_for_new_requests_in_the_same_replica(l
 
 
 def test_a_user_config_that_cannot_be_used_is_told_and_the_replica_goes_on(local: Local) -> None:
-    deploy({})
+    deploy_scripted({})
     with httpx.Client(base_url=f"{local.url}/reload", timeout=30) as client:
         before = client.post("/v1/chat/completions", json=ASK).json()
-        deploy({"workers": [{"name": "c", "prise": {}}]})
+        deploy_scripted({"workers": [{"name": "c", "prise": {}}]})
         deadline = time.monotonic() + 60
         while "prise" not in client.get("/readyz").json().get("refused_user_config", ""):
             assert time.monotonic() < deadline, "it is not told"

@@ -1,18 +1,18 @@
-"""`make serve CONDUCTOR=...` and `make demo CONDUCTOR=...` (set-up aside), with OpenAI on the loopback and
-no engine. Named to run before the shared engines are up.
-"""
+"""Servers that end by themselves: the demo's, with OpenAI on the loopback as its conductor, and one that cannot start."""
 
 import asyncio
 import os
+import stat
 from asyncio.subprocess import PIPE, STDOUT
 from pathlib import Path
 
 import pytest
 import yaml
 
-from cluster.local.processes import free_port
-from serving.paths import ROOT
-from tests.conftest import PODIUM
+from cluster.local.processes import ServeError, free_port, processes_of
+from cluster.local.server import Server
+from tests import secrets
+from tests.conftest import PODIUM, ROOT
 from tests.serving.api_pools import KEYS
 from tests.wires.openai import OpenAIWire
 from tests.wires.server import Answer, serving
@@ -51,24 +51,28 @@ async def test_the_worker_that_is_named_writes_the_plan_and_the_cheap_one_is_ask
     assert "gpt writes a plan" in printed
     assert "step 1 gpt-fast: answer the question" in printed
     assert "Answer Hello!" in printed
+    assert all(shown in printed.lower() for shown in ("cost", "trace"))
     asked = [request.body for request in upstream.requests]
     assert [body["model"] for body in asked] == ["gpt-6.1-sol", "gpt-6-luna"]
     assert asked[1]["messages"][-1]["content"] == "hi"
     assert asked[1]["max_completion_tokens"] == 16384, "its worker's own limit: thoughts count too"
 
 
-@pytest.mark.parametrize(
-    ("name", "told"),
-    [("claude", "whose key is not set: set ANTHROPIC_API_KEY."), ("clod", "and no worker is called so.")],
-)
-async def test_who_cannot_lead_ends_the_start_with_the_remedy_before_ray_is_started(
-    name: str, told: str
-) -> None:
-    status, printed = await podium(
-        "serve", "--settings", "cluster/api.yaml", "--conductor", name, OPENAI_API_KEY="sk-1"
-    )
-    assert status == 1
-    assert (
-        f"The conductor is to be '{name}', {told} These can lead: gpt (key: OPENAI_API_KEY), gpt-fast"
-        in printed
-    )
+def test_a_start_that_fails_leaves_rays_logs_without_secrets(tmp_path: Path) -> None:
+    began_s, planted = secrets.now_s(), secrets.planted()
+    settings = yaml.safe_load((ROOT / "cluster/scripted.yaml").read_text())
+    settings["workers"] += [
+        {"name": "gpt", "kind": "openai", "model": "m", "api_key_env": "OPENAI_API_KEY", "base_url": "http://127.0.0.1:1"},
+        {"name": "own", "kind": "python", "factory": "nowhere:make"},  # the replica cannot import it
+    ]  # fmt: skip
+    path = tmp_path / "settings.yaml"
+    path.write_text(yaml.safe_dump(settings))
+    server = Server(settings=path, port=0, env=planted, log=tmp_path / "server.log", ready_within_s=300)
+    with pytest.raises(ServeError, match="ended before it was ready") as failed:
+        server.__enter__()
+    assert "nowhere:make" in server.log.read_text()
+    assert str(tmp_path / "server.ray") in str(failed.value)
+    assert list((tmp_path / "server.ray").glob("raylet.*")), "Ray's logs are kept"
+    assert stat.S_IMODE((tmp_path / "server.ray").stat().st_mode) == 0o700
+    assert secrets.files_with(planted, began_s) == []
+    assert not processes_of(server.tag)

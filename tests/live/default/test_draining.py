@@ -12,7 +12,7 @@ import httpx2 as httpx
 import pytest
 import yaml
 
-from tests.conftest import ROOT, Local
+from tests.live.default.local import Local, deploy
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 DRAIN_S, LONG_WORDS, SHORT_WORDS = 4, 250, 20
@@ -24,22 +24,14 @@ WORKERS = [
 ASK: dict[str, Any] = {"messages": [{"role": "user", "content": "?"}]}
 
 
-def deploy(path: Path) -> None:
+def deploy_version(path: Path) -> None:
     """The application, with the settings of that file: another file is another version, whose replica takes the old one's place."""
-    from ray.serve.context import _get_global_client
-    from ray.serve.schema import ServeDeploySchema
-
     settings = {"workers": WORKERS, "router": {"num_cpus": 0.1, "drain_s": DRAIN_S}}
     store = {
         "path": str(path.parent / "draining.db")
     }  # of its own: routers with one store take runs over from each other
     path.write_text(yaml.safe_dump(settings | {"limits": {"first_byte_s": 0}, "store": store}))
-    app = {
-        "name": "draining", "route_prefix": "/draining", "import_path": "serving.app:build_app",
-        "args": {"settings": str(path)}, "runtime_env": {"env_vars": {"PYTHONPATH": str(ROOT)}},
-    }  # fmt: skip
-    client: Any = _get_global_client()
-    client.deploy_apps(ServeDeploySchema.model_validate({"applications": [app]}), _blocking=True)
+    deploy("draining", path)
 
 
 async def read(http: httpx.AsyncClient, model: str, begun: asyncio.Event) -> tuple[int, str, str]:
@@ -73,14 +65,14 @@ async def wait_until_finished(http: httpx.AsyncClient, id: str) -> dict[str, Any
 async def test_a_router_that_is_replaced_finishes_what_is_short_leaves_what_is_kept_and_says_so_to_others(
     local: Local, tmp_path: Path
 ) -> None:
-    await asyncio.to_thread(deploy, tmp_path / "old.yaml")
+    await asyncio.to_thread(deploy_version, tmp_path / "old.yaml")
     async with httpx.AsyncClient(base_url=f"{local.url}/draining", timeout=120, trust_env=False) as http:
         body = ASK | {"model": "long", "podium": {"background": True}}
         kept = (await http.post("/v1/chat/completions", json=body)).json()["id"]
         begun = asyncio.Event()
         long_one = asyncio.create_task(read(http, "long", begun))
         await begun.wait()
-        deploying = asyncio.create_task(asyncio.to_thread(deploy, tmp_path / "new.yaml"))
+        deploying = asyncio.create_task(asyncio.to_thread(deploy_version, tmp_path / "new.yaml"))
         short_ones: list[asyncio.Task[tuple[int, str, str]]] = []
         while not deploying.done():  # whenever the old router is removed, some have just begun there
             short_ones.append(asyncio.create_task(read(http, "short", asyncio.Event())))

@@ -9,14 +9,13 @@ connection close. The last step never ends by itself, so whatever ends it is the
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import httpx2 as httpx
 import pytest
 import pytest_asyncio
 import yaml
 
-from cluster.local.server import Server
+from tests.live.default.local import Local, deploy
 from tests.wires.openai import OpenAIWire
 from tests.wires.server import Answer, WireServer, serving
 
@@ -41,7 +40,7 @@ class Podium:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def podium(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Podium]:
+async def podium(local: Local, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Podium]:
     wires = {name: serving(OpenAIWire()) for name in ("conductor", "a", "b", "c")}
     upstreams = {name: await wire.__aenter__() for name, wire in wires.items()}
     workers = [
@@ -54,13 +53,12 @@ async def podium(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Podi
         }
         for name, upstream in upstreams.items()
     ]
+    path = tmp_path_factory.mktemp("disconnect") / "settings.yaml"
     settings = {"conductor": {"worker": "conductor"}, "workers": workers, "models": {"m": {}}}
-    path = Path(tmp_path_factory.mktemp("disconnect")) / "settings.yaml"
-    path.write_text(yaml.safe_dump(settings))
-    server = Server(settings=path, port=0)
-    await asyncio.to_thread(server.__enter__)
-    yield Podium(server.url, upstreams)
-    await asyncio.to_thread(server.stop)
+    own = {"router": {"num_cpus": 0.1}, "store": {"path": str(path.with_suffix(".db"))}}
+    path.write_text(yaml.safe_dump(settings | own))
+    await asyncio.to_thread(deploy, "disconnect", path)
+    yield Podium(f"{local.url}/disconnect", upstreams)
     for wire in wires.values():
         await wire.__aexit__(None, None, None)
 

@@ -1,0 +1,54 @@
+"""Keys made and revoked as an operator does, by command, and what a server answers to them."""
+
+import os
+import subprocess
+import time
+from collections.abc import Mapping
+
+import httpx2 as httpx
+
+from serving.accounts.keys import ApiKey
+from tests.conftest import PODIUM
+
+PROMISED_S = 10.0
+"""Within it a server sees what a command changed."""
+ASK = {"model": "podium-mini", "messages": [{"role": "user", "content": "Why?"}]}
+
+
+def make_key(store: Mapping[str, str], name: str, *options: str) -> str:
+    """The key that `podium keys create` prints."""
+    return ApiKey(_keys(store, "create", name, *options).strip()).reveal()
+
+
+def revoke_key(store: Mapping[str, str], name: str) -> None:
+    _keys(store, "revoke", name)
+
+
+def _keys(store: Mapping[str, str], *arguments: str) -> str:
+    environment = os.environ | store
+    return subprocess.run(
+        [PODIUM, "keys", *arguments], env=environment, capture_output=True, text=True, check=True
+    ).stdout
+
+
+def status(url: str, key: str | None = None, body: object = None) -> int:
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    with httpx.Client(timeout=60, trust_env=False) as client:
+        return client.request("POST" if body else "GET", url, json=body, headers=headers).status_code
+
+
+OPEN_AND_CLOSED = [200, 200, 200, 200, 401, 200, 401, 200]
+
+
+def open_and_closed(url: str, key: str) -> list[int]:
+    """What health, readiness, models and chat answer, each without a key and with `key`."""
+    paths = (("/healthz", None), ("/readyz", None), ("/v1/models", None), ("/v1/chat/completions", ASK))
+    return [status(url + path, each, body) for path, body in paths for each in (None, key)]
+
+
+def until_refused(url: str, key: str | None = None) -> None:
+    """Wait until it asks for a key, or for another one, as promised."""
+    ends_s = time.monotonic() + PROMISED_S
+    while status(url, key) != 401:
+        assert time.monotonic() < ends_s, "it is still served"
+        time.sleep(0.1)

@@ -1,0 +1,89 @@
+"""The embedded default: real Ray Serve, two real vLLM engines, in a Ray that the tests' process leads, so that a test
+can also ask an engine what it still works on, and deploy applications of its own beside it.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cluster.local.processes import free_port
+from tests.conftest import ROOT
+from tests.otlp import Receiver, receiving
+
+
+@dataclass(frozen=True)
+class Local:
+    """The embedded default, running."""
+
+    url: str
+    spans: Receiver
+    metrics_port: int
+
+    def unfinished(self, deployment: str) -> int:
+        """Requests in the engine of `deployment`, as the engine counts them."""
+        from ray import serve
+
+        handle: Any = serve.get_deployment_handle(deployment, "default")
+        return handle.n_unfinished.remote().result(timeout_s=10)
+
+
+def deploy(name: str, settings: Path, user_config: dict[str, Any] | None = None) -> None:
+    """Put an application at `/NAME`, as `serve deploy` does with a config file. It takes the place of the one before."""
+    from ray.serve.context import _get_global_client
+    from ray.serve.schema import ServeDeploySchema
+
+    app: dict[str, Any] = {
+        "name": name, "route_prefix": f"/{name}", "import_path": "serving.app:build_app",
+        "args": {"settings": str(settings)}, "runtime_env": {"env_vars": {"PYTHONPATH": str(ROOT)}},
+    }  # fmt: skip
+    if user_config is not None:
+        app["deployments"] = [{"name": "router", "user_config": user_config}]
+    client: Any = _get_global_client()
+    client.deploy_apps(ServeDeploySchema.model_validate({"applications": [app]}), _blocking=True)
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[Local]:
+    import ray
+    from ray import serve
+
+    with receiving() as spans:
+        os.environ.update(
+            OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{spans.port}",
+            OTEL_BSP_SCHEDULE_DELAY="200",
+            OTEL_SERVICE_NAME="podium-proxy",
+            RAY_metrics_report_interval_ms="1000",
+        )
+        from serving.app import build_app
+
+        port, metrics_port = free_port(), free_port()
+        ray.init(
+            "local",
+            namespace="serve",
+            num_cpus=2,
+            include_dashboard=False,
+            _node_ip_address="127.0.0.1",
+            _metrics_export_port=metrics_port,
+        )
+        try:
+            serve.start(proxy_location="HeadOnly", http_options={"host": "127.0.0.1", "port": port})
+            serve.run(build_app({"settings": str(_with_room_for_adapters(folder))}))
+            yield Local(f"http://127.0.0.1:{port}", spans, metrics_port)
+        finally:
+            serve.shutdown()
+            ray.shutdown()
+
+
+def _with_room_for_adapters(folder: Path) -> Path:
+    """The embedded default's settings, its conductor's engine started for adapters: not every test is to start one of its own."""
+    settings = yaml.safe_load((ROOT / "cluster/local.yaml").read_text())
+    conductor = next(worker for worker in settings["workers"] if worker["name"] == "conductor")
+    conductor["engine"] = conductor["engine"] | {"enable_lora": True, "speculative_config": None}
+    path = folder / "local.yaml"
+    path.write_text(yaml.safe_dump(settings))
+    return path

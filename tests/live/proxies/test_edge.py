@@ -1,0 +1,116 @@
+"""The edge on both real paths: Serve's own proxy, and HAProxy before the router replica."""
+
+import asyncio
+import json
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
+
+import httpx2
+import pytest
+
+from loadtest.siege.cli import Case, besiege
+from tests.live.proxies.conftest import PAGE, STREAM_S, Proxied
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
+
+ASK = {"model": "quick", "messages": [{"role": "user", "content": "Why?"}]}
+HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+
+
+async def test_a_429_comes_through_whole_with_when_to_come_back(proxied: Proxied) -> None:
+    async with httpx2.AsyncClient(timeout=30) as http:
+
+        async def ask() -> httpx2.Response:
+            return await http.post(f"{proxied.url}/v1/chat/completions", json={**ASK, "model": "full"})
+
+        assert (await ask()).status_code == 200  # how long a line is, is known by the calls before
+        answers = await asyncio.gather(*(ask() for _ in range(4)))
+    refused = [answer for answer in answers if answer.status_code == 429]
+    assert {answer.status_code for answer in answers} == {200, 429}
+    for answer in refused:
+        assert int(answer.headers["retry-after"]) >= 1
+        assert (answer.headers["content-type"], answer.json()["error"]["code"]) == (
+            "application/json",
+            "overloaded",
+        )
+
+
+def asked(proxied: Proxied, **headers: str) -> httpx2.Response:
+    content = json.dumps(ASK).encode()
+    return httpx2.post(
+        f"{proxied.url}/v1/chat/completions",
+        content=content,
+        headers={"content-type": "application/json", **headers},
+    )
+
+
+def test_foreign_hosts_origins_and_content_types_are_refused_in_openais_shape(proxied: Proxied) -> None:
+    refused = [
+        asked(proxied, host="evil.example"),
+        asked(proxied, origin="https://evil.example"),
+        asked(proxied, **{"content-type": "text/plain"}),
+    ]
+    assert [answer.status_code for answer in refused] == [403, 403, 415]
+    assert [answer.json()["error"]["param"] for answer in refused] == ["Host", "Origin", "Content-Type"]
+    assert httpx2.get(f"{proxied.url}/v1/workflows", headers={"host": "evil.example"}).status_code == 403
+    assert (served := asked(proxied, host="localhost:8000", origin=PAGE)).status_code == 200
+    assert served.headers["access-control-allow-origin"] == PAGE
+
+
+def sent(proxied: Proxied, data: bytes) -> socket.socket:
+    parts = urlsplit(proxied.url)
+    connection = socket.create_connection((parts.hostname or "", parts.port or 0), timeout=8)
+    connection.sendall(data)
+    return connection
+
+
+def test_what_is_never_whole_is_ended_and_never_becomes_a_run(proxied: Proxied) -> None:
+    silent, half, stopped = (
+        sent(proxied, b""),
+        sent(proxied, HEAD),
+        sent(proxied, HEAD + b"content-length: 9\r\n\r\n{"),
+    )
+    large = sent(
+        proxied, HEAD + b"content-length: 900000\r\n\r\n" + b"{" * 300_000
+    )  # more than HAProxy keeps for itself
+    assert silent.recv(999)[:12] in (b"", b"HTTP/1.1 408")
+    for connection in (half, stopped, large):
+        assert connection.recv(99).startswith(b"HTTP/1.1 408")
+    assert httpx2.get(f"{proxied.url}/readyz").json()["running"] == 0
+
+
+def test_a_header_without_end_is_refused_at_once(proxied: Proxied) -> None:
+    connection, began_s = sent(proxied, HEAD + b"x-long: "), time.monotonic()
+    with pytest.raises(ConnectionError):
+        connection.sendall(b"a" * 100_000_000)
+    assert time.monotonic() - began_s < 5
+
+
+def test_text_that_no_model_can_read_is_a_413_and_a_picture_of_the_same_size_is_not(proxied: Proxied) -> None:
+    def answer(content: object) -> httpx2.Response:
+        body = {"model": "quick", "messages": [{"role": "user", "content": content}]}
+        return httpx2.post(f"{proxied.url}/v1/chat/completions", json=body, timeout=60)
+
+    told = answer("word " * 3_800_000)
+    assert (told.status_code, told.json()["error"]["param"]) == (413, "messages")
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "iVBORw0K" * 1_000_000}}
+    assert answer([{"type": "text", "text": "What is it?"}, picture]).status_code == 200
+
+
+@asynccontextmanager
+async def nothing_left(proxied: Proxied) -> AsyncIterator[None]:
+    yield
+    async with httpx2.AsyncClient() as http, asyncio.timeout(20):
+        while (await http.get(f"{proxied.url}/readyz")).json()["running"]:
+            await asyncio.sleep(0.1)
+
+
+@pytest.mark.parametrize("kind", ["idle", "unfinished", "prompts"])
+async def test_ordinary_clients_are_served_beside_300_that_only_hold_on(proxied: Proxied, kind: str) -> None:
+    async with nothing_left(proxied):
+        result = await besiege(Case("", kind, addresses=2), proxied.url, 300, STREAM_S, streams=10)
+    assert (result.whole, result.lost) == (10, ())
+    assert result.answered == result.asked

@@ -1,0 +1,95 @@
+"""One start of the default as `make serve` does it (set-up aside), from the first request to Ctrl-C: Ray Serve,
+two vLLM engines, the conductor that ships. Its settings have one line more, with which the writer calls tools.
+"""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from openai import AuthenticationError, OpenAI
+
+from cluster.local.processes import free_port, is_free, processes_of
+from cluster.local.shared_memory import segments_of
+from tests import secrets
+from tests.clients.run_default import settings_with_tools
+from tests.conftest import PODIUM, ROOT
+from tests.keys import make_key, revoke_key, until_refused
+
+PROVIDERS = ["gpt-5", "claude-sonnet-4", "gemini-2.5-pro"]
+"""They are served, as their keys are set; the keys are planted, so no request may go there."""
+ASK: Any = {"messages": [{"role": "user", "content": "What is the capital of France?"}]}
+PLACES = {"type": "object", "properties": {"city": {"type": "string", "enum": ["Paris", "Rome"]}}, "required": ["city"], "additionalProperties": False}  # fmt: skip
+TOOL: Any = {"type": "function", "function": {"name": "look_up", "parameters": PLACES}}
+
+
+@pytest.mark.timeout(900)
+def test_a_newcomers_server_streams_calls_tools_asks_for_keys_and_leaves_nothing_after_ctrl_c(
+    tmp_path: Path,
+) -> None:
+    port, began_s, planted = free_port(), secrets.now_s(), secrets.planted()
+    url, store = f"http://127.0.0.1:{port}", {"PODIUM_STORE_URL": f"sqlite:///{tmp_path}/podium.db"}
+    with secrets.serving(settings_with_tools(tmp_path), port, planted | store) as serving:
+        client = OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+        streams_what_its_conductor_planned(client)
+        running = listens_on_loopback_only(f"{ROOT}:{port}:")
+        planted["app"] = make_key(store, "app")
+        until_refused(f"{url}/v1/models")
+        with pytest.raises(AuthenticationError):
+            client.chat.completions.create(model="writer", **ASK)
+        calls_a_tool_and_reads_its_result(client.with_options(api_key=planted["app"]))
+        revoke_key(store, "app")
+        until_refused(f"{url}/v1/models", planted["app"])
+        assert secrets.files_with(planted, began_s) == [], "while it runs"
+        assert (memory := segments_of(running)), "Ray's and vLLM's"
+
+        serving.send_signal(signal.SIGINT)
+        printed, _ = serving.communicate(timeout=90)
+    assert (serving.returncode, "nothing is left running" in printed) == (0, True), printed
+    assert [process for process in running if process.is_running()] == []
+    assert is_free(port)
+    assert [segment for segment in memory if segment.exists()] == []
+    assert secrets.files_with(planted, began_s) == [], "after Ctrl-C"
+    check = subprocess.run([PODIUM, "ledger", "check"], env=os.environ | store, stdout=sys.stderr)
+    assert check.returncode == 0
+
+
+def streams_what_its_conductor_planned(client: OpenAI) -> None:
+    own = {"podium": {"progress": "events", "exclude_workers": PROVIDERS}}
+    chunks = list(client.chat.completions.create(model="podium-mini", **ASK, stream=True, max_tokens=32, extra_body=own))  # fmt: skip
+    told = [chunk.model_extra["podium"] for chunk in chunks if chunk.model_extra]
+    events = {event.get("type"): event for event in told}
+    assert events["plan_began"]["worker"] == "conductor"
+    assert {"writer", "solver", "critic"} >= {each["worker"] for each in told if each.get("type") == "step_planned"} > set()  # fmt: skip
+    assert (told[-1]["fallback"], told[-1]["cost_usd"]) == (None, 0)
+    choices = [choice for chunk in chunks for choice in chunk.choices]
+    assert len([choice for choice in choices if choice.delta.content]) > 3
+    assert choices[-1].finish_reason in ("stop", "length")
+
+
+def calls_a_tool_and_reads_its_result(client: OpenAI) -> None:
+    asked: Any = {"model": "writer", "tools": [TOOL], "max_tokens": 300}
+    said = client.chat.completions.create(**ASK, **asked, tool_choice="required", parallel_tool_calls=False).choices[0]  # fmt: skip
+    assert said.finish_reason == "tool_calls"
+    (call,) = said.message.tool_calls or ()
+    assert call.type == "function"
+    assert (call.function.name, json.loads(call.function.arguments)["city"] in PLACES["properties"]["city"]["enum"]) == ("look_up", True)  # fmt: skip
+    result: Any = {"role": "tool", "tool_call_id": call.id, "content": "It is Paris."}
+    messages = [*ASK["messages"], said.message.model_dump(exclude_none=True), result]
+    answer = client.chat.completions.create(**asked | {"max_tokens": 32}, messages=messages, tool_choice="none")  # fmt: skip
+    assert answer.choices[0].message.content
+
+
+def listens_on_loopback_only(tag: str) -> list[psutil.Process]:
+    """All of its processes, vLLM's among them."""
+    running = processes_of(tag)
+    names = {process.name() for process in running if process.net_connections(kind="tcp")}
+    assert any(re.search("VLLM", name) for name in names), names
+    assert secrets.listening_beyond_loopback(running) == []
+    return running
