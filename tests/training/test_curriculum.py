@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import xgrammar
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from xgrammar.testing import _is_grammar_accept_string as accepts
 
@@ -155,7 +155,6 @@ def test_every_kind_of_request_is_drawn_for_teams_of_every_size():
     assert 0.04 < sum(turns) / len(turns) < 0.16
 
 
-@settings(deadline=None)
 @given(st.integers(0, 2**30), st.sampled_from(["train", "held_out"]))
 def test_the_best_plan_is_judged_right_and_is_short_where_the_request_is_easy(seed: int, side: str):
     for question in request_questions(seed, 3, side):
