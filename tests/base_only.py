@@ -3,6 +3,7 @@
 import importlib.util
 import subprocess
 import sys
+from functools import cache
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 from pathlib import Path
 
@@ -43,8 +44,9 @@ def packages_of(*extras: str) -> set[str]:
     return {name for name, _ in found}
 
 
-def with_base_only(code: str) -> subprocess.CompletedProcess[str]:
-    """Run `code` as if nothing were installed but the packages of the base stage."""
+@cache
+def missing_packages() -> list[str]:
+    """The modules that are installed here, and are not where only the base stage is."""
     base = packages_of() | {"pip"}
     ray = importlib.util.find_spec("ray")
     assert ray
@@ -56,7 +58,12 @@ def with_base_only(code: str) -> subprocess.CompletedProcess[str]:
         if not base & {canonicalize_name(owner) for owner in owners} and module not in vendored
     }
     assert missing >= MODELS | {"pytest", "peft"}
+    return sorted(missing)
+
+
+def with_base_only(code: str) -> subprocess.CompletedProcess[str]:
+    """Run `code` as if nothing were installed but the packages of the base stage."""
     return subprocess.run(
-        [sys.executable, "-c", f"MISSING = {sorted(missing)}\n{BASE_ONLY}\n{code}"],
+        [sys.executable, "-c", f"MISSING = {missing_packages()}\n{BASE_ONLY}\n{code}"],
         capture_output=True, text=True, cwd=ROOT, timeout=100, check=False,
     )  # fmt: skip

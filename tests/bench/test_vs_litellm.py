@@ -109,6 +109,7 @@ def an_environment(folder: Path, lock: str) -> PeerEnvironment:
     return PeerEnvironment("Peer", "a few bytes", folder / "peer.lock", folder / "peer")
 
 
+@pytest.mark.slow
 def test_the_environment_is_built_again_only_when_its_lock_changes(tmp_path: Path) -> None:
     peer = an_environment(tmp_path, "")
     said: list[str] = []
@@ -122,6 +123,7 @@ def test_the_environment_is_built_again_only_when_its_lock_changes(tmp_path: Pat
     assert not peer.is_built
 
 
+@pytest.mark.slow
 def test_an_environment_that_pip_cannot_build_says_so_and_is_not_kept_for_whole(tmp_path: Path) -> None:
     peer = an_environment(tmp_path, "no-such/file.whl\n")
     with pytest.raises(BenchError, match=r"(?s)could not be built.*no-such.*--only"):

@@ -5,7 +5,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluation.cards import Measurement, can_write, measure_recorded, recorded_cards, vary_card, write_card
@@ -105,7 +105,6 @@ def test_too_few_graded_questions_make_no_card():
         write_card(few)
 
 
-@settings(deadline=None)
 @given(st.dictionaries(KIND_NAMES, COUNTS, min_size=1, max_size=8))
 def test_no_kind_is_a_strength_and_a_weakness_and_each_claim_lies_beyond_the_overall_share(
     counts: dict[str, tuple[int, int]],
@@ -121,7 +120,6 @@ def test_no_kind_is_a_strength_and_a_weakness_and_each_claim_lies_beyond_the_ove
     assert [each.low for _, each in best] == sorted((each.low for _, each in best), reverse=True)
 
 
-@settings(deadline=None)
 @given(st.dictionaries(KIND_NAMES, COUNTS, min_size=1, max_size=6), st.integers())
 def test_every_frame_writes_one_line_with_nothing_left_to_fill_in(
     counts: dict[str, tuple[int, int]], seed: int

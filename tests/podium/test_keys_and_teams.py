@@ -2,9 +2,7 @@
 
 import asyncio
 import json
-import os
 import stat
-import subprocess
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -15,7 +13,6 @@ import yaml
 
 from podium import accounts_cli, ledger_cli
 from serving.accounts.keys import ApiKey
-from tests.conftest import PODIUM, ROOT
 from tests.serving.api.keyed import keyed
 from tests.serving.api.served import ASK
 
@@ -188,18 +185,14 @@ def test_options_that_mean_nothing_are_named(podium: Podium, given: str) -> None
         podium("keys", "create", "app", given)
 
 
-def test_an_address_with_a_password_is_in_no_message(tmp_path: Path) -> None:
+def test_an_address_with_a_password_is_in_no_message(podium: Podium, monkeypatch: pytest.MonkeyPatch) -> None:
     """A database that is not there, one of an unknown kind, and one without a name."""
     for url in ("postgresql://u:planted-5f2@127.0.0.1:1/d", "mysql://u:planted-5f2@h/d", "postgresql://u:planted-5f2@"):  # fmt: skip
-        ended = subprocess.run(
-            [PODIUM, "keys", "create", "app"],
-            env=os.environ | {"PODIUM_STORE_URL": url},
-            cwd=ROOT, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert ended.returncode == 1
-        assert "planted-5f2" not in ended.stdout + ended.stderr
-        assert "Traceback" not in ended.stderr
-        assert ended.stderr.count("\n") == 1
+        monkeypatch.setenv("PODIUM_STORE_URL", url)
+        failed = podium("keys", "create", "app")
+        assert failed.code == 1
+        assert "planted-5f2" not in failed.out + failed.err
+        assert failed.err.count("\n") == 1, "and so no traceback"
 
 
 def test_a_policy_is_set_shown_and_lifted(podium: Podium) -> None:

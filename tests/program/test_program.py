@@ -1,4 +1,4 @@
-"""What the command-line programs share, and what their `--help` does not import."""
+"""What the command-line programs share."""
 
 import argparse
 import re
@@ -11,54 +11,6 @@ import pytest
 
 from program.options import count, exact_rate, option, port, rate, rates, seed, url, usd
 from program.percentile import percentile
-
-HEAVY = ("ray", "torch", "vllm", "transformers", "matplotlib", "locust", "openai", "fastapi")
-HELP = """
-import importlib, sys
-try:
-    importlib.import_module(sys.argv[1]).main(["--help"])
-finally:
-    assert not {*sys.argv[2:]} & {*sys.modules}, {*sys.argv[2:]} & {*sys.modules}
-"""
-
-
-@pytest.mark.parametrize(
-    ("module", "name"),
-    [
-        ("bench.cli", "bench"),
-        ("loadtest.cli", "load"),
-        ("loadtest.siege.cli", "siege"),
-        ("capacity.cli", "capacity"),
-        ("evaluation.cli", "eval"),
-        ("training.cli", "train"),
-        ("cluster.check.cli", "check"),
-        ("cluster.local.demo", "demo"),
-        ("cluster.local.serve", "serve"),
-    ],
-)
-def test_help_names_the_program_and_imports_nothing_heavy(module: str, name: str) -> None:
-    command = [sys.executable, "-c", HELP, module, *HEAVY]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"usage: podium {name} ")
-
-
-@pytest.mark.parametrize("module", ["cluster.check.cli", "cluster.local.demo", "cluster.local.serve"])
-def test_help_of_the_first_commands_needs_the_standard_library_and_little_else(module: str) -> None:
-    command = [
-        sys.executable,
-        "-c",
-        HELP,
-        module,
-        "pydantic",
-        "rich",
-        "yaml",
-        "numpy",
-        "aiohttp",
-        "starlette",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(

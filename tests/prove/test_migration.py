@@ -1,9 +1,13 @@
 """A migration that is killed before each of its statements, while others write, on real databases."""
 
+import pytest
+
 from prove.migration import kill_migrations
 from serving.database.address import Address
 
 
+@pytest.mark.slow
+@pytest.mark.postgresql
 async def test_a_migration_that_is_killed_anywhere_leaves_no_half_schema_and_loses_no_row(
     empty_address: Address,
 ) -> None:

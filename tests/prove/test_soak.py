@@ -8,6 +8,7 @@ import pytest
 from prove.soak import growth, soak
 
 
+@pytest.mark.slow
 async def test_after_mixed_load_a_router_holds_what_it_held_before(tmp_path: Path) -> None:
     found = await soak(tmp_path, lasts_s=6, rounds=4)
     assert found.faults(most_growth=math.inf) == [], (

@@ -108,17 +108,6 @@ def test_the_prefix_router_finds_the_prompt_in_what_crosses_to_an_engine() -> No
     assert router._extract_text_from_request(SimpleNamespace(args=[call])) == "Static.Why?"
 
 
-def test_the_configuration_of_the_prefix_router_imports_no_model_library() -> None:
-    program = (
-        "import sys; from serving.deployments.build import by_prefix_and_load; from serving.settings.scale import Scale;"
-        "by_prefix_and_load(Scale()); print(sorted({'torch', 'transformers', 'vllm'} & sys.modules.keys()))"
-    )
-    told = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert told.stdout.splitlines()[-1] == "[]"
-
-
 @pytest.mark.parametrize(
     ("workers", "started_with"),
     [

@@ -1,7 +1,5 @@
 """Settings: checked whole, refused with the place, changed without surprises."""
 
-import subprocess
-import sys
 import time
 from decimal import Decimal
 from pathlib import Path
@@ -373,19 +371,6 @@ def test_a_file_is_loaded_and_what_is_wrong_with_one_is_said(tmp_path: Path):
     ]:
         with pytest.raises(SettingsError, match=said):
             load(path)
-
-
-def test_loading_imports_neither_ray_nor_torch_nor_an_sdk():
-    code = (
-        "import sys; from serving.settings.settings import load; load('cluster/scripted.yaml');"
-        "print(*sorted({name.partition('.')[0] for name in sys.modules}))"
-    )
-    names = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
-    ).stdout.split()
-    assert "pydantic" in names
-    heavy = {"ray", "torch", "vllm", "openai", "anthropic", "google", "fastapi", "starlette", "opentelemetry"}
-    assert not heavy & set(names)
 
 
 def test_reading_settings_again_takes_milliseconds():

@@ -5,11 +5,12 @@ import random
 import re
 from collections import Counter
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
 import xgrammar
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from xgrammar.testing import _is_grammar_accept_string as accepts
 
@@ -28,6 +29,17 @@ from training.run import TrainingRun
 from training.run_dir import RunDir
 
 FIELDS = ("subtask", "worker", "access")
+DRAWN: dict[Side, int] = {"train": 1500, "held_out": 900}
+
+
+@cache
+def _drawn(side: Side) -> list[RequestQuestion]:
+    return request_questions(2, DRAWN[side])
+
+
+def drawn(count: int, side: Side = "train") -> list[RequestQuestion]:
+    """The first `count` requests of a seed, drawn once for all tests: each takes milliseconds."""
+    return _drawn(side)[:count]
 
 
 def topics() -> set[str]:
@@ -65,14 +77,9 @@ def test_topics_are_many_are_for_training_alone_and_each_knows_its_neighbours():
         assert all("{it}" in text for text in topic.then), topic.domain
         for other in topic.near:
             assert topic.domain in train.domains[other].near, (topic.domain, other)
-    drawn = [part.domain for each in request_questions(0, 400) for part in each.request.parts]
-    assert 0.35 < sum(name in topics() for name in drawn) / len(drawn) < 0.6
-    mates = [
-        mate
-        for question in request_questions(3, 600)
-        for mate in question.team.mates
-        if mate.kind == "specialist"
-    ]
+    domains = [part.domain for each in drawn(400) for part in each.request.parts]
+    assert 0.35 < sum(name in topics() for name in domains) / len(domains) < 0.6
+    mates = [mate for question in drawn(600) for mate in question.team.mates if mate.kind == "specialist"]
     assert 0.35 < sum(mate.can <= topics() for mate in mates) / len(mates) < 0.65
 
 
@@ -89,7 +96,7 @@ def _words(text: str) -> set[str]:
 
 
 def test_nobody_in_a_team_might_do_what_another_is_a_specialist_of():
-    for question in request_questions(3, 500):
+    for question in drawn(500):
         for mate in question.team.mates:
             others = [each for each in question.team.mates if each.can != mate.can]
             assert not any(mate.can & (each.can | each.might) for each in others)
@@ -114,7 +121,7 @@ def test_nothing_that_is_held_out_is_trained_on():
         assert not set(getattr(train.joints, kind)) & set(getattr(held_out.joints, kind)), kind
     for kind in type(train.generalists).model_fields:
         assert not set(getattr(train.generalists, kind)) & set(getattr(held_out.generalists, kind))
-    for question in request_questions(0, 400):
+    for question in drawn(400):
         assert not question.is_new
         assert not {mate.card for mate in question.team.mates} & {
             card for name in HELD_OUT_DOMAINS for card in held_out.domains[name].cards
@@ -136,17 +143,17 @@ def test_clauses_are_joined_in_many_ways_and_each_has_its_place_once():
 
 
 def test_every_slot_is_filled():
-    for question in [*request_questions(1, 500), *request_questions(1, 500, "held_out")]:
+    for question in [*drawn(500), *drawn(500, "held_out")]:
         for text in (*question.request.turns, *(part.clause for part in question.request.parts)):
             assert not re.search(r"\{\w+\}", text), text
 
 
 def test_every_kind_of_request_is_drawn_for_teams_of_every_size():
-    questions = request_questions(2, 3000)
+    questions = drawn(1500)
     kinds = Counter(question.request.kind for question in questions)
     assert kinds.keys() == SHARES.keys()
-    assert kinds["one"] > 1200
-    assert min(kinds.values()) > 100
+    assert kinds["one"] > 600
+    assert min(kinds.values()) > 50
     assert {len(question.team.mates) for question in questions} == set(SIZES)
     specialists = [sum(mate.kind == "specialist" for mate in question.team.mates) for question in questions]
     without = [len(q.team.mates) for q, count in zip(questions, specialists, strict=True) if not count]
@@ -155,7 +162,6 @@ def test_every_kind_of_request_is_drawn_for_teams_of_every_size():
     assert 0.04 < sum(turns) / len(turns) < 0.16
 
 
-@settings(deadline=None)
 @given(st.integers(0, 2**30), st.sampled_from(["train", "held_out"]))
 def test_the_best_plan_is_judged_right_and_is_short_where_the_request_is_easy(seed: int, side: str):
     for question in request_questions(seed, 3, side):
@@ -205,13 +211,13 @@ def certain(questions: Sequence[RequestQuestion]) -> list[RequestQuestion]:
 
 
 def test_the_best_plans_are_right_when_the_router_runs_them(tmp_path: Path):
-    questions = certain(request_questions(4, 400))
+    questions = certain(drawn(400))
     assert {question.request.kind for question in questions} == SHARES.keys()
     assert set(run_plans(tmp_path, questions, [best_text(each) for each in questions])) == {1.0}
 
 
 def test_parts_that_do_not_need_each_other_may_come_in_either_order():
-    joins = [each for each in certain(request_questions(5, 900)) if each.request.kind == "join"][:5]
+    joins = [each for each in certain(drawn(900)) if each.request.kind == "join"][:5]
     assert len(joins) == 5
     for question in joins:
         (first, second, last), _ = lesson(question)
@@ -225,7 +231,7 @@ def test_parts_that_do_not_need_each_other_may_come_in_either_order():
 
 
 def test_every_plan_that_is_taught_can_be_written_under_the_grammar():
-    taught = [(each, best_text(each)) for each in request_questions(9, 600)]
+    taught = [(each, best_text(each)) for each in drawn(600)]
     foreign = [(question, plan) for question, plan in taught if not plan.isascii()]
     assert foreign
     for question, plan in [*foreign[:6], *taught[:6]]:
@@ -236,7 +242,7 @@ def test_every_plan_that_is_taught_can_be_written_under_the_grammar():
 
 
 def test_a_wrong_worker_a_missing_access_or_a_vague_subtask_is_a_wrong_answer(tmp_path: Path):
-    chains = [each for each in certain(request_questions(5, 600)) if each.request.kind == "chain"][:10]
+    chains = [each for each in certain(drawn(600)) if each.request.kind == "chain"][:10]
     wrong: list[tuple[RequestQuestion, str]] = []
     for question in chains:
         steps, rewards = lesson(question)
@@ -253,7 +259,7 @@ def test_a_wrong_worker_a_missing_access_or_a_vague_subtask_is_a_wrong_answer(tm
 
 
 def test_a_check_is_somebody_elses_who_is_asked_for_it_by_what_is_checked(tmp_path: Path):
-    checks = [each for each in certain(request_questions(5, 900)) if each.request.kind == "check"][:8]
+    checks = [each for each in certain(drawn(900)) if each.request.kind == "check"][:8]
     wrong: list[tuple[RequestQuestion, str]] = []
     for question in checks:
         (first, second), _ = lesson(question)
@@ -269,7 +275,7 @@ def test_a_check_is_somebody_elses_who_is_asked_for_it_by_what_is_checked(tmp_pa
 
 @pytest.mark.parametrize("side", ["train", "held_out"])
 def test_nobody_checks_what_they_would_do_badly_themselves(side: Side):
-    checks = [each for each in request_questions(5, 900, side) if each.request.kind == "check"]
+    checks = [each for each in drawn(DRAWN[side], side) if each.request.kind == "check"]
     assert len(checks) > 30
     for question in checks:
         (_, second), _ = lesson(question)
@@ -278,16 +284,16 @@ def test_nobody_checks_what_they_would_do_badly_themselves(side: Side):
 
 
 def test_a_subtask_that_is_the_whole_request_names_no_part_of_it():
-    chains = [each for each in request_questions(5, 300) if each.request.kind == "chain"]
+    chains = [each for each in drawn(300) if each.request.kind == "chain"]
     for question in chains:
         copied = [{**step, "subtask": question.question.text} for step in lesson(question)[0]]
         assert judge(question, format_plan(copied, "steps", FIELDS)).about == 0
 
 
 def test_small_talk_is_for_whoever_costs_least():
-    talks = [each for each in request_questions(6, 2000) if each.request.kind == "small_talk"]
+    talks = [each for each in drawn(1500) if each.request.kind == "small_talk"]
     shown = [each for each in talks if each.team.shows_facts]
-    assert len(shown) > 20
+    assert len(shown) > 10
     for question in talks:
         assert question.request.parts[0].domain == SMALL_TALK
     for question in shown:
@@ -342,7 +348,7 @@ def test_every_part_that_can_be_asked_for_has_words_of_its_own():
 
 
 def test_a_plan_that_cannot_run_or_has_the_wrong_shape_is_judged_so():
-    question = next(each for each in request_questions(7, 200) if each.request.kind == "chain")
+    question = next(each for each in drawn(200) if each.request.kind == "chain")
     right = best_text(question)
     assert not judge(question, "I would ask somebody.").parsed
     assert not judge(question, right + " and so on").parsed

@@ -1,6 +1,7 @@
 """Look-ups: a few words, and whose card fits them."""
 
 from collections import Counter
+from functools import cache
 
 from training.curriculum.look_ups import LONGEST, look_ups
 from training.curriculum.materials import HELD_OUT_DOMAINS, load
@@ -8,6 +9,13 @@ from training.curriculum.questions import RequestQuestion
 from training.curriculum.requests import best_workers
 
 MATERIALS = load("train")
+COUNT = 2000
+
+
+@cache
+def becoming_rare() -> list[RequestQuestion]:
+    """Look-ups of which the first teams are mostly made up."""
+    return look_ups(1, COUNT, 20, 0.8)
 
 
 def is_made_up(question: RequestQuestion) -> bool:
@@ -15,7 +23,7 @@ def is_made_up(question: RequestQuestion) -> bool:
 
 
 def test_somebody_is_the_best_for_every_look_up_and_in_a_made_up_team_has_the_very_word():
-    for question in look_ups(0, 2000, 20, 0.8):
+    for question in becoming_rare():
         (part,) = question.request.parts
         best = best_workers(part, question.team)
         assert best
@@ -26,19 +34,19 @@ def test_somebody_is_the_best_for_every_look_up_and_in_a_made_up_team_has_the_ve
 
 
 def test_look_ups_to_one_team_stand_together_and_made_up_teams_become_rare():
-    found = look_ups(1, 4000, 20, 0.8)
-    teams = [found[start].team for start in range(0, 4000, 20)]
+    found = becoming_rare()
+    teams = [found[start].team for start in range(0, COUNT, 20)]
     assert all(each.team is teams[number // 20] for number, each in enumerate(found))
     made_up = [is_made_up(each) for each in found[::20]]
-    assert sum(made_up[:60]) > 30 > 20 > sum(made_up[-60:]) > 0
-    requests = [each.request for each in found]
-    assert requests == [each.request for each in look_ups(1, 4000, 20, 0.8)]
-    assert requests != [each.request for each in look_ups(2, 4000, 20, 0.8)]
+    assert sum(made_up[:30]) > 15 > 10 > sum(made_up[-30:]) > 0
+    one, again, other = ([each.request for each in look_ups(seed, 400, 20, 0.8)] for seed in (1, 1, 2))
+    assert one == again
+    assert one != other
 
 
 def test_fields_are_asked_for_by_name_by_card_and_by_request_and_none_is_held_out():
     ways: Counter[str] = Counter()
-    for question in look_ups(2, 4000, 20, 0.0):
+    for question in look_ups(2, COUNT, 20, 0.0):
         (part,), words = question.request.parts, question.request.text
         domain = MATERIALS.domains[part.domain]
         assert part.domain not in HELD_OUT_DOMAINS
@@ -51,4 +59,4 @@ def test_fields_are_asked_for_by_name_by_card_and_by_request_and_none_is_held_ou
             ways["other name"] += 1
         else:
             ways["card" if any(card.startswith(words) for card in domain.cards) else "request"] += 1
-    assert min(ways[way] for way in ("name", "other name", "card", "request", "check")) > 40
+    assert min(ways[way] for way in ("name", "other name", "card", "request", "check")) > 20

@@ -1,13 +1,13 @@
 """Examples of one team in one row: the loss and its gradients are those of rows of their own."""
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.training.tiny_models import POOL, config
@@ -26,6 +26,7 @@ from training.packing import (
     Collator,
     plan_loss,
 )
+from training.plan_runner import PlanRunner
 from training.run import TrainingRun
 from training.run_dir import RunDir
 from training.supervised import rows
@@ -85,25 +86,39 @@ def test_the_gradient_is_that_of_the_exact_expectation(scores: list[float], data
     assert torch.allclose(logits.grad[0, 0], other.grad, atol=1e-6)
 
 
-@settings(max_examples=5, deadline=None)
+@dataclass(frozen=True)
+class Learner:
+    """What all examples share: who writes prompts, and a model of a few weights that is not trained."""
+
+    runner: PlanRunner
+    tokenizer: Any
+    model: Any
+
+
+@pytest.fixture(scope="module")
+def learner(tmp_path_factory: pytest.TempPathFactory) -> Learner:
+    path = tmp_path_factory.mktemp("packed")
+    run = TrainingRun(config(path), RunDir(path))
+    runner = run.runner()
+    texts = [turn["content"] for each in request_questions(3, 50) for turn in runner.prompt(each)]
+    tokenizer = tokenizer_for(run.config.model, texts)
+    return Learner(runner, tokenizer, model_for(run.config.model, tokenizer, 0).double())
+
+
 @given(st.integers(0, 10_000), st.booleans())
 def test_requests_to_one_team_learn_in_one_row_what_they_learn_in_rows_of_their_own(
-    tmp_path_factory: Any, seed: int, with_rewards: bool
+    learner: Learner, seed: int, with_rewards: bool
 ):
-    path: Path = tmp_path_factory.mktemp("packed")
-    run = TrainingRun(config(path), RunDir(path))
     found = [
         Example(
-            run.runner().prompt(each), format_plan(steps, "steps", ("subtask", "worker", "access")), worths
+            learner.runner.prompt(each), format_plan(steps, "steps", ("subtask", "worker", "access")), worths
         )
         for each in request_questions(seed, 4, "train", per_team=4)
         for steps, worths in [lesson(each)]
     ]
     assert len(rows(found, 4)) == 1
     assert len(rows(found, 3)) == 2
-    texts = [turn["content"] for each in found for turn in each.prompt] + [each.plan for each in found]
-    tokenizer = tokenizer_for(run.config.model, texts)
-    model: Any = model_for(run.config.model, tokenizer, 0).double()
+    tokenizer, model = learner.tokenizer, learner.model
     collate = Collator(tokenizer, with_rewards=with_rewards)
     given = [asdict(each) for each in found]
     together, apart = collate([{"examples": given}]), collate([{"examples": [each]} for each in given])

@@ -4,6 +4,8 @@ import json
 import shutil
 from pathlib import Path
 
+import pytest
+
 from tests.training.tiny_models import config
 from training.recursion import blend
 from training.run import TrainingRun
@@ -16,6 +18,7 @@ def test_the_first_plan_gets_a_part_of_what_the_second_one_is_worth():
     assert blend(1.0, None, 0.25) is None
 
 
+@pytest.mark.usefixtures("warmed")
 def test_a_run_of_two_rounds_trains_on_both_and_resumes(tmp_path: Path):
     made = config(
         tmp_path, grpo={"recursion": {"discount": 0.25}, "steps": 2, "micro_batch": 16}, checkpoint_every=1

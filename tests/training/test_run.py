@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,19 +28,7 @@ from training.run_dir import RunDir
 CURVE = ("loss", "reward", "grad_norm", "plan/parsed", "plan/right", "completions/mean_length", "num_tokens")
 
 
-@pytest.fixture(scope="module")
-def warm(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A warm start, made once: a run that finds one does not make its own."""
-    path = tmp_path_factory.mktemp("warm")
-    made = config(path, grpo={"steps": 1})
-    TrainingRun(made, RunDir.begin(path / "run", made, resume=False)).run()
-    return path / "run" / "warm"
-
-
-@pytest.fixture(autouse=True)
-def warmed(warm: Path, tmp_path: Path) -> None:
-    for name in ("run", "whole", "cut", "a", "b", "c"):
-        shutil.copytree(warm, tmp_path / name / "warm")
+pytestmark = pytest.mark.usefixtures("warmed")
 
 
 def run(path: Path, made: Config, *callbacks: TrainerCallback, resume: bool = False) -> list[dict[str, Any]]:
@@ -85,26 +74,40 @@ class Weights(TrainerCallback):
         self.moments.append([s["exp_avg"].clone() for s in kept.values()])
 
 
+@dataclass(frozen=True)
+class Whole:
+    """A run that nothing interrupted."""
+
+    config: Config
+    path: Path
+    curve: list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def whole(warm: Path, tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    path = tmp_path_factory.mktemp("whole")
+    shutil.copytree(warm, path / "run" / "warm")
+    made = config(path, held_out=6)
+    return Whole(made, path / "run", run(path / "run", made))
+
+
 @pytest.mark.parametrize("politely", [False, True])
-def test_a_killed_run_resumes_to_the_same_curve_and_the_same_weights(tmp_path: Path, politely: bool):
-    made = config(tmp_path)
-    whole = run(tmp_path / "whole", made)
-    assert [each["step"] for each in whole] == [1, 2, 3, 4]
-    assert any(float(each["grad_norm"]) > 0 for each in whole[2:])
+def test_a_killed_run_resumes_to_the_same_curve_and_the_same_weights(
+    tmp_path: Path, whole: Whole, politely: bool
+):
+    assert [each["step"] for each in whole.curve] == [1, 2, 3, 4]
+    assert any(float(each["grad_norm"]) > 0 for each in whole.curve[2:])
     with pytest.raises(RunStopped if politely else MemoryError):
-        run(tmp_path / "cut", made, Kill(3 if not politely else 2, politely=politely))
+        run(tmp_path / "cut", whole.config, Kill(3 if not politely else 2, politely=politely))
     assert [each["step"] for each in curve(tmp_path / "cut")] == [1, 2, 3]
-    assert run(tmp_path / "cut", made, resume=True) == whole
-    assert weights(tmp_path / "cut") == weights(tmp_path / "whole")
+    assert run(tmp_path / "cut", whole.config, resume=True) == whole.curve
+    assert weights(tmp_path / "cut") == weights(whole.path)
 
 
-def test_the_same_config_gives_the_same_run_and_another_seed_another(tmp_path: Path):
-    made = config(tmp_path, grpo={"steps": 2})
-    one, two = run(tmp_path / "a", made), run(tmp_path / "b", made)
-    assert one == two
-    assert weights(tmp_path / "a") == weights(tmp_path / "b")
-    run(tmp_path / "c", made.model_copy(update={"seed": 1}))
-    assert weights(tmp_path / "c") != weights(tmp_path / "a")
+def test_another_seed_gives_another_run(tmp_path: Path, whole: Whole):
+    """That the same seed gives the same run, the one that is killed says: its first two steps are made twice."""
+    run(tmp_path / "run", whole.config.model_copy(update={"seed": 1}))
+    assert weights(tmp_path / "run") != weights(whole.path)
 
 
 def test_an_outage_changes_no_weights_and_no_momentum(tmp_path: Path):
@@ -137,10 +140,8 @@ def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
     return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-def test_a_run_keeps_its_config_versions_and_report(tmp_path: Path):
-    made = config(tmp_path, grpo={"steps": 2}, held_out=6)
-    run(tmp_path / "run", made)
-    kept = {path.name for path in (tmp_path / "run").iterdir()}
+def test_a_run_keeps_its_config_versions_and_report(whole: Whole):
+    kept = {path.name for path in whole.path.iterdir()}
     assert {
         "config.yaml",
         "pool.yaml",
@@ -152,12 +153,12 @@ def test_a_run_keeps_its_config_versions_and_report(tmp_path: Path):
         "checkpoints",
         "final",
     } <= kept
-    report = json.loads((tmp_path / "run" / "report.json").read_text("utf-8"))
+    report = json.loads((whole.path / "report.json").read_text("utf-8"))
     assert report["after"]["skills"]["questions"] == 6
     assert set(report["alone"]["skills"]["workers"]) == {"adder", "speller"}
     assert report["alone"]["skills"]["oracle"] == 1
     assert report["provenance"] == {"skills": ["synthetic"]}
-    assert "trl" in json.loads((tmp_path / "run" / "versions.json").read_text("utf-8"))
+    assert "trl" in json.loads((whole.path / "versions.json").read_text("utf-8"))
 
 
 def test_a_folder_with_a_run_is_not_overwritten_and_not_resumed_with_another_config(tmp_path: Path):
@@ -187,6 +188,7 @@ def written(folder: Path, **changes: Any) -> Path:
     return file
 
 
+@pytest.mark.slow
 def test_two_processes_make_one_run_between_them(tmp_path: Path):
     file, out = written(tmp_path, **SMALL, held_out=4), tmp_path / "two"
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -209,6 +211,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.slow
 def test_weights_that_find_no_room_on_the_disk_end_the_run_with_a_word_and_1(tmp_path: Path):
     large = {"scratch": {"hidden": 128, "layers": 1, "heads": 1, "vocabulary": 400}}
     file = written(tmp_path, **SMALL, model=large)
@@ -219,6 +222,7 @@ def test_weights_that_find_no_room_on_the_disk_end_the_run_with_a_word_and_1(tmp
     assert "Traceback" not in ended.stderr
 
 
+@pytest.mark.slow
 def test_ctrl_c_before_the_training_ends_the_run_with_130(tmp_path: Path):
     file, out = written(tmp_path), tmp_path / "stopped"
     command = [sys.executable, "-m", "training.cli", "--config", str(file), "--out", str(out)]

@@ -68,7 +68,13 @@ def test_workers_keep_their_order_where_a_config_says_so() -> None:
 NEEDS = ["needs", "worker", "subtask", "access"]
 
 
-@pytest.mark.parametrize("with_recorded", [False, True], ids=["requests", "requests and recorded"])
+@pytest.mark.parametrize(
+    "with_recorded",
+    [
+        pytest.param(False, id="requests", marks=pytest.mark.slow),
+        pytest.param(True, id="requests and recorded"),
+    ],
+)
 def test_the_stages_are_compared_on_requests_and_drawn_in_one_picture(
     tmp_path: Path, with_recorded: bool
 ) -> None:
@@ -88,7 +94,7 @@ def test_the_stages_are_compared_on_requests_and_drawn_in_one_picture(
         held_out=8,
     )
     check(made)
-    comparison = Comparison(made, tmp_path / "run", minutes=0.01, every_s=0.3)
+    comparison = Comparison(made, tmp_path / "run", minutes=0.005, every_s=0.15)
     curves = comparison.run()
     assert curves.keys() == ARMS.keys()
     kinds = {kind.replace("_", " ") for kind in SHARES}

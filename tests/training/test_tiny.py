@@ -7,9 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import ROOT
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(1400)
 def test_a_tiny_conductor_learns_whom_to_ask_and_who_has_to_read_whom(tmp_path: Path):
     config = (ROOT / "training/configs/tiny.yaml").read_text("utf-8")
     assert "\n  steps: 50\n" in config

@@ -5,7 +5,7 @@ from statistics import mean
 from tempfile import mkdtemp
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from conductor.model.pool_member import PoolMember
@@ -24,7 +24,6 @@ TEAM = [
 ]
 
 
-@settings(deadline=None)
 @given(st.integers(0, 2**30), st.sampled_from(["steps", "lists"]), st.booleans(), st.integers(1, 3))
 def test_every_plan_of_the_warm_start_can_run_and_has_nothing_beside_it(
     seed: int, format: Format, names: bool, most: int

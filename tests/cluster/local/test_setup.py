@@ -300,6 +300,7 @@ def of_another_version(root: Path) -> list[str]:
     return [info.name for info in found if info.stem.replace("-", "==", 1) not in locked]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_set_up_installs_vllm_only_for_settings_that_serve_it_and_takes_nothing_away(checkout: Path) -> None:
     ended = set_up(checkout, "--settings", "cluster/api.yaml")
@@ -344,6 +345,7 @@ def test_set_up_installs_vllm_only_for_settings_that_serve_it_and_takes_nothing_
     assert (ended.returncode, ended.stdout) == (0, ""), ended.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_venv_without_pip_keeps_its_packages(checkout: Path) -> None:
     subprocess.run([uv.UV, "venv", "--quiet", "--python", sys.executable, checkout / ".venv"], check=True)
@@ -354,6 +356,7 @@ def test_a_venv_without_pip_keeps_its_packages(checkout: Path) -> None:
     assert own.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_an_index_that_cannot_be_reached_or_lacks_a_package_is_told_with_what_to_do(checkout: Path) -> None:
     nowhere = "http://127.0.0.1:9/simple"

@@ -1,6 +1,5 @@
 import asyncio
 import json
-import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ from conductor.run.record import Record
 from evaluation.backends import Caps, over_http
 from evaluation.backends.in_process import InProcessBackend
 from evaluation.backends.over_http import HttpBackend
+from evaluation.cli import main
 from evaluation.errors import EvaluationError
 from evaluation.outcome import RunOutcome
 from evaluation.results import ResultLog
@@ -26,7 +26,6 @@ from tests.evaluation.test_run import Silent
 from tests.serving.api.served import Json, scripted, served, step, team
 from tests.serving.api.served import plan as written
 
-ROOT = Path(__file__).parents[3]
 PRICE = {"input_usd_per_mtok": 1, "output_usd_per_mtok": 2}
 TEAM: Json = team(
     written(step("a", "Guess."), step("c", "Check.", [0])),
@@ -228,9 +227,7 @@ async def test_a_server_and_an_engine_tell_the_same_workers_that_are_no_models()
 async def test_a_report_over_a_url_says_what_is_synthetic(tmp_path: Path):
     asked = ["--questions", "skills", "--count", "2", "--strategies", "single", "--out", str(tmp_path)]
     async with served(POOL) as running:
-        command = [sys.executable, "-m", "evaluation.cli", "--url", running.url, *asked]
-        process = await asyncio.create_subprocess_exec(*command, cwd=ROOT)
-        assert await process.wait() == 0
+        assert await asyncio.to_thread(main, ["--url", running.url, *asked]) == 0
     told = json.loads((tmp_path / "report.json").read_text())
     assert any(warning.startswith("Synthetic: adder") for warning in told["warnings"])
     assert [row["strategy"] for row in told["rows"]] == ["single:model", "single:adder"]

@@ -1,7 +1,7 @@
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluation.synthetic.operations import FAMILIES, read
@@ -13,7 +13,6 @@ def test_the_same_seed_gives_the_same_questions_and_another_gives_others():
     assert {q.text for q in questions(3, 50)} != {q.text for q in questions(4, 50)}
 
 
-@settings(deadline=None)
 @given(st.integers(0, 2**40), st.integers(0, 2**40))
 def test_training_and_held_out_questions_have_no_text_in_common_whatever_the_seeds(one: int, other: int):
     trained = {q.text for q in questions(one, 40, split="train")}
@@ -42,7 +41,6 @@ def test_every_family_occurs_alone_first_and_second():
     assert set(places) == {(place, family) for place in (0, 1) for family in FAMILIES}
 
 
-@settings(deadline=None)
 @given(st.integers(0, 2**40))
 def test_every_question_is_read_back_as_what_it_was_made_from(seed: int):
     for question in questions(seed, 20, 0.5):

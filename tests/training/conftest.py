@@ -1,0 +1,39 @@
+"""What tests of training share: one thread of PyTorch, and a conductor that has been warmed up."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.training.tiny_models import config
+
+
+@pytest.fixture(scope="package", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Let PyTorch compute on one thread: several, on cores that other tests use too, take ten times as long."""
+    import torch
+
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")  # in other processes
+        yield
+
+
+@pytest.fixture(scope="session")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A warm start, made once: a run that finds one does not make its own."""
+    from training.run import TrainingRun
+    from training.run_dir import RunDir
+
+    path = tmp_path_factory.mktemp("warm")
+    made = config(path, grpo={"steps": 0})
+    TrainingRun(made, RunDir.begin(path / "run", made, resume=False)).run()
+    return path / "run" / "warm"
+
+
+@pytest.fixture
+def warmed(warm: Path, tmp_path: Path) -> None:
+    """Runs in these folders begin after the warm start."""
+    for name in ("run", "cut"):
+        shutil.copytree(warm, tmp_path / name / "warm")
