@@ -5,6 +5,8 @@ that a test can also ask an engine what it still works on. `scripted_server` is 
 as `make serve` starts one.
 """
 
+import tests.clock  # isort: skip # noqa: F401 # first: it replaces the functions of `time`
+
 import asyncio
 import atexit
 import gc
