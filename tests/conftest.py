@@ -1,5 +1,7 @@
 """What all tests share: profiles, virtual time, databases, and the API in this process. Servers: tests/live."""
 
+import tests.clock  # isort: skip # noqa: F401 # first: it replaces the functions of `time`
+
 import asyncio
 import atexit
 import gc

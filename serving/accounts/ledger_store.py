@@ -91,7 +91,9 @@ class LedgerStore:
             )
         written = self._written_bills
         refusal = await self._writer.do(HOLD, request)
-        if refusal is not None and self._bills > written:  # a bill that was not written at the first try frees some
+        if (
+            refusal is not None and self._bills > written
+        ):  # a bill that was not written at the first try frees some
             self._writer.hurry()
             refusal = await self._writer.do(HOLD, request)
         return refusal
