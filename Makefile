@@ -70,6 +70,9 @@ check: setup-learning ## format, lint, types, arrows between packages (under a m
 	@$(BIN)/basedpyright --level error
 	@$(BIN)/lint-imports
 
+# pytest rewrites every assertion anew where no bytecode may be written: 12 s of CPU in each of its processes.
+test test-live test-slow: export PYTHONDONTWRITEBYTECODE =
+
 test: check ## check, and the tests that run in minutes: all in-process ones, and one real start of the default
 	@$(BIN)/python -m pytest $(TESTS) --dist worksteal -m "not live and not slow"
 

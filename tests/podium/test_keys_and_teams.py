@@ -149,9 +149,16 @@ async def test_with_a_url_a_servers_teams_keys_budgets_and_policies_are_changed_
         await podium("teams", "disable", "growth")
         assert '"state": "disabled"' in (await podium("teams", "list", "--json")).out
         await it.ask("mine", "POST", "/v1/chat/completions", ASK)
-        await asyncio.to_thread(ledger_cli.main, ["show", "--json", "--team", "search", "--url", it.api.url])
-        lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-        assert [line["worker"] for line in lines if Decimal(line["cost_usd"])] == ["b", "a"]
+
+        async def billed() -> list[str]:
+            show = ["show", "--json", "--team", "search", "--url", it.api.url]
+            assert await asyncio.to_thread(ledger_cli.main, show) == 0, capsys.readouterr().err
+            lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+            return [line["worker"] for line in lines if Decimal(line["cost_usd"])]
+
+        async with asyncio.timeout(10):  # the bill may be written after the answer
+            while await billed() != ["b", "a"]:
+                await asyncio.sleep(0.01)
         assert await asyncio.to_thread(ledger_cli.main, ["show", "--url", it.api.url]) == 0
         assert "dollars" in capsys.readouterr().out
         assert "Revoked the key 'app'" in (await podium("keys", "revoke", "app")).out

@@ -12,8 +12,9 @@ from conductor.run.record import Record
 from evaluation.backends import Caps, over_http
 from evaluation.backends.in_process import InProcessBackend
 from evaluation.backends.over_http import HttpBackend
-from evaluation.cli import main
+from evaluation.cli import parser
 from evaluation.errors import EvaluationError
+from evaluation.evaluate import evaluate
 from evaluation.outcome import RunOutcome
 from evaluation.results import ResultLog
 from evaluation.run import EvalConfig, Evaluation
@@ -227,7 +228,8 @@ async def test_a_server_and_an_engine_tell_the_same_workers_that_are_no_models()
 async def test_a_report_over_a_url_says_what_is_synthetic(tmp_path: Path):
     asked = ["--questions", "skills", "--count", "2", "--strategies", "single", "--out", str(tmp_path)]
     async with served(POOL) as running:
-        assert await asyncio.to_thread(main, ["--url", running.url, *asked]) == 0
+        options = parser().parse_args(["--url", running.url, *asked])
+        await asyncio.to_thread(evaluate, options, "podium eval")
     told = json.loads((tmp_path / "report.json").read_text())
     assert any(warning.startswith("Synthetic: adder") for warning in told["warnings"])
     assert [row["strategy"] for row in told["rows"]] == ["single:model", "single:adder"]
