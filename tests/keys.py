@@ -49,6 +49,6 @@ def open_and_closed(url: str, key: str) -> list[int]:
 def until_refused(url: str, key: str | None = None) -> None:
     """Wait until it asks for a key, or for another one, as promised."""
     ends_s = time.monotonic() + PROMISED_S
-    while status(url, key) != 401:
-        assert time.monotonic() < ends_s, "it is still served"
+    while (answer := status(url, key)) != 401:
+        assert time.monotonic() < ends_s, f"it still answers {answer}"
         time.sleep(0.1)

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import psutil
 
-from cluster.local.shared_memory import segments_of
 from tests.conftest import PODIUM, ROOT
 
 VARIABLES = (
@@ -38,12 +37,6 @@ def files_with(secrets: Mapping[str, str], since_s: float) -> list[str]:
             continue  # gone meanwhile
         found += [f"{path}: {name}" for name, needle in needles.items() if needle in content]
     return found
-
-
-def unused_shared_memory() -> set[Path]:
-    """Segments of this account that no living process has mapped."""
-    mine = {path for path in Path("/dev/shm").iterdir() if path.lstat().st_uid == os.getuid()}
-    return mine - segments_of(psutil.process_iter())
 
 
 def listening_beyond_loopback(processes: Iterable[psutil.Process]) -> list[str]:

@@ -48,6 +48,24 @@ def app_arguments(target: list[str]) -> Iterator[dict[str, str]]:
         yield from (each.get("args", {}) for each in config["applications"] if each["import_path"] == APP)
 
 
+def check(host: str, target: list[str]) -> None:
+    """Check what is to be served, in a second, before Ray is started, which takes a while.
+
+    Raises:
+        SettingsError: the settings or the address cannot be used.
+        StoreError: the store has another version, or rejects this account.
+        StoreUnavailable: the store of keys does not answer.
+    """
+    import serving.app
+    from cluster.local.exposure import require_key
+    from cluster.local.store import require_version
+
+    for arguments in app_arguments(target):
+        serving.app.build_app(arguments)
+        require_version(arguments["settings"], os.environ)
+        require_key(host, arguments["settings"], os.environ)
+
+
 def run_child(
     port: int,
     metrics_port: int,
@@ -64,21 +82,16 @@ def run_child(
     from ray import serve
     from ray.serve.scripts import run as serve_run
 
-    import serving.app  # sets the tracing variables that Ray's processes inherit
-    from cluster.local.exposure import require_key
-    from cluster.local.store import require_version
+    import serving.app  # noqa: F401 (sets the tracing variables that Ray's processes inherit) # pyright: ignore[reportUnusedImport]
     from conductor.errors import StoreUnavailable
     from serving.database.address import StoreError
     from serving.edge.open_files import raise_file_limit
     from serving.settings.settings import SettingsError
 
     try:
-        for arguments in app_arguments(target):
-            serving.app.build_app(arguments)
-            require_version(arguments["settings"], os.environ)
-            require_key(host, arguments["settings"], os.environ)
+        check(host, target)
     except (SettingsError, StoreError, StoreUnavailable) as error:
-        print(f"{error.message} {error.detail}".rstrip())  # before Ray is started, which takes a while
+        print(f"{error.message} {error.detail}".rstrip())
         return 1
     raise_file_limit()  # a connection is a file, and all of Ray's processes inherit the limit
     cast(Any, ray).init(

@@ -244,7 +244,7 @@ def test_the_three_have_the_same_pools_images_variables_and_keys() -> None:
 
 
 def test_ray_listens_alike_on_all_of_them() -> None:
-    """Its sockets are looked at on those of `onprem` (tests/live/test_ports.py), which so speaks for all."""
+    """Its sockets are looked at on those of `onprem` (tests/live/test_two_nodes.py), which so speaks for all."""
     for key in ("head_start_ray_commands", "worker_start_ray_commands"):
         started = {provider: listening_options(read(provider)[key][-1]) for provider in FILES}
         assert len(set(map(frozenset, started.values()))) == 1, started

@@ -196,7 +196,7 @@ def test_everything_but_metrics_is_on_loopback_or_asks_for_a_credential(cluster:
     of_haproxy = {each.port for each in beyond if "haproxy" in each.process}
     assert of_haproxy == {cluster.http}, said
     (own,) = [each for each in ports if each.port == cluster.http]
-    assert own.asks_for == "a credential (HTTP 403)", "nobody is served before there is a key"
+    assert own.asks_for == "a credential (HTTP 403)", "its Host is none that is served"
     assert len([each for each in ports if "raylet" in each.process]) >= 4, "two nodes"
 
 
@@ -207,7 +207,9 @@ def test_a_replica_in_a_placement_group_keeps_its_environment(cluster: Cluster) 
 
 
 def test_haproxy_beyond_loopback_asks_for_the_key_that_was_made(cluster: Cluster) -> None:
-    boss = make_key(cluster.store, "boss", "--scopes", "admin")
-    until_refused(f"{cluster.url}/v1/models")
-    assert open_and_closed(cluster.url, boss) == OPEN_AND_CLOSED
     assert {each.laddr.ip for each in listening_on(cluster.http, cluster.tag)} == {"0.0.0.0"}
+    url = f"http://127.0.0.1:{cluster.http}"  # a host that is served without being named in the settings
+    assert status(f"{url}/v1/models") == 200
+    boss = make_key(cluster.store, "boss", "--scopes", "admin")
+    until_refused(f"{url}/v1/models")
+    assert open_and_closed(url, boss) == OPEN_AND_CLOSED

@@ -1,4 +1,4 @@
-"""The verdict of the siege, and its attacks. Nothing is attacked here: tests/live/test_edge.py does."""
+"""The verdict of the siege, and its attacks. Nothing is attacked here: tests/live/proxies/test_edge.py does."""
 
 from dataclasses import replace
 

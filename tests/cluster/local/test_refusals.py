@@ -1,0 +1,94 @@
+"""What ends a start before Ray is started: each check by itself, and one through the command."""
+
+import asyncio
+import os
+import socket
+import sqlite3
+import subprocess
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from cluster.local.child import check
+from cluster.local.processes import HOST, ROOT, ServeError, claim, free_port
+from cluster.local.server import APP, Server
+from serving import edge
+from serving.database.address import StoreError, sqlite_address
+from serving.database.migrate import VERSION_TABLE, migrate
+from serving.settings.settings import SettingsError
+from tests.conftest import PODIUM
+from tests.serving.api_pools import KEYS
+
+SCRIPTED = [APP, f"settings={ROOT}/cluster/scripted.yaml"]
+
+
+@pytest.fixture(autouse=True)
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of a store of its own, in which nothing is yet. No provider's key is set, and what a check sets is undone."""
+    path = tmp_path / "podium.db"
+    monkeypatch.setenv("PODIUM_STORE_URL", f"sqlite:///{path}")
+    monkeypatch.setenv(edge.VARIABLE, "")
+    for variable in KEYS.values():
+        monkeypatch.delenv(variable, raising=False)
+    return path
+
+
+def test_settings_that_cannot_be_used_are_refused_with_their_fault(tmp_path: Path) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text("workers: [{name: a, kind: scripted, colour: red}]")
+    with pytest.raises(SettingsError, match="colour"):
+        check(HOST, [APP, f"settings={path}"])
+    check(HOST, SCRIPTED)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("claude", "whose key is not set: set ANTHROPIC_API_KEY."), ("clod", "and no worker is called so.")],
+)
+def test_a_conductor_that_cannot_lead_is_refused_with_the_remedy(
+    name: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
+    with pytest.raises(SettingsError) as refused:
+        check(HOST, [APP, f"settings={ROOT}/cluster/api.yaml", f"conductor={name}"])
+    expected = f"The conductor is to be '{name}', {told} These can lead: gpt (key: OPENAI_API_KEY), gpt-fast"
+    assert expected in refused.value.message
+
+
+def test_a_store_of_another_version_is_refused(store: Path) -> None:
+    address = sqlite_address(store)
+    asyncio.run(migrate(address, to="0005"))
+    with pytest.raises(StoreError, match="`podium store migrate`"):
+        check(HOST, SCRIPTED)
+    asyncio.run(migrate(address))
+    check(HOST, SCRIPTED)
+    with closing(sqlite3.connect(store)) as connection, connection:
+        connection.execute(f"UPDATE {VERSION_TABLE} SET version_num = '9999'")
+    with pytest.raises(StoreError, match="a newer one wrote it"):
+        check(HOST, SCRIPTED)
+
+
+def test_a_port_in_use_is_named_with_the_process_that_holds_it_and_the_remedy() -> None:
+    with socket.create_server((HOST, 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ServeError, match=rf"(?s)pid {os.getpid()} .*PORT={port + 1}"):
+            Server(port=port).__enter__()
+
+
+def test_of_two_servers_started_at_once_on_one_port_one_is_refused() -> None:
+    port = free_port()
+    with claim(port), pytest.raises(ServeError, match=f"just been started on port {port}.\nServe on another one: make serve PORT={port + 1}"):  # fmt: skip
+        Server(port=port).__enter__()
+    with claim(port):
+        pass
+
+
+def test_podium_serve_beyond_loopback_without_a_key_ends_before_ray_is_started(store: Path) -> None:
+    port = free_port()
+    command = [PODIUM, "serve", "--settings", "cluster/scripted.yaml", "--host", "0.0.0.0", "--port", str(port)]  # fmt: skip
+    ended = subprocess.run([*command, "--fast"], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 1
+    assert "podium keys create NAME --scopes admin" in ended.stderr
+    assert not store.exists()
+    assert "local Ray instance" not in (ROOT / "build" / f"serve-{port}.log").read_text(), "as Ray says first"
