@@ -70,8 +70,10 @@ class Feed:
             if self._task.done():
                 self._task.result()  # what went wrong
             news = asyncio.ensure_future(self._news.wait())
-            done, _ = await asyncio.wait([news, self._task], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)  # fmt: skip
-            news.cancel()
+            try:
+                done, _ = await asyncio.wait([news, self._task], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)  # fmt: skip
+            finally:
+                news.cancel()
             if not done:
                 return False
         return True

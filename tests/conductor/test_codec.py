@@ -6,7 +6,7 @@ from types import UnionType
 from typing import Any, get_args
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from conductor import errors
@@ -65,20 +65,17 @@ def through_json(kind: Any, value: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", EVENTS, ids=lambda kind: kind.__name__)
-@settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_every_event_survives(kind: type[Any], data: st.DataObject) -> None:
     event = data.draw(st.from_type(kind))
     assert through_json(Event, event) == event
 
 
-@settings(max_examples=60, deadline=None)
 @given(record=RECORDS)
 def test_every_record_survives(record: Record) -> None:
     assert through_json(Record, record) == record
 
 
-@settings(max_examples=15, deadline=None)
 @given(record=RECORDS, inner=st.lists(RECORDS, max_size=2))
 def test_a_run_survives_with_the_runs_inside_it(record: Record, inner: list[Record]) -> None:
     records = RunRecords(record, {each.id: each for each in inner})

@@ -5,7 +5,7 @@ from dataclasses import replace
 from decimal import Decimal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from conductor.errors import (
@@ -265,7 +265,6 @@ async def test_the_same_plan_again_accepts_the_answer_and_calls_no_worker_twice(
 
 
 @given(plans(), plans(), st.integers(0, 5))
-@settings(max_examples=60, deadline=None)
 def test_a_further_plan_runs_whole_as_soon_as_it_differs(first: Plan, other: Plan, shared: int) -> None:
     steps = (*first.steps[:shared], *other.steps)[:5]
     second = (
@@ -351,7 +350,6 @@ async def test_a_shuffled_pool_is_numbered_as_it_is_shown() -> None:
 
 
 @given(plans(), st.integers(1, 3_000))
-@settings(max_examples=30, deadline=None)
 def test_no_step_reserves_more_than_the_preview_says(plan: Plan, limit: int) -> None:
     players = [
         Player(name, lambda call: ["0123"] * min(call.sampling.max_output_tokens, 50), price=DEAR)
@@ -600,7 +598,6 @@ def spinning(turns: dict[int, int]) -> Player:
     st.sampled_from(["given", "steps", "lists"]),
     st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
 def test_every_needed_step_is_done_once_after_what_it_reads(
     plan: Plan, speed: dict[int, int], how: str, two_rounds: bool
 ) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import get_args
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from conductor.errors import InvalidPlan, Reason
@@ -124,7 +124,6 @@ def test_what_stands_around_steps_is_passed_over(text: str) -> None:
 @given(
     plans(), st.text() | st.just('"steps": [{ "accept": true, \\'), st.booleans(), st.sampled_from([None, 1])
 )
-@settings(deadline=None)
 def test_in_one_object_a_thought_is_passed_over_and_a_step_is_there_at_its_last_byte(
     plan: Plan, thought: str, may_accept: bool, indent: int | None
 ) -> None:

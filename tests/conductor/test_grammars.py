@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import pytest
 import xgrammar
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from xgrammar.testing import _is_grammar_accept_string as accepts
@@ -49,7 +49,6 @@ def test_every_size_compiles(format: Format, may_accept: bool) -> None:
 
 @both
 @given(plan=plans(spoken))
-@settings(max_examples=50, deadline=None)
 def test_a_plan_in_the_format_s_own_spelling_is_accepted(format: Format, plan: Plan) -> None:
     text = rendered(plan, NAMES, format)
     assert accepts(ebnf(format), text)
@@ -60,7 +59,6 @@ def test_a_plan_in_the_format_s_own_spelling_is_accepted(format: Format, plan: P
 
 
 @given(plan=plans(spoken))
-@settings(max_examples=50, deadline=None)
 def test_a_step_may_say_its_subtask_before_its_worker_and_never_twice(plan: Plan) -> None:
     steps = [json.loads(line) for line in rendered(plan, NAMES, "steps").splitlines()]
     turned = [{name: step[name] for name in ("subtask", "worker", "access")} for step in steps]
@@ -72,7 +70,6 @@ def test_a_step_may_say_its_subtask_before_its_worker_and_never_twice(plan: Plan
 
 @both
 @given(plan=plans(spoken), data=st.data())
-@settings(max_examples=50, deadline=None)
 def test_what_cannot_run_is_not_accepted(format: Format, plan: Plan, data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(plan.steps) - 1))
     forward = (*plan.steps[at].access, data.draw(st.integers(at, 9)))
@@ -183,7 +180,6 @@ def test_whatever_is_written_under_the_grammar_is_a_plan_that_can_run(
     rules = compiled(ebnf(format, may_accept=may_accept, subtask_chars=6), PIECES)
 
     @given(st.integers(0, 2**32))
-    @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     def holds(seed: int) -> None:
         text = written(xgrammar.GrammarMatcher(rules), PIECES, random.Random(seed))
         reading = parser(format, NAMES, 5)

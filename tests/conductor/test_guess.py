@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from conductor.errors import WorkerRefused, WorkerUnavailable
@@ -531,7 +531,6 @@ async def _outcome(case: Case, oracle: Oracle | None) -> tuple[object, ...]:
     return record.answer, record.status, record.cost_usd - (wasted or 0), run.shown, shapes
 
 
-@settings(max_examples=120, deadline=None)
 @given(case=CASES)
 def test_with_and_without_a_guess_the_outcome_and_its_cost_are_the_same(case: Case) -> None:
     with_it = asyncio.run(_outcome(case, Oracle(case.guess or "a")))

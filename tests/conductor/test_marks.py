@@ -3,7 +3,7 @@
 import base64
 import hashlib
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from conductor.model.call import Call
@@ -33,7 +33,6 @@ def cut(text: str, at: list[int]) -> list[str]:
 @given(st.lists(st.text(max_size=20), min_size=1, max_size=4))
 @example(["x", mark_key("x")])
 @example(["x", mark_key("x") + mark_key("x", mark_key("x"))])
-@settings(deadline=None)
 def test_a_key_is_in_none_of_the_texts(texts: list[str]) -> None:
     key = mark_key(*texts)
     assert not any(key in text for text in texts)
@@ -41,7 +40,6 @@ def test_a_key_is_in_none_of_the_texts(texts: list[str]) -> None:
 
 
 @given(st.lists(st.text(max_size=30), min_size=1, max_size=4), st.text(max_size=20))
-@settings(deadline=None)
 def test_marked_texts_come_back_whole(texts: list[str], fact: str) -> None:
     key = mark_key(*texts, fact)
     shown = "\n\n".join(enclose("output", key, text, fact=fact) for text in texts)
@@ -49,7 +47,6 @@ def test_marked_texts_come_back_whole(texts: list[str], fact: str) -> None:
 
 
 @given(pieces | st.text(), st.lists(st.integers(0, 60), max_size=6))
-@settings(deadline=None)
 def test_it_does_not_matter_how_an_answer_is_cut_into_pieces(text: str, at: list[int]) -> None:
     assert filtered(cut(text, at)) == filtered([text]) == filtered(list(text))
 
@@ -58,13 +55,11 @@ def test_it_does_not_matter_how_an_answer_is_cut_into_pieces(text: str, at: list
     st.text() | pieces.map(lambda text: text.replace(KEY, "abc24")), st.lists(st.integers(0, 60), max_size=6)
 )
 @example('<output step="0">\nfor="a b"\n</output>', [])
-@settings(deadline=None)
 def test_an_answer_without_marks_is_untouched(text: str, at: list[int]) -> None:
     assert filtered(cut(text, at)) == (text, 0)
 
 
 @given(st.lists(st.text(alphabet='ab <>/"\n-output', max_size=12), max_size=5), st.data())
-@settings(deadline=None)
 def test_marks_are_gone_and_the_words_between_them_are_not(words: list[str], data: st.DataObject) -> None:
     """A mark and the line break right after it are taken out, and nothing beside them."""
     marks = [data.draw(st.sampled_from([OPENING, CLOSING])) for _ in words]

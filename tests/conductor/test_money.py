@@ -3,7 +3,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from conductor.errors import BudgetExceeded
@@ -50,7 +50,6 @@ budgets = st.builds(
 
 
 @given(budgets, st.lists(asks, max_size=8))
-@settings(deadline=None)
 def test_what_is_spent_and_held_never_passes_the_limit(budget: Budget, calls: list[Asks]) -> None:  # noqa: C901
     ledger = BudgetLedger(budget)
 

@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 import xgrammar
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from tokenizers import Tokenizer
@@ -244,7 +244,6 @@ def parts_of(name: str, text: str) -> tuple[list[str], str]:
     forging,
     forging,
 )
-@settings(deadline=None)
 def test_nothing_that_users_and_workers_write_is_taken_for_a_mark(
     talk: list[tuple[str, str]], outcome: str, written: str
 ) -> None:

@@ -1,12 +1,12 @@
 """The real API over a real socket, with scripted workers; and what must be left of it at the end: nothing."""
 
 import asyncio
-import gc
 import json
 import socket
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import anthropic
@@ -16,16 +16,23 @@ import uvicorn
 
 from conductor.run.ledger import BudgetLedger
 from serving.accounts.account_ledgers import AccountLedgers
+from serving.accounts.budget_webhooks import BudgetWebhooks
 from serving.accounts.directory import Directory
+from serving.accounts.ledger_store import LedgerStore
 from serving.api.app import build_api
 from serving.batches.memory_store import MemoryBatchStore
 from serving.batches.runner import Batches, Clock
 from serving.batches.store import BatchStore
+from serving.database.writer import Writer
 from serving.edge.reader import ReaderProtocol
 from serving.egress.client import tls_context
 from serving.pool import Engines, build_pool
+from serving.runs.database_store import DatabaseStore
+from serving.runs.journal import RunJournal
+from serving.runs.live_settings import LiveSettings
 from serving.runs.rows import now_us
 from serving.runs.service import Service
+from serving.runs.shared_circuits import SharedCircuits
 from serving.runs.store import RecordStore
 from serving.settings.settings import Settings, parse
 from serving.workers.scripted import ScriptedWorker
@@ -81,7 +88,10 @@ class Served:
     url: str
     http: httpx2.AsyncClient
     batches: Batches
-    ledgers: list[BudgetLedger] = field(default_factory=list[BudgetLedger])
+    connections: set[ReaderProtocol]
+    """The server's ends of those that are open."""
+    ledgers: list[BudgetLedger]
+    """Those of all runs since it runs."""
     sdks: list[openai.AsyncOpenAI | anthropic.AsyncAnthropic] = field(
         default_factory=list[openai.AsyncOpenAI | anthropic.AsyncAnthropic]
     )
@@ -138,33 +148,72 @@ class Served:
         listed = (await self.http.get("/v1/workflows?limit=1")).json()["data"][0]
         return await self.record(listed["id"])
 
-    def see_ledgers(self) -> int:
-        """Note the ledgers that exist now, so that they can be looked at when their runs are over."""
-        self.ledgers += [each for each in gc.get_objects() if type(each) is BudgetLedger]
-        return len(self.ledgers)
-
     async def quiet(self) -> None:
         """Wait until nothing is left of any run; fail where something stays."""
         await until(lambda: self.service.running == 0, "no run under way")
         for wire in self.service.pool.clients:
             if isinstance(wire, ScriptedWorker):
                 await until(lambda wire=wire: wire.open_calls == 0, f"no open call at {wire.name}")
-        await until(lambda: not left_tasks(), f"no task left: {left_tasks()}")
+        await until(lambda: not left_tasks(), lambda: f"no task left: {left_tasks()}")
         await until(lambda: not SPANS.open, f"no open span: {SPANS.open}")
         assert len(SPANS.started) == len(SPANS.ended)
-        assert [ledger.holds for ledger in self.ledgers if ledger.holds] == []
+        held = [ledger.holds for ledger in self.ledgers if ledger.holds]
+        assert held == [], held
+
+
+SERVER_WIDE = {
+    each.__code__
+    for each in (
+        Batches._sweep_on,
+        Batches._work_on,
+        BudgetWebhooks._look_on,
+        DatabaseStore._remove_on,
+        DatabaseStore._sweep_on,
+        DatabaseStore._watch,
+        RunJournal._write_on,
+        LedgerStore._beat_on,
+        LiveSettings._follow,
+        SharedCircuits._look_on,
+        Writer._work,
+    )
+}
+"""What a server does all the time, whether anything runs or not."""
+TESTS = str(Path(__file__).parents[2])
 
 
 def left_tasks() -> list[str]:
-    """Tasks of runs: drivers, steps, and whatever a response started."""
-    names: list[str] = []
-    for task in asyncio.all_tasks():
-        where = getattr(task.get_coro(), "__qualname__", "")
-        if task.get_name().startswith(("run ", "step ", "guess ")) or where.startswith(
-            ("RunResponse", "RunOpener", "_gone", "PlanRun", "CallTask", "_Conducting")
-        ):
-            names.append(f"{task.get_name()} {where}")
-    return names
+    """Where the tasks began that are neither a server's own nor a test's: those of runs, and whatever a response started."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    codes = [getattr(task.get_coro(), "cr_code", None) for task in others]
+    return [
+        code.co_qualname if code else "?"
+        for code in codes
+        if code is None or not (code in SERVER_WIDE or code.co_filename.startswith(TESTS))
+    ]
+
+
+_LEDGERS = list[list[BudgetLedger]]()
+_make_ledger = BudgetLedger.__init__
+
+
+def _make_and_note(self: BudgetLedger, *args: Any, **named: Any) -> None:
+    _make_ledger(self, *args, **named)
+    for made in _LEDGERS:
+        made.append(self)
+
+
+BudgetLedger.__init__ = _make_and_note
+
+
+@contextmanager
+def noting_ledgers() -> Generator[list[BudgetLedger]]:
+    """Every ledger that is made inside the block."""
+    made = list[BudgetLedger]()
+    _LEDGERS.append(made)
+    try:
+        yield made
+    finally:
+        _LEDGERS[:] = [each for each in _LEDGERS if each is not made]
 
 
 def parsed(stream: str) -> list[Any]:
@@ -210,25 +259,29 @@ async def served(
     )
     work = Batches(batch_store or MemoryBatchStore(), service, policies, clock)
     SPANS.clear()
+    connections = set[ReaderProtocol]()
     async with (
-        listening(build_api(service, directory=directory, work=work)) as url,
+        listening(build_api(service, directory=directory, work=work), connections) as url,
         httpx2.AsyncClient(base_url=url, timeout=20, verify=tls_context()) as http,
     ):
-        running = Served(service, url, http, work)
-        try:
-            yield running
-        finally:
-            await asyncio.gather(*(sdk.close() for sdk in running.sdks))
-            await work.aclose()
-        await running.quiet()
+        with noting_ledgers() as made:
+            running = Served(service, url, http, work, connections, made)
+            try:
+                yield running
+            finally:
+                await asyncio.gather(*(sdk.close() for sdk in running.sdks))
+                await work.aclose()
+            await running.quiet()
 
 
 @asynccontextmanager
-async def listening(app: Any) -> AsyncGenerator[str]:
-    """Serve an ASGI app on a free port of the loopback; its address."""
+async def listening(app: Any, connections: set[ReaderProtocol] | None = None) -> AsyncGenerator[str]:
+    """Serve an ASGI app on a free port of the loopback, and keep its open ends in `connections`; its address."""
     config = uvicorn.Config(app, http=ReaderProtocol, log_level="error", lifespan="off", ws="none")
     config.load()
     server = uvicorn.Server(config)
+    if connections is not None:
+        server.server_state.connections = connections  # type: ignore[assignment]
     server.lifespan = config.lifespan_class(config)
     with socket.socket(
         proto=socket.IPPROTO_TCP

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
@@ -167,7 +167,6 @@ def chunks_of(stream: bytes) -> list[Json]:
     return [json.loads(event.removeprefix("data: ")) for event in events]
 
 
-@settings(max_examples=1000, deadline=None)
 @given(runs(), st.booleans(), st.sampled_from(["off", "events", "reasoning"]))
 def test_the_sdk_reads_every_run(events: list[Event], with_usage: bool, progress: str) -> None:
     request = parse(stream=True, stream_options={"include_usage": with_usage}, podium={"progress": progress})

@@ -5,7 +5,6 @@ Waits are for states. The last worker never ends by itself, so that every leavin
 """
 
 import asyncio
-import gc
 import socket
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -19,7 +18,6 @@ from conductor.run.record import Record
 from serving.accounts.caller import ANYBODY
 from serving.api.slow_clients import PIECE_BYTES
 from serving.batches.memory_store import MemoryBatchStore
-from serving.edge.reader import ReaderProtocol
 from tests.serving.api.served import ASK, PRICE, Json, Served, plan, scripted, served, step, team
 from tests.serving.spans import SPANS
 from tests.states import until
@@ -65,7 +63,6 @@ async def read_and_leave(api: Served, events: int) -> tuple[str, int]:
                 seen += line.startswith("data: ")
                 if seen == events:
                     break
-        api.see_ledgers()
     return id, seen
 
 
@@ -117,11 +114,14 @@ async def leave_when(
 ) -> str:
     """Ask without streaming, and drop the connection once the run's record says `true`."""
     asking = asyncio.create_task(api.http.post(path, json=ASK | body))
+    turns = 0
     while not (api.service.running and true((await api.service.newest(1, ANYBODY)).runs[0].record)):
         assert not asking.done(), asking.result().text
-        await asyncio.sleep(0)
+        turns += 1
+        await asyncio.sleep(
+            0 if turns % 20 else 0.001
+        )  # each turn is looked at, and time moves where they wait
     id = (await api.service.newest(1, ANYBODY)).runs[0].record.id
-    api.see_ledgers()
     asking.cancel()
     await asyncio.wait([asking])
     return id
@@ -208,7 +208,6 @@ async def test_leaving_many_at_once_leaves_nothing():
             for _ in range(40)
         ]
         await until(lambda: api.service.running == 40)
-        api.see_ledgers()
         for each in asking:
             each.cancel()
         await asyncio.wait(asking)
@@ -254,6 +253,7 @@ def long_answer(**limits: float) -> Json:
     return team(workers=[worker], workflows={}, limits={"first_byte_s": 0} | limits)
 
 
+@pytest.mark.real_time
 async def test_a_client_that_reads_nothing_slows_the_worker_and_can_still_leave():
     async with served(long_answer()) as api:
         async with slow_client(api):
@@ -267,6 +267,7 @@ async def test_a_client_that_reads_nothing_slows_the_worker_and_can_still_leave(
     assert len(record["steps"][0]["output"]) < 1_000_000, "the kernel alone would take megabytes"
 
 
+@pytest.mark.real_time
 async def test_a_client_that_reads_nothing_for_too_long_gives_its_slot_to_another():
     async with served(long_answer(unread_s=0.5)) as api:
         async with slow_client(api) as (reader, _):
@@ -284,6 +285,7 @@ async def test_a_client_that_reads_nothing_for_too_long_gives_its_slot_to_anothe
     assert record["error"]["message"] in events
 
 
+@pytest.mark.real_time
 async def test_a_client_that_reads_none_of_its_two_answers_is_given_up_for_both():
     worker = scripted("a", ENDLESS)
     async with served(team(workers=[worker], workflows={}, limits={"unread_s": 0.5})) as api:
@@ -298,6 +300,7 @@ async def test_a_client_that_reads_none_of_its_two_answers_is_given_up_for_both(
     assert {record["error"]["message"] for record in records} == {"The client has read nothing of its answer for 0.5 s."}  # fmt: skip
 
 
+@pytest.mark.real_time
 async def test_a_client_that_reads_a_little_now_and_then_is_never_given_up():
     async with served(long_answer(unread_s=2)) as api:
         async with slow_client(api) as (reader, _):
@@ -311,6 +314,7 @@ async def test_a_client_that_reads_a_little_now_and_then_is_never_given_up():
         assert (await api.newest())["error"] is None
 
 
+@pytest.mark.real_time
 async def test_a_kept_run_goes_on_without_a_client_that_reads_nothing():
     async with served(long_answer(unread_s=0.5)) as api:
         async with slow_client(api, b"idempotency-key: mine\r\n"):
@@ -326,22 +330,17 @@ def get(path: str) -> bytes:
     return f"GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode()
 
 
-def connections() -> list[ReaderProtocol]:
-    """The server's ends of those that are open."""
-    found = [each for each in gc.get_objects() if type(each) is ReaderProtocol]
-    return [each for each in found if each.transport and not each.transport.is_closing()]
-
-
-def waiting_bytes() -> int:
+def waiting_bytes(api: Served) -> int:
     """What the server holds at most for one client, of what it has sent."""
-    return max((each.transport.get_write_buffer_size() for each in connections()), default=0)
+    transports = [each.transport for each in api.connections if each.transport]
+    return max((each.get_write_buffer_size() for each in transports if not each.is_closing()), default=0)
 
 
-async def most_waiting_bytes() -> int:
+async def most_waiting_bytes(api: Served) -> int:
     """The most of it, until the client is given up."""
-    await until(waiting_bytes, "something waits")
+    await until(lambda: waiting_bytes(api), "something waits")
     most = 0
-    while found := waiting_bytes():
+    while found := waiting_bytes(api):
         most = max(most, found)
         await asyncio.sleep(0.01)
     return most
@@ -364,12 +363,13 @@ def long_record(**limits: float) -> Json:
 
 
 @pytest.mark.parametrize("path", ["/v1/workflows/{id}", "/v1/workflows/{id}/events"])
+@pytest.mark.real_time
 async def test_no_record_and_no_backlog_of_events_waits_whole_for_a_client_that_reads_nothing(path: str):
     async with served(long_record(unread_s=0.5)) as api:
         id = await long_run(api)
         assert len((await api.http.get(path.format(id=id))).content) > LONG, "it is whole for who reads"
         async with slow_request(api, get(path.format(id=id))) as (reader, _):
-            assert await most_waiting_bytes() < 3 * PIECE_BYTES
+            assert await most_waiting_bytes(api) < 3 * PIECE_BYTES
             with pytest.raises(ConnectionResetError):
                 await reader.read()
         await until(
@@ -377,6 +377,7 @@ async def test_no_record_and_no_backlog_of_events_waits_whole_for_a_client_that_
         )
 
 
+@pytest.mark.real_time
 async def test_of_a_file_no_more_than_a_piece_is_read_for_a_client_that_reads_nothing():
     content = bytes(range(256)) * 80_000
     async with served(long_record(unread_s=0.5)) as api:
@@ -395,7 +396,7 @@ async def test_of_a_file_no_more_than_a_piece_is_read_for_a_client_that_reads_no
         assert len(read) == 20
         read.clear()
         async with slow_request(api, get(path)) as (reader, _):
-            assert await most_waiting_bytes() < 3 * PIECE_BYTES
+            assert await most_waiting_bytes(api) < 3 * PIECE_BYTES
             with pytest.raises(ConnectionResetError):
                 await reader.read()
         assert len(read) < 6, "the rest was never read"
@@ -404,6 +405,7 @@ async def test_of_a_file_no_more_than_a_piece_is_read_for_a_client_that_reads_no
             await api.http.get(path)
 
 
+@pytest.mark.real_time
 async def test_a_client_that_reads_a_file_slowly_is_not_given_up():
     async with served(long_record(unread_s=1)) as api:
         id = await upload(api, b"\xff" * LONG)
@@ -413,6 +415,7 @@ async def test_a_client_that_reads_a_file_slowly_is_not_given_up():
                 assert await reader.read(4096)
 
 
+@pytest.mark.real_time
 async def test_large_bodies_have_room_for_so_many_bytes_and_the_rest_is_told_to_come_back(monkeypatch):
     monkeypatch.setattr("serving.api.slow_clients.MOST_WHOLE_BYTES", 2 * LONG)
     async with served(long_record(unread_s=2)) as api:

@@ -18,6 +18,8 @@ from tests.serving.api.served import Served, scripted, served, team
 from tests.serving.runs.stores import replicas
 from tests.states import until
 
+pytestmark = pytest.mark.real_time
+
 SOON_S, TURN_S = 0.05, 0.075
 """What is long, and how long turns are, where all of them are: the real ones take minutes of a core."""
 

@@ -12,7 +12,7 @@ from anthropic.types import (
     RawMessageStartEvent,
     RawMessageStopEvent,
 )
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
@@ -109,7 +109,6 @@ def joined(block: Json, deltas: list[Json]) -> Any:
 progresses = st.sampled_from(["off", "events", "reasoning"])
 
 
-@settings(max_examples=1000, deadline=None)
 @given(runs(), progresses)
 def test_every_stream_is_as_anthropic_defines_it(happened: list[Event], progress: str) -> None:
     events = events_of(encode(MESSAGES, request(progress), *happened))
@@ -153,7 +152,6 @@ def check_content(happened: list[Event], blocks: list[tuple[Json, list[Json]]], 
     ]
 
 
-@settings(max_examples=1000, deadline=None)
 @given(runs(), progresses)
 def test_every_body_is_as_anthropic_defines_it_and_says_what_the_stream_does(
     happened: list[Event], progress: str

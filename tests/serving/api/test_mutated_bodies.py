@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from conductor.errors import BadTask
@@ -86,7 +86,6 @@ def replaced(body: Json, path: tuple[Any, ...], value: Any) -> Json:
 
 
 @pytest.mark.parametrize(("dialect", "body"), BODIES)
-@settings(max_examples=500, deadline=None)
 @given(data=st.data())
 def test_a_body_with_any_value_replaced_is_a_request_or_names_a_field(
     dialect: Dialect, body: Json, data: st.DataObject

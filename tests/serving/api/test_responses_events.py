@@ -5,7 +5,7 @@ from functools import cache
 from typing import Any, cast
 
 import openai.types.responses as types
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
@@ -116,7 +116,6 @@ requests = st.sampled_from(
 """Read once: a thousand runs are not to pay for reading them again."""
 
 
-@settings(max_examples=1000, deadline=None)
 @given(request=requests, events=runs(), beats=st.sets(st.integers(0, 20), max_size=3))
 def test_every_event_of_every_run_is_what_the_sdk_takes_it_for_and_in_order(
     request: ApiRequest, events: list[Event], beats: set[int]
@@ -173,7 +172,6 @@ def check_one_at_a_time(told: list[Json]) -> None:
     assert places == list(zip(order, [n for n in range(n_items) for _ in "ab"], strict=True))
 
 
-@settings(max_examples=100, deadline=None)
 @given(request=requests, events=runs())
 def test_a_run_told_whole_says_and_calls_what_its_stream_did(
     request: ApiRequest, events: list[Event]

@@ -36,7 +36,7 @@ class Outage:
     end: Callable[[], Awaitable[None]]
 
 
-@pytest.fixture(params=["stopped", "full"])
+@pytest.fixture(params=[pytest.param("stopped", marks=pytest.mark.real_time), "full"])
 async def outage(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncGenerator[Outage]:
@@ -86,6 +86,7 @@ async def test_paid_calls_are_refused_while_the_store_is_away_and_go_on_when_it_
     async with keyed(outage.address, team(workers=POOL, workflows={})) as it:
         await it.directory.set_budget(key_subject(it.ids["mine"]), {"day": Decimal(1000)})
         paid = [(await ask(it)).status_code]
+        assert "store" not in (await it.ask("mine", "GET", "/readyz")).json()
         await outage.begin()
         await reconnect(it)
         while (refused := await ask(it)).status_code == 200:  # a full disk's last page
@@ -93,6 +94,7 @@ async def test_paid_calls_are_refused_while_the_store_is_away_and_go_on_when_it_
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "store_unavailable")
         assert "127.0.0.1" not in refused.text
         assert (await ask(it, "free")).status_code == 200, "what costs nothing goes on"
+        assert (await it.ask("mine", "GET", "/readyz")).json()["store"] == "away"
         await outage.end()
         while (answer := await ask(it)).status_code == 503:
             await asyncio.sleep(0.05)
@@ -102,6 +104,7 @@ async def test_paid_calls_are_refused_while_the_store_is_away_and_go_on_when_it_
         assert await find_faults(await it.directory.open()) == []
 
 
+@pytest.mark.parametrize("outage", ["full"], indirect=True)
 async def test_where_settings_say_so_paid_calls_go_on_and_are_entered_later(
     outage: Outage, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -129,16 +132,3 @@ async def test_where_settings_say_so_paid_calls_go_on_and_are_entered_later(
             await asyncio.sleep(0.05)
         assert ready.status_code == 200
         assert (await ask(it)).status_code == 402, "the budget holds again, and what was served counts"
-
-
-async def test_readiness_tells_that_the_store_is_away(postgres: Postgres) -> None:
-    address = await asyncio.to_thread(postgres.make_database)
-    async with keyed(address, team(workers=POOL, workflows={})) as it:
-        assert (await ask(it)).status_code == 200
-        assert "store" not in (await it.ask("mine", "GET", "/readyz")).json()
-        await asyncio.to_thread(postgres.stop)
-        try:
-            assert (await ask(it)).status_code == 503
-            assert (await it.ask("mine", "GET", "/readyz")).json()["store"] == "away"
-        finally:
-            await asyncio.to_thread(postgres.start)

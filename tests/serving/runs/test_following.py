@@ -175,7 +175,6 @@ async def test_who_waits_for_a_run_that_somebody_cancels_is_told(stream: bool) -
         asking(api, stream=stream) as (task, id),
     ):
         await until(lambda: (api.service._running[id].record.steps or [None])[-1].first_token_s is not None)
-        api.see_ledgers()
         assert (await api.http.post(f"/v1/workflows/{id}/cancel", json={})).status_code == 200
         answer = await task
         await api.quiet()

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 
 from conductor.model.answer_format import AnswerFormat
 from conductor.model.tools import NO_TOOLS, Tool, Toolset
@@ -28,7 +28,6 @@ def native(translate: Any, schema: Json) -> Any:
     return told.native.schema if told.native else None
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(ROOTS.map(whole))
 def test_every_provider_is_sent_what_it_takes_and_may_give_what_is_right(made: Made):
     schema, value = made
