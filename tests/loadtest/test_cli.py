@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -29,9 +28,6 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "loadtest.cli", *arguments]
 
 
-Reports = dict[str, tuple[Path, dict[str, Any]]]
-
-
 ALL_OF_A_LOOP = """
 import sys
 from loadtest.cli import main
@@ -44,41 +40,36 @@ for name in names:
 """
 
 
-@pytest.fixture(scope="module")
-def reports(scripted_url: str, tmp_path_factory: pytest.TempPathFactory) -> Reports:
-    """Folder and figures of a second of each scenario; one process per loop, as imports take longest."""
-    base = tmp_path_factory.mktemp("load")
+@pytest.mark.parametrize(("loop", "prefix"), [("closed", ""), ("open", "open-")])
+def test_each_scenario_of_a_loop_runs_to_its_report(
+    loop: str, prefix: str, scripted_url: str, tmp_path: Path
+) -> None:
+    """A second of each, in one process, as imports take longest."""
+    names = [name for name, scenario in SCENARIOS.items() if scenario.loop == loop]
+    asked = [sys.executable, "-c", ALL_OF_A_LOOP, scripted_url, str(tmp_path), *names]
+    done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr, done.stderr
+    reports = {name: json.loads((tmp_path / name / "report.json").read_text()) for name in names}
+    for name in names:
+        is_whole(tmp_path / name, name, reports[name]["figures"]["requests"])
+    shows_every_phase_and_what_an_answer_took(reports[f"{prefix}ultra"]["figures"])
+    has_plan_and_calls_from_records(reports[f"{prefix}chat"])
 
-    def run_scenarios(loop: str) -> subprocess.CompletedProcess[str]:
-        names = [name for name, scenario in SCENARIOS.items() if scenario.loop == loop]
-        asked = [sys.executable, "-c", ALL_OF_A_LOOP, scripted_url, str(base), *names]
-        return subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, timeout=100)
 
-    with ThreadPoolExecutor() as pool:
-        for done in pool.map(run_scenarios, ("closed", "open")):
-            assert done.returncode == 0, done.stdout + done.stderr
-            assert "Traceback" not in done.stderr, done.stderr
-    return {name: (base / name, json.loads((base / name / "report.json").read_text())) for name in SCENARIOS}
-
-
-@pytest.mark.parametrize("name", list(SCENARIOS))
-def test_each_scenario_runs_to_its_report(reports: Reports, name: str) -> None:
-    folder, told = reports[name]
-    requests = told["figures"]["requests"]
+def is_whole(folder: Path, name: str, requests: dict[str, int]) -> None:
     asked = {json.loads(line)["kind"] for line in (folder / "requests.jsonl").read_text().splitlines()}
-    assert asked
+    assert asked, name
     assert asked <= set(SCENARIOS[name].mix)
-    assert requests["failed"] == requests["unfinished"] == 0
-    assert requests["answered"] + requests["left"] == requests["due"]
+    assert requests["failed"] == requests["unfinished"] == 0, name
+    assert requests["answered"] + requests["left"] == requests["due"], name
     page = (folder / "report.html").read_text()
     assert "<svg" in page
     assert "Definitions" in page
     assert not re.search("src=|<link|@import", page), "it needs nothing beside itself"
 
 
-@pytest.mark.parametrize("name", ["ultra", "open-ultra"])
-def test_an_ultra_run_tells_every_phase_and_what_an_answer_took(reports: Reports, name: str) -> None:
-    figures = reports[name][1]["figures"]
+def shows_every_phase_and_what_an_answer_took(figures: dict[str, Any]) -> None:
     phases = figures["phases_ms"]["all"]
     assert (
         phases["plan"]["p50"] < phases["steps"]["p50"] < phases["first_token"]["p50"] < phases["end"]["p50"]
@@ -90,9 +81,8 @@ def test_an_ultra_run_tells_every_phase_and_what_an_answer_took(reports: Reports
     assert 0.5 < took["critical_path_over_wall"]["p50"] <= 1
 
 
-@pytest.mark.parametrize("name", ["chat", "open-chat"])
-def test_whole_answers_get_plan_and_calls_from_their_records(reports: Reports, name: str) -> None:
-    told = reports[name][1]
+def has_plan_and_calls_from_records(told: dict[str, Any]) -> None:
+    """Of whole answers, which say neither themselves."""
     answered = told["figures"]["requests"]["answered"]
     assert told["records"] == {"looked_for": answered, "found": answered}
     assert told["figures"]["per_request"]["calls"]["p50"] == 5
