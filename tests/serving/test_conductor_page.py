@@ -31,7 +31,8 @@ from tests.wires.openai import OpenAIWire
 from tests.wires.server import Answer, Request, serving
 
 PLANNED = planned_requests()
-POOL = list(prompted_team().pool)
+TEAM = prompted_team()
+POOL = list(TEAM.pool)
 
 
 def lead(url: str) -> Json:
@@ -129,7 +130,7 @@ def test_the_plans_keep_to_the_rules_that_the_prompt_gives() -> None:
         words = set(re.findall(r"\w+", each.request.casefold()))
         for step in each.plan.steps if len(each.plan.steps) > 1 else ():
             assert len(words & set(re.findall(r"\w+", step.subtask.casefold()))) >= 5, step
-        seers = [prompted_team().pool[step.worker].sees_images for step in each.plan.steps]
+        seers = [TEAM.pool[step.worker].sees_images for step in each.plan.steps]
         assert all(seers) or not each.shows_picture
 
 

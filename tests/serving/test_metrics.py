@@ -15,6 +15,8 @@ from tests.serving.api.served import ASK, PRICE, Served, plan, scripted, served,
 from tests.states import until
 
 GOOD = plan(step("a"), step("b"), step("c", access=[0, 1]))
+SLOW = [scripted(name, price=PRICE, delay_s=0.1) for name in ("a", "b", "c")]
+"""Time passes in their steps."""
 
 
 class Kept:
@@ -51,7 +53,7 @@ def test_every_instrument_has_a_name_that_prometheus_takes_and_no_label_of_endle
 
 
 async def test_a_run_is_measured_whole_from_its_record() -> None:
-    async with served(team(GOOD)) as api:
+    async with served(team(GOOD, workers=SLOW)) as api:
         kept = metered(api)
         answer = await api.ok(max_cost_usd=1)
         await until(lambda: kept.taken, "the run is measured")
@@ -146,7 +148,7 @@ async def test_a_run_is_one_line_of_json_with_its_trace_and_without_anybodys_wor
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "podium")
-    async with served(team("no plan", GOOD)) as api:
+    async with served(team("no plan", GOOD, workers=SLOW)) as api:
         answer = await api.ok()
         await until(lambda: "workflow finished" in caplog.text, "it is logged")
     text = JsonLines().format(next(r for r in caplog.records if r.getMessage() == "workflow finished"))

@@ -302,12 +302,12 @@ async def test_a_client_that_reads_none_of_its_two_answers_is_given_up_for_both(
 
 @pytest.mark.real_time
 async def test_a_client_that_reads_a_little_now_and_then_is_never_given_up():
-    async with served(long_answer(unread_s=2)) as api:
+    async with served(long_answer(unread_s=0.5)) as api:
         async with slow_client(api) as (reader, _):
             outbox = next(iter(api.service._running.values())).answer
             await until(outbox._room.locked, "the worker waits for the client")
             for _ in range(14):
-                await asyncio.sleep(0.2)
+                await asyncio.sleep(0.05)
                 assert await reader.read(4096)
             assert api.service.running == 1
         await api.quiet()
@@ -407,11 +407,11 @@ async def test_of_a_file_no_more_than_a_piece_is_read_for_a_client_that_reads_no
 
 @pytest.mark.real_time
 async def test_a_client_that_reads_a_file_slowly_is_not_given_up():
-    async with served(long_record(unread_s=1)) as api:
+    async with served(long_record(unread_s=0.5)) as api:
         id = await upload(api, b"\xff" * LONG)
         async with slow_request(api, get(f"/v1/files/{id}/content")) as (reader, _):
             for _ in range(15):
-                await asyncio.sleep(0.2)
+                await asyncio.sleep(0.05)
                 assert await reader.read(4096)
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from contextlib import AsyncExitStack
 from decimal import Decimal
 from typing import Any
 
@@ -105,16 +106,22 @@ FAULTS: dict[str, Fault] = {
 
 
 async def test_every_fault_before_the_first_word_fails_over_and_leaves_nothing(provider: Provider):
-    async def play(fault: Fault) -> tuple[int, str, str]:
-        async with faulty(fault) as upstream:
-            settings = only(remote(provider, upstream.url, fallbacks=["b"]), scripted("b", "Instead."))
-            async with served(settings) as api:
-                answer = await api.post({"model": "a"}, max_cost_usd=1)
-                nothing_is_held(api)
-        body = answer.json()
-        return answer.status_code, body["model"], body["podium"]["steps"][0]["served_by"]
+    async with AsyncExitStack() as stack:
+        servers = [await stack.enter_async_context(faulty(fault)) for fault in FAULTS.values()]
+        names = [f"w{number}" for number in range(len(servers))]
+        workers = [
+            remote(provider, server.url, name=name, fallbacks=["b"])
+            for name, server in zip(names, servers, strict=True)
+        ]
+        api = await stack.enter_async_context(served(only(*workers, scripted("b", "Instead."))))
 
-    results = {name: await play(fault) for name, fault in FAULTS.items()}
+        async def play(name: str) -> tuple[int, str, str]:
+            answer = await api.post({"model": name}, max_cost_usd=1)
+            nothing_is_held(api, name)
+            body = answer.json()
+            return answer.status_code, body["model"], body["podium"]["steps"][0]["served_by"]
+
+        results = {fault: await play(name) for fault, name in zip(FAULTS, names, strict=True)}
     assert results == dict.fromkeys(FAULTS, (200, "b", "b"))
 
 

@@ -153,32 +153,27 @@ def test_a_cloud_whose_library_is_not_installed_says_what_to_install() -> None:
 
 
 ASK_BEDROCK = """
-import asyncio, json, sys
-from tests.serving.workers.test_clouds import BEDROCK, ask
-from tests.wires.bedrock import BedrockWire
-
-async def main():
-    worker = BEDROCK | json.loads(sys.argv[1])
-    (request,) = await ask(BedrockWire(), worker, {"K": "key-of-bedrock"})
-    print(json.dumps([request.path, request.headers, request.body]))
-
-asyncio.run(main())
-"""
-ASK_BROKEN_BEDROCK = """
-import asyncio, json, sys
+import asyncio, json
 from tests.serving.api.served import served
-from tests.serving.workers.test_clouds import BEDROCK
+from tests.serving.workers.test_clouds import BEDROCK, ask
 from tests.wires.bedrock import BedrockWire
 from tests.wires.server import Answer, serving
 
-async def main():
+async def asked(worker):
+    (request,) = await ask(BedrockWire(), BEDROCK | worker, {"K": "key-of-bedrock"})
+    return request.path, request.headers, request.body
+
+async def answered():
     frame = BedrockWire().events(Answer())[0]
     async with serving(BedrockWire(), Answer(instead=(frame[:-1] + b"?",))) as server:
         settings = {"workers": [{"name": "w", "base_url": server.url, "retry": {"attempts": 1}} | BEDROCK]}
         async with served(settings, {}) as running:
             answer = await running.post({"model": "w"})
-            print(json.dumps([answer.status_code, answer.json()["error"]["code"]]))
             await running.service.pool.aclose()
+            return answer.status_code, answer.json()["error"]["code"]
+
+async def main():
+    print(json.dumps([await asked({}), await asked({"api_key_env": "K"}), await answered()]))
 
 asyncio.run(main())
 """
@@ -193,21 +188,9 @@ def boto3(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_bedrock_is_asked_in_its_region_with_a_signature_or_a_key_of_its_own(boto3: Path) -> None:
-    path, headers, body = _ask_bedrock(boto3, {})
-    assert path == "/model/eu.anthropic.claude-sonnet-5-v1:0/invoke-with-response-stream"
-    assert headers["authorization"].startswith("AWS4-HMAC-SHA256 Credential=AKIAEXAMPLE/")
-    assert "/eu-central-1/bedrock/aws4_request" in headers["authorization"]
-    assert ("anthropic_version" in body, "model" in body) == (True, False)
-    _, headers, _ = _ask_bedrock(boto3, {"api_key_env": "K"})
-    assert headers["authorization"] == "Bearer key-of-bedrock"
-
-
-def test_a_frame_of_bedrocks_that_is_none_is_the_workers_fault(boto3: Path) -> None:
-    assert _ask_bedrock(boto3, {}, ASK_BROKEN_BEDROCK) == [502, "worker_unavailable"]
-
-
-def _ask_bedrock(boto3: Path, worker: Json, program: str = ASK_BEDROCK) -> Any:
+@pytest.fixture(scope="module")
+def bedrock(boto3: Path) -> Any:
+    """What Bedrock is asked with a signature and with a key, and what a client sees of a broken frame: one process for all three."""
     environ = {
         "AWS_ACCESS_KEY_ID": "AKIAEXAMPLE",
         "AWS_SECRET_ACCESS_KEY": "secret",
@@ -215,12 +198,20 @@ def _ask_bedrock(boto3: Path, worker: Json, program: str = ASK_BEDROCK) -> Any:
     }
     environ |= {"PYTHONPATH": f"{boto3}:{ROOT}", "PATH": "/usr/bin:/bin", "HOME": str(boto3)}
     ended = subprocess.run(
-        [sys.executable, "-c", program, json.dumps(worker)],
-        cwd=ROOT,
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=60,
+        [sys.executable, "-c", ASK_BEDROCK], cwd=ROOT, env=environ, capture_output=True, text=True, timeout=60
     )
     assert ended.returncode == 0, ended.stderr
     return json.loads(ended.stdout)
+
+
+def test_bedrock_is_asked_in_its_region_with_a_signature_or_a_key_of_its_own(bedrock: Any) -> None:
+    (path, headers, body), (_, keyed, _), _ = bedrock
+    assert path == "/model/eu.anthropic.claude-sonnet-5-v1:0/invoke-with-response-stream"
+    assert headers["authorization"].startswith("AWS4-HMAC-SHA256 Credential=AKIAEXAMPLE/")
+    assert "/eu-central-1/bedrock/aws4_request" in headers["authorization"]
+    assert ("anthropic_version" in body, "model" in body) == (True, False)
+    assert keyed["authorization"] == "Bearer key-of-bedrock"
+
+
+def test_a_frame_of_bedrocks_that_is_none_is_the_workers_fault(bedrock: Any) -> None:
+    assert bedrock[-1] == [502, "worker_unavailable"]
