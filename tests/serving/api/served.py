@@ -4,6 +4,7 @@ import asyncio
 import json
 import socket
 from collections.abc import AsyncGenerator, Generator, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -92,6 +93,8 @@ class Served:
     """The server's ends of those that are open."""
     ledgers: list[BudgetLedger]
     """Those of all runs since it runs."""
+    earlier: set[asyncio.Task[Any]]
+    """Tasks that were there before it."""
     sdks: list[openai.AsyncOpenAI | anthropic.AsyncAnthropic] = field(
         default_factory=list[openai.AsyncOpenAI | anthropic.AsyncAnthropic]
     )
@@ -154,7 +157,7 @@ class Served:
         for wire in self.service.pool.clients:
             if isinstance(wire, ScriptedWorker):
                 await until(lambda wire=wire: wire.open_calls == 0, f"no open call at {wire.name}")
-        await until(lambda: not left_tasks(), lambda: f"no task left: {left_tasks()}")
+        await until(lambda: not left_tasks(self.earlier), lambda: f"no task left: {left_tasks(self.earlier)}")
         await until(lambda: not SPANS.open, f"no open span: {SPANS.open}")
         assert len(SPANS.started) == len(SPANS.ended)
         held = [ledger.holds for ledger in self.ledgers if ledger.holds]
@@ -181,9 +184,9 @@ SERVER_WIDE = {
 TESTS = str(Path(__file__).parents[2])
 
 
-def left_tasks() -> list[str]:
-    """Where the tasks began that are neither a server's own nor a test's: those of runs, and whatever a response started."""
-    others = asyncio.all_tasks() - {asyncio.current_task()}
+def left_tasks(earlier: AbstractSet[asyncio.Task[Any]] = frozenset()) -> list[str]:
+    """Return the coroutines of the tasks that a run or a response has left: all but a server's, a test's and `earlier` ones."""
+    others = asyncio.all_tasks() - {asyncio.current_task()} - earlier
     codes = [getattr(task.get_coro(), "cr_code", None) for task in others]
     return [
         code.co_qualname if code else "?"
@@ -259,13 +262,14 @@ async def served(
     )
     work = Batches(batch_store or MemoryBatchStore(), service, policies, clock)
     SPANS.clear()
+    earlier = asyncio.all_tasks()
     connections = set[ReaderProtocol]()
     async with (
         listening(build_api(service, directory=directory, work=work), connections) as url,
         httpx2.AsyncClient(base_url=url, timeout=20, verify=tls_context()) as http,
     ):
         with noting_ledgers() as made:
-            running = Served(service, url, http, work, connections, made)
+            running = Served(service, url, http, work, connections, made, earlier)
             try:
                 yield running
             finally:
