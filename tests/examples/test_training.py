@@ -96,6 +96,7 @@ async def run(*command: str) -> str:
     return told.decode()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 async def test_my_questions_and_my_api_pool_become_an_adapter_that_the_pool_serves(tmp_path: Path) -> None:
     out = tmp_path / "run"

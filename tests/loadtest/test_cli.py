@@ -40,6 +40,7 @@ for name in names:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("loop", "prefix"), [("closed", ""), ("open", "open-")])
 def test_each_scenario_of_a_loop_runs_to_its_report(
     loop: str, prefix: str, scripted_url: str, tmp_path: Path
