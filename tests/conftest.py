@@ -1,6 +1,6 @@
 """What all tests share: profiles, virtual time, databases, and the API in this process. Servers: tests/live."""
 
-import tests.clock  # isort: skip # noqa: F401 # first: it replaces the functions of `time`
+from tests.virtual_time import pytest_asyncio_loop_factories, pytest_runtest_setup  # isort: skip # noqa: F401 # before all others: it replaces the functions of `time`
 
 import asyncio
 import atexit
@@ -29,7 +29,6 @@ atexit.register(shutil.rmtree, os.environ["XDG_DATA_HOME"], ignore_errors=True)
 for profile, examples in (("fast", 25), ("slow", 1000)):
     settings.register_profile(profile, max_examples=examples, deadline=None)  # a busy machine is slow
 settings.load_profile("fast")
-pytest_plugins = ["tests.virtual_time"]
 ROOT = Path(__file__).parent.parent
 PODIUM = str(Path(sys.executable).with_name("podium"))
 """The installed command."""

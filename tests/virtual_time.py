@@ -1,115 +1,143 @@
-"""Virtual time for the tests of code that waits: the event loop jumps to its next timer instead of sleeping until it.
+"""Virtual time: the event loop of a test jumps to its next timer instead of sleeping until it.
 
-looptime makes the jumps. Sockets of the loopback whose both ends are in the loop need no time: the kernel delivers
-within `send`. Work in threads is waited for in real time while the loop's time stands still. PostgreSQL, other processes
-and threads that start by themselves are unknown here, so their tests are marked `real_time`.
+A test of `FOLDERS` runs in virtual time unless it is marked `real_time` or uses a server in another process.
+Import this module before any other: it replaces `time.monotonic`, `time.time` and `time.time_ns`, which some
+functions keep as defaults of their parameters.
 """
 
 import asyncio
-import inspect
-import math
 import queue
 import time
-from collections.abc import Generator
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import aiosqlite.core
 import anyio._backends._asyncio
 import pytest
-from looptime import LoopTimeEventLoop
-
-from tests.clock import CLOCK
 
 FOLDERS = ("tests/conductor", "tests/serving")
+SERVERS = {"postgres", "postgres_of_its_own", "redis_url"}
+"""Fixtures that start a process which knows only real time."""
 IDLE_TURNS = 5
-"""Turns of the loop in which nothing happens, before time jumps."""
+"""Turns of the loop in which nothing happens before time jumps."""
+ROUNDING_S = 1e-9
+"""How late a timer is, so that rounding never makes it early."""
 STILL_S = 0.5
-"""How long time stands still for work in a thread, in real seconds."""
-_SEEN_S = WeakKeyDictionary[asyncio.Future[Any], float]()
-"""When work in threads was first waited for."""
+"""Real seconds for which time stands still while a thread works for the loop. Then it passes at its real pace."""
+
+_monotonic, _time, _time_ns = time.monotonic, time.time, time.time_ns
+_is_virtual = False
+"""Whether the next loop is one of virtual time."""
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Run coroutine tests of `FOLDERS` in virtual time, except those that need real time."""
-    if (
-        inspect.iscoroutinefunction(getattr(item, "obj", None))
-        and item.nodeid.startswith(FOLDERS)
-        and not item.get_closest_marker("real_time")
-        and not _waits_for_a_server(item)
-    ):
-        item.add_marker(pytest.mark.looptime(start=CLOCK.monotonic, noop_cycles=IDLE_TURNS))
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    """Event loop whose time jumps to the next timer if nothing else can happen.
 
+    Sockets with both ends in this loop need no time, because the kernel delivers within `send`.
+    """
 
-def _waits_for_a_server(item: pytest.Item) -> bool:
-    if {"postgres", "postgres_of_its_own", "redis_url"} & set(item.fixturenames):  # type: ignore[attr-defined]
-        return True
-    parameters = getattr(item, "callspec", None)
-    return parameters is not None and bool(
-        {"postgresql", "redis"} & set(map(str, parameters.params.values()))
-    )
+    def __init__(self) -> None:
+        super().__init__()
+        self._now_s = _monotonic()
+        self._epoch_ns = _time_ns() - int(self._now_s * 1e9)
+        self._newest_ns = 0
+        self._began_s = WeakKeyDictionary[asyncio.Future[Any], float]()
+        self._idle_turns = 0
+        self._poll = self._selector.select  # type: ignore[attr-defined]
+        self._selector.select = self._select  # type: ignore[attr-defined]
 
+    def time(self) -> float:
+        """Return the virtual time in seconds."""
+        return self._now_s
 
-@pytest.hookimpl(wrapper=True, trylast=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
-    """Let `time` show the loop's time while a test runs in virtual time."""
-    if pyfuncitem.get_closest_marker("looptime") is None:
-        return (yield)
-    CLOCK.follow(pyfuncitem.funcargs["event_loop_policy"].get_event_loop())
-    try:
-        return (yield)
-    finally:
-        CLOCK.loop = None
+    def time_ns(self) -> int:
+        """Return the time of day. Each read is later than the one before, so that no two runs begin at the same instant."""
+        self._newest_ns = max(self._newest_ns + 1000, self._epoch_ns + int(self._now_s * 1e9))
+        return self._newest_ns
 
+    def work_in_thread(self, future: asyncio.Future[Any]) -> None:
+        """Do not jump until another thread has set `future`."""
+        self._began_s[future] = time.perf_counter()
 
-def _get(loop: Any, name: str) -> Any:
-    """A private attribute of looptime's."""
-    return getattr(loop, f"_LoopTimeEventLoop__{name}")
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:
+        """Run `func` in a thread, without jumps meanwhile."""
+        future = super().run_in_executor(executor, func, *args)
+        self.work_in_thread(future)
+        return future
 
+    def _select(self, timeout: float | None) -> list[Any]:
+        ready = self._poll(0)
+        if ready or timeout == 0:
+            self._idle_turns = 0
+            return ready
+        began_s = max((began for future, began in self._began_s.items() if not future.done()), default=None)
+        if began_s is not None:
+            return self._wait(timeout, began_s + STILL_S - time.perf_counter())
+        if timeout is None:
+            return self._poll(None)
+        self._idle_turns += 1
+        if self._idle_turns > IDLE_TURNS:
+            self._idle_turns = 0
+            self._now_s += timeout + ROUNDING_S
+        return []
 
-def _set(loop: Any, **values: Any) -> None:
-    for name, value in values.items():
-        setattr(loop, f"_LoopTimeEventLoop__{name}", value)
-
-
-def _select(loop: Any, timeout: float | None) -> list[Any]:
-    """Let time stand still while threads work, for `STILL_S` of each piece of work; then it goes on at its real pace."""
-    working = [] if timeout == 0 else [each for each in _get(loop, "sync_futures") if not each.done()]
-    for each in working:
-        _SEEN_S.setdefault(each, time.perf_counter())
-    left_s = max((_SEEN_S[each] for each in working), default=-math.inf) + STILL_S - time.perf_counter()
-    if left_s > 0 and (ready := _get(loop, "original_select")(left_s)):
-        _set(loop, noop_limit=None, noop_cycle=None)
+    def _wait(self, timeout: float | None, still_s: float) -> list[Any]:
+        if still_s > 0:
+            return self._poll(still_s)
+        began_s = time.perf_counter()
+        ready = self._poll(timeout)
+        took_s = time.perf_counter() - began_s
+        self._now_s += took_s if ready or timeout is None else timeout
         return ready
-    _set(loop, sync_ts=None)  # else it jumps over what the loop itself took since the newest step
-    return _looptimes_select(loop, timeout)
-
-
-def _note(future: asyncio.Future[Any]) -> None:
-    """Tell the future's loop that another thread will set it."""
-    if isinstance(loop := future.get_loop(), LoopTimeEventLoop):
-        _get(loop, "sync_futures").add(future)
 
 
 class _Work(queue.Queue[Any]):
     """Work for a library's own thread, SQLite's or AnyIO's."""
 
     def put_nowait(self, item: Any) -> None:
-        for future in item or ():
-            if isinstance(future, asyncio.Future):
-                _note(future)
+        for each in item or ():
+            if isinstance(each, asyncio.Future) and isinstance(loop := each.get_loop(), VirtualTimeLoop):
+                loop.work_in_thread(each)
         super().put_nowait(item)
 
 
 def _wrap_future(*args: Any, **named: Any) -> asyncio.Future[Any]:
-    """Wrap a future of an executor's."""
     future = asyncio.futures.wrap_future(*args, **named)
-    _note(future)
+    if isinstance(loop := future.get_loop(), VirtualTimeLoop):
+        loop.work_in_thread(future)
     return future
 
 
-asyncio.wrap_future = _wrap_future  # type: ignore[assignment]
+def _new_loop() -> asyncio.AbstractEventLoop:
+    return VirtualTimeLoop() if _is_virtual else asyncio.SelectorEventLoop()
+
+
+def _running() -> VirtualTimeLoop | None:
+    loop = asyncio._get_running_loop()  # noqa: SLF001 (None outside of loops)
+    return loop if isinstance(loop, VirtualTimeLoop) else None
+
+
 aiosqlite.core.SimpleQueue = _Work  # type: ignore[misc,assignment]
 anyio._backends._asyncio.Queue = _Work  # type: ignore[misc,assignment]
-_looptimes_select = _get(LoopTimeEventLoop, "replaced_select")
-_set(LoopTimeEventLoop, replaced_select=_select)
+asyncio.wrap_future = _wrap_future  # type: ignore[assignment]
+time.monotonic = lambda: loop.time() if (loop := _running()) else _monotonic()
+time.time_ns = lambda: loop.time_ns() if (loop := _running()) else _time_ns()
+time.time = lambda: loop.time_ns() / 1e9 if (loop := _running()) else _time()
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Any]:
+    """Let pytest-asyncio make each test's loop here."""
+    return {"loop": _new_loop}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Decide in which time the test runs, before its loop is made."""
+    global _is_virtual
+    parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    _is_virtual = not (
+        not item.nodeid.startswith(FOLDERS)
+        or item.get_closest_marker("real_time")
+        or SERVERS & set(item.fixturenames)  # type: ignore[attr-defined]
+        or {"postgresql", "redis"} & {each for each in parameters if isinstance(each, str)}
+    )
