@@ -38,7 +38,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         and not item.get_closest_marker("real_time")
         and not _waits_for_a_server(item)
     ):
-        item.add_marker(pytest.mark.looptime(start=CLOCK.monotonic, noop_cycles=IDLE_TURNS))
+        item.add_marker(pytest.mark.looptime(start=CLOCK.monotonic, noop_cycles=IDLE_TURNS, resolution=1e-9))
 
 
 def _waits_for_a_server(item: pytest.Item) -> bool:
@@ -82,7 +82,10 @@ def _select(loop: Any, timeout: float | None) -> list[Any]:
         _set(loop, noop_limit=None, noop_cycle=None)
         return ready
     _set(loop, sync_ts=None)  # else it jumps over what the loop itself took since the newest step
-    return _looptimes_select(loop, timeout)
+    began, ready = _get(loop, "now"), _looptimes_select(loop, timeout)
+    if _get(loop, "now") > began:
+        _set(loop, now=_get(loop, "now") + 1)  # a timer is late, and never early by the rounding of a float
+    return ready
 
 
 def _note(future: asyncio.Future[Any]) -> None:
