@@ -113,7 +113,7 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 
 
 def _running() -> VirtualTimeLoop | None:
-    loop = asyncio._get_running_loop()  # noqa: SLF001 (None outside of loops)
+    loop = asyncio._get_running_loop()
     return loop if isinstance(loop, VirtualTimeLoop) else None
 
 
