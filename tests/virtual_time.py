@@ -28,6 +28,8 @@ STILL_S = 0.5
 _monotonic, _time, _time_ns = time.monotonic, time.time, time.time_ns
 _is_virtual = False
 """Whether the next loop is one of virtual time."""
+_loop: "VirtualTimeLoop | None" = None
+"""The open loop of virtual time. `time` shows its time in all threads."""
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
@@ -45,6 +47,14 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self._idle_turns = 0
         self._poll = self._selector.select  # type: ignore[attr-defined]
         self._selector.select = self._select  # type: ignore[attr-defined]
+        global _loop
+        _loop = self
+
+    def close(self) -> None:
+        """Close the loop. `time` shows real time again."""
+        global _loop
+        _loop = None
+        super().close()
 
     def time(self) -> float:
         """Return the virtual time in seconds."""
@@ -112,17 +122,12 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     return VirtualTimeLoop() if _is_virtual else asyncio.SelectorEventLoop()
 
 
-def _running() -> VirtualTimeLoop | None:
-    loop = asyncio._get_running_loop()
-    return loop if isinstance(loop, VirtualTimeLoop) else None
-
-
 aiosqlite.core.SimpleQueue = _Work  # type: ignore[misc,assignment]
 anyio._backends._asyncio.Queue = _Work  # type: ignore[misc,assignment]
 asyncio.wrap_future = _wrap_future  # type: ignore[assignment]
-time.monotonic = lambda: loop.time() if (loop := _running()) else _monotonic()
-time.time_ns = lambda: loop.time_ns() if (loop := _running()) else _time_ns()
-time.time = lambda: loop.time_ns() / 1e9 if (loop := _running()) else _time()
+time.monotonic = lambda: _loop.time() if _loop else _monotonic()
+time.time_ns = lambda: _loop.time_ns() if _loop else _time_ns()
+time.time = lambda: _loop.time_ns() / 1e9 if _loop else _time()
 
 
 def pytest_asyncio_loop_factories() -> dict[str, Any]:
