@@ -1,4 +1,4 @@
-"""What all tests share: profiles, virtual time, databases, and the API in this process. Servers: tests/live."""
+"""Profiles, virtual time, databases, and the API in this process, for all tests. The servers are in tests/live."""
 
 from tests.virtual_time import pytest_asyncio_loop_factories, pytest_runtest_setup  # isort: skip # noqa: F401 # before all others: it replaces the functions of `time`
 
@@ -35,21 +35,21 @@ PODIUM = str(Path(sys.executable).with_name("podium"))
 
 
 def pytest_exception_interact(call: pytest.CallInfo[Any]) -> None:
-    """A test that hung says where: pytest-timeout shows what threads do, and not what tasks wait for."""
+    """Print where each task waits if a test timed out. pytest-timeout shows the threads only."""
     if call.excinfo is not None and str(call.excinfo.value).startswith("Timeout"):
         for task in [each for each in gc.get_objects() if isinstance(each, asyncio.Task) and not each.done()]:
             task.print_stack(file=sys.stderr)
 
 
 def pytest_collection_finish() -> None:
-    """What has been imported stays, so that who collects garbage or looks at all objects need not go through it each time."""
+    """Exclude what was imported from garbage collections, which the tests of memory run often."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """`--dist loadscope` gives the files of a folder of tests/live, which share a server, to one process."""
+    """Run the files of each folder of tests/live in one process, because they share a server."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByServer(LoadScopeScheduling):
