@@ -76,7 +76,7 @@ test test-live test-slow: export PYTHONDONTWRITEBYTECODE =
 test: check ## check, and the tests that run in minutes: all in-process ones, and one real start of the default
 	@$(BIN)/python -m pytest $(TESTS) --dist worksteal -m "not live and not slow"
 
-test-live: setup-learning ## the other tests that start servers: HAProxy, keys, two nodes, killed processes
+test-live: setup-learning ## the other tests that start servers: HAProxy, keys, two nodes, reload, draining
 	@$(BIN)/python -m pytest $(TESTS) --dist loadscope -m "live and not slow"
 
 test-slow: setup-learning ## trainings, set-up in new environments, autoscaling, soak and chaos, 1,000 examples of each property

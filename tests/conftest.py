@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from cluster.local.environment import serve_environment
 from serving.database.address import Address
@@ -27,7 +27,9 @@ os.environ["XDG_DATA_HOME"] = tempfile.mkdtemp(
 )  # no test's run is stored in this account's folder
 atexit.register(shutil.rmtree, os.environ["XDG_DATA_HOME"], ignore_errors=True)
 for profile, examples in (("fast", 25), ("slow", 1000)):
-    settings.register_profile(profile, max_examples=examples, deadline=None)  # a busy machine is slow
+    settings.register_profile(
+        profile, max_examples=examples, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )  # a busy machine is slow
 settings.load_profile("fast")
 ROOT = Path(__file__).parent.parent
 PODIUM = str(Path(sys.executable).with_name("podium"))
@@ -61,10 +63,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test that takes a database on SQLite, and on PostgreSQL too if it is marked `postgresql`."""
+    """Run a test that takes a database on SQLite and on PostgreSQL. PostgreSQL is slow unless it is marked `postgresql`."""
     if "database" in metafunc.fixturenames:
         both = metafunc.definition.get_closest_marker("postgresql") is not None
-        metafunc.parametrize("database", ["sqlite", "postgresql"] if both else ["sqlite"], scope="function")
+        marks = () if both else (pytest.mark.slow,)
+        kinds = ["sqlite", pytest.param("postgresql", marks=marks)]
+        metafunc.parametrize("database", kinds, scope="function")
 
 
 @pytest.fixture(scope="session")

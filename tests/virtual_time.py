@@ -2,7 +2,7 @@
 
 A test of `FOLDERS` runs in virtual time unless it is marked `real_time` or uses a server in another process.
 Import this module before any other: it replaces `time.monotonic`, `time.time` and `time.time_ns`, which some
-functions keep as defaults of their parameters.
+functions keep as defaults of their parameters. `datetime.now` still returns real time.
 """
 
 import asyncio
@@ -24,6 +24,8 @@ ROUNDING_S = 1e-9
 """How late a timer is, so that rounding never makes it early."""
 STILL_S = 0.5
 """Real seconds for which time stands still while a thread works for the loop. Then it passes at its real pace."""
+SLICE_S = 0.05
+"""Steps in which time passes at its real pace. Threads see it pass."""
 
 _monotonic, _time, _time_ns = time.monotonic, time.time, time.time_ns
 _is_virtual = False
@@ -53,7 +55,8 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def close(self) -> None:
         """Close the loop. `time` shows real time again."""
         global _loop
-        _loop = None
+        if _loop is self:
+            _loop = None
         super().close()
 
     def time(self) -> float:
@@ -94,10 +97,10 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def _wait(self, timeout: float | None, still_s: float) -> list[Any]:
         if still_s > 0:
             return self._poll(still_s)
+        step_s = min(SLICE_S, SLICE_S if timeout is None else timeout)
         began_s = time.perf_counter()
-        ready = self._poll(timeout)
-        took_s = time.perf_counter() - began_s
-        self._now_s += took_s if ready or timeout is None else timeout
+        ready = self._poll(step_s)
+        self._now_s += time.perf_counter() - began_s if ready else step_s + ROUNDING_S
         return ready
 
 

@@ -1,5 +1,7 @@
-"""What `make prove-chaos` serves, and how it judges a round; the rounds themselves take minutes."""
+"""What `make prove-chaos` serves, how it judges a round, and one round."""
 
+import subprocess
+import sys
 from collections import Counter
 
 import pytest
@@ -8,6 +10,7 @@ from prove.chaos import ENGINE, STAND_IN, Json, real_engine, replicas_of, settin
 from prove.chaos_load import LOST, Found
 from prove.chaos_victims import kinds_of
 from serving.settings.settings import Settings
+from tests.conftest import ROOT
 
 
 @pytest.mark.parametrize("worker", [STAND_IN, real_engine()], ids=["stand-in", "real"])
@@ -46,3 +49,12 @@ def test_a_round_is_wrong_where_a_cut_looked_whole_or_a_kept_run_did_not_finish(
 def test_what_broke_with_its_router_is_lost_and_nothing_that_a_client_left() -> None:
     assert Found(broken=2, records=Counter(lost=1, finished=1)).is_right(LOST)
     assert not Found(broken=2, records=Counter(lost=1, cancelled=1)).is_right(LOST)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_router_that_is_killed_among_200_workflows_loses_no_record() -> None:
+    command = [sys.executable, "-m", "prove.chaos", "--rounds", "1", "--kinds", "router"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("router | 200 | "), done.stdout

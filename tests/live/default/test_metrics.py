@@ -54,7 +54,11 @@ def podium(local: Local, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
         portal.wrap_async_context_manager(serving(OpenAIWire())) as upstream,
     ):
         unpriced = {"name": "unpriced", "kind": "openai", "model": "of-no-price-list", "base_url": f"{upstream.url}/v1"}  # fmt: skip
-        path.write_text(yaml.safe_dump(SETTINGS | {"workers": [*SETTINGS["workers"], unpriced]}))
+        own = {
+            "workers": [*SETTINGS["workers"], unpriced],
+            "store": {"path": str(path.with_name("podium.db"))},
+        }
+        path.write_text(yaml.safe_dump(SETTINGS | own))
         deploy("metrics", path)
         yield f"{local.url}/metrics"
 

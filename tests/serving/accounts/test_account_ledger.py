@@ -282,9 +282,7 @@ def one_address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
 
 
 @given(st.lists(ASKS, max_size=8), CAPS, CAPS, CAPS)
-@settings(
-    max_examples=25, phases=[Phase.generate]
-)  # an example takes a tenth of a second: none is made smaller
+@settings(phases=[Phase.generate])  # an example takes a tenth of a second: none is made smaller
 def test_whatever_calls_do_no_cap_is_passed_and_everything_is_entered_once(
     one_address: Address, calls: list[Asks], key_cap: int | None, team_cap: int | None, run_cap: int | None
 ) -> None:

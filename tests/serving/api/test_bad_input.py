@@ -152,6 +152,15 @@ async def post(api: Served, content: bytes, path: str = "/v1/chat/completions") 
     return await api.http.post(path, content=content, headers={"content-type": "application/json"})
 
 
+def times_s() -> tuple[float, float]:
+    """Return the CPU time of this thread, and the virtual time, which moves by what anything waits."""
+    return time.thread_time(), time.monotonic()
+
+
+def since(began: tuple[float, float]) -> float:
+    return max(now - then for now, then in zip(times_s(), began, strict=True))
+
+
 async def test_bad_input_is_a_4xx_that_names_the_field_at_once():
     """One warm server for all of them; the times are medians of three."""
     slow: dict[str, float] = {}
@@ -160,9 +169,9 @@ async def test_bad_input_is_a_4xx_that_names_the_field_at_once():
         for name, (content, param) in REQUESTS.items():
             took: list[float] = []
             for _ in range(3):
-                began = time.thread_time()
+                began = times_s()
                 answer = await post(api, content)
-                took.append(time.thread_time() - began)
+                took.append(since(began))
             assert 400 <= answer.status_code < 500, (name, answer.text)
             body = answer.json()
             assert body.keys() == {"error"}, name
@@ -266,7 +275,7 @@ async def first_line(api: Served, head: bytes, body: list[bytes]) -> tuple[bytes
     """Send `head`, then `body` for as long as the server listens; its status line, and how long that took."""
     host, port = api.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
-    began = time.thread_time()
+    began = times_s()
     writer.write(
         b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
         + head
@@ -280,7 +289,7 @@ async def first_line(api: Served, head: bytes, body: list[bytes]) -> tuple[bytes
         await writer.drain()
         await asyncio.sleep(0)
     line = await answered
-    took_s = time.thread_time() - began
+    took_s = since(began)
     rest = await reader.readuntil(b"\r\n\r\n")
     length = next(
         int(header.split(b":")[1])

@@ -269,7 +269,7 @@ async def test_a_client_that_reads_nothing_slows_the_worker_and_can_still_leave(
 
 @pytest.mark.real_time
 async def test_a_client_that_reads_nothing_for_too_long_gives_its_slot_to_another():
-    async with served(long_answer(unread_s=0.5)) as api:
+    async with served(long_answer(unread_s=1)) as api:
         async with slow_client(api) as (reader, _):
             await until(lambda: api.service.running == 1)
             id = next(iter(api.service._running))
@@ -288,7 +288,7 @@ async def test_a_client_that_reads_nothing_for_too_long_gives_its_slot_to_anothe
 @pytest.mark.real_time
 async def test_a_client_that_reads_none_of_its_two_answers_is_given_up_for_both():
     worker = scripted("a", ENDLESS)
-    async with served(team(workers=[worker], workflows={}, limits={"unread_s": 0.5})) as api:
+    async with served(team(workers=[worker], workflows={}, limits={"unread_s": 1})) as api:
         async with slow_client(api, n=2) as (reader, _):
             await until(lambda: api.service.running == 2)
             ids = list(api.service._running)
@@ -302,7 +302,7 @@ async def test_a_client_that_reads_none_of_its_two_answers_is_given_up_for_both(
 
 @pytest.mark.real_time
 async def test_a_client_that_reads_a_little_now_and_then_is_never_given_up():
-    async with served(long_answer(unread_s=0.5)) as api:
+    async with served(long_answer(unread_s=1)) as api:
         async with slow_client(api) as (reader, _):
             outbox = next(iter(api.service._running.values())).answer
             await until(outbox._room.locked, "the worker waits for the client")
@@ -316,7 +316,7 @@ async def test_a_client_that_reads_a_little_now_and_then_is_never_given_up():
 
 @pytest.mark.real_time
 async def test_a_kept_run_goes_on_without_a_client_that_reads_nothing():
-    async with served(long_answer(unread_s=0.5)) as api:
+    async with served(long_answer(unread_s=1)) as api:
         async with slow_client(api, b"idempotency-key: mine\r\n"):
             await until(lambda: api.service.running == 1)
             await until(lambda: api.service.running == 0)
@@ -365,7 +365,7 @@ def long_record(**limits: float) -> Json:
 @pytest.mark.parametrize("path", ["/v1/workflows/{id}", "/v1/workflows/{id}/events"])
 @pytest.mark.real_time
 async def test_no_record_and_no_backlog_of_events_waits_whole_for_a_client_that_reads_nothing(path: str):
-    async with served(long_record(unread_s=0.5)) as api:
+    async with served(long_record(unread_s=1)) as api:
         id = await long_run(api)
         assert len((await api.http.get(path.format(id=id))).content) > LONG, "it is whole for who reads"
         async with slow_request(api, get(path.format(id=id))) as (reader, _):
@@ -380,7 +380,7 @@ async def test_no_record_and_no_backlog_of_events_waits_whole_for_a_client_that_
 @pytest.mark.real_time
 async def test_of_a_file_no_more_than_a_piece_is_read_for_a_client_that_reads_nothing():
     content = bytes(range(256)) * 80_000
-    async with served(long_record(unread_s=0.5)) as api:
+    async with served(long_record(unread_s=1)) as api:
         id, store = await upload(api, content), api.batches.store
         assert isinstance(store, MemoryBatchStore)
         read, whole = list[int](), store.piece
@@ -407,7 +407,7 @@ async def test_of_a_file_no_more_than_a_piece_is_read_for_a_client_that_reads_no
 
 @pytest.mark.real_time
 async def test_a_client_that_reads_a_file_slowly_is_not_given_up():
-    async with served(long_record(unread_s=0.5)) as api:
+    async with served(long_record(unread_s=1)) as api:
         id = await upload(api, b"\xff" * LONG)
         async with slow_request(api, get(f"/v1/files/{id}/content")) as (reader, _):
             for _ in range(15):

@@ -104,7 +104,11 @@ async def test_paid_calls_are_refused_while_the_store_is_away_and_go_on_when_it_
         assert await find_faults(await it.directory.open()) == []
 
 
-@pytest.mark.parametrize("outage", ["full"], indirect=True)
+@pytest.mark.parametrize(
+    "outage",
+    ["full", pytest.param("stopped", marks=[pytest.mark.real_time, pytest.mark.slow])],
+    indirect=True,
+)
 async def test_where_settings_say_so_paid_calls_go_on_and_are_entered_later(
     outage: Outage, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -11,7 +11,7 @@ from tests.serving.api.test_batches import begin, end, line, rows
 from tests.serving.runs.stores import replicas
 from tests.serving.runs.test_taking_over import WORDS, let_it_die, router_process, settings
 
-pytestmark = pytest.mark.real_time
+pytestmark = [pytest.mark.postgresql, pytest.mark.real_time]
 
 N_DONE, N_HALTED, N_WAITING = 5, 8, 4
 """Lines that end before the router is killed, that are under way, and that have not begun."""
