@@ -280,7 +280,7 @@ async def test_a_client_that_reads_nothing_for_too_long_gives_its_slot_to_anothe
         events = (await api.http.get(f"/v1/workflows/{id}/events")).text
     assert record["status"] == "cancelled"
     assert record["error"]["code"] == "cancelled"
-    assert record["error"]["message"] == "The client has read nothing of its answer for 0.5 s."
+    assert record["error"]["message"] == "The client has read nothing of its answer for 1 s."
     assert record["steps"][0]["output"].startswith("xxx")
     assert record["error"]["message"] in events
 
@@ -297,7 +297,7 @@ async def test_a_client_that_reads_none_of_its_two_answers_is_given_up_for_both(
                 await reader.read()
         records = [await api.record(id) for id in ids]
     assert [record["status"] for record in records] == ["cancelled"] * 2
-    assert {record["error"]["message"] for record in records} == {"The client has read nothing of its answer for 0.5 s."}  # fmt: skip
+    assert {record["error"]["message"] for record in records} == {"The client has read nothing of its answer for 1 s."}  # fmt: skip
 
 
 @pytest.mark.real_time
@@ -307,7 +307,7 @@ async def test_a_client_that_reads_a_little_now_and_then_is_never_given_up():
             outbox = next(iter(api.service._running.values())).answer
             await until(outbox._room.locked, "the worker waits for the client")
             for _ in range(14):
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.1)
                 assert await reader.read(4096)
             assert api.service.running == 1
         await api.quiet()
@@ -411,7 +411,7 @@ async def test_a_client_that_reads_a_file_slowly_is_not_given_up():
         id = await upload(api, b"\xff" * LONG)
         async with slow_request(api, get(f"/v1/files/{id}/content")) as (reader, _):
             for _ in range(15):
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.1)
                 assert await reader.read(4096)
 
 
