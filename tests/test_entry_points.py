@@ -87,7 +87,7 @@ RUNNER = """
 import contextlib, io, json, sys
 started_with = {*sys.modules}
 outcomes = {}
-def loaded(absent, own):
+def find_modules(absent, own):
     names = {*sys.modules} - started_with
     if ALL_OTHERS in absent:
         names = {name.partition(".")[0] for name in names} - sys.stdlib_module_names - {own}
@@ -95,11 +95,11 @@ def loaded(absent, own):
     return sorted(names & {*absent})
 for number, code, absent in json.load(sys.stdin):
     own = code.partition("import ")[2].partition(".")[0]
-    if loaded(absent, own):
+    if find_modules(absent, own):
         continue  # an earlier one may load this: the next interpreter
     with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.suppress(SystemExit):
         exec(code, {})
-    outcomes[number] = loaded(absent, own), printed.getvalue()
+    outcomes[number] = find_modules(absent, own), printed.getvalue()
 print(json.dumps(outcomes))
 """
 """Run programs one after the other, except those of which an absent module is loaded by now.

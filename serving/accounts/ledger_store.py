@@ -78,7 +78,7 @@ class LedgerStore:
         return self._writer.is_away or time.monotonic() > self._lease_until_s
 
     async def hold(self, request: HoldRequest) -> Refusal | None:
-        """Reserve, in the store; None where that is done, else what is in the way.
+        """Reserve budget in the store. Return None, or the window that has too little left.
 
         Raises:
             StoreUnavailable: the database is away, or this replica's lease has run out. Whether it was
@@ -91,15 +91,14 @@ class LedgerStore:
             )
         written = self._written_bills
         refusal = await self._writer.do(HOLD, request)
-        if (
-            refusal is not None and self._bills > written
-        ):  # a bill that was not written at the first try frees some
+        if refusal is not None and self._bills > written:
+            # Some bills were not in the store when it refused. They release budget, so write them and try again.
             self._writer.hurry()
             refusal = await self._writer.do(HOLD, request)
         return refusal
 
     def settle(self, bill: Bill) -> "asyncio.Future[None]":
-        """Replace a hold by its bill, soon; nobody need wait for it."""
+        """Replace a hold by its bill. Return a future that is done when the bill is stored; callers need not await it."""
         self._bills += 1
         written = self._writer.post(SETTLE, bill)
         written.add_done_callback(self._count_written)

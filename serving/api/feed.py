@@ -64,7 +64,7 @@ class Feed:
         self._woken.set()
 
     async def wait(self, n_frames: int, timeout_s: float) -> bool:
-        """Until there are more than `n_frames`, or nothing follows; False: that took longer than `timeout_s`."""
+        """Wait for more than `n_frames` frames or the end of the run. Return False after `timeout_s` seconds."""
         assert self._task is not None, "it was begun"
         while len(self.frames) <= n_frames and not self.is_over:
             if self._task.done():

@@ -141,7 +141,7 @@ class Writer:
         return result
 
     def hurry(self) -> bool:
-        """Write the patient items next. Return whether there were any."""
+        """Write the delayed items before all others. Return False if there are none."""
         if self._hurrying is not None:
             self._hurrying.cancel()
             self._hurrying = None

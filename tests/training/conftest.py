@@ -33,7 +33,7 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def warmed(warm: Path, tmp_path: Path) -> None:
+def warm_start(warm: Path, tmp_path: Path) -> None:
     """Runs in these folders begin after the warm start."""
     for name in ("run", "cut"):
         shutil.copytree(warm, tmp_path / name / "warm")

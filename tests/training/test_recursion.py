@@ -18,7 +18,7 @@ def test_the_first_plan_gets_a_part_of_what_the_second_one_is_worth():
     assert blend(1.0, None, 0.25) is None
 
 
-@pytest.mark.usefixtures("warmed")
+@pytest.mark.usefixtures("warm_start")
 def test_a_run_of_two_rounds_trains_on_both_and_resumes(tmp_path: Path):
     made = config(
         tmp_path, grpo={"recursion": {"discount": 0.25}, "steps": 2, "micro_batch": 16}, checkpoint_every=1

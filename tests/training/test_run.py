@@ -28,7 +28,7 @@ from training.run_dir import RunDir
 CURVE = ("loss", "reward", "grad_norm", "plan/parsed", "plan/right", "completions/mean_length", "num_tokens")
 
 
-pytestmark = pytest.mark.usefixtures("warmed")
+pytestmark = pytest.mark.usefixtures("warm_start")
 
 
 def run(path: Path, made: Config, *callbacks: TrainerCallback, resume: bool = False) -> list[dict[str, Any]]:

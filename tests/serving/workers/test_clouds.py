@@ -159,11 +159,11 @@ from tests.serving.workers.test_clouds import BEDROCK, ask
 from tests.wires.bedrock import BedrockWire
 from tests.wires.server import Answer, serving
 
-async def asked(worker):
+async def send_request(worker):
     (request,) = await ask(BedrockWire(), BEDROCK | worker, {"K": "key-of-bedrock"})
     return request.path, request.headers, request.body
 
-async def answered():
+async def read_answer():
     frame = BedrockWire().events(Answer())[0]
     async with serving(BedrockWire(), Answer(instead=(frame[:-1] + b"?",))) as server:
         settings = {"workers": [{"name": "w", "base_url": server.url, "retry": {"attempts": 1}} | BEDROCK]}
@@ -173,7 +173,7 @@ async def answered():
             return answer.status_code, answer.json()["error"]["code"]
 
 async def main():
-    print(json.dumps([await asked({}), await asked({"api_key_env": "K"}), await answered()]))
+    print(json.dumps([await send_request({}), await send_request({"api_key_env": "K"}), await read_answer()]))
 
 asyncio.run(main())
 """
