@@ -249,6 +249,7 @@ def base_at(folder: Path) -> dict[str, Any]:
     return {"scratch": None, "path": str(folder / "base"), "lora": {"rank": 8, "alpha": 16}}
 
 
+@pytest.mark.slow
 def test_an_adapter_that_training_made_can_be_published_and_moves_the_base(tmp_path: Path):
     """From a base saved to a folder, as a pretrained model is, to a published adapter."""
     from peft import PeftModel
@@ -263,6 +264,7 @@ def test_an_adapter_that_training_made_can_be_published_and_moves_the_base(tmp_p
     assert not torch.allclose(before, PeftModel.from_pretrained(base, published)(ids).logits, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_a_run_that_keeps_some_of_its_start_leaves_the_mean_of_both_once_also_when_it_is_resumed(
     tmp_path: Path,
 ):

@@ -3,12 +3,15 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.training.test_curriculum import POOL
 from tests.training.tiny_models import config
 from training.run import TrainingRun
 from training.run_dir import RunDir
 
 
+@pytest.mark.slow
 def test_a_run_over_requests_goes_through_all_its_stages(tmp_path: Path):
     made = config(
         tmp_path,

@@ -18,6 +18,7 @@ def test_the_first_plan_gets_a_part_of_what_the_second_one_is_worth():
     assert blend(1.0, None, 0.25) is None
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("warm_start")
 def test_a_run_of_two_rounds_trains_on_both_and_resumes(tmp_path: Path):
     made = config(

@@ -104,6 +104,7 @@ def test_a_killed_run_resumes_to_the_same_curve_and_the_same_weights(
     assert weights(tmp_path / "cut") == weights(whole.path)
 
 
+@pytest.mark.slow
 def test_another_seed_gives_another_run(tmp_path: Path, whole: Whole):
     """That the same seed gives the same run, the one that is killed says: its first two steps are made twice."""
     run(tmp_path / "run", whole.config.model_copy(update={"seed": 1}))

@@ -68,13 +68,8 @@ def test_workers_keep_their_order_where_a_config_says_so() -> None:
 NEEDS = ["needs", "worker", "subtask", "access"]
 
 
-@pytest.mark.parametrize(
-    "with_recorded",
-    [
-        pytest.param(False, id="requests", marks=pytest.mark.slow),
-        pytest.param(True, id="requests and recorded"),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("with_recorded", [False, True], ids=["requests", "requests and recorded"])
 def test_the_stages_are_compared_on_requests_and_drawn_in_one_picture(
     tmp_path: Path, with_recorded: bool
 ) -> None:
