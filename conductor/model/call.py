@@ -69,8 +69,6 @@ class CallSite:
     asks."""
     operation: CallKind = "chat"
     """What the call is for: a step of a plan, or the plan itself."""
-    guess: bool = False
-    """It is made before the plan is there, for a step that the plan may have."""
 
 
 @dataclass(frozen=True)

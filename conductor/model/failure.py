@@ -121,10 +121,9 @@ class Attempt:
     """How long was waited after it."""
     detail: str = ""
     """For operators only; see `PodiumError.detail`."""
-    outcome: Literal["failed", "cut", "lost_race", "left_alone", "lost_guess"] = "failed"
+    outcome: Literal["failed", "cut", "lost_race", "left_alone"] = "failed"
     """`cut`: the process that made the call ended, or the answer broke off and its step began again; `lost_race`: another call for the same answer was
-    faster; `left_alone`: it was not made, because the worker's newest ones failed; `lost_guess`: it was made before the
-    plan was there, for nothing."""
+    faster; `left_alone`: it was not made, because the worker's newest ones failed."""
     took_s: float | None = None
     """From its start to its failure. Attempts follow one another, so this and `waited_s` place them in
     time; but a hedge and the call that it was made for overlap."""

@@ -23,6 +23,12 @@ NOTHING = object()
 """Equals nothing but itself."""
 
 
+RETIRED_FIELDS = {"PlanRecord": frozenset({"guess"})}
+"""Fields that older versions wrote, by class: they are skipped."""
+RETIRED_EVENTS = frozenset({"GuessStarted", "GuessEnded"})
+"""Events that older versions wrote: readers of stored events skip them."""
+
+
 class NotFinite(float):
     """A float for which JSON has no word. Of a type of its own, so that who writes JSON does not take it for one
     that there is: orjson would write `null`.
@@ -125,6 +131,7 @@ def _loader(kind: Any) -> Loader:
 def _dataclass(kind: type[Any]) -> Loader:
     hints = get_type_hints(kind)
     names = {each.name: each for each in fields(kind)}
+    retired = RETIRED_FIELDS.get(kind.__name__, frozenset[str]())
 
     def load_it(data: Json, where: str) -> Any:
         if not isinstance(data, dict):
@@ -137,7 +144,7 @@ def _dataclass(kind: type[Any]) -> Loader:
         name = given.get(TYPE, kind.__name__)
         if name != kind.__name__:
             raise UnreadableRecord(f"{where}{TYPE}: expected {kind.__name__!r}, got {name!r}.")
-        unknown = given.keys() - names.keys() - {TYPE}
+        unknown = given.keys() - names.keys() - {TYPE} - retired
         if unknown:
             raise UnreadableRecord(
                 f"{where}{min(unknown)}: {kind.__name__} has no such field in this version."

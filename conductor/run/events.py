@@ -17,7 +17,6 @@ from conductor.model.messages import Message, PendingCall
 from conductor.model.operation import TokenLogprob
 from conductor.model.reply import CallResult, FinishReason
 from conductor.plan.plan import Step
-from conductor.run.guess_events import GuessEnded, GuessStarted
 from conductor.run.turns import Given
 
 Source = Literal["conductor", "repair", "revision", "client", "workflow", "worker", "fallback"]
@@ -299,8 +298,6 @@ KeptEvent = (
     PlanStarted
     | StepPlanned
     | PlanEnded
-    | GuessStarted
-    | GuessEnded
     | CallQueued
     | CallFailed
     | StepStarted

@@ -31,8 +31,7 @@ from conductor.run.events import (
     StepWaits,
     WorkDelta,
 )
-from conductor.run.guess_events import GuessEnded, GuessStarted
-from conductor.run.plan_record import GuessRecord, PlanRecord, StepRecord, StepStatus
+from conductor.run.plan_record import PlanRecord, StepRecord, StepStatus
 from conductor.run.record import Record
 from conductor.run.turns import Given, Segment, StepTurn
 
@@ -102,7 +101,7 @@ StepEvent = (
     | StepReused
     | StepAborted
 )
-PlanEvent = StepPlanned | PlanEnded | GuessStarted | GuessEnded | StepEvent
+PlanEvent = StepPlanned | PlanEnded | StepEvent
 
 
 def _plan_after(record: Record, plan: PlanRecord, event: PlanEvent) -> PlanRecord:
@@ -119,10 +118,6 @@ def _plan_after(record: Record, plan: PlanRecord, event: PlanEvent) -> PlanRecor
                 stopped=event.stopped,
                 failed=() if event.result or event.failure else plan.failed,
             )
-        case GuessStarted():
-            return copy_with(plan, guess=GuessRecord(event.worker, event.at_s, event.prompt))
-        case GuessEnded():
-            return copy_with(plan, guess=_end_guess(plan.guess, event))
         case CallFailed(step=None):
             return copy_with(plan, failed=(*plan.failed, event.attempt))
         case StepPlanned(planned=step):
@@ -142,13 +137,6 @@ def _plan_after(record: Record, plan: PlanRecord, event: PlanEvent) -> PlanRecor
             assert event.step is not None
             steps[event.step] = _step_after(record, steps[event.step], event)
             return copy_with(plan, steps=tuple(steps))
-
-
-def _end_guess(guess: GuessRecord | None, event: GuessEnded) -> GuessRecord:
-    assert guess is not None, "it was started"
-    return copy_with(
-        guess, outcome=event.outcome, ended_s=event.at_s, attempt=event.attempt, failed=event.failed
-    )
 
 
 def _step_after(record: Record, step: StepRecord, event: StepEvent) -> StepRecord:
@@ -252,18 +240,10 @@ def _cut_plan(plan: PlanRecord, at_s: float) -> PlanRecord:
     """
     if not plan.cut and (plan.ended_s is None or plan.stopped):
         plan = copy_with(plan, ended_s=at_s, failure=CUT, why=CUT.message, cut=True)
-    if plan.guess is not None and plan.guess.outcome is None:
-        plan = copy_with(plan, guess=_cut_guess(plan.guess, at_s))
     if plan.rejection is not None:
         return plan
     restarts: StepStatus = "planned" if plan.failure is None else "cancelled"
     return copy_with(plan, steps=tuple(_cut_step(step, restarts, at_s) for step in plan.steps))
-
-
-def _cut_guess(guess: GuessRecord, at_s: float) -> GuessRecord:
-    took_s = at_s - guess.started_s
-    lost = Attempt(guess.worker, CUT.code, CUT.message, detail=CUT.detail, outcome="cut", took_s=took_s)
-    return copy_with(guess, outcome="cut", ended_s=at_s, attempt=lost)
 
 
 def _break_step(step: StepRecord, event: StepBreak) -> StepRecord:

@@ -11,7 +11,6 @@ from conductor.model.messages import Message
 from conductor.model.reply import CallResult
 from conductor.plan.plan import OnFailure, Step
 from conductor.run.events import Source, reason_of
-from conductor.run.guess_events import GuessOutcome
 from conductor.run.turns import StepTurn
 
 StepStatus = Literal["planned", "running", "waiting", "done", "failed", "not_needed", "cancelled"]
@@ -122,44 +121,6 @@ class StepRecord:
         return self.result.usage is None if self.result else self.status in ("cancelled", "not_needed")
 
 
-@dataclass(frozen=True, slots=True)
-class GuessRecord:
-    """A call that was made while the plan was being written, for a step that it would probably have. Where it was kept, all
-    that it gave and took is in that step.
-    """
-
-    worker: str
-    started_s: float
-    prompt: tuple[Message, ...] = ()
-    outcome: GuessOutcome | None = None
-    """None: it is under way, and the plan has no step yet."""
-    ended_s: float | None = None
-    attempt: Attempt | None = None
-    """What it took, where it was not kept, with all that failed before it; its worker is the one that was asked last."""
-    failed: tuple[Attempt, ...] = ()
-    """The calls that failed before it, where it was not kept. What they took is in `attempt`, and counted there."""
-
-    @property
-    def errors(self) -> tuple[Attempt, ...]:
-        """Everything that went wrong in it, where it was not kept."""
-        own = (self.attempt,) if self.attempt is not None and self.attempt.error else ()
-        return (*self.failed, *own)
-
-    @property
-    def workers(self) -> set[str]:
-        """Those that were asked; none where it was kept, since its step has them."""
-        if self.outcome == "kept":
-            return set()
-        if self.attempt is None:
-            return {self.worker}
-        return {each.worker for each in (*self.failed, self.attempt) if each.outcome != "left_alone"}
-
-    @property
-    def is_unmetered(self) -> bool:
-        """Whether it was made for nothing and nobody said what it took."""
-        return self.attempt is not None and self.attempt.usage is None
-
-
 @dataclass(frozen=True)
 class PlanRecord:
     """One plan text and what became of it."""
@@ -186,8 +147,6 @@ class PlanRecord:
     """The process that wrote it ended."""
     failed: tuple[Attempt, ...] = ()
     """As of a step."""
-    guess: GuessRecord | None = None
-    """Who was asked before there was a step; None: nobody."""
 
     @property
     def reject_reason(self) -> Reason | None:
@@ -210,21 +169,15 @@ class PlanRecord:
 
     @property
     def calls_without_answer(self) -> Iterator[Failure | Attempt]:
-        """Its conductor's calls that gave no answer, and the one that was made in advance for nothing, where they took
-        tokens or money.
-        """
+        """Its conductor's calls that gave no answer and took tokens or money."""
         is_own = self.failure is not None and self.failure.get("step") is None
         yield from charges(
             self.failure if is_own else None, self.result.attempts if self.result else self.failed
         )
-        if self.guess is not None and self.guess.attempt is not None:
-            yield from charges(None, (self.guess.attempt,))
 
     @property
     def unmetered_calls(self) -> Iterator[UnmeteredCall]:
-        """Calls that were begun and whose tokens nobody reported: its conductor's, the one that was made in advance, and
-        those of its steps.
-        """
+        """Calls that were begun and whose tokens nobody reported: its conductor's and its steps'."""
         if self.worker is not None:
             for lost in filter(_is_billed_unseen, self.calls_without_answer):
                 yield UnmeteredCall(self.worker, self.prompt, lost.cost_usd, writes_plan=True)
@@ -233,10 +186,6 @@ class PlanRecord:
                 yield UnmeteredCall(self.worker, self.prompt, None, writes_plan=True, is_open=is_open)
             elif self.result is not None and self.result.usage is None:
                 yield UnmeteredCall(self.worker, self.prompt, self.result.cost_usd, writes_plan=True)
-        guess = self.guess
-        if guess is not None and (guess.outcome is None or guess.is_unmetered):
-            cost_usd = guess.attempt.cost_usd if guess.attempt else None
-            yield UnmeteredCall(guess.worker, guess.prompt, cost_usd, is_open=guess.outcome is None)
         for step in self.steps:
             yield from step.unmetered_calls
 
@@ -248,8 +197,6 @@ class PlanRecord:
 
 
 def _is_billed_unseen(lost: Failure | Attempt) -> bool:
-    """Whether a call that failed, or lost to another, is billed for what nobody reported. Cut ones and guesses are
-    told of where they are.
-    """
-    is_elsewhere = isinstance(lost, Attempt) and lost.outcome in ("cut", "lost_guess")
-    return lost.cost_is_bound and lost.usage is None and not is_elsewhere
+    """Whether a call that failed, or lost to another, is billed for what nobody reported. Cut ones are counted apart."""
+    is_cut = isinstance(lost, Attempt) and lost.outcome == "cut"
+    return lost.cost_is_bound and lost.usage is None and not is_cut

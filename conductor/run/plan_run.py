@@ -34,7 +34,6 @@ from conductor.run.events import (
     StepStarted,
     StepWaits,
 )
-from conductor.run.guess import Guess
 from conductor.run.plan_record import PlanRecord, StepRecord, StepStatus
 from conductor.run.record import Record
 from conductor.run.run_context import RunContext
@@ -62,11 +61,10 @@ class PlanRun:
         context: of the run.
         index: the plan's.
         live: whether its last step's words go to the client as they come.
-        guess: a call that its first step may take over.
     """
 
-    def __init__(self, context: RunContext, index: int, *, live: bool, guess: Guess | None = None) -> None:
-        self._context, self._index, self._guess = context, index, guess
+    def __init__(self, context: RunContext, index: int, *, live: bool) -> None:
+        self._context, self._index = context, index
         self._words = StepWords(context, index, live=live)
         self._calls = StepCalls(context, index, self._words)
         self._interrupted = plans_before_restart(context.log.record, index)
@@ -260,8 +258,7 @@ class PlanRun:
     async def _answer(self, index: int, step: Step, prompt: WorkerPrompt, call: Call) -> CallResult:
         """Make the call, and show what is said as it comes."""
         member = self._context.pool[step.worker]
-        guessed = self._guess.take(member.name, call) if self._guess and index == 0 else None
-        async with guessed or open_call(member, call, self._context.ledger) as reply:
+        async with open_call(member, call, self._context.ledger) as reply:
             self._replies[index] = reply
             reply.notes += left_out(self._context.task.conversation, member)
             is_free = call.answer_format is None  # else it holds to a schema as it is

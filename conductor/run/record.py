@@ -14,7 +14,7 @@ from conductor.model.failure import Attempt, Failure
 from conductor.model.messages import PendingCall
 from conductor.model.reply import CallResult, FinishReason
 from conductor.model.usage import Usage, total
-from conductor.run.plan_record import GuessRecord, PlanRecord, StepRecord, UnmeteredCall
+from conductor.run.plan_record import PlanRecord, StepRecord, UnmeteredCall
 from conductor.run.task import Task
 from conductor.run.turns import Segment, StepTurn
 
@@ -197,11 +197,6 @@ class Record:
         are in no sum.
         """
         return sum(not call.is_open for call in self.unmetered_calls)
-
-    @property
-    def guess(self) -> GuessRecord | None:
-        """Who was asked before there was a plan; only a run's first plan is guessed at."""
-        return self.plans[0].guess if self.plans else None
 
     @property
     def segment_usage(self) -> Usage:

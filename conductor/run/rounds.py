@@ -29,7 +29,6 @@ from conductor.run.events import (
     StepPlanned,
     WorkDelta,
 )
-from conductor.run.guess import Guess, begin_guess
 from conductor.run.ledger import Ledger
 from conductor.run.moves import ContinuePlan, Fail, Finish, Move, RunPlan, WritePlan, next_move
 from conductor.run.plan_record import PlanRecord
@@ -234,10 +233,8 @@ class RoundLoop:
             self._log.append(PlanEnded(self.now_s(), index, stream.result, accepted=plan is None, why=why))
             return plan
 
-        guess: Guess | None = None
         try:
-            guess = begin_guess(self._team.speculation, self._context, live=self._is_last_round(index))
-            await self._execute(index, hold_while_same(stream, earlier), end_plan, guess)
+            await self._execute(index, hold_while_same(stream, earlier), end_plan)
         except InvalidPlan as exc:
             rejection = Failure.of(exc)
             self._log.append(
@@ -257,9 +254,6 @@ class RoundLoop:
                 )
                 self._log.append(stopped)
             raise
-        finally:
-            if guess is not None:
-                await guess.close()
 
     def _can_do_without(self, conductor: ConductorModel, move: WritePlan) -> bool:
         """Whether there is an answer without this plan: the one before it, or that of a worker who is free to answer
@@ -288,14 +282,10 @@ class RoundLoop:
         return tuple(prompt)
 
     async def _execute(
-        self,
-        index: int,
-        steps: AsyncIterable[Step],
-        end_plan: Callable[[], Plan | None],
-        guess: Guess | None = None,
+        self, index: int, steps: AsyncIterable[Step], end_plan: Callable[[], Plan | None]
     ) -> None:
         if not self._record.task.plan_only:
-            plan = PlanRun(self._context, index, live=self._is_last_round(index), guess=guess)
+            plan = PlanRun(self._context, index, live=self._is_last_round(index))
             await plan.run(steps, end_plan)
             return
         number = 0

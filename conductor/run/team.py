@@ -7,7 +7,6 @@ from conductor.errors import BadTask, NotAllowed, quote
 from conductor.model.pool_member import PoolMember
 from conductor.plan.prompts import Prompts
 from conductor.run.plan_writer import ConductorModel
-from conductor.run.speculation import Speculation
 from conductor.run.task import Task
 
 
@@ -20,14 +19,12 @@ class Team:
         pool: every worker, by name, in the order the conductor sees them.
         prompts: the texts.
         fallback: who answers where no plan can be had; None: the first of the request's pool.
-        speculation: whom plans will probably ask; None: nobody is asked before the plan is there.
     """
 
     conductor: ConductorModel | None
     pool: Mapping[str, PoolMember]
     prompts: Prompts = field(default_factory=Prompts)
     fallback: str | None = None
-    speculation: Speculation | None = None
 
     def members_for(self, task: Task) -> dict[str, PoolMember]:
         """The part of the pool that `task` may use: what plans are written and checked with, and who may

@@ -76,15 +76,6 @@ export interface ApiStep {
   turns?: Turn[];
 }
 
-/** A call that was made while the plan was being written, for the step that it would probably have. */
-export interface Guess {
-  worker: string;
-  /** `kept`: the plan's first step took it over; `lost`, `failed`, `cut`; null: there is no step yet. */
-  outcome: string | null;
-  started_s: number | null;
-  ended_s: number | null;
-}
-
 export interface ApiPlan {
   plan: number;
   round: number;
@@ -101,7 +92,6 @@ export interface ApiPlan {
   error: { message: string } | null;
   started_s: number | null;
   ended_s: number | null;
-  guess?: Guess;
 }
 
 /** What somebody said of a run. */

@@ -1,6 +1,6 @@
 /** A run as the page shows it: made of its record, of its events while they come, or replayed from its record. */
 import { type Signal, signal } from "@preact/signals";
-import type { ApiFeedback, ApiPlan, ApiRun, ApiStep, Attempt, Guess, ToolCall, Turn, Usage } from "./record";
+import type { ApiFeedback, ApiPlan, ApiRun, ApiStep, Attempt, ToolCall, Turn, Usage } from "./record";
 import type { Wait } from "./waits";
 
 export interface Step extends Omit<ApiStep, "output"> {
@@ -156,10 +156,6 @@ export function after(run: Run, event: RunEvent): Run {
         rejected: (event.rejected as string | null) ?? null,
         why: (event.why as string) ?? "",
       }));
-    case "guess_began":
-      return withPlan(run, event, at, (plan) => ({ ...plan, guess: { worker: String(event.worker ?? ""), outcome: null, started_s: at, ended_s: null } }));
-    case "guess_ended":
-      return withPlan(run, event, at, (plan) => (plan.guess ? { ...plan, guess: { ...plan.guess, outcome: String(event.outcome ?? "lost"), ended_s: at } } : plan));
     case "step_planned":
       return withPlan(run, event, at, (plan) => ({ ...plan, steps: [...plan.steps, newStep(plan, event, at)] }));
     case "finished":
@@ -313,7 +309,6 @@ export function at(record: Run, now_s: number): Run {
     .map((plan) => ({
       ...plan,
       ended_s: known(plan.ended_s, now_s),
-      guess: plan.guess && guessAt(plan.guess, now_s),
       words: signal(spoken(plan.words.value, plan.started_s, plan.ended_s, now_s)),
       steps: plan.steps.filter((step) => (step.planned_s ?? 0) <= now_s).map((step) => stepAt(step, now_s)),
     }));
@@ -341,12 +336,6 @@ function stepAt(step: Step, now_s: number): Step {
     usage: ended === null ? null : step.usage,
     words: signal(spoken(step.words.value, step.first_token_s, step.ended_s, now_s)),
   };
-}
-
-function guessAt(guess: Guess, now_s: number): Guess | undefined {
-  if ((guess.started_s ?? 0) > now_s) return undefined;
-  const ended_s = known(guess.ended_s, now_s);
-  return { ...guess, ended_s, outcome: ended_s === null ? null : guess.outcome };
 }
 
 function known(time_s: number | null, now_s: number): number | null {

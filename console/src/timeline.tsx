@@ -5,13 +5,6 @@ import { hue, statusWord } from "./status";
 import { type Room, type Wait, roomOf, took } from "./waits";
 
 /** What became of a call that was made before its plan. */
-const OUTCOMES: Record<string, string> = {
-  kept: "asked before the plan was there; its first step has the call",
-  lost: "asked before the plan was there, for nothing",
-  failed: "asked before the plan was there; it failed",
-  cut: "asked before the plan was there, which was broken off",
-};
-
 export function Timeline(props: {
   plans: Plan[];
   waits: Wait[];
@@ -72,20 +65,6 @@ function PlanBars(props: {
           <span class="row-name">plan by {plan.worker}</span>
           <span class="row-bars">
             <Bar kind="planning" from={share(room.before(began))} to={share(room.before(ended))} hue={hue(plan.worker)} title={`writes the plan for ${seconds(ended - began)}`} />
-          </span>
-        </div>
-      ) : null}
-      {plan.guess ? (
-        <div class="row">
-          <span class="row-name">early: {plan.guess.worker}</span>
-          <span class="row-bars">
-            <Bar
-              kind={plan.guess.outcome === "kept" ? "silent" : "early"}
-              from={share(room.before(plan.guess.started_s ?? began))}
-              to={share(room.before(plan.guess.ended_s ?? props.now_s))}
-              hue={hue(plan.guess.worker)}
-              title={OUTCOMES[plan.guess.outcome ?? ""] ?? "asked before the plan is there"}
-            />
           </span>
         </div>
       ) : null}

@@ -54,15 +54,6 @@ test("an answer that another server writes anew replaces what was shown", () => 
   assert.equal(run.answer.value, "Another");
 });
 
-test("a worker that was asked before the plan is there is shown with what became of it", () => {
-  const early: RunEvent[] = [EVENTS[0]!, { type: "guess_began", plan: 0, at_s: 0.01, worker: "a" }];
-  assert.deepEqual(told(early).plans[0]!.guess, { worker: "a", outcome: null, started_s: 0.01, ended_s: null });
-  const whole = told([...early, { type: "guess_ended", plan: 0, at_s: 0.1, outcome: "kept", attempt: null }, ...EVENTS.slice(1)]);
-  assert.deepEqual(whole.plans[0]!.guess, { worker: "a", outcome: "kept", started_s: 0.01, ended_s: 0.1 });
-  assert.equal(at(whole, 0.05).plans[0]!.guess!.outcome, null);
-  assert.equal(at(whole, 0).plans[0]!.guess, undefined);
-});
-
 test("a lost step says why", () => {
   const run = told([...EVENTS.slice(0, 6), { type: "step_lost", plan: 0, step: 1, at_s: 0.3, why: "failed", error: { message: "away" } }]);
   assert.equal(run.plans[0]!.steps[1]!.status, "failed");

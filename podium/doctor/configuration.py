@@ -41,7 +41,6 @@ def check_keys(case: Case) -> Finding:
 def check_effect(case: Case) -> Finding:
     """Every setting that asks for something can get it."""
     from serving.settings.absent import absent_workers, without_workers
-    from serving.settings.price_table import with_known_prices
     from serving.settings.settings import SettingsError
     from serving.settings.without_effect import without_effect
 
@@ -50,8 +49,6 @@ def check_effect(case: Case) -> Finding:
         settings = without_workers(settings, set(absent_workers(settings, case.environment)))
     except SettingsError:
         return ok("Which workers are left is not known; `keys` says why.")
-    if settings.conductor and settings.conductor.speculation:  # which asks what they cost
-        settings = with_known_prices(settings, case.environment, are_told=False)
     idle = [warning(each.said, each.remedy) for each in without_effect(settings)]
     return worst(idle) if idle else ok("No setting is without effect.")
 

@@ -27,7 +27,6 @@ from conductor.run.events import (
     StepWaits,
     WorkDelta,
 )
-from conductor.run.guess_events import GuessEnded, GuessStarted
 from serving.api.error_json import attempt_json, error_json
 from serving.api.message_json import call_of_tool, results_json
 from serving.api.record_json import call_json, dollars, seconds, step_json, tokens
@@ -49,7 +48,7 @@ def progress(event: Event) -> Json | None:
                 "rejected": event.reject_reason,
                 "why": event.why,
             }
-        case CallQueued() | CallFailed() | GuessStarted() | GuessEnded():
+        case CallQueued() | CallFailed():
             shown = _call_json(event)
         case StepStarted():
             shown = {"type": "step_began", "step": event.step}
@@ -66,17 +65,12 @@ def progress(event: Event) -> Json | None:
     return shown | {"plan": event.plan, "at_s": seconds(event.at_s)}
 
 
-def _call_json(event: CallQueued | CallFailed | GuessStarted | GuessEnded) -> Json:
+def _call_json(event: CallQueued | CallFailed) -> Json:
     match event:
         case CallQueued():
             return {"type": "waits", "step": event.step, "worker": event.worker, "why": event.why}
         case CallFailed():
             return {"type": "call_failed", "step": event.step, **attempt_json(event.attempt)}
-        case GuessStarted():
-            return {"type": "guess_began", "worker": event.worker}
-        case GuessEnded(attempt=attempt):
-            took = attempt_json(attempt) if attempt else None
-            return {"type": "guess_ended", "outcome": event.outcome, "attempt": took}
 
 
 def _step_end(event: StepFinished | StepWaits | StepReused | StepAborted) -> Json:

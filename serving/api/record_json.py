@@ -12,7 +12,7 @@ from conductor.model.failure import Attempt, Failure
 from conductor.model.reply import CallResult
 from conductor.model.usage import Usage
 from conductor.plan.plan import Step
-from conductor.run.plan_record import GuessRecord, PlanRecord, StepRecord
+from conductor.run.plan_record import PlanRecord, StepRecord
 from conductor.run.record import Account, Record
 from conductor.run.turns import Segment
 from serving.api.console import console_url
@@ -198,23 +198,6 @@ def _plan(plan: PlanRecord, *, for_operator: bool) -> Json:
         "error": _error(plan.failure, for_operator=for_operator),
         "started_s": seconds(plan.started_s),
         "ended_s": seconds(plan.ended_s),
-        **({"guess": _guess(plan.guess, for_operator=for_operator)} if plan.guess else {}),
-    }
-
-
-def _guess(guess: GuessRecord, *, for_operator: bool) -> Json:
-    """A call that was made before there was a plan; `outcome` is null while it is under way. Where it was not kept, `attempt` and
-    `usage` say what it took in all, and `attempts` what failed before it.
-    """
-    shown = operator_attempt_json if for_operator else attempt_json
-    return {
-        "worker": guess.worker,
-        "outcome": guess.outcome,
-        "started_s": seconds(guess.started_s),
-        "ended_s": seconds(guess.ended_s),
-        "attempt": shown(guess.attempt) if guess.attempt else None,
-        "usage": tokens(guess.attempt.usage) if guess.attempt else None,
-        "attempts": [shown(each) for each in guess.failed],
     }
 
 

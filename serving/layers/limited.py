@@ -151,8 +151,7 @@ class Limited(Layer):
         finally:
             del self._began_s[place]
             self._moved_s = time.monotonic()
-            if not call.site.guess:  # which holds it for as long as its plan takes
-                self._average(self._moved_s - began_s)
+            self._average(self._moved_s - began_s)
             self._turns.give_back(call.payer)
 
     async def _take_place(self, call: Call) -> None:

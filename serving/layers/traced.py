@@ -96,8 +96,6 @@ class Traced(Layer):
             attributes[spans.REQUEST_MAX_TOKENS] = call.sampling.max_output_tokens
         if call.site.step is not None:
             attributes |= {spans.STEP: call.site.step, spans.ACCESS: list(call.site.access)}
-        if call.site.guess:
-            attributes[spans.GUESS] = True
         if self._callee.deployment:
             attributes[spans.DEPLOYMENT] = self._callee.deployment
         if self._content and call.permit.traces:

@@ -60,10 +60,8 @@ ANY = Wanted()
 
 
 def workers_of(records: RunRecords) -> list[str]:
-    """Those that were called in a run and in the runs inside it, sorted: also before there was a plan, for nothing."""
-    answered = {call.worker for record in records for call in record.calls}
-    guessed = {name for record in records if record.guess for name in record.guess.workers}
-    return sorted(answered | guessed)
+    """The workers that were called in a run and in the runs inside it, sorted."""
+    return sorted({call.worker for record in records for call in record.calls})
 
 
 def text_of(records: RunRecords) -> str:

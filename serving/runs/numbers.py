@@ -28,8 +28,7 @@ from conductor.run.events import (
     StepWaits,
     WorkDelta,
 )
-from conductor.run.guess_events import GuessEnded, GuessStarted
-from conductor.run.plan_record import GuessRecord, PlanRecord, StepRecord
+from conductor.run.plan_record import PlanRecord, StepRecord
 from conductor.run.record import Record, RunRecords
 from conductor.run.turns import Given, Segment, StepTurn
 from serving.redaction.failures import facts_without_words
@@ -48,7 +47,7 @@ def event_numbers(event: Event) -> Event:
     match event:
         case PlanStarted() | StepPlanned() | PlanEnded():
             return _plan_event(event)
-        case StepStarted() | GuessStarted():
+        case StepStarted():
             return copy_with(event, prompt=())
         case StepFinished(result=result):
             return copy_with(event, result=_result(result) or result)
@@ -56,7 +55,7 @@ def event_numbers(event: Event) -> Event:
             return _tool_event(event)
         case StepAborted() | StepRestarted() | StepContinued():
             return _break_event(event)
-        case CallQueued() | CallFailed() | GuessEnded():
+        case CallQueued() | CallFailed():
             return _call_event(event)
         case RunFinished(answer=answer):
             return copy_with(event, answer=_length(answer))
@@ -68,12 +67,9 @@ def event_numbers(event: Event) -> Event:
             return event
 
 
-def _call_event(event: CallQueued | CallFailed | GuessEnded) -> Event:
+def _call_event(event: CallQueued | CallFailed) -> Event:
     if isinstance(event, CallQueued):
         return copy_with(event, why=_length(event.why))
-    if isinstance(event, GuessEnded):
-        own = event.attempt and _attempt(event.attempt)
-        return copy_with(event, attempt=own, failed=_attempts(event.failed))
     return copy_with(event, attempt=_attempt(event.attempt))
 
 
@@ -162,13 +158,7 @@ def _plan(plan: PlanRecord) -> PlanRecord:
         failure=_failure(plan.failure),
         why=_length(plan.why),
         failed=_attempts(plan.failed),
-        guess=plan.guess and _guess(plan.guess),
     )
-
-
-def _guess(guess: GuessRecord) -> GuessRecord:
-    own = guess.attempt and _attempt(guess.attempt)
-    return copy_with(guess, prompt=(), attempt=own, failed=_attempts(guess.failed))
 
 
 def _step(step: StepRecord) -> StepRecord:

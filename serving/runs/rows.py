@@ -125,6 +125,7 @@ def load_items(run_id: str, bodies: Iterable[bytes]) -> list[Item]:
         )
         for body in bodies
         for shape in _unpack(body)
+        if shape["event"].get(codec.TYPE) not in codec.RETIRED_EVENTS
     ]
 
 

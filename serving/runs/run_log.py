@@ -21,7 +21,6 @@ def faults(records: RunRecords) -> list[str]:
         failures = [holder.failure for holder in holders if holder.failure is not None]
         attempts = [attempt for call in record.calls for attempt in call.attempts]
         attempts += [attempt for failure in failures for attempt in failure.attempts]
-        attempts += record.guess.errors if record.guess else ()
         lost = [*failures, *(each for each in attempts if each.outcome != "lost_race")]
         found += [line_of(each, has_words=has_words) for each in lost]
     return list(dict.fromkeys(found))
@@ -30,8 +29,6 @@ def faults(records: RunRecords) -> list[str]:
 def describe(span: spans.Span, record: Record, *, content: bool) -> None:
     """Put how a run went into its span. `content`: whether the settings put texts into spans."""
     span.set_attributes({spans.ROUNDS: record.rounds, spans.STATUS: record.status})
-    if record.guess is not None and record.guess.outcome is not None:
-        span.set_attribute(spans.GUESS, record.guess.outcome)
     if record.fallback:
         span.set_attribute(spans.FALLBACK, record.fallback)
     if (cost_usd := record.cost_usd) is not None:
@@ -65,7 +62,6 @@ def log(records: RunRecords) -> None:
         "wall_s": round(record.wall_s, 4),
         "critical_path_s": round(record.critical_path_s, 4),
         "answer_began_s": None if began_s is None else round(began_s, 4),
-        "guess": record.guess.outcome if record.guess else None,
         "fallback": record.fallback is not None,
         "rejected": [plan.reject_reason for plan in record.plans if plan.reject_reason],
         "error_type": record.failure.code if record.failure else None,

@@ -28,7 +28,6 @@ from serving.runs.continuing import Continuing, Opened, Opener, PolicyFinder
 from serving.runs.conversations import ConversationStore, MemoryConversations
 from serving.runs.finding import ANY, Wanted
 from serving.runs.followers import Followers
-from serving.runs.guesses import Guesses
 from serving.runs.held_bytes import bytes_of_given, bytes_of_record, bytes_of_task
 from serving.runs.kept import KeptRuns
 from serving.runs.memory_store import MemoryStore, page_of, place
@@ -89,7 +88,7 @@ class Service:
         self._ledgers, self._running = ledgers, dict[str, Run]()
         self.places = Places(self._running, lambda: self.store.n_unwritten, lambda: self.pool)
         self.followers = Followers(self.places.held, lambda: self.pool)
-        self.conductor_health, self.guesses, self.readiness = ConductorHealth(), Guesses(pool), Readiness()
+        self.conductor_health, self.readiness = ConductorHealth(), Readiness()
         self.refused: str | None = None
         """Why the latest settings were rejected; None if they are in use."""
 
@@ -103,7 +102,7 @@ class Service:
         self.refused = None
         # Unlike the health of workers, which outlives the pool: this one judges a conductor together with its
         # prompts, its key and its team, and new settings are how an operator sets them right.
-        self.conductor_health, self.guesses = ConductorHealth(), Guesses(pool)
+        self.conductor_health = ConductorHealth()
         await self._pools.swap(pool)
 
     def is_running(self, id: str) -> bool:
@@ -175,7 +174,7 @@ class Service:
                 given = answered_by(found, task, id, caller.account)
                 return replay(replace(given, owner=self.store.owner, trace_id=trace_id))
             return open_run(
-                self.guesses.equip(team, caller.policies),
+                team,
                 task,
                 id,
                 ledger=ledger,
@@ -240,7 +239,6 @@ class Service:
         if pool is self.pool:
             # what may be kept: it says why, in the log and to whoever asks whether it works
             self.conductor_health.count(kept.record)
-            self.guesses.count(run.record)
         self._report(run.records, kept, pool)
 
     def _report_waited(self, records: RunRecords) -> None:

@@ -33,7 +33,6 @@ EVERY_KIND, API_KINDS = (kind.__mro__[1] for kind in (workers.VllmSettings, work
 SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("The file", settings.Settings),
     ("conductor", sections.ConductorSettings),
-    ("conductor.speculation", sections.SpeculationSettings),
     ("models.NAME", sections.ModelSettings),
     ("workflows.NAME[]", sections.StepSettings),
     ("workers[]: every kind", EVERY_KIND),

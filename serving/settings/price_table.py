@@ -52,9 +52,7 @@ _known: dict[tuple[date, Question], PriceSettings | None] = {}
 """What was read today: prices change with the date."""
 
 
-def with_known_prices(
-    settings: Settings, environment: Mapping[str, str], *, are_told: bool = True
-) -> Settings:
+def with_known_prices(settings: Settings, environment: Mapping[str, str]) -> Settings:
     """`settings`, with the table's price for every worker of a provider that has none of its own.
 
     Takes a second or two where something has to be looked up: call it in a thread, or at the start.
@@ -62,7 +60,6 @@ def with_known_prices(
     Args:
         settings: as they were written.
         environment: of this process: the SDKs take addresses from it.
-        are_told: whether the log says what was found.
     """
     unpriced = {
         place: own
@@ -75,7 +72,7 @@ def with_known_prices(
     }
     found = dict(zip(asked, look_up(list(asked.values())), strict=True))
     prices = {place: found.get(place) for place in unpriced}
-    for place, own in unpriced.items() if are_told else ():
+    for place, own in unpriced.items():
         _tell(place, own.model, prices[place])
     workers = tuple(_with_price(worker, prices) for worker in settings.workers)
     return settings.model_copy(update={"workers": workers})

@@ -15,25 +15,6 @@ from serving.settings.access import Frozen
 from serving.settings.scale import Scaling
 
 
-class SpeculationSettings(Frozen):
-    """While the conductor writes a request's first plan, the worker that it will probably ask is asked already, the user's own
-    words: kept where the plan's first step asks it the same, else closed and paid. Learned by each router from its
-    newest plans, for each served name. Not for requests with tools, a form of the answer, `stop`, pictures, PDFs or a token
-    limit, for those that may not use all workers of their name, nor with a key or team that has `tokens_per_minute`; and
-    never for a worker that has a fallback, or itself, in common with the conductor.
-    """
-
-    max_usd: Decimal = Field(default=Decimal(0), ge=0)
-    """What one such call may cost at worst, which it does where the plan asks for something else. 0: only workers whose
-    tokens cost nothing. What costs something is not asked for a request with a key or a cost limit."""
-    max_share: float = Field(default=0.5, gt=0, le=1)
-    """For how many of the plans such a call may be lost, beside the first ten of a router."""
-    min_agreement: float = Field(default=0.7, gt=0, le=1)
-    """The share of the newest plans that asked that worker, in one step with the user's own words."""
-    min_plans: int = Field(default=20, ge=1)
-    """So many plans must be known."""
-
-
 class ConductorSettings(Frozen):
     """Who writes the plans, and how it is asked."""
 
@@ -66,8 +47,6 @@ class ConductorSettings(Frozen):
     timeout_s: float = Field(default=PLAN_TIMEOUT_S, gt=0)
     """How long it may write one plan, from its first token on, thoughts included; then a worker answers by
     itself."""
-    speculation: SpeculationSettings | None = None
-    """Ask the likeliest worker before the plan is there. null: never."""
 
 
 class ModelSettings(Frozen):

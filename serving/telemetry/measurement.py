@@ -15,7 +15,7 @@ from conductor.errors import WorkerError
 from conductor.model.failure import Attempt, Failure
 from conductor.model.reply import CallResult
 from conductor.model.usage import Usage
-from conductor.run.plan_record import GuessRecord, PlanRecord, StepRecord
+from conductor.run.plan_record import PlanRecord, StepRecord
 from conductor.run.record import Record, RunRecords
 from serving.health import Circuit, WorkerHealth
 from serving.telemetry import metrics
@@ -69,8 +69,6 @@ def of_run(records: RunRecords, providers: Mapping[str, str]) -> Iterator[Measur
                 for step in plan.steps
                 if step.reused_from is None
             )
-            if plan.guess is not None:
-                yield from _of_guess(plan.guess)
         for call in _calls(run):
             yield from _of_call(call, providers)
 
@@ -106,17 +104,6 @@ def of_health(worker: str, health: WorkerHealth) -> Iterator[Measurement]:
     for quantile in QUANTILES:
         first_token_s = health.first_token_s(quantile) or 0.0
         yield Measurement(metrics.WORKER_FIRST_TOKEN, first_token_s, (worker, str(quantile)))
-
-
-def _of_guess(guess: GuessRecord) -> Iterator[Measurement]:
-    yield Measurement(metrics.GUESSES, 1, (guess.worker, guess.outcome or "cut"))
-    if guess.attempt is not None and (usage := guess.attempt.usage) is not None:
-        for kind, n_tokens in (("input", usage.input_tokens), ("output", usage.output_tokens)):
-            yield Measurement(metrics.WASTED_TOKENS, n_tokens, (guess.worker, kind))
-    if (own := guess.attempt) is not None:
-        yield from _of_attempts(guess.failed, own.worker)
-        if Failure(own.error, own.message).is_a(WorkerError):
-            yield Measurement(metrics.WORKER_ERRORS, 1, (own.worker, own.error, "gave_up"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,15 +175,11 @@ def _calls(run: Record) -> Iterator[_Call]:
             )
         # The call of a reused result is counted with the step that made it.
         yield from (
-            _step(step, plan.guess if step.index == 0 else None)
-            for step in plan.steps
-            if step.started_s is not None and step.reused_from is None
+            _step(step) for step in plan.steps if step.started_s is not None and step.reused_from is None
         )
 
 
-def _step(step: StepRecord, guess: GuessRecord | None) -> _Call:
-    """Its call; one that was made before the plan was there says not when it spoke, since nobody listened then."""
-    is_kept = guess is not None and guess.outcome == "kept"
+def _step(step: StepRecord) -> _Call:
     ended_s = (
         step.ended_s if step.status in ("done", "failed") else None
     )  # cut short, it says nothing of the worker
@@ -205,8 +188,8 @@ def _step(step: StepRecord, guess: GuessRecord | None) -> _Call:
         step.worker,
         step.result,
         step.failure,
-        None if is_kept else _between(step.started_s, ended_s),
-        None if is_kept else _between(step.started_s, step.first_token_s),
+        _between(step.started_s, ended_s),
+        _between(step.started_s, step.first_token_s),
     )
 
 

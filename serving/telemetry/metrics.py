@@ -157,20 +157,6 @@ HEDGES = Instrument(
     "Second calls, made because the first was late, by whether they were sooner: won, lost.",
     (spans.WORKER, spans.THEN),
 )
-GUESSES = Instrument(
-    "counter",
-    "podium.worker.guesses",
-    "{call}",
-    "Calls that were made before there was a plan, by what became of them: kept, lost, failed, cut.",
-    (spans.WORKER, spans.STATUS),
-)
-WASTED_TOKENS = Instrument(
-    "counter",
-    "podium.worker.wasted_tokens",
-    "{token}",
-    "Tokens of those that were not kept, as far as somebody reported them.",
-    (spans.WORKER, spans.TOKEN_TYPE),
-)
 
 RUNNING = Instrument("gauge", "podium.workflow.running", "{run}", "Runs under way in a router replica.")
 ROOM = Instrument("gauge", "podium.workflow.room", "{run}", "Most runs that a router replica takes.")

@@ -59,7 +59,6 @@ SOURCE = "podium.source"
 REASON = "podium.reason"
 THEN = "podium.then"
 QUANTILE = "podium.quantile"
-GUESS = "podium.guess"
 
 PROVIDERS: Mapping[str, str] = {
     "openai": "openai",

@@ -157,3 +157,9 @@ def test_a_version_is_always_written_and_looked_at_inside_a_run_s_records_too() 
     newer["record"]["version"] = VERSION + 1
     with pytest.raises(UnreadableRecord, match=r"record\.version"):
         load(RunRecords, newer)
+
+
+def test_a_record_of_a_version_that_called_workers_before_the_plan_still_loads() -> None:
+    plan = PlanRecord(0, 0, "conductor", 0.0)
+    shape = dump(plan) | {"guess": {"type": "GuessRecord", "worker": "a", "started_s": 0.1, "outcome": "kept"}}
+    assert load(PlanRecord, shape) == plan

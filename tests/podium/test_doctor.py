@@ -100,15 +100,6 @@ def hedge_without_slots(bench: Bench) -> None:
     bench.settings([{"name": "a", "kind": "scripted", "replies": ["a"], "hedge": True, "max_concurrency": 1}])
 
 
-def guess_at_a_price(bench: Bench) -> None:
-    """Whose price the table has."""
-    bench.patch.setenv("A_KEY", "sk-proj-0123456789abcdefghij")
-    workers = [{"name": "c", "kind": "scripted", "in_pool": False}, OPENAI]
-    bench.settings(
-        {"workers": workers, "conductor": {"worker": "c", "speculation": {}}, "models": {"mini": {}}}
-    )
-
-
 def key_file_for_everybody(bench: Bench) -> None:
     path = bench.tmp / "key"
     path.write_text("sk-proj-0123456789abcdefghij")
@@ -213,7 +204,6 @@ BROKEN = [
     Broken(no_key, "keys", "the variable A_KEY is not set", "optional: true"),
     Broken(key_file_for_everybody, "keys", "can be read by every account", "chmod 600"),
     Broken(hedge_without_slots, "effect", "`hedge: true` of the worker a", "`max_concurrency` of a to 4"),
-    Broken(guess_at_a_price, "effect", "gpt: its tokens", "conductor.speculation.max_usd"),
     Broken(port_taken, "port", f"pid {os.getpid()}", "make serve PORT="),
     Broken(haproxy_left_over, "haproxy", "An HAProxy that Ray Serve started is left over", "`kill "),
     Broken(schema_newer, "store", "a newer one wrote it", "Start that version of Podium"),

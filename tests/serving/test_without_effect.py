@@ -11,11 +11,10 @@ from serving.layers.hedging import IDLE
 from serving.layers.limited import Limited
 from serving.pool import build_pool
 from serving.settings.settings import parse
-from serving.settings.without_effect import LEAST_SLOTS_TO_GUESS, LEAST_SLOTS_TO_HEDGE, without_effect
+from serving.settings.without_effect import LEAST_SLOTS_TO_HEDGE, without_effect
 from serving.workers.scripted import ScriptedWorker
 
 Json = dict[str, Any]
-PRICE = {"price": {"input_usd_per_mtok": 1, "output_usd_per_mtok": 2}}
 
 
 def scripted(name: str, **more: Any) -> Json:
@@ -24,49 +23,6 @@ def scripted(name: str, **more: Any) -> Json:
 
 def told(*workers: Json, **more: Any) -> list[str]:
     return [f"{each.said} {each.remedy}" for each in without_effect(parse({"workers": workers} | more))]
-
-
-def guessing(
-    *workers: Json, model: Json | None = None, planner: Json | None = None, **more: Any
-) -> list[str]:
-    """What is told of settings that ask the likeliest worker early."""
-    return told(
-        scripted("planner", in_pool=False, **planner or {}),
-        *workers,
-        conductor={"worker": "planner", "speculation": more},
-        models={"mini": model or {}},
-    )
-
-
-GUESSED_NEVER: dict[str, tuple[list[str], str]] = {
-    "the only worker is priced": (guessing(scripted("a", **PRICE)), "(a: its tokens or a fallback's cost something, and `max_usd` is 0)"),
-    "its fallback is priced": (guessing(scripted("a", fallbacks=["b"]), scripted("b", **PRICE)), "(a, b: its tokens or a fallback's"),
-    "its price is not known": (guessing({"name": "a", "kind": "openai", "model": "x"}, max_usd=1), "a: its price or a fallback's is not known"),
-    "one slot": (guessing(scripted("a", max_concurrency=1)), "a: its `max_concurrency` or a fallback's is below 2"),
-    "a fallback with one slot": (guessing(scripted("a", fallbacks=["b"]), scripted("b", max_concurrency=1)), "a, b: its `max_concurrency`"),
-    "the conductor's own fallback": (guessing(scripted("a"), planner={"fallbacks": ["a"]}), "a: plans, or shares a fallback"),
-    "the model limits tokens": (guessing(scripted("a"), model={"max_tokens": 9000}), "models.mini: its requests have `max_tokens`"),
-    "the model limits cost": (guessing(scripted("a", **PRICE), model={"max_cost_usd": 1}, max_usd=1), "and the model has `max_cost_usd`"),
-    "those of the model are priced": (guessing(scripted("a", **PRICE), scripted("b"), model={"workers": ["a"]}), "(a: its tokens"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("said", "why"), GUESSED_NEVER.values(), ids=GUESSED_NEVER.keys())
-def test_a_guess_that_can_never_be_made_is_told_with_the_reason_of_each_worker(said: list[str], why: str):
-    (line,) = said
-    assert line.startswith("`conductor.speculation` does nothing"), line
-    assert why in line, line
-    assert line.endswith("Or leave `conductor.speculation` out."), line
-
-
-def test_of_a_guess_that_may_be_made_nothing_is_told():
-    assert guessing(scripted("a")) == []
-    assert guessing(scripted("a", **PRICE), scripted("b")) == [], "one is enough"
-    assert guessing(scripted("a", **PRICE), max_usd="0.01") == []
-    assert guessing(scripted("a", max_concurrency=2)) == []
-    assert told(scripted("a", **PRICE), conductor={"worker": "a"}, models={"mini": {}}) == [], (
-        "none is asked for"
-    )
 
 
 def test_a_hedge_that_can_never_be_made_is_told_with_its_worker():
@@ -92,7 +48,6 @@ def test_a_hedge_that_can_never_be_made_is_told_with_its_worker():
 @pytest.mark.parametrize("n_slots", range(1, 7))
 async def test_so_few_slots_are_never_idle_enough(n_slots: int):
     slots = Limited(ScriptedWorker("a", ["Hi."]), n_slots)
-    assert slots.has_idle(IDLE, 1) == (n_slots >= LEAST_SLOTS_TO_GUESS)
     async with slots.open(Call((Message.of("user", "Hi"),))):
         assert slots.has_idle(IDLE, 1) == (n_slots >= LEAST_SLOTS_TO_HEDGE)
 

@@ -27,7 +27,7 @@ PLAN = """\
 """
 ONE_STEP = '{"worker": "free", "subtask": "", "access": []}'
 SETTINGS: dict[str, Any] = {
-    "conductor": {"worker": "conductor", "speculation": {"min_plans": 1, "min_agreement": 0.1}},
+    "conductor": {"worker": "conductor"},
     "workers": [
         {"name": "conductor", "kind": "scripted", "in_pool": False, "replies": ["no plan", PLAN, ONE_STEP, ONE_STEP], "delay_s": 0.2},
         {"name": "a", "kind": "scripted", "replies": [{"error": "busy"}, "One."], "retry": QUICK, "price": PRICE},

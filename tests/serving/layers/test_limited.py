@@ -134,16 +134,6 @@ async def test_a_call_that_fails_gives_its_slot_back():
         assert reply.worker == worker.name == "w"
 
 
-async def test_the_time_that_a_call_waits_for_its_plan_says_nothing_of_how_long_a_slot_is_held():
-    worker = Limited(ScriptedWorker("w", ["x"]), 1)
-    async with worker.open(replace(CALL, site=CallSite(guess=True))):
-        await asyncio.sleep(0.01)
-    assert not worker._held_s
-    async with worker.open(CALL):
-        await asyncio.sleep(0.01)
-    assert worker._held_s
-
-
 async def test_a_call_that_begins_a_run_is_sent_away_when_its_turn_has_not_come_in_time():
     inner = ScriptedWorker("w", [ScriptedReply("x y", stall_after_tokens=1), "fine"])
     worker = Limited(Watched(inner, WorkerHealth()), 1, max_wait_s=0.05)
