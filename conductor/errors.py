@@ -62,6 +62,8 @@ class Reason(StrEnum):
     """A step reads itself or a later step, or a step that is not there."""
     TOO_MANY_STEPS = "too_many_steps"
     """More steps than the request allows."""
+    NO_TOOLS = "no_tools"
+    """A tool must be called, and the answering step cannot call any."""
 
 
 class PodiumError(Exception):

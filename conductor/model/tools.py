@@ -69,6 +69,11 @@ class Toolset:
         return bool(self.tools) and self.choice.mode != "none"
 
     @property
+    def is_forced(self) -> bool:
+        """Whether at least one tool must be called."""
+        return bool(self.tools) and self.choice.mode == "required"
+
+    @property
     def offered(self) -> tuple[Tool, ...]:
         """Those that the choice leaves: none where none may be called."""
         if not self:

@@ -261,6 +261,7 @@ class PlanRun:
         async with open_call(member, call, self._context.ledger) as reply:
             self._replies[index] = reply
             reply.notes += left_out(self._context.task.conversation, member)
+            reply.notes += self._calls.tools_left_out(step)
             is_free = call.answer_format is None  # else it holds to a schema as it is
             echo = EchoFilter(OUTPUT, prompt.mark_key) if prompt.mark_key and is_free else None
             if echo:

@@ -7,7 +7,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 
-from conductor.errors import DeadlineExceeded, InvalidPlan, NoPlan, PodiumError, internal_error
+from conductor.errors import DeadlineExceeded, InvalidPlan, NoPlan, PodiumError, Reason, internal_error
 from conductor.model.call import Sampling
 from conductor.model.failure import Failure
 from conductor.model.field_values import copy_with
@@ -36,6 +36,7 @@ from conductor.run.plan_run import PlanRun, StepsWait
 from conductor.run.plan_writer import ConductorModel, PlanStream
 from conductor.run.record import Record
 from conductor.run.run_context import RunContext
+from conductor.run.step_calls import may_call_tools
 from conductor.run.team import Team
 from conductor.run.waiting import wait_until_done
 
@@ -230,6 +231,8 @@ class RoundLoop:
         def end_plan() -> Plan | None:
             is_same = stream.plan is not None and stream.plan.steps == earlier
             plan, why = (None, SAME_AGAIN) if is_same else (stream.plan, "")
+            if plan is not None and move.round == 0:
+                self._check_forced_tools(plan)
             self._log.append(PlanEnded(self.now_s(), index, stream.result, accepted=plan is None, why=why))
             return plan
 
@@ -254,6 +257,20 @@ class RoundLoop:
                 )
                 self._log.append(stopped)
             raise
+
+    def _check_forced_tools(self, plan: Plan) -> None:
+        """Reject a plan whose answering step cannot call a tool although the request says that one must be called.
+
+        Raises:
+            InvalidPlan: naming the step.
+        """
+        last, index = plan.steps[-1], len(plan.steps) - 1
+        if self._record.task.tools.is_forced and not may_call_tools(last, self._context.pool[last.worker]):
+            message = (
+                f"Step {index} is the answer, which must call a tool, and the worker {last.worker} cannot call tools there. "
+                "Give the last step to a worker that can, with its tools."
+            )
+            raise InvalidPlan(message, reason=Reason.NO_TOOLS, step=index)
 
     def _can_do_without(self, conductor: ConductorModel, move: WritePlan) -> bool:
         """Whether there is an answer without this plan: the one before it, or that of a worker who is free to answer

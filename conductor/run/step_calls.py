@@ -15,6 +15,14 @@ from conductor.run.run_context import RunContext
 from conductor.run.step_words import StepWords
 
 
+TOOLLESS_NOTE = "The client's tools were left out: this worker calls none (calls_tools)."
+
+
+def may_call_tools(step: Step, member: PoolMember) -> bool:
+    """Return whether a step's call may offer the client's tools to its worker."""
+    return step.tools and member.calls_tools is not False
+
+
 class StepCalls:
     """The calls of one plan's steps.
 
@@ -64,6 +72,11 @@ class StepCalls:
             messages, site, sampling, coalesce=not is_streamed, tools=tools, answer_format=wanted
         )
 
+    def tools_left_out(self, step: Step) -> tuple[str, ...]:
+        """Return a note for the record if the step's worker is offered no tools because it calls none."""
+        is_left_out = self._context.task.tools and step.tools
+        return (TOOLLESS_NOTE,) if is_left_out and not may_call_tools(step, self._context.pool[step.worker]) else ()
+
     @property
     def _conversation(self) -> Sequence[Message]:
         """The user's, as workers are shown it: calls of tools in it are those of others, and words to them;
@@ -78,7 +91,7 @@ class StepCalls:
         has: a request that says so lets its steps begin once the plan's text has ended.
         """
         tools, plan = self._context.task.tools, self._context.log.record.plans[self._plan]
-        if not tools or not step.tools or self._context.pool[step.worker].calls_tools is False:
+        if not tools or not may_call_tools(step, self._context.pool[step.worker]):
             return NO_TOOLS
         if tools.choice.mode != "required" or plan.source == "worker":
             return tools

@@ -1,6 +1,6 @@
 """A conductor and a pool: a value that answers nothing by itself (`lifecycle.py` runs tasks over it)."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from conductor.errors import BadTask, NotAllowed, quote
@@ -63,16 +63,20 @@ class Team:
         return conductor if conductor and task.permit.allows(conductor.member.name) else None
 
     def fallbacks(self, task: Task) -> list[str]:
-        """Who may answer alone, in order: the settings' choice first; only those who see, where the user
-        shows a picture, and only those who read PDFs, where there is one.
+        """Return the workers that may answer alone, the settings' choice first. Workers that cannot use a picture, a PDF
+        or the tools of the request are left out if another one can.
         """
         members = self.members_for(task)
         names = sorted(members, key=lambda name: name != self.fallback)
-        seeing = [name for name in names if members[name].sees_images] if task.shows_pictures else names
-        reading = (
-            [name for name in seeing or names if members[name].reads_pdfs] if task.shows_pdfs else seeing
+        needs: tuple[tuple[bool, Callable[[PoolMember], bool]], ...] = (
+            (task.shows_pictures, lambda member: member.sees_images),
+            (task.shows_pdfs, lambda member: member.reads_pdfs),
+            (bool(task.tools), lambda member: member.calls_tools is not False),
         )
-        return reading or seeing or names
+        for is_needed, can in needs:
+            if is_needed:
+                names = [name for name in names if can(members[name])] or names
+        return names
 
 
 def unknown_worker(name: str, param: str, detail: str = "") -> BadTask:

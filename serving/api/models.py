@@ -41,6 +41,7 @@ def _model(service: Service, name: str, kind: str) -> dict[str, object]:
             "card": pool.members[name].card,
             "sees_images": pool.members[name].sees_images,
             "reads_pdfs": pool.members[name].reads_pdfs,
+            "calls_tools": pool.members[name].calls_tools,
             "in_pool": name in pool.settings.pool,
             "serves": sorted(pool.members[name].serves),
             "takes": sorted(FIELDS[option] for option in pool.members[name].takes),

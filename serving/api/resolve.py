@@ -13,6 +13,7 @@ from conductor.plan.attachments import reads
 from conductor.plan.plan import Plan, Step
 from conductor.run.events import Source
 from conductor.run.ledger import Budget
+from conductor.run.step_calls import may_call_tools
 from conductor.run.task import Task
 from conductor.run.team import Team
 from serving.accounts.account_policy import UNLIMITED, Policies
@@ -59,7 +60,9 @@ def resolve(
         own = _own_plan(podium.plan, team, task, _own_steps(podium, model))
         return _check_given_plan(request, team, task, own, "client")
     if name in settings.models:
-        _check_attachments(request, team.members_for(task).values())
+        members = team.members_for(task)
+        task = _fit_tools(task, [(Step(each, ""), member) for each, member in members.items()])
+        _check_attachments(request, members.values())
         check_options(request, task, team.members_for(task).values())
         return ResolvedTask(task, team)
     if name in settings.workflows:
@@ -160,9 +163,33 @@ def _check_given_plan(
     workers = task.workers if source == "client" else used
     given = replace(task, plan=plan, plan_source=source, workers=workers)
     members = team.members_for(given)
+    answering = plan.steps[-1:] if task.tools.is_forced else plan.steps
+    given = _fit_tools(given, [(step, members[step.worker]) for step in answering])
     _check_attachments(request, [members[name] for name in used])
     check_options(request, task, [members[step.worker] for step in plan.steps])
     return ResolvedTask(given, team)
+
+
+def _fit_tools(task: Task, steps: Iterable[tuple[Step, PoolMember]]) -> Task:
+    """Return `task`, with a note for the record if none of `steps` can call the client's tools.
+
+    Args:
+        task: of the request.
+        steps: those that may call a tool, each with its worker.
+
+    Raises:
+        BadTask: none of them can, and the request says that a tool must be called.
+    """
+    if not task.tools or any(may_call_tools(step, member) for step, member in steps):
+        return task
+    if task.tools.is_forced:
+        message = (
+            "tool_choice: no worker that may answer this request can call tools, and one must be called. "
+            "Ask one whose `podium.calls_tools` is not false in GET /v1/models, or leave `tools` and `tool_choice` out."
+        )
+        raise BadTask(message, param="tool_choice")
+    note = "tools: no worker that may answer this request can call tools (calls_tools); they were left out."
+    return replace(task, left_out=(*task.left_out, note))
 
 
 def _check_attachments(request: ApiRequest, members: Collection[PoolMember]) -> None:
