@@ -35,6 +35,8 @@ process border as a pickle (Ray, multiprocessing) with nothing lost. The table t
 `serving/errors.py`.
 """
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any
 
@@ -289,6 +291,13 @@ def quote(value: object) -> str:
         return str(value) if value.bit_length() < 64 else f"a number of {value.bit_length()} bits"
     text = str(value)
     return repr(text) if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]!r}… ({len(text)} characters)"
+
+
+def did_you_mean(name: object, known: Iterable[str]) -> str:
+    """Return " Did you mean 'coder'?" with the known name most like `name`, or "" if none is like it."""
+    by_lower = {each.lower(): each for each in sorted(known)}
+    nearest = get_close_matches(str(name)[:SHOWN_CHARS].lower(), by_lower, n=1)
+    return f" Did you mean {by_lower[nearest[0]]!r}?" if nearest else ""
 
 
 def internal_error(exc: Exception) -> PodiumError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from typing import TYPE_CHECKING, Any
 
 from program.inert import inert
@@ -16,14 +17,18 @@ NONE = "none"
 """What lifts a limit."""
 OFF = ("max_effort", "tools")
 """Fields for which `none` means none at all, and which `any` lifts."""
-LISTS = ("models", "workers", "exclude_workers", "providers", "regions", "tools")
+NAMED = ("models", "workers", "exclude_workers", "providers", "regions")
+"""Fields with names that the settings must have."""
+LISTS = (*NAMED, "tools")
 
 
 async def team_policy(directory: Accounts, options: argparse.Namespace) -> None:
     """Change and show what the keys of a team may do."""
     team = await directory.team(options.team)
     if options.fields:
-        team = await directory.change_team_policy(team.id, read_fields(options.fields))
+        given = read_fields(options.fields)
+        check_against(options, given)
+        team = await directory.change_team_policy(team.id, given)
     _show(team.policy, options)
 
 
@@ -31,7 +36,9 @@ async def key_policy(directory: Accounts, options: argparse.Namespace) -> None:
     """Change and show what a key may do."""
     key = await directory.key(options.key)
     if options.fields:
-        key = await directory.change_key_policy(key.id, read_fields(options.fields))
+        given = read_fields(options.fields)
+        check_against(options, given)
+        key = await directory.change_key_policy(key.id, given)
     _show(key.policy, options)
 
 
@@ -61,6 +68,28 @@ def read_fields(texts: list[str]) -> AccountPolicy:
         fault = exc.errors(include_url=False)[0]
         field = str(fault["loc"][0])
         raise BadTask(f"{field}: {fault['msg']}.", param=field) from exc
+
+
+def check_against(options: argparse.Namespace, given: AccountPolicy) -> None:
+    """See that a policy names only what the settings have. A server (`--url`) checks it by itself.
+
+    Raises:
+        BadTask: naming the field, with a suggestion.
+        SettingsError: the settings cannot be used.
+    """
+    if options.settings is not None:
+        from serving.accounts.permission import check_names
+        from serving.settings.settings import load
+
+        return check_names(given, load(options.settings))
+    named = [field for field in NAMED if getattr(given, field)]
+    if named and options.url is None:
+        print(
+            f"The names in {', '.join(named)} were not checked: no settings were named. "
+            "Add `--settings FILE`, or `--url URL` of the server.",
+            file=sys.stderr,
+        )
+    return None
 
 
 def _value(name: str, text: str, default: object) -> object:

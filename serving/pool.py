@@ -44,6 +44,8 @@ class Pool:
 
     settings: Settings
     """As they hold: without the optional workers whose keys are not set."""
+    written: Settings
+    """As they are written, with these workers."""
     members: Mapping[str, PoolMember]
     """All of them, those outside the plans' pool too."""
     clients: tuple[Worker, ...]
@@ -225,7 +227,7 @@ def build_pool(
     absent = absent_workers(settings, environment)
     for name, source in absent.items():
         logger.warning("Worker %s is left out: no key in %s.", name, source)
-    settings = without_workers(settings, set(absent))
+    written, settings = settings, without_workers(settings, set(absent))
     clients = {
         place: build_client(own, settings, environment, engines)
         for worker in settings.workers
@@ -238,6 +240,7 @@ def build_pool(
     stacks = build_stacks(clients, settings, health or Health())
     return Pool(
         settings=settings,
+        written=written,
         members={worker.name: _member(worker, stacks, settings) for worker in settings.workers},
         clients=tuple(clients.values()),
         limiters={name: each.limiter for name, each in stacks.items()},

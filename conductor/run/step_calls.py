@@ -14,7 +14,6 @@ from conductor.plan.tool_text import with_tools_as_text
 from conductor.run.run_context import RunContext
 from conductor.run.step_words import StepWords
 
-
 TOOLLESS_NOTE = "The client's tools were left out: this worker calls none (calls_tools)."
 
 
@@ -75,7 +74,11 @@ class StepCalls:
     def tools_left_out(self, step: Step) -> tuple[str, ...]:
         """Return a note for the record if the step's worker is offered no tools because it calls none."""
         is_left_out = self._context.task.tools and step.tools
-        return (TOOLLESS_NOTE,) if is_left_out and not may_call_tools(step, self._context.pool[step.worker]) else ()
+        return (
+            (TOOLLESS_NOTE,)
+            if is_left_out and not may_call_tools(step, self._context.pool[step.worker])
+            else ()
+        )
 
     @property
     def _conversation(self) -> Sequence[Message]:

@@ -1,9 +1,9 @@
 """A conductor and a pool: a value that answers nothing by itself (`lifecycle.py` runs tasks over it)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from conductor.errors import BadTask, NotAllowed, quote
+from conductor.errors import BadTask, NotAllowed, did_you_mean, quote
 from conductor.model.pool_member import PoolMember
 from conductor.plan.prompts import Prompts
 from conductor.run.plan_writer import ConductorModel
@@ -41,7 +41,8 @@ class Team:
             unknown = [name for name in names if name not in self.pool]
             if unknown:
                 detail = f"The pool has: {', '.join(self.pool)}."
-                raise unknown_worker(unknown[0], f"podium.{name_of_field}", detail)
+                allowed = filter(task.permit.allows, self.pool)
+                raise unknown_worker(unknown[0], f"podium.{name_of_field}", allowed, detail)
         wanted = list(self.pool) if task.workers is None else list(dict.fromkeys(task.workers))
         left = [name for name in wanted if name not in task.exclude_workers]
         if not left:
@@ -79,7 +80,15 @@ class Team:
         return names
 
 
-def unknown_worker(name: str, param: str, detail: str = "") -> BadTask:
-    """The error for a worker that is not in the pool, or not for this caller: a caller is not told which."""
-    message = f"No worker of the pool is called {quote(name)}. GET /v1/models lists them."
+def unknown_worker(name: str, param: str, allowed: Iterable[str], detail: str = "") -> BadTask:
+    """Return the error for a worker that is not in the pool, or not for this caller: a caller is not told which.
+
+    Args:
+        name: of the worker.
+        param: the field that names it.
+        allowed: workers that the caller may call, one of which may be meant.
+        detail: for the operator.
+    """
+    hint = did_you_mean(name, allowed)
+    message = f"No worker of the pool is called {quote(name)}.{hint} GET /v1/models lists them."
     return BadTask(message, param=param, detail=detail)

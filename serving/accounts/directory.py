@@ -23,11 +23,13 @@ from serving.accounts.budgets import Spending, read_spending, set_budget
 from serving.accounts.caller import DEFAULT_SCOPES, Scope
 from serving.accounts.key_info import LAST_US, US, KeyInfo, TeamInfo
 from serving.accounts.keys import ApiKey
+from serving.accounts.permission import unknown_names
 from serving.accounts.windows import Period
 from serving.database.address import Address
 from serving.database.database import Database
 from serving.database.migrate import open_database
 from serving.database.schema import api_key, team
+from serving.settings.settings import Settings
 
 MOST_LISTED = 1000
 """Keys, or teams, in one answer."""
@@ -176,6 +178,18 @@ class Directory:
         key = await self.key(account.key_id)
         check_in_force(key, self._now_us)
         return key.policies
+
+    async def unknown_names(self, settings: Settings) -> list[str]:
+        """Return what the policies of teams, and of keys that are not revoked, name and `settings` do not have."""
+        teams = await self.rows(select(team).where(team.c.policy != "{}"))
+        in_force = api_key.c.revoked_us.is_(None) & (api_key.c.policy != "{}")
+        keys = await self._keys(KEYS.where(in_force))
+        return [
+            f"{whose} {each.name} ({each.id}): {unknown.message}"
+            for whose, found in (("team", map(read_team, teams)), ("key", keys))
+            for each in found
+            for unknown in unknown_names(each.policy, settings)
+        ]
 
     async def _set_policy(self, table: Table, id: str, policy: AccountPolicy) -> None:
         change = update(table).where(table.c.id == id).values(policy=json.dumps(policy.stated()))

@@ -4,10 +4,11 @@ What comes out is a task with a permit: planning, plan validation, failing over,
 who continue it go by that, and by no policy.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from conductor.errors import NotAllowed, quote
+from conductor.errors import BadTask, NotAllowed, did_you_mean, quote
 from conductor.model.permit import EFFORTS, Permit
 from conductor.model.tools import Toolset
 from conductor.run.ledger import Budget
@@ -15,7 +16,11 @@ from conductor.run.record import Record, RunRecords
 from conductor.run.task import Task
 from conductor.run.team import unknown_worker
 from serving.accounts.account_policy import AccountPolicy, Policies, least
+from serving.settings.places import places_reached
 from serving.settings.settings import Settings
+
+MOST_LISTED = 20
+"""Names in an error message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +89,42 @@ def narrow_task(task: Task, asked: Asked, policies: Policies, settings: Settings
     )
 
 
+class UnknownName(NamedTuple):
+    """A name in a policy that the settings do not have, so that the policy does not do what it says."""
+
+    field: str
+    message: str
+
+
+def unknown_names(policy: AccountPolicy, settings: Settings) -> Iterator[UnknownName]:
+    """Yield each name in `policy` that `settings`, as they are written, do not have."""
+    workers = [worker.name for worker in settings.workers]
+    places = [place for worker in settings.workers for place in places_reached(worker)]
+    known: dict[str, tuple[str, Iterable[str]]] = {
+        "models": ("model, workflow or worker", [*settings.models, *settings.workflows, *workers]),
+        "workers": ("worker", workers),
+        "exclude_workers": ("worker", workers),
+        "providers": ("provider of a worker", {place.provider for place in places}),
+        "regions": ("region of a worker", {place.region for place in places if place.region}),
+    }
+    for field, (kind, names) in known.items():
+        listed = list(dict.fromkeys(names))
+        for name in sorted(set(getattr(policy, field) or ()) - set(listed)):
+            there = f" There are: {', '.join(listed[:MOST_LISTED])}." if listed else ""
+            message = f"{field}: no {kind} is called {quote(name)}.{did_you_mean(name, listed)}{there}"
+            yield UnknownName(field, message)
+
+
+def check_names(policy: AccountPolicy, settings: Settings) -> None:
+    """See that a policy names only what the settings have: a deny list with a misspelt name bans no worker.
+
+    Raises:
+        BadTask: naming the field, with a suggestion.
+    """
+    for unknown in unknown_names(policy, settings):
+        raise BadTask(unknown.message, param=unknown.field)
+
+
 def narrow_records(records: RunRecords, policies: Policies, settings: Settings) -> RunRecords:
     """A run that is to be continued, and the runs inside it, inside the policies of now."""
 
@@ -124,7 +165,7 @@ def _check_workers(asked: Asked, permit: Permit, settings: Settings) -> None:
     for field, names in (("podium.workers", asked.workers), ("podium.exclude_workers", asked.excluded)):
         for name in names:
             if name in known and not permit.allows(name):
-                raise unknown_worker(name, field)
+                raise unknown_worker(name, field, filter(permit.allows, settings.pool))
 
 
 def _check_steps(asked: Asked, policies: Policies) -> None:

@@ -17,6 +17,7 @@ from serving.accounts.account_policy import AccountPolicy
 from serving.accounts.authenticator import Authenticator
 from serving.accounts.caller import Caller, Scope
 from serving.accounts.directory import MOST_LISTED, Directory
+from serving.accounts.permission import check_names
 from serving.accounts.windows import key_subject, team_subject
 from serving.api.admin_schema import (
     Budget,
@@ -177,11 +178,12 @@ async def get_team_policy(request: Request, id: str) -> Policy:
     return Policy.of(await _directory(request).team(id))
 
 
-@router.post("/teams/{id}/policy", responses={404: ABSENT})
+@router.post("/teams/{id}/policy", responses={400: BAD, 404: ABSENT})
 async def set_team_policy(request: Request, caller: Admin, id: str, body: AccountPolicy) -> Policy:
     """Change what the keys of a team may do: fields that are named, null or the default lifts one. Everywhere
     within 10 s; runs under way go on as they began.
     """
+    check_names(body, _service(request).pool.written)
     changed = await _directory(request).change_team_policy(id, body)
     _note(request, caller, "team policy set", team_id=changed.id, policy=changed.policy.stated())
     return Policy.of(changed)
@@ -193,9 +195,10 @@ async def get_key_policy(request: Request, id: str) -> Policy:
     return Policy.of(await _directory(request).key(id))
 
 
-@router.post("/keys/{id}/policy", responses={404: ABSENT})
+@router.post("/keys/{id}/policy", responses={400: BAD, 404: ABSENT})
 async def set_key_policy(request: Request, caller: Admin, id: str, body: AccountPolicy) -> Policy:
     """Change what a key may do of what its team may. It can only take away."""
+    check_names(body, _service(request).pool.written)
     changed = await _directory(request).change_key_policy(id, body)
     _note(request, caller, "key policy set", set_key_id=changed.id, policy=changed.policy.stated())
     return Policy.of(changed)
@@ -206,7 +209,7 @@ async def reload(request: Request, caller: Admin) -> Reloaded:
     """Read the settings file and the files of keys again, now, on this replica; the others follow within seconds,
     where the file is. A file that cannot be used changes nothing, and the answer says what is wrong.
     """
-    service: Service = request.app.state.service
+    service = _service(request)
     read_again: Callable[[], Awaitable[None]] | None = request.app.state.reload
     if read_again is None:
         raise BadTask("This server was started from no settings file.", param="settings")
@@ -215,7 +218,7 @@ async def reload(request: Request, caller: Admin) -> Reloaded:
     except (SettingsError, AdapterError, WorkerUnavailable) as exc:
         raise BadTask(Failure.of(exc).explanation, param="settings") from exc
     _note(request, caller, "settings reloaded")
-    return Reloaded(workers=list(service.pool.members))
+    return Reloaded(workers=list(service.pool.members), policies=service.policy_faults)
 
 
 @router.get(OPENAPI, include_in_schema=False)
@@ -230,6 +233,10 @@ async def openapi(request: Request) -> Response:
     )
     document.setdefault("components", {})["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     return success(document | {"security": [{"key": []}]})
+
+
+def _service(request: Request) -> Service:
+    return request.app.state.service
 
 
 def _directory(request: Request) -> Directory:

@@ -63,6 +63,9 @@ class Reloaded(_Body):
     """What is served now."""
 
     workers: list[str] = Field(description="Every worker that can be asked.")
+    policies: list[str] = Field(
+        description="What policies of teams and keys name and the settings do not have: such a policy does not do what it says."
+    )
 
 
 class Rotation(_Body):

@@ -37,6 +37,8 @@ async def readyz(request: Request) -> Response:
     said |= {"workers": service.pool.settings.pool, "running": service.running}
     if service.is_store_away:
         said["store"] = "away"
+    if service.policy_faults and caller_of(request).may(Scope.ADMIN):
+        said["policies"] = service.policy_faults
     if service.refused:
         said["refused_user_config"] = service.refused
     return success(said, status=status)

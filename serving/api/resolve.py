@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Literal, TypeVar
 
-from conductor.errors import BadTask, InvalidPlan, UnknownModel, quote
+from conductor.errors import BadTask, InvalidPlan, Reason, UnknownModel, did_you_mean, quote
 from conductor.model.messages import File, Image, Message
 from conductor.model.permit import Permit
 from conductor.model.pool_member import PoolMember
@@ -131,7 +131,8 @@ def check_name(name: str, pool: Pool, policies: Policies, *, has_plan: bool = Fa
     if is_known and _may_ask(name, pool, policies, permit_of(policies, pool.settings), has_plan=has_plan):
         return
     own = [each for each, kind in allowed_names(pool, policies).items() if kind == "conductor"]
-    suggestion = f" Try {', '.join(own)}." if own else ""
+    hint = did_you_mean(name, allowed_names(pool, policies))
+    suggestion = hint or (f" Try {', '.join(own)}." if own else "")
     message = f"No model is called {quote(name)}.{suggestion} GET /v1/models lists every name."
     raise UnknownModel(message)
 
@@ -272,8 +273,10 @@ def _own_plan(given: list[PlannedStep], team: Team, task: Task, limit: int) -> P
         return Plan.of(steps, team.members_for(task), limit)
     except InvalidPlan as exc:
         field = "" if exc.step is None else f"[{exc.step}]"
+        is_unknown = exc.reason is Reason.UNKNOWN_WORKER and exc.step is not None
+        hint = did_you_mean(given[exc.step].worker, team.members_for(task)) if is_unknown else ""
         raise BadTask(
-            f"podium.plan{field}: {exc.message}", param=f"podium.plan{field}", detail=exc.detail
+            f"podium.plan{field}: {exc.message}{hint}", param=f"podium.plan{field}", detail=exc.detail
         ) from exc
 
 

@@ -76,7 +76,12 @@ class Router:
         self._circuits = SharedCircuits(self._store, self._health)
         known = SettingsSource(**source) if source else None
         self._live = LiveSettings(
-            self._service, self._settings, self._build_pool, known, complete=self._with_prices
+            self._service,
+            self._settings,
+            self._build_pool,
+            known,
+            complete=self._with_prices,
+            find_policy_faults=self._directory.unknown_names,
         )
         self._draining: asyncio.Task[None] | None = None
         sample(meter, self._service.levels)
@@ -123,6 +128,7 @@ class Router:
             self._batches.start()
             self._circuits.start()
             self._live.start()
+            await self._live.check_policies()
             self._draining = asyncio.create_task(leave_in_time(self._service.leave_all), name="draining")
 
     async def __del__(self) -> None:

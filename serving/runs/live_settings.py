@@ -6,13 +6,14 @@ New settings are a new pool. Runs under way end on the old one; what cannot be u
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from conductor.errors import PodiumError, WorkerUnavailable
+from conductor.errors import PodiumError, StoreUnavailable, WorkerUnavailable
 from conductor.model.failure import Failure
 from conductor.run.waiting import end_task
+from serving.database.address import StoreError
 from serving.lora.adapters import AdapterError
 from serving.pool import Pool
 from serving.runs.service import Service
@@ -39,6 +40,7 @@ class LiveSettings:
         source: where they came from; None: from no file.
         poll_s: see `POLL_S`.
         complete: adds what settings do not say, such as known prices, in a thread.
+        find_policy_faults: finds what policies of teams and keys name and settings do not have.
     """
 
     def __init__(
@@ -50,9 +52,11 @@ class LiveSettings:
         poll_s: float = POLL_S,
         *,
         complete: Callable[[Settings], Settings] = lambda settings: settings,
+        find_policy_faults: Callable[[Settings], Awaitable[list[str]]] | None = None,
     ) -> None:
         self._service, self._settings, self._build = service, settings, build
         self._source, self._poll_s, self._complete = source, poll_s, complete
+        self._find_policy_faults = find_policy_faults
         self._user_config: Mapping[str, Any] = {}
         self._wanted = settings
         """With the `user_config` laid over, and with workers whose keys are not there yet."""
@@ -121,6 +125,19 @@ class LiveSettings:
                 logger.warning("What is changed under %s holds after a restart.", ", ".join(late))
             self._settings, self._user_config, self._wanted = settings, user_config, wanted
             await self._service.swap(pool)
+        if self.is_up:
+            await self.check_policies()
+
+    async def check_policies(self) -> None:
+        """Log what policies of teams and keys name and the settings do not have. While the store is away, nothing is known."""
+        if self._find_policy_faults is None:
+            return
+        faults: list[str] = []
+        with suppress(StoreUnavailable, StoreError):
+            faults = await self._find_policy_faults(self._service.pool.written)
+        for fault in faults:
+            logger.warning("A policy names what these settings do not have. %s", fault)
+        self._service.policy_faults = faults
 
     def _refuse(self, what: str, error: PodiumError) -> None:
         why = self._service.refused = Failure.of(error).explanation

@@ -91,6 +91,8 @@ class Service:
         self.conductor_health, self.readiness = ConductorHealth(), Readiness()
         self.refused: str | None = None
         """Why the latest settings were rejected; None if they are in use."""
+        self.policy_faults: list[str] = []
+        """What policies of teams and keys name and the settings do not have."""
 
     @property
     def pool(self) -> Pool:

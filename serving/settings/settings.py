@@ -13,7 +13,7 @@ import yaml
 from pydantic import Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from conductor.errors import PodiumError
+from conductor.errors import PodiumError, did_you_mean
 from conductor.run.team_worker import TEAM
 from serving.settings.sections import (
     BatchSettings,
@@ -97,7 +97,7 @@ class Settings(Frozen):
         for place, mentioned in self.mentions():
             if mentioned not in names:
                 raise ValueError(
-                    f"{place} names the worker {mentioned!r}, which is not among workers: {', '.join(names)}"
+                    f"{place} names the worker {mentioned!r}, which is not among workers: {', '.join(names)}.{did_you_mean(mentioned, names)}"
                 )
         self._check_chats()
         if self.models and self.conductor is None:

@@ -89,7 +89,9 @@ async def test_a_step_of_a_worker_that_calls_none_is_noted_and_the_others_have_t
     assert ["calls_tools" in json.dumps(each["notes"]) for each in record["steps"]] == [True, False]
 
 
-@pytest.mark.parametrize("tools", [{}, {"tools": CHAT_TOOLS, "tool_choice": "none"}], ids=["none", "none may be called"])
+@pytest.mark.parametrize(
+    "tools", [{}, {"tools": CHAT_TOOLS, "tool_choice": "none"}], ids=["none", "none may be called"]
+)
 async def test_nothing_is_noted_where_no_tool_may_be_called(tools: Json) -> None:
     async with served(mixed()) as api:
         await api.ok({"model": "plain", "messages": ASKED} | tools)
@@ -127,5 +129,7 @@ async def test_the_worker_that_answers_without_a_plan_is_one_that_calls_tools() 
 async def test_models_tell_who_calls_tools() -> None:
     async with served(mixed()) as api:
         listed = (await api.http.get("/v1/models")).json()["data"]
-    told = {each["id"]: each["podium"].get("calls_tools") for each in listed if each["podium"]["kind"] == "worker"}
+    told = {
+        each["id"]: each["podium"].get("calls_tools") for each in listed if each["podium"]["kind"] == "worker"
+    }
     assert told == {"conductor": True, "plain": False, "able": True, "plain-too": False}
