@@ -1,5 +1,6 @@
 """What `serve run serving.app:build_app settings=cluster/local.yaml` starts."""
 
+import asyncio
 import os
 import re
 from collections.abc import Sequence
@@ -11,11 +12,13 @@ import ray
 from ray.serve import Application
 
 from serving import edge
+from serving.clients import find_faults
 from serving.edge.policy import Policy
 from serving.lora.adapters import AdapterError, name_of, verify
 from serving.lora.compatibility import MAX_LORA_RANK, check, tensors_of_model
 from serving.paths import resolve_path
 from serving.settings.absent import absent_workers, without_workers
+from serving.settings.faults import in_file
 from serving.settings.overrides import check_conductor_key
 from serving.settings.price_table import with_known_prices
 from serving.settings.settings import Settings, SettingsError
@@ -65,12 +68,10 @@ def application(args: dict[str, Any], engine: type | None = None) -> Application
         # Ray will be started from here and its replicas inherit this environment: a key is missed now, not
         # a minute later. A Ray that runs has nodes with environments of their own, and the router alone can
         # tell.
-        if conductor:
-            check_conductor_key(settings, os.environ)
-        absent = set(absent_workers(settings, os.environ))
-        is_led = settings.conductor is None or settings.conductor.worker not in absent
-        # Who takes the place of a conductor without a key may depend on prices.
-        without_workers(settings if is_led else with_known_prices(settings, os.environ), absent)
+        try:
+            _check_here(settings, conductor)
+        except SettingsError as exc:
+            raise in_file(exc, path) from exc
     # For the proxies of a Ray that is started after this, as `serve run` does; they are given no settings.
     os.environ[edge.VARIABLE] = Policy.of(settings).model_dump_json()
     owners = [w for w in settings.workers if isinstance(w, VllmSettings) and w.deployment is None]
@@ -80,6 +81,22 @@ def application(args: dict[str, Any], engine: type | None = None) -> Application
         worker.name: engine_deployment(_with_local_folder(worker), settings, engine) for worker in owners
     }
     return router_deployment(settings, engines, source)
+
+
+def _check_here(settings: Settings, conductor: str | None) -> None:
+    """See that every key, secret, plugin and library of `settings` is here.
+
+    Raises:
+        SettingsError: one is not.
+    """
+    if conductor:
+        check_conductor_key(settings, os.environ)
+    absent = set(absent_workers(settings, os.environ))
+    is_led = settings.conductor is None or settings.conductor.worker not in absent
+    # Who takes the place of a conductor without a key may depend on prices.
+    without_workers(settings if is_led else with_known_prices(settings, os.environ), absent)
+    for fault in asyncio.run(find_faults(settings, os.environ)):
+        raise fault
 
 
 def _see_vllm(owners: Sequence[VllmSettings], path: str) -> None:

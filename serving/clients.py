@@ -1,20 +1,24 @@
 """The workers at the bottom of each stack: one for each entry of the settings' `workers`."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from inspect import isawaitable
 from typing import TYPE_CHECKING, assert_never
 
 from conductor.model.worker import Worker
 from serving.egress.reach import ANYWHERE, SETTINGS
 from serving.health import Identity
 from serving.lora.adapters import name_of
+from serving.settings.absent import key_that_is_missing
 from serving.settings.keys import read_key
 from serving.settings.known_models import accepts_of
-from serving.settings.settings import Settings
+from serving.settings.settings import Settings, SettingsError
 from serving.settings.tool_use import calls_tools
+from serving.settings.webhooks import SecretError, signers
 from serving.settings.worker_price import price_of
 from serving.settings.workers import (
+    API_SETTINGS,
     AnthropicSettings,
     GeminiSettings,
     OpenAISettings,
@@ -23,6 +27,7 @@ from serving.settings.workers import (
     ScriptedSettings,
     VllmSettings,
     WorkerSettings,
+    places_of,
 )
 from serving.workers.patience import Patience
 from serving.workers.vllm import EngineClient, VllmWorker
@@ -82,6 +87,36 @@ def build_client(
             return load_plugin(worker.name, price, worker.factory, worker.options)
         case _:
             assert_never(worker)
+
+
+async def find_faults(settings: Settings, environment: Mapping[str, str]) -> list[SettingsError]:
+    """Return why workers and webhooks cannot be made here: plugins, libraries, credentials, secrets. No provider is asked.
+
+    Keys that are missing are `absent_workers`' business, engines the machine's.
+    """
+    faults: list[SettingsError] = []
+    try:
+        signers(settings.webhooks, environment)
+    except SecretError as exc:
+        faults.append(SettingsError(str(exc), at=("webhooks", "secret_env")))
+    for worker in settings.workers:
+        for own in places_of(worker).values():
+            try:
+                if isinstance(own, VllmSettings) or (
+                    isinstance(own, API_SETTINGS) and key_that_is_missing(own, environment)
+                ):
+                    continue
+            except SettingsError:
+                continue
+            try:
+                client = build_client(own, settings, environment, {})
+            except SettingsError as exc:
+                faults.append(exc)
+                continue
+            close: Callable[[], object] | None = getattr(client, "aclose", None)
+            if close is not None and isawaitable(closing := close()):
+                await closing
+    return faults
 
 
 def _scripted_reply(reply: ScriptedReplySettings) -> "ScriptedReply":

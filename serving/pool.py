@@ -223,7 +223,7 @@ def build_pool(
     try:
         signers(settings.webhooks, environment)
     except SecretError as exc:
-        raise SettingsError(str(exc)) from exc
+        raise SettingsError(str(exc), at=("webhooks", "secret_env")) from exc
     absent = absent_workers(settings, environment)
     for name, source in absent.items():
         logger.warning("Worker %s is left out: no key in %s.", name, source)

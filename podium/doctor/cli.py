@@ -33,6 +33,7 @@ OF_THE_MACHINE = {
 """Check -> where it is; these look at a `Place`."""
 OF_THE_SETTINGS = {
     "keys": "configuration:check_keys",
+    "workers": "configuration:check_workers",
     "effect": "configuration:check_effect",
     "store": "configuration:check_store",
     "clock": "configuration:check_clock",

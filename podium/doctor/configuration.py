@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,25 @@ def check_keys(case: Case) -> Finding:
     places = [place for worker in case.settings.workers for place in places_of(worker).values()]
     findings = [_key(place, case) for place in places if isinstance(place, API_SETTINGS)]
     return worst(findings) if findings else ok("The settings name no provider.")
+
+
+def check_workers(case: Case) -> Finding:
+    """Every worker can be made: its plugin, library and credentials are here; so is the secret of the webhooks."""
+    from cluster.local.processes import ROOT
+    from serving.clients import find_faults
+    from serving.settings.faults import in_file
+
+    if str(ROOT) not in sys.path:  # it is where the server runs
+        sys.path.append(str(ROOT))
+    faults = asyncio.run(find_faults(case.settings, case.environment))
+    if not faults:
+        return ok("Every worker can be made.")
+    findings: list[Finding] = []
+    for fault in faults:
+        placed = in_file(fault, case.path)
+        said, _, remedy = f"{placed.message} {placed.detail}".strip().partition(". ")
+        findings.append(wrong(f"{said.rstrip('.')}.", remedy or f"Correct it in {case.path}."))
+    return worst(findings)
 
 
 def check_effect(case: Case) -> Finding:
@@ -116,6 +136,7 @@ async def _ahead_s(address: Address) -> float:
 
 def _key(worker: ApiSettings, case: Case) -> Finding:
     """Whether a worker has its key."""
+    from serving.settings.faults import SettingsError, in_file
     from serving.settings.keys import KeyFileError, read_key
 
     place = f"variable {worker.api_key_env}" if worker.api_key_env else f"file {worker.api_key_file}"
@@ -127,7 +148,9 @@ def _key(worker: ApiSettings, case: Case) -> Finding:
         said, _, remedy = str(error).partition(". ")
         return wrong(f"{said.rstrip('.')}.", remedy or "Write the key alone.")
     if key is None:
+        field = "api_key_env" if worker.api_key_env else "api_key_file"
         said = f"{worker.name} has no key: the {place} is not set."
+        said = in_file(SettingsError(said, at=("workers", worker.name, field)), case.path).message
         if worker.optional:
             return ok(f"{said} It is left out.")
         return wrong(said, f"Set the {place}, or write `optional: true` to serve without {worker.name}.")

@@ -8,11 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
-from typing import Annotated, Any, Literal, Self, cast
+from typing import Annotated, Any, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from conductor.model.permit import lowest_effort
+from serving.settings.access import Effort
 from serving.settings.places import places_reached
 from serving.settings.workers import WorkerSettings
 
@@ -21,7 +22,6 @@ MOST = 1_000_000_000
 Names = Annotated[
     frozenset[Annotated[str, Field(min_length=1, max_length=100)]], Field(max_length=MOST_NAMES)
 ]
-Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
 class AccountPolicy(BaseModel, frozen=True):

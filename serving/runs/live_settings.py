@@ -17,6 +17,7 @@ from serving.database.address import StoreError
 from serving.lora.adapters import AdapterError
 from serving.pool import Pool
 from serving.runs.service import Service
+from serving.settings.faults import in_file
 from serving.settings.patch import apply_patch, check_same_deployments
 from serving.settings.settings import Settings, SettingsError
 from serving.settings.source import SettingsSource, key_stamps
@@ -106,8 +107,11 @@ class LiveSettings:
             check_same_deployments(self._settings, settings, "The settings file")
             await self._take(settings, self._user_config)
         except FAULTS as exc:
-            self._refuse("settings file", exc)
-            raise
+            error = (
+                in_file(exc, self._source.path) if isinstance(exc, SettingsError) and self._source else exc
+            )
+            self._refuse("settings file", error)
+            raise error from exc
         logger.info("The settings file is taken: %s", self._source.path)
 
     async def _take(self, settings: Settings, user_config: Mapping[str, Any]) -> None:

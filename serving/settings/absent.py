@@ -87,14 +87,14 @@ def absent_workers(settings: Settings, environment: Mapping[str, str]) -> dict[s
             continue
         places = places_of(worker)
         for place, own in places.items():
-            if isinstance(own, API_SETTINGS) and (source := _key_that_is_missing(own, environment)):
+            if isinstance(own, API_SETTINGS) and (source := key_that_is_missing(own, environment)):
                 absent[place] = source
         if absent.keys() >= places.keys():
             absent[worker.name] = ", ".join(absent[place] for place in places)
     return absent
 
 
-def _key_that_is_missing(worker: ApiSettings, environment: Mapping[str, str]) -> str | None:
+def key_that_is_missing(worker: ApiSettings, environment: Mapping[str, str]) -> str | None:
     """Where a key should be that is not there; None where there is one, or none is named.
 
     Raises:
@@ -105,10 +105,14 @@ def _key_that_is_missing(worker: ApiSettings, environment: Mapping[str, str]) ->
         if source is None or read_key(worker, environment):
             return None
     except KeyFileError as exc:
-        raise SettingsError(str(exc)) from exc
+        raise SettingsError(str(exc), at=_key_setting(worker)) from exc
     if not worker.optional:
-        raise SettingsError(_missing(worker))
+        raise SettingsError(_missing(worker), at=_key_setting(worker))
     return source
+
+
+def _key_setting(worker: ApiSettings) -> tuple[str, str, str]:
+    return "workers", worker.name, "api_key_env" if worker.api_key_env else "api_key_file"
 
 
 def _missing(worker: ApiSettings) -> str:

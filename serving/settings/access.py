@@ -1,11 +1,13 @@
 """How a model behind an API is reached: at which address, through which cloud, and as whom."""
 
+import re
 from typing import Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 
 Service = Literal["azure", "bedrock", "vertex"]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 SERVICES: dict[str, tuple[Service, ...]] = {
     "openai": ("azure",),
     "anthropic": ("bedrock", "vertex"),
@@ -23,6 +25,10 @@ TAKES: dict[str, tuple[Service, ...]] = {
     "credentials_file": ("vertex",),
     "api_version": ("azure",),
 }
+
+
+ENDPOINTS = ("/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/embeddings")
+"""What workers add to their `base_url` themselves."""
 
 
 class Frozen(BaseModel):
@@ -67,19 +73,71 @@ class Access(Frozen):
 
     @field_validator("base_url")
     @classmethod
-    def _without_password(cls, url: str | None) -> str | None:
-        if url is not None and "@" in urlsplit(url).netloc:
-            raise ValueError(
-                "has a user or a password before its host; name the key's variable in `api_key_env` instead, "
-                "so that it is written nowhere"
-            )
+    def _check_url(cls, url: str | None) -> str | None:
+        if url is not None:
+            check_url(url)
         return url
+
+    @field_validator("api_key_env")
+    @classmethod
+    def _check_variable(cls, name: str | None) -> str | None:
+        return name if name is None else check_variable(name)
 
     @model_validator(mode="after")
     def _one_key(self) -> Self:
         if self.api_key_env is not None and self.api_key_file is not None:
             raise ValueError("has both `api_key_env` and `api_key_file`; name one")
         return self
+
+
+def check_variable(name: str) -> str:
+    """Return the name of a variable.
+
+    Raises:
+        ValueError: it cannot be one; it may be the secret itself, so it is not shown.
+    """
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        raise ValueError(
+            "must be the name of an environment variable, such as OPENAI_API_KEY, and not what is in it"
+        )
+    return name
+
+
+def check_url(url: str) -> None:
+    """See that a model can be asked at an address.
+
+    Raises:
+        ValueError: it cannot; the message says what may be meant.
+    """
+    try:
+        parts = urlsplit(url)
+        has_port_number = parts.port != 0
+    except ValueError as exc:
+        raise ValueError(f"is no address ({exc}); write it as https://HOST:PORT/PATH") from exc
+    if "@" in parts.netloc:
+        raise ValueError(
+            "has a user or a password before its host; name the key's variable in `api_key_env` instead, "
+            "so that it is written nowhere"
+        )
+    if url != url.strip() or " " in url:
+        raise ValueError("has a blank in it; take it out")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        rest = re.sub(r"^[a-z]*:?/+", "", url)
+        meant = f"{'http' if _is_near(rest) else 'https'}://{rest}"
+        hint = f" Did you mean {meant!r}?" if urlsplit(meant).hostname and "@" not in rest else ""
+        raise ValueError(f"must begin with http:// or https:// and name a host.{hint}".removesuffix("."))
+    if not has_port_number:
+        raise ValueError("names the port 0, at which no server answers")
+    if end := next((each for each in ENDPOINTS if parts.path.rstrip("/").endswith(each)), None):
+        raise ValueError(
+            f"must end before {end!r}, which is added to it. Did you mean {url.partition(end)[0]!r}?"
+        )
+
+
+def _is_near(address: str) -> bool:
+    """Whether an address without a scheme looks like one of one's own machines, which mostly speak plain HTTP."""
+    host = address.partition("/")[0]
+    return ":" in host or "." not in host or re.fullmatch(r"[\d.]+", host) is not None
 
 
 def check_access(kind: str, access: Access) -> None:

@@ -4,14 +4,15 @@ docs/settings.md.
 
 from decimal import Decimal
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, field_validator
 
 from conductor.plan.grammars import SUBTASK_CHARS
 from conductor.plan.plan import OnFailure
 from conductor.run.plan_writer import PLAN_TIMEOUT_S, PLAN_TOKENS
-from serving.settings.access import Frozen
+from serving.settings.access import Effort, Frozen, check_variable
 from serving.settings.scale import Scaling
 
 
@@ -32,7 +33,7 @@ class ConductorSettings(Frozen):
     max_thinking_tokens: int | None = Field(default=None, ge=0)
     """How many tokens it may think before its plan, reserved and paid like the plan's. null: by its
     `effort` (low 4096, medium 8192, high 16384) for an API model that is known to think, else 0."""
-    effort: str | None = None
+    effort: Effort | None = None
     """How long it thinks before its plan, in the words of a worker's `effort`. null: its worker's own."""
     subtask_chars: int = Field(default=SUBTASK_CHARS, ge=20)
     """The longest subtask that the grammar allows, in characters."""
@@ -59,7 +60,7 @@ class ModelSettings(Frozen):
     it or plans again."""
     depth: int = Field(default=0, ge=0, le=3)
     """How deep a step may call the whole team again, as a worker of its own. 0: not at all."""
-    workers: tuple[str, ...] | None = None
+    workers: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     """The workers that its plans may use. null: the whole pool."""
     deadline_s: float | None = Field(default=None, gt=0)
     """Time limit of a request. null: `limits.default_deadline_s`."""
@@ -143,6 +144,32 @@ class HttpSettings(Frozen):
     loopback's."""
     origins: tuple[str, ...] = ()
     """Web pages of other origins that may call, such as `https://app.example.com`; `["*"]` is any."""
+
+    @field_validator("origins")
+    @classmethod
+    def _check_origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
+        for origin in origins:
+            parts = urlsplit(origin)
+            if origin != "*" and (not parts.netloc or origin != f"{parts.scheme}://{parts.netloc}"):
+                meant = (
+                    f"{parts.scheme}://{parts.netloc}"
+                    if parts.netloc
+                    else f"https://{origin.partition('/')[0]}"
+                )
+                raise ValueError(f"{origin!r} is no origin, as browsers send it. Did you mean {meant!r}?")
+        return origins
+
+    @field_validator("hosts")
+    @classmethod
+    def _check_hosts(cls, hosts: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        for host in hosts or ():
+            if "/" in host or (host.rpartition(":")[2].isdigit() and host.count(":") == 1):
+                meant = urlsplit(host if "//" in host else f"//{host}").hostname
+                raise ValueError(
+                    f"{host!r} must be a name alone, without scheme, port and path. Did you mean {meant!r}?"
+                )
+        return hosts
+
     max_header_bytes: int = Field(default=16_384, ge=1024)
     """The longest headers of a request, all together; longer ones get 431."""
     header_s: float = Field(default=10.0, gt=0)
@@ -173,15 +200,18 @@ class RouterSettings(Scaling):
     """Logical CPUs of one replica, as Ray counts them."""
 
 
+Variable = Annotated[str, AfterValidator(check_variable)]
+
+
 class StoreSettings(Frozen):
     """Where keys, budgets, the ledger and the records of runs are kept. The first thing that is to be kept makes the store; read
     when the server starts.
     """
 
-    url_env: str = Field(default="PODIUM_STORE_URL", min_length=1)
+    url_env: Variable = "PODIUM_STORE_URL"
     """The environment variable that holds the database's address, `postgresql://USER:PASSWORD@HOST/DATABASE`;
     where it is not set, a SQLite file is used. Routers on several nodes need PostgreSQL."""
-    redis_url_env: str = Field(default="PODIUM_REDIS_URL", min_length=1)
+    redis_url_env: Variable = "PODIUM_REDIS_URL"
     """The environment variable that holds the address of a Redis, `redis://:PASSWORD@HOST:6379/0`; where it is set,
     requests and tokens in a minute are counted there for all routers together, else by each router for itself."""
     path: Path | None = None

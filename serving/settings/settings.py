@@ -4,7 +4,6 @@ Unknown keys are refused with their place. Keys of providers are only ever named
 `api_key_file`), never written. Imports in milliseconds: no Ray, no torch, no SDK.
 """
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -13,8 +12,10 @@ import yaml
 from pydantic import Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from conductor.errors import PodiumError, did_you_mean
+from conductor.errors import did_you_mean
 from conductor.run.team_worker import TEAM
+from serving.settings.faults import At, describe, explain_yaml, read_yaml
+from serving.settings.faults import SettingsError as SettingsError
 from serving.settings.sections import (
     BatchSettings,
     CacheSettings,
@@ -30,10 +31,6 @@ from serving.settings.sections import (
 )
 from serving.settings.webhooks import WebhookSettings
 from serving.settings.workers import Frozen, VllmSettings, WorkerSettings, chats
-
-
-class SettingsError(PodiumError):
-    """A settings file cannot be used; the message says where and what to write instead."""
 
 
 class Settings(Frozen):
@@ -85,30 +82,34 @@ class Settings(Frozen):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         names = [worker.name for worker in self.workers]
-        for name in names:
-            if names.count(name) > 1:
-                raise ValueError(f"two workers are called {name!r}")
+        for index, name in enumerate(names):
+            if name in names[:index]:
+                raise At(f"two workers are called {name!r}", "workers", index)
         taken = (
             set(names) & (self.models.keys() | self.workflows.keys())
             | self.models.keys() & self.workflows.keys()
         )
         if taken:
-            raise ValueError(f"{min(taken)!r} is the name of two things; `model` must tell them apart")
+            section = "models" if min(taken) in self.models else "workflows"
+            raise At(
+                f"{min(taken)!r} is the name of two things; `model` must tell them apart", section, min(taken)
+            )
         for place, mentioned in self.mentions():
             if mentioned not in names:
-                raise ValueError(
-                    f"{place} names the worker {mentioned!r}, which is not among workers: {', '.join(names)}.{did_you_mean(mentioned, names)}"
+                hint = did_you_mean(mentioned, names)
+                message = (
+                    f"{place} names the worker {mentioned!r}, which is not among workers: {', '.join(names)}"
                 )
+                raise At(f"{message}.{hint}" if hint else message, *_loc(place))
         self._check_chats()
         if self.models and self.conductor is None:
-            raise ValueError("`models` need a `conductor`")
+            raise At("`models` need a `conductor`: name the worker that writes the plans", "models")
         for worker in self.workers:
             if isinstance(worker, VllmSettings) and worker.deployment is not None:
                 owner = self.worker(worker.deployment)
                 if not isinstance(owner, VllmSettings) or owner.deployment is not None:
-                    raise ValueError(
-                        f"worker {worker.name!r}: deployment {worker.deployment!r} is no vllm worker with an engine"
-                    )
+                    message = f"worker {worker.name!r}: deployment {worker.deployment!r} is no vllm worker with an engine"
+                    raise At(message, "workers", worker.name, "deployment")
         self._check_engines()
         self._check_workflows()
         self._check_pool()
@@ -134,9 +135,8 @@ class Settings(Frozen):
     def _check_chats(self) -> None:
         for place, mentioned in self.mentions():
             if not chats(self.worker(mentioned)):
-                raise ValueError(
-                    f"{place} names the worker {mentioned!r}, which serves no chat: add `chat` to its `serves`"
-                )
+                message = f"{place} names the worker {mentioned!r}, which serves no chat: add `chat` to its `serves`"
+                raise At(message, *_loc(place))
 
     def _check_pool(self) -> None:
         used = [
@@ -148,11 +148,16 @@ class Settings(Frozen):
             used.append(("conductor.fallback", self.conductor.fallback))
         for place, worker in used:
             if worker not in self.pool:
-                raise ValueError(f"{place} names {worker!r}, which is kept out of the pool (in_pool: false)")
-        if TEAM in self.pool and any(model.depth for model in self.models.values()):
-            raise ValueError(
-                f"a worker is called {TEAM!r}; where a model has depth, that is the whole team's name"
+                raise At(
+                    f"{place} names {worker!r}, which is kept out of the pool (in_pool: false)", *_loc(place)
+                )
+        if self.models and not self.pool:
+            raise At(
+                "`models` need a worker that plans may use, and none is in the pool (in_pool: true)", "models"
             )
+        if TEAM in self.pool and any(model.depth for model in self.models.values()):
+            message = f"a worker is called {TEAM!r}; where a model has depth, that is the whole team's name"
+            raise At(message, "workers", TEAM)
 
     def _check_engines(self) -> None:
         """On a CPU vLLM's answers are wrong where it speculates and has adapters: some of an adapter's tokens are the model's
@@ -163,22 +168,40 @@ class Settings(Frozen):
                 continue
             has_adapters = worker.engine.get("enable_lora", bool(self.adapters_of(worker.name)))
             if has_adapters and worker.engine.get("speculative_config"):
-                raise ValueError(
+                raise At(
                     f"worker {worker.name!r}: its engine has `speculative_config` and adapters, with which vLLM's answers on a CPU "
-                    "are wrong. Take one of the two away"
+                    "are wrong. Take one of the two away",
+                    "workers",
+                    worker.name,
+                    "engine",
                 )
 
     def _check_workflows(self) -> None:
         for name, steps in self.workflows.items():
             if not steps:
-                raise ValueError(f"workflows.{name} has no steps")
+                raise At(f"workflows.{name} has no steps", "workflows", name)
             for index, step in enumerate(steps):
                 if step.access != "all" and any(not 0 <= read < index for read in step.access):
-                    raise ValueError(f"workflows.{name}: step {index} reads a step that is not before it")
+                    message = f"workflows.{name}: step {index} reads a step that is not before it"
+                    raise At(message, "workflows", name, index)
 
 
-def parse(data: Any, where: str = "settings") -> Settings:
+def _loc(place: str) -> tuple[str, ...]:
+    """Return where in the file a place of `Settings.mentions` is."""
+    worker, is_worker, field = place.partition("': ")
+    if is_worker:
+        return "workers", worker.removeprefix("worker '"), field
+    section, _, rest = place.partition(".")
+    return (section, rest.removesuffix(".workers"), "workers") if section == "models" else (section, rest)
+
+
+def parse(data: Any, where: str = "settings", root: yaml.Node | None = None) -> Settings:
     """Check `data`, as YAML gives it.
+
+    Args:
+        data: the settings.
+        where: what they are called in an error.
+        root: of their file, which knows the lines; None: they come from no file.
 
     Raises:
         SettingsError: with the place of every fault.
@@ -186,8 +209,8 @@ def parse(data: Any, where: str = "settings") -> Settings:
     try:
         return Settings.model_validate(data)
     except ValidationError as exc:
-        faults = "; ".join(": ".join(filter(None, (_place(f["loc"]), _explain(f)))) for f in _faults(exc))
-        raise SettingsError(f"{where} cannot be used: {faults}.") from exc
+        faults = "; ".join(describe(fault, data, root, Settings) for fault in _faults(exc))
+        raise SettingsError(f"{where} cannot be used: {faults}{'' if faults.endswith('?') else '.'}") from exc
 
 
 def load(path: str | Path) -> Settings:
@@ -197,14 +220,16 @@ def load(path: str | Path) -> Settings:
         SettingsError: it is not there, not YAML, or not settings.
     """
     try:
-        data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        data, root = read_yaml(Path(path).read_text(encoding="utf-8"))
     except OSError as exc:
         raise SettingsError(f"The settings file {path} cannot be read: {exc.strerror}.") from exc
     except UnicodeDecodeError as exc:
         raise SettingsError(f"The settings file {path} is not UTF-8: {exc}. Save it as UTF-8.") from exc
     except yaml.YAMLError as exc:
-        raise SettingsError(f"{path} is not YAML: {exc}.") from exc
-    return parse(data, str(path))
+        raise SettingsError(f"{path} is not YAML: {explain_yaml(exc)}.") from exc
+    except SettingsError as exc:
+        raise SettingsError(f"{path} cannot be used: {exc.message}.") from exc
+    return parse(data, str(path), root)
 
 
 def _faults(exc: ValidationError) -> list[ErrorDetails]:
@@ -212,27 +237,3 @@ def _faults(exc: ValidationError) -> list[ErrorDetails]:
     faults = exc.errors(include_url=False)
     inner = [fault for fault in faults if fault["type"] != "too_short"]
     return (inner or faults)[:8]
-
-
-def _place(loc: tuple[int | str, ...]) -> str:
-    kinds = {"vllm", "openai", "anthropic", "gemini", "scripted", "python"}
-    return re.sub(
-        r"\.\[",
-        "[",
-        ".".join(f"[{part}]" if isinstance(part, int) else part for part in loc if part not in kinds),
-    )
-
-
-RENAMED = {
-    "to_zero_delay_s": "downscale_to_zero_delay_s",
-    "look_back_s": "look_back_period_s",
-    "longest_wait_s": "max_wait_s",
-}
-"""Settings of an older version, and what they are called now."""
-
-
-def _explain(fault: ErrorDetails) -> str:
-    if fault["type"] != "extra_forbidden":
-        return str(fault["msg"]).removeprefix("Value error, ")
-    new_name = RENAMED.get(str(fault["loc"][-1]))
-    return f"is called {new_name} now" if new_name else "is not a known key"

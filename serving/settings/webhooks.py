@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, field_validator
 
 from serving.redaction.secrets import learn_secret
-from serving.settings.access import Frozen
+from serving.settings.access import Frozen, check_variable
 
 if TYPE_CHECKING:
     from standardwebhooks.webhooks import Webhook
@@ -35,6 +35,11 @@ class WebhookSettings(Frozen):
     timeout_s: float = Field(default=10.0, gt=0, le=60)
     """How long the receiver may take to answer. Any answer but 2xx is tried again, in ever longer intervals, for
     three days."""
+
+    @field_validator("secret_env")
+    @classmethod
+    def _check_secret_env(cls, name: str) -> str:
+        return check_variable(name)
 
     @field_validator("url")
     @classmethod

@@ -11,7 +11,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from conductor.model.operation import Operation
 from serving.lora.adapters import AdapterError, name_of
 from serving.settings.accepts import Accepts
-from serving.settings.access import Access, Frozen, check_access
+from serving.settings.access import Access, Effort, Frozen, check_access
 from serving.settings.fakes import ScriptedCallSettings as ScriptedCallSettings
 from serving.settings.fakes import ScriptedReplySettings, StandInSettings
 from serving.settings.named_fallbacks import check_fallbacks
@@ -67,7 +67,7 @@ class _WorkerBase(Frozen):
     """Sampling temperature where a request does not say. null: the model's own default."""
     top_p: float | None = Field(default=None, gt=0, le=1)
     """Nucleus sampling where a request does not say. null: the model's own default."""
-    effort: str | None = None
+    effort: Effort | None = None
     """How long it thinks where a request does not say: `none`, `minimal`, `low`, `medium`, `high`, `xhigh`
     or `max`, of which a model gets the nearest that it accepts. The conductor thinks always so: a request's
     `reasoning_effort` is for the steps."""

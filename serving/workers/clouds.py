@@ -47,7 +47,8 @@ def check_installed(worker: ApiSettings) -> None:
     if find_spec(module.partition(".")[0]) is None or find_spec(module) is None:
         raise SettingsError(
             f"Worker {worker.name!r}: service {worker.service!r} needs {module}, which is not installed here. "
-            f"Run `pip install 'podium[{worker.service}]'` where the router runs."
+            f"Run `pip install 'podium[{worker.service}]'` where the router runs.",
+            at=("workers", worker.name, "service"),
         )
 
 
@@ -115,17 +116,17 @@ def google_credentials(access: Access, worker: str) -> Any | None:
     from google.oauth2.service_account import Credentials
 
     path = Path(access.credentials_file).expanduser()
-    place = f"Worker {worker!r}: credentials_file {path}"
+    place, at = f"Worker {worker!r}: credentials_file {path}", ("workers", worker, "credentials_file")
     try:
         if path.stat().st_mode & 0o007:
             raise SettingsError(
-                f"{place} can be read by every account of the machine. Run `chmod 600 {path}`."
+                f"{place} can be read by every account of the machine. Run `chmod 600 {path}`.", at=at
             )
         return Credentials.from_service_account_file(str(path), scopes=[GOOGLE_SCOPE])
     except OSError as exc:
-        raise SettingsError(f"{place} cannot be read: {exc.strerror}.") from exc
+        raise SettingsError(f"{place} cannot be read: {exc.strerror}.", at=at) from exc
     except ValueError as exc:  # its words may quote the file
-        raise SettingsError(f"{place} is no key file of a service account.") from exc
+        raise SettingsError(f"{place} is no key file of a service account.", at=at) from exc
 
 
 def credential_errors() -> tuple[type[Exception], ...]:

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
+from conductor.errors import did_you_mean
 from conductor.model.usage import Price
 from conductor.model.worker import Worker
 from serving.settings.settings import SettingsError
@@ -37,14 +38,29 @@ def load_plugin(name: str, price: Price | None, factory: str, options: Mapping[s
     """
     module, _, attribute = factory.partition(":")
     where = f"Worker {name!r}, factory {factory!r}"
+    at = ("workers", name, "factory")
     try:
-        make = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError) as exc:
-        raise SettingsError(f"{where}: {exc}. Is the package installed where the router runs?") from exc
+        found = import_module(module)
+    except ImportError as exc:
+        hint = "Is the package installed where the router runs, or its folder in PYTHONPATH?"
+        raise SettingsError(f"{where} cannot be imported: {exc}. {hint}", at=at) from exc
+    except Exception as exc:
+        raise SettingsError(f"{where} cannot be imported: {type(exc).__name__}: {exc}.", at=at) from exc
+    make = getattr(found, attribute, None)
+    if not callable(make):
+        hint = did_you_mean(attribute, [each for each in vars(found) if not each.startswith("_")])
+        raise SettingsError(
+            f"{where}: the module {module} has no function or class {attribute!r}.{hint}", at=at
+        )
     try:
         worker = make(name, price, **options)
-    except (TypeError, ValueError) as exc:
-        raise SettingsError(f"{where} refuses its options: {exc}") from exc
+    except Exception as exc:
+        what = "" if isinstance(exc, TypeError | ValueError) else f"{type(exc).__name__}: "
+        raise SettingsError(
+            f"{where} refuses its options: {what}{exc}", at=("workers", name, "options")
+        ) from exc
     if not callable(getattr(worker, "open", None)):
-        raise SettingsError(f"{where} gives {type(worker).__name__}, which has no `open`: it is no worker.")
+        raise SettingsError(
+            f"{where} gives {type(worker).__name__}, which has no `open`: it is no worker.", at=at
+        )
     return worker

@@ -366,7 +366,7 @@ def test_a_file_is_loaded_and_what_is_wrong_with_one_is_said(tmp_path: Path):
     for path, said in [
         (bad, "is not YAML"),
         (latin, "is not UTF-8"),
-        (odd, f"{odd} cannot be used: workers"),
+        (odd, f"{odd} cannot be used: line 1: workers: must be a list"),
         (tmp_path / "none.yaml", "cannot be read: No such"),
     ]:
         with pytest.raises(SettingsError, match=said):

@@ -1,0 +1,252 @@
+"""What is wrong with a settings file, in plain words: the line, the worker, the field, and what may be meant.
+
+Knows pydantic's kinds of errors and YAML's nodes; knows no setting but by the models that are given.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast, get_args
+
+import yaml
+from pydantic import BaseModel
+from pydantic_core import ErrorDetails
+
+from conductor.errors import PodiumError, did_you_mean
+
+Loc = Sequence[int | str]
+"""Where a setting is: keys and positions from the top of the file. A key in place of a position is an entry's `name`."""
+RENAMED = {
+    "to_zero_delay_s": "downscale_to_zero_delay_s",
+    "look_back_s": "look_back_period_s",
+    "longest_wait_s": "max_wait_s",
+}
+"""Settings of an older version, and what they are called now."""
+TYPES = {
+    "string": "a text (put it in quotes)",
+    "int": "a whole number",
+    "float": "a number",
+    "decimal": "a number",
+    "finite": "a number with an end; null means no limit",
+    "bool": "true or false",
+    "list": "a list",
+    "tuple": "a list",
+    "dict": "a mapping of names to values",
+    "model": "a mapping of names to values",
+    "path": "a path",
+}
+"""What a value must be, by how pydantic's kind of error begins."""
+BOUNDS = {
+    "greater_than": ("gt", "more than"),
+    "greater_than_equal": ("ge", "at least"),
+    "less_than": ("lt", "less than"),
+    "less_than_equal": ("le", "at most"),
+}
+PATTERNS = {
+    r"^[\w.]+:\w+$": "must be written as `package.module:callable`",
+}
+NAME_WORDS = (
+    "must begin with a letter or a digit, and hold only letters, digits and . _ - (a worker's also / and :)"
+)
+
+
+class SettingsError(PodiumError):
+    """A settings file cannot be used; the message says where and what to write instead."""
+
+    at: Loc = ()
+    """Where in the file, if that is known and the message does not say the line."""
+
+
+class At(ValueError):
+    """What is wrong with settings as a whole, and where."""
+
+    def __init__(self, message: str, *at: int | str) -> None:
+        super().__init__(message)
+        self.at: Loc = at
+
+
+def in_file(error: SettingsError, path: str | Path) -> SettingsError:
+    """Return `error` with the file and the line, if it says where in the settings it is."""
+    if not error.at:
+        return error
+    try:
+        line = line_of(yaml.compose(Path(path).read_text(encoding="utf-8"), yaml.SafeLoader), error.at)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        line = None
+    return SettingsError(f"{path}{f', line {line}' if line else ''}: {error.message}", detail=error.detail)
+
+
+def describe(fault: ErrorDetails, data: object, root: yaml.Node | None, model: type[BaseModel]) -> str:
+    """Return a fault with its place, such as `line 4, worker 'gpt': workers[0].base_url: must begin with ...`.
+
+    Args:
+        fault: as pydantic tells it.
+        data: the settings, as YAML gives them.
+        root: of the file; None: they come from no file.
+        model: of the settings.
+    """
+    cause = fault.get("ctx", {}).get("error")
+    is_whole = isinstance(cause, At) and not fault["loc"]
+    line = line_of(root, cause.at if is_whole else fault["loc"])
+    place, said = place_of(fault["loc"]), say(fault, fields_at(model, fault["loc"]))
+    name = None if is_whole or root is None else _worker_name(data, fault["loc"])
+    facts = ", ".join([*([f"line {line}"] if line else []), *([f"worker {name!r}"] if name else [])])
+    return ": ".join(filter(None, (facts, "" if is_whole else place, said)))
+
+
+def place_of(loc: Loc) -> str:
+    """Return where a setting is, as `workers[0].name`: without the kind of worker that pydantic puts in."""
+    kinds = {"vllm", "openai", "anthropic", "gemini", "scripted", "python"}
+    return re.sub(
+        r"\.\[",
+        "[",
+        ".".join(f"[{part}]" if isinstance(part, int) else part for part in loc if part not in kinds),
+    )
+
+
+def say(fault: ErrorDetails, known: Sequence[str] = ()) -> str:
+    """Return what is wrong, as the end of a sentence that begins with the field.
+
+    Args:
+        fault: as pydantic tells it.
+        known: the fields that there are beside the one at fault.
+    """
+    kind, facts = fault["type"], cast(Mapping[str, Any], fault.get("ctx", {}))
+    if kind in BOUNDS:
+        fact, words = BOUNDS[kind]
+        return f"must be {words} {facts[fact]}"
+    special: dict[str, Callable[[], str]] = {
+        "missing": lambda: "is missing",
+        "extra_forbidden": lambda: _unknown_key(str(fault["loc"][-1]), known),
+        "literal_error": lambda: f"must be {facts['expected']}.{did_you_mean(fault['input'], _words(facts['expected']))}".rstrip("."),
+        "union_tag_invalid": lambda: (
+            f"kind must be one of {facts['expected_tags']}.{did_you_mean(facts['tag'], _words(facts['expected_tags']))}".rstrip(".")
+        ),
+        "union_tag_not_found": lambda: "needs a `kind`, such as `kind: openai`; docs/settings.md lists them",
+        "string_pattern_mismatch": lambda: PATTERNS.get(str(facts.get("pattern")), NAME_WORDS),
+        "string_too_short": lambda: f"must have at least {facts['min_length']} characters",
+        "string_too_long": lambda: f"must have at most {facts['max_length']} characters",
+        "too_short": lambda: f"must have at least {facts['min_length']} entries; it has {facts['actual_length']}",
+        "too_long": lambda: f"must have at most {facts['max_length']} entries; it has {facts['actual_length']}",
+    }  # fmt: skip
+    if kind in special:
+        return special[kind]()
+    begins = kind.partition("_")[0]
+    if begins in TYPES and fault["msg"].startswith("Input should be"):
+        return f"must be {TYPES[begins]}"
+    return fault["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+
+
+def fields_at(model: type[BaseModel], loc: Loc) -> list[str]:
+    """Return the fields that may be where `loc` ends, in a place that `model` describes."""
+    here = [model]
+    for part in loc[:-1]:
+        inner = [
+            each
+            for above in here
+            if isinstance(part, str) and part in above.model_fields
+            for each in _models_in(above.model_fields[part].annotation)
+        ]
+        of_kind = [each for each in here if part in get_args(_annotation(each, "kind"))]
+        here = inner or of_kind or here
+    return list(dict.fromkeys(name for each in here for name in each.model_fields))
+
+
+def read_yaml(text: str) -> tuple[object, yaml.Node | None]:
+    """Return what YAML holds, and the nodes, which know their lines.
+
+    Raises:
+        SettingsError: a key is there twice, of which YAML would take the last in silence. The message lacks the file.
+        yaml.YAMLError: it is not YAML.
+    """
+    loader = yaml.SafeLoader(text)
+    try:
+        root = loader.get_single_node()
+        _check_keys(root, set())
+        return (None if root is None else loader.construct_document(root)), root
+    finally:
+        loader.dispose()
+
+
+def explain_yaml(error: yaml.YAMLError) -> str:
+    """Return what the YAML parser says, and the line."""
+    mark = getattr(error, "problem_mark", None)
+    where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
+    return f"{where}{getattr(error, 'problem', None) or getattr(error, 'reason', None) or error}"
+
+
+def line_of(root: yaml.Node | None, loc: Loc) -> int | None:
+    """Return the line, from 1, of the setting at `loc`, or of what is nearest above it; None if that is not known."""
+    node, line = root, None
+    for part in loc:
+        if isinstance(node, yaml.MappingNode):
+            entry = next(((key, value) for key, value in _entries(node) if key.value == str(part)), None)
+            if entry is None:
+                continue  # a kind of worker, which pydantic puts in, or a field that is missing
+            line, node = entry[0].start_mark.line + 1, entry[1]
+        elif isinstance(node, yaml.SequenceNode):
+            items = cast(list[yaml.Node], node.value)
+            named = (each for each in items if isinstance(part, str) and _name_in(each) == part)
+            found = next(named, None) if isinstance(part, str) else items[part] if part < len(items) else None
+            if found is not None:
+                line, node = found.start_mark.line + 1, found
+    return line or (root.start_mark.line + 1 if root is not None and loc else None)
+
+
+def _check_keys(node: yaml.Node | None, seen: set[int]) -> None:
+    if node is None or id(node) in seen:  # an alias leads to what was looked at
+        return
+    seen.add(id(node))
+    if isinstance(node, yaml.MappingNode):
+        lines: dict[str, int] = {}
+        for key, value in _entries(node):
+            line, name = key.start_mark.line + 1, str(key.value)
+            if name in lines and name != "<<":
+                message = f"line {line}: `{name}` is there already, on line {lines[name]}, and only one of them would count. Take one away"
+                raise SettingsError(message)
+            lines[name] = line
+            _check_keys(value, seen)
+    elif isinstance(node, yaml.SequenceNode):
+        for each in cast(list[yaml.Node], node.value):
+            _check_keys(each, seen)
+
+
+def _entries(node: yaml.MappingNode) -> Iterator[tuple[yaml.Node, yaml.Node]]:
+    return iter(cast(list[tuple[yaml.Node, yaml.Node]], node.value))
+
+
+def _name_in(node: yaml.Node) -> str | None:
+    if not isinstance(node, yaml.MappingNode):
+        return None
+    return next((str(value.value) for key, value in _entries(node) if key.value == "name"), None)
+
+
+def _worker_name(data: object, loc: Loc) -> str | None:
+    if len(loc) < 2 or loc[0] != "workers" or not isinstance(loc[1], int) or not isinstance(data, dict):
+        return None
+    workers: Any = cast(dict[str, Any], data).get("workers")
+    worker: Any = workers[loc[1]] if isinstance(workers, list) else None
+    name: Any = cast(dict[str, Any], worker).get("name") if isinstance(worker, dict) else None
+    return name if isinstance(name, str) else None
+
+
+def _unknown_key(name: str, known: Sequence[str]) -> str:
+    if name in RENAMED:
+        return f"is called {RENAMED[name]} now"
+    return f"is not a known key.{did_you_mean(name, known)}".rstrip(".")
+
+
+def _words(listed: str) -> list[str]:
+    """Return the values in pydantic's list of them, such as `'a', 'b' or 'c'`."""
+    return re.findall(r"'([^']*)'", listed)
+
+
+def _annotation(model: type[BaseModel], field: str) -> object:
+    return model.model_fields[field].annotation if field in model.model_fields else None
+
+
+def _models_in(annotation: object) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for each in get_args(annotation):
+        yield from _models_in(each)
