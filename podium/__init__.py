@@ -43,7 +43,7 @@ EXPORTS = {
     "Task": "conductor.run.task",
     "Team": "conductor.run.team",
     "Settings": "serving.settings.settings",
-    "SettingsError": "serving.settings.settings",
+    "SettingsError": "serving.settings.faults",
     "load_settings": "serving.settings.overrides:settings_to_serve",
 }
 """Public name -> `module`, or `module:name` where it is called something else there."""

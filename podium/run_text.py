@@ -122,6 +122,9 @@ def run_tree(record: Json, *, words: bool, prompts: bool = False) -> Tree:
         if plan["rejected"]:
             line.append(f"  refused: {brief(plan['why'])}", "red")
         branch = tree.add(line)
+        for attempt in plan.get("attempts", ()):
+            _add_try(branch, attempt)
+        _add_error(branch, plan.get("error"))
         for step in record["steps"]:
             if step["plan"] == plan["plan"]:
                 _add_step(branch, step, words=words, prompts=prompts)
@@ -158,15 +161,55 @@ def _add_step(branch: Tree, step: Json, *, words: bool, prompts: bool) -> None:
     leaf = branch.add(line)
     leaf.add(cell(brief(step["subtask"]) or "the question itself", "italic"))
     for attempt in step["attempts"]:
-        leaf.add(cell(f"tried {attempt['worker']}: {brief(attempt['message'])}", "red"))
-    if step["error"]:
-        leaf.add(cell(brief(step["error"]["message"], 300), "red"))
+        _add_try(leaf, attempt)
+    _add_error(leaf, step["error"], has_tries=True)
     for message in step["prompt"] if prompts else ():
         leaf.add(cell(f"{message['role']}: {message['content']}".rstrip(), "dim"))
     if words and step["output"]:
         leaf.add(cell(step["output"].rstrip()))
     if step["inner"]:
         leaf.add(run_tree(step["inner"], words=words, prompts=prompts))
+
+
+def _add_try(branch: Tree, attempt: Json) -> None:
+    """A call that failed and was followed by another, with what operators are told of it."""
+    line = branch.add(cell(f"tried {attempt['worker']}: {brief(attempt['message'], 300)}", "red"))
+    _add_detail(line, attempt)
+
+
+def _add_error(branch: Tree, error: Json | None, *, has_tries: bool = False) -> None:
+    """The error that ended a plan or a step, after what came before it."""
+    if not error:
+        return
+    for attempt in () if has_tries else _with_attempts(error)[:-1]:
+        _add_try(branch, attempt)
+    _add_detail(branch.add(cell(brief(error["message"], 300), "red")), error)
+
+
+def _add_detail(branch: Tree, error: Json) -> None:
+    if error.get("detail"):
+        branch.add(cell(brief(error["detail"], 600), "dim"))
+
+
+def failure_text(record: Json) -> str:
+    """What a run failed of: the first cause, then what followed, each once; and what operators are told of it."""
+    faults: list[Json] = []
+    for plan in record["plans"]:
+        steps = [step for step in record["steps"] if step["plan"] == plan["plan"]]
+        for part in (plan, *steps):
+            faults += part["attempts"]
+            faults += _with_attempts(part["error"])
+    faults += _with_attempts(record["error"])
+    told = dict.fromkeys(each["message"] for each in faults if each.get("outcome") != "lost_race")
+    details = dict.fromkeys(each["detail"] for each in faults if each.get("detail"))
+    return " ".join([" Then: ".join(told), *details])
+
+
+def _with_attempts(error: Json | None) -> list[Json]:
+    if not error:
+        return []
+    podium: Json = error.get("podium") or {}
+    return [*podium.get("attempts", ()), error]
 
 
 def _took(part: Json) -> str:

@@ -96,7 +96,7 @@ def show_run(client: Client, options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(record, ensure_ascii=False, indent=2))
         return 0
-    from podium.run_text import run_tree, terminal
+    from podium.run_text import failure_text, run_tree, terminal
 
     out = terminal()
     out.print(run_tree(record, words=options.words, prompts=options.prompts))
@@ -105,7 +105,7 @@ def show_run(client: Client, options: argparse.Namespace) -> int:
     if options.words:
         out.print(f"\n{inert(record['answer'])}")
     if record["error"]:
-        raise ClientError(f"The run has failed: {inert(record['error']['message'])}")
+        raise ClientError(f"The run has failed: {inert(failure_text(record))}")
     return 0
 
 

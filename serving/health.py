@@ -25,6 +25,8 @@ PROBE_S = 30.0
 """So long the answer to a probe is waited for, before another call may probe."""
 RECENT_S = 10.0
 """So long a whole answer counts for more than what other replicas say of a worker, unless a call has failed since."""
+OUT_S = 30.0
+"""So long after its newest failure a worker that fails counts as one that does not answer, for `/readyz`."""
 Circuit = Literal["closed", "half_open", "open"]
 """`open`: its newest calls failed, and it is left alone where another can be asked; `half_open`: the next call
 finds out whether it is well again."""
@@ -43,6 +45,28 @@ class Identity(NamedTuple):
     kind: str
     model: str
     address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why a call to a worker failed.
+
+    Args:
+        error: the class of the error, such as `WorkerRefused`.
+        message: for callers.
+        detail: for operators; empty if no text of the run may be kept.
+        at_s: when, in seconds since 1970.
+    """
+
+    error: str
+    message: str
+    detail: str = ""
+    at_s: float = field(default_factory=time.time)
+
+    @property
+    def story(self) -> str:
+        """The error and its message, for callers."""
+        return f"{self.error}: {self.message}"
 
 
 def _newest_outcomes() -> deque[bool]:
@@ -88,6 +112,12 @@ class WorkerHealth:
     """What other replicas have open of it now."""
     witnesses: Witnesses = field(default_factory=Witnesses)
     """Of its failures, busy times and refusals."""
+    first_fault: Fault | None = None
+    """Why the first call failed since the newest whole answer; the later ones may only follow from it."""
+    newest_fault: Fault | None = None
+    """Why the newest one failed."""
+    refuses: bool = False
+    """It has refused a call as it would refuse every one, such as for its key, and has not answered since."""
     _rests: int = 0
     """In a row, that failures have begun."""
     _probes_until_s: float = 0.0
@@ -110,18 +140,23 @@ class WorkerHealth:
         if self.circuit != "closed":
             self.rests_until_s = 0.0
         self.failures_in_a_row, self.opening = 0, None
+        self.first_fault, self.newest_fault, self.refuses = None, None, False
         self._rests, self._probes_until_s = 0, 0.0
         self.witnesses.forget(FAILED)
         self.succeeded_at_s = time.monotonic()
         self._outcomes.append(True)
 
-    def fail(self, rest_s: float = 0.0, *, for_all: bool = True) -> None:
+    def fail(
+        self, rest_s: float = 0.0, *, for_all: bool = True, fault: Fault | None = None, refuses: bool = False
+    ) -> None:
         """Count a call that the worker failed; by what it said it is better left alone for `rest_s`. It opens the circuit
         where that is so `for_all` keys (`Witnesses`).
 
         One that was under way when the circuit opened says nothing new, and makes no rest longer: else many that end
         together would look like as many failed probes.
         """
+        self.first_fault, self.newest_fault = self.first_fault or fault, fault or self.newest_fault
+        self.refuses |= refuses
         now_s = time.monotonic()
         is_news = self.circuit != "open" or now_s < self._probes_until_s
         self._probes_until_s = 0.0
@@ -147,6 +182,22 @@ class WorkerHealth:
         if self.opening is None and not self.is_open_elsewhere:
             return "closed"
         return "open" if self.rest_s else "half_open"
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether its newest calls failed, here or at other replicas, and it has not answered since."""
+        return self.refuses or self.circuit != "closed" or self.failures_in_a_row >= FAILURES_BEFORE_REST
+
+    @property
+    def is_out(self) -> bool:
+        """Whether a call to it would fail now, for every key, as far as is known. Some time after the newest failure that is
+        not known, so that a server that is sent nothing while it is not ready does not stay so.
+        """
+        is_for_all = self.refuses or self.circuit != "closed"
+        if not is_for_all or (self.newest_fault and self.newest_fault.error == "WorkerBusy"):
+            return False
+        is_recent = self.newest_fault is not None and time.time() - self.newest_fault.at_s < OUT_S
+        return self.rest_s > 0 or is_recent
 
     @property
     def is_open_elsewhere(self) -> bool:

@@ -149,11 +149,12 @@ class Pool:
 
     def may_answer(self, name: str, engines_down: Collection[str]) -> bool:
         """Whether a call to the worker, or to one that it falls over to, reaches a model while these engines
-        are down.
+        are down, and by how their newest calls ended.
         """
         line = [self.settings.worker(each) for each in self.line(name)]
         return any(
-            not isinstance(each, VllmSettings) or (each.deployment or each.name) not in engines_down
+            not (isinstance(each, VllmSettings) and (each.deployment or each.name) in engines_down)
+            and not self.health[each.name].is_out
             for each in line
         )
 

@@ -76,6 +76,20 @@ class Failure:
         return f"{self.message} {self.detail}".rstrip()
 
     @property
+    def causes(self) -> "tuple[Failure | Attempt, ...]":
+        """What went wrong, the first cause first: calls that failed or were not made, then this failure."""
+        return (*(each for each in self.attempts if each.outcome != "lost_race"), self)
+
+    @property
+    def story(self) -> str:
+        """What went wrong, for callers: the first cause, then what followed, each once."""
+        told = [
+            f"{each.code if isinstance(each, Failure) else each.error}: {each.message}"
+            for each in self.causes
+        ]
+        return " Then ".join(dict.fromkeys(told))
+
+    @property
     def retryable(self) -> bool:
         """See `PodiumError.retryable`."""
         return bool(self.get("retryable"))

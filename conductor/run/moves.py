@@ -117,7 +117,7 @@ def _after_conductor_failure(record: Record, plan: PlanRecord, fallbacks: Sequen
     is_quick = plan.ended_s is not None and plan.ended_s - plan.started_s < AGAIN_WITHIN_S
     if len(failures) == 1 and plan.broke_off and is_quick:
         return WritePlan(plan.source, plan.round)
-    return _fall_back(record, fallbacks, f"the conductor failed: {first.code}: {first.message}")
+    return _fall_back(record, fallbacks, f"the conductor failed: {first.story}")
 
 
 def _after_steps(record: Record, plan: PlanRecord, fallbacks: Sequence[str]) -> Move:

@@ -1,6 +1,6 @@
 /** What one step was shown, and what it said. */
 import { count, dollars, seconds } from "./format";
-import type { ApiRun, Attempt, ToolCall, Turn } from "./record";
+import type { ApiFault, ApiRun, Attempt, ToolCall, Turn } from "./record";
 import type { Step } from "./run";
 import { statusWord } from "./status";
 
@@ -29,8 +29,8 @@ export function Details(props: { step: Step; trace: string | null; onClose: () =
         <Fact name="Trace" value={props.trace ?? ""} />
         <Fact name="Span" value={step.span_id ?? ""} />
       </dl>
-      {step.error ? <p class="fault">{step.error.message}</p> : null}
       {step.attempts.length ? <Attempts attempts={step.attempts} /> : null}
+      <Fault fault={step.error} isFirst={step.attempts.length > 0} />
       {step.turns.length ? <Turns turns={step.turns} /> : null}
       {step.inner ? <Inner run={step.inner} /> : null}
       <h3>What it said</h3>
@@ -128,6 +128,24 @@ function Fact(props: { name: string; value: string }) {
   ) : null;
 }
 
+/** What went wrong: the first cause, then what followed from it; operators are told the details. */
+export function Fault(props: { fault: ApiFault | null; isFirst?: boolean }) {
+  const { fault } = props;
+  if (!fault) return null;
+  const earlier = props.isFirst ? [] : (fault.podium?.attempts ?? []).filter((each) => each.outcome !== "lost_race");
+  return (
+    <div class="fault">
+      {[...earlier, fault].map((each, index) => (
+        <p key={index}>
+          {index ? "Then: " : ""}
+          {each.message}
+          {each.detail ? <small> {each.detail}</small> : null}
+        </p>
+      ))}
+    </div>
+  );
+}
+
 function Attempts(props: { attempts: Attempt[] }) {
   return (
     <>
@@ -136,7 +154,8 @@ function Attempts(props: { attempts: Attempt[] }) {
         {props.attempts.map((attempt, index) => (
           <li key={index}>
             {attempt.worker}
-            {attempt.hedge ? ", asked beside a slow call" : ""}: {attempt.message} {attempt.waited_s ? `Waited ${seconds(attempt.waited_s)} after it.` : ""}
+            {attempt.hedge ? ", asked beside a slow call" : ""}: {attempt.message} {attempt.detail ? <small>{attempt.detail} </small> : null}
+            {attempt.waited_s ? `Waited ${seconds(attempt.waited_s)} after it.` : ""}
           </li>
         ))}
       </ol>

@@ -23,6 +23,8 @@ interface WorkerState {
   failed: number;
   rests_s: number;
   opened_elsewhere: boolean;
+  /** Why it failed at first, and since when; null: it does not fail. */
+  failing: { since: string | null; first: { message: string; detail: string } | null } | null;
   first_token_p50_s: number | null;
   first_token_p95_s: number | null;
 }
@@ -57,7 +59,14 @@ function State(props: { workers: WorkerState[]; circuits: Map<string, ModelInfo[
                 <td>{each.succeeded + each.failed ? `${each.succeeded} done, ${each.failed} failed` : "none yet"}</td>
                 <td>{seconds(each.first_token_p50_s)}</td>
                 <td>{seconds(each.first_token_p95_s)}</td>
-                <td>{stateOf(each, props.circuits.get(each.id))}</td>
+                <td>
+                  {stateOf(each, props.circuits.get(each.id))}
+                  {each.failing?.first ? (
+                    <p class="fault">
+                      Since {each.failing.since}: {each.failing.first.message} <small>{each.failing.first.detail}</small>
+                    </p>
+                  ) : null}
+                </td>
               </tr>
             ))}
           </tbody>

@@ -8,10 +8,19 @@ export interface Usage {
   reasoning_tokens: number;
 }
 
+/** What went wrong. Operators are told the `detail` too; what failed before it is in `podium`. */
+export interface ApiFault {
+  message: string;
+  detail?: string;
+  podium?: { attempts?: Attempt[] };
+}
+
 export interface Attempt {
   worker: string;
   error: string;
   message: string;
+  /** For operators only. */
+  detail?: string;
   waited_s: number;
   /** `failed`, `cut`, or `lost_race`: another call of the same question answered before it. */
   outcome?: string;
@@ -71,7 +80,7 @@ export interface ApiStep {
   started_s: number | null;
   first_token_s: number | null;
   ended_s: number | null;
-  error: { message: string } | null;
+  error: ApiFault | null;
   inner: ApiRun | null;
   turns?: Turn[];
 }
@@ -89,7 +98,7 @@ export interface ApiPlan {
   accepted: boolean;
   rejected: string | null;
   why: string;
-  error: { message: string } | null;
+  error: ApiFault | null;
   started_s: number | null;
   ended_s: number | null;
 }
@@ -116,7 +125,7 @@ export interface ApiRun {
   messages: ApiMessage[];
   answer: string;
   finish_reason: string | null;
-  error: { message: string } | null;
+  error: ApiFault | null;
   usage: { total_tokens: number };
   cost_usd: number | null;
   wall_s: number;

@@ -1,6 +1,6 @@
 /** A run as the page shows it: made of its record, of its events while they come, or replayed from its record. */
 import { type Signal, signal } from "@preact/signals";
-import type { ApiFeedback, ApiPlan, ApiRun, ApiStep, Attempt, ToolCall, Turn, Usage } from "./record";
+import type { ApiFault, ApiFeedback, ApiPlan, ApiRun, ApiStep, Attempt, ToolCall, Turn, Usage } from "./record";
 import type { Wait } from "./waits";
 
 export interface Step extends Omit<ApiStep, "output"> {
@@ -21,7 +21,7 @@ export interface Run {
   status: string;
   created: number;
   trace_id: string | null;
-  error: { message: string } | null;
+  error: ApiFault | null;
   fallback: string | null;
   cost_usd: number | null;
   total_tokens: number | null;

@@ -3,7 +3,7 @@ import { signal, useComputed, useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { useClock } from "./clock";
 import { get, post, words } from "./api";
-import { Details } from "./details";
+import { Details, Fault } from "./details";
 import { Feedback } from "./feedback";
 import { count, dollars, seconds, when } from "./format";
 import { Graph } from "./graph";
@@ -112,7 +112,7 @@ function Head(props: { run: Run; connected: boolean }) {
         </li>
       </ul>
       {props.connected ? null : <p role="status">The connection is cut; it is taken up again where it broke.</p>}
-      {run.error ? <p class="fault">{run.error.message}</p> : null}
+      <Fault fault={run.error} />
       {run.question ? <pre class="question">{run.question}</pre> : null}
       {run.fallback ? <p class="note">One worker answered alone: {run.fallback}</p> : null}
       {run.has_content ? null : <p class="note">Texts of this run are not kept, only numbers.</p>}
@@ -152,7 +152,7 @@ function PlanPart(props: { plan: Plan; many: boolean; selected: Step | null; onS
         </h2>
       ) : null}
       {plan.rejected ? <p class="fault">Refused: {plan.why}</p> : null}
-      {plan.error ? <p class="fault">{plan.error.message}</p> : null}
+      <Fault fault={plan.error} />
       {plan.steps.length ? <Graph plan={plan} selected={props.selected} onSelect={props.onSelect} /> : null}
       {plan.worker ? <PlanText plan={plan} /> : null}
     </div>

@@ -32,6 +32,7 @@ def check_server(url: str, key: str) -> dict[str, Finding]:
             checks: Mapping[str, Callable[[httpx2.Client], Finding]] = {
                 "key": check_key,
                 "ready": check_ready,
+                "policies": check_policies,
                 "replicas": check_replicas,
                 "clock": check_clock,
                 "console": check_console,
@@ -105,6 +106,22 @@ def check_ready(http: httpx2.Client) -> Finding:
 
 def _readiness(said: Json) -> Finding:
     waiting = ", ".join(said.get("waiting_for", ()))
+    if failing := _failing(said):
+        words = (
+            "The server answers, but not as it should"
+            if said.get("status") == "degraded"
+            else "The server cannot answer"
+        )
+        make = warning if said.get("status") == "degraded" else wrong
+        shown = (
+            ""
+            if any("detail" in (each.get("first") or {}) for each in said["failing"])
+            else f" For all that is known, {ADMIN}."
+        )
+        return make(
+            f"{words}: {failing}",
+            f"Correct what the first error names; the worker's next whole answer ends this.{shown}",
+        )
     conductor: Json = said.get("conductor") or {}
     match said.get("status"):
         case "ready":
@@ -129,6 +146,41 @@ def _readiness(said: Json) -> Finding:
                 f"The server cannot answer ({other}); down: {waiting or 'every worker'}.",
                 "Its log says why engines ended: out of memory, a model that is not there, a GPU that is gone.",
             )
+
+
+def _failing(said: Json) -> str:
+    """Return which workers fail, why and since when; empty if none does, or the server does not say."""
+    lines: list[str] = []
+    planner: Json = said.get("conductor") or {}
+    failing: list[Json] = said.get("failing") or []
+    conductor = planner.get("worker")
+    for each in failing:
+        who = f"{each['worker']} (the conductor)" if each["worker"] == conductor else each["worker"]
+        first, newest = each.get("first"), each.get("newest")
+        if first is None:
+            lines.append(f"{who} fails at another router.")
+            continue
+        since = f" since {each['since']}, {each['failures_in_a_row']} times in a row"
+        then = f" Then {_words(newest)}" if newest and _words(newest) != _words(first) else ""
+        lines.append(f"{who} fails{since}: {_words(first)}{then}")
+    if conductor and not any(each["worker"] == conductor for each in failing) and lines:
+        lines.insert(0, f"the conductor {conductor} does not plan ({planner.get('reason')}).")
+    return " ".join(lines)
+
+
+def _words(fault: Json) -> str:
+    return f"{fault['error']}: {fault['message']} {fault.get('detail') or ''}".rstrip()
+
+
+def check_policies(http: httpx2.Client) -> Finding:
+    """Policies of teams and keys name only what the settings have."""
+    faults: list[str] = http.get("/readyz").json().get("policies", [])
+    if not faults:
+        return ok("No policy is known to name what the settings do not have.")
+    return warning(
+        f"Policies name what the settings do not have: {' '.join(faults)}",
+        "Correct them: `podium keys policy KEY FIELD=VALUE`, `podium teams policy TEAM FIELD=VALUE`.",
+    )
 
 
 def check_replicas(http: httpx2.Client) -> Finding:

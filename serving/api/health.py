@@ -6,6 +6,7 @@ from starlette.responses import Response
 from serving.accounts.caller import Scope
 from serving.api.authentication import CALLER, caller_of
 from serving.api.respond import success
+from serving.runs.readiness import without_details
 from serving.runs.service import Service
 
 router = APIRouter()
@@ -34,10 +35,13 @@ async def readyz(request: Request) -> Response:
     status, said = await service.readiness.state(service.pool, service.conductor_health)
     if CALLER not in request.scope:
         return success({"status": said["status"]}, status=status)
+    is_operator = caller_of(request).may(Scope.ADMIN)
+    if "failing" in said and not is_operator:
+        said["failing"] = without_details(said["failing"])
     said |= {"workers": service.pool.settings.pool, "running": service.running}
     if service.is_store_away:
         said["store"] = "away"
-    if service.policy_faults and caller_of(request).may(Scope.ADMIN):
+    if service.policy_faults and is_operator:
         said["policies"] = service.policy_faults
     if service.refused:
         said["refused_user_config"] = service.refused

@@ -273,8 +273,9 @@ def _own_plan(given: list[PlannedStep], team: Team, task: Task, limit: int) -> P
         return Plan.of(steps, team.members_for(task), limit)
     except InvalidPlan as exc:
         field = "" if exc.step is None else f"[{exc.step}]"
-        is_unknown = exc.reason is Reason.UNKNOWN_WORKER and exc.step is not None
-        hint = did_you_mean(given[exc.step].worker, team.members_for(task)) if is_unknown else ""
+        hint = ""
+        if exc.reason is Reason.UNKNOWN_WORKER and exc.step is not None:
+            hint = did_you_mean(given[exc.step].worker, team.members_for(task))
         raise BadTask(
             f"podium.plan{field}: {exc.message}{hint}", param=f"podium.plan{field}", detail=exc.detail
         ) from exc

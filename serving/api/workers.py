@@ -11,6 +11,7 @@ from serving.api.record_json import seconds
 from serving.api.respond import success
 from serving.health import WorkerHealth
 from serving.pool import Pool
+from serving.runs.readiness import worker_failing
 from serving.runs.service import Service
 
 router = APIRouter()
@@ -40,6 +41,7 @@ def _worker(pool: Pool, name: str) -> Json:
         "rests_s": seconds(health.rest_s),
         "circuit": health.circuit,
         "opened_elsewhere": health.is_open_elsewhere,
+        "failing": worker_failing(name, health),
         "first_token_p50_s": seconds(health.first_token_s(0.5)),
         "first_token_p95_s": seconds(health.first_token_s(0.95)),
         "fallbacks": [

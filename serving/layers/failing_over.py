@@ -163,17 +163,17 @@ class FailingOver:
         Raises:
             WorkerUnavailable: that is all of them.
         """
-        rests = {worker.name: rest_s for worker in line if (rest_s := self._rest_s(worker))}
-        failed = [_left_alone(name, _resting(rest_s)) for name, rest_s in rests.items()]
+        rests = {worker.name: why for worker in line if (why := self._why_rests(worker))}
+        failed = [_left_alone(name, why) for name, why in rests.items()]
         ready = [worker for worker in line if worker.name not in rests]
         self._note_traffic([worker for worker in line if worker.name in rests], call)
         if not ready:
             raise _nobody(self.name, failed)
         return ready, failed
 
-    def _rest_s(self, worker: Worker) -> float:
+    def _why_rests(self, worker: Worker) -> str:
         state = self._states.get(worker.name)
-        return state.health.rest_s if state else 0.0
+        return _resting(state.health) if state and state.health.rest_s else ""
 
     def _note_traffic(self, workers: Sequence[Worker], call: Call) -> None:
         """Whoever is sent elsewhere while they rest calls them too: else whose prompts alone fail would decide for all
@@ -187,8 +187,8 @@ class FailingOver:
         """Why it is better left alone, where another one would answer at once or not; empty: it is not."""
         if not (state := self._states.get(worker.name)):
             return ""
-        if rest_s := state.health.rest_s:
-            return _resting(rest_s)
+        if state.health.rest_s:
+            return _resting(state.health)
         if any(worker.name == name for name, _ in call.broken):
             return "because its answer to this call broke off."
         if state.limiter.is_overfull(call.priority, call.payer, is_other_free=is_other_free):
@@ -243,7 +243,7 @@ class FailingOver:
             is_left = may_leave or any(not self._why_not(other, call) for other in others)
             if health.circuit == "open" and is_left:
                 took_s = time.monotonic() - began_s
-                attempt = _left_alone(worker.name, _resting(health.rest_s), took_s)
+                attempt = _left_alone(worker.name, _resting(health), took_s)
                 raise LeftAlone(attempt.message, worker=worker.name, attempts=(attempt,))
             probes_until_s = health.begin_call()
 
@@ -289,8 +289,14 @@ class FailingOver:
         return line or [self._workers[0]]  # who says that it may not be asked
 
 
-def _resting(rest_s: float) -> str:
-    return f"for {rest_s:.1f} s more: its newest calls failed, it asked for a rest, or its rate here was reached."
+def _resting(health: WorkerHealth) -> str:
+    first = health.first_fault
+    why = (
+        f"its newest calls failed, first with {first.story}"
+        if first
+        else ("its newest calls failed, it asked for a rest, or its rate here was reached.")
+    )
+    return f"for {health.rest_s:.1f} s more: {why}"
 
 
 def _nobody(name: str, failed: Sequence[Attempt]) -> WorkerUnavailable:

@@ -1,6 +1,7 @@
 """How each call ended, for the worker's health."""
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager, nullcontext
@@ -15,13 +16,17 @@ from conductor.errors import (
     WorkerUnavailable,
 )
 from conductor.model.call import Call
+from conductor.model.failure import Failure
 from conductor.model.field_values import copy_with
 from conductor.model.reply import Reply
 from conductor.model.worker import Worker
-from serving.health import FAILED, WorkerHealth
+from serving.health import FAILED, Fault, WorkerHealth
 from serving.layers.first_token_limit import telling_silence_s
 from serving.layers.layer import Layer
+from serving.redaction.failures import outline
 from serving.witnesses import party_of, witness_of
+
+logger = logging.getLogger("podium")
 
 BUSY_REST_S = 1.0
 """Where it does not say for how long it is busy; at most, where it is by the rate that we keep."""
@@ -74,7 +79,15 @@ class Watched(Layer):
         what = type(error).__name__ if isinstance(error, WorkerBusy | WorkerRefused) else FAILED
         for_all = self._health.witnesses.tell(what, witness_of(call), is_clear=not in_doubt)
         for_all |= refused and not in_doubt
-        self._health.fail(_rest_s(error) if error and for_all else 0.0, for_all=for_all)
+        was_failing = self._health.is_failing
+        self._health.fail(
+            _rest_s(error) if error and for_all else 0.0,
+            for_all=for_all,
+            fault=_fault_of(error, self.name, call),
+            refuses=refused and for_all,
+        )
+        if self._health.is_failing and not was_failing and (first := self._health.first_fault):
+            logger.warning("%s fails; first with %s %s", self.name, first.story, first.detail)
 
     def _is_telling(self, began_s: float, since_s: float) -> bool:
         """Whether silence since then says that the worker is not well, at a call that was sent at `began_s`."""
@@ -104,6 +117,14 @@ class _Silence:
         with self._on_wait() if self._on_wait else nullcontext():
             yield
         self.since_s = inf if since_s == inf else time.monotonic()
+
+
+def _fault_of(error: WorkerError | None, worker: str, call: Call) -> Fault:
+    """Return what is told of a failed call; an error's detail may quote the prompt."""
+    if error is None:
+        return Fault("WorkerUnavailable", f"{worker} said nothing for too long.")
+    failure = Failure.of(error)
+    return Fault(failure.code, failure.message, failure.detail if call.permit.stores else outline(failure))
 
 
 def _rest_s(error: WorkerError) -> float:

@@ -90,9 +90,9 @@ def _is_failure(plan: PlanRecord) -> bool:
 def _reason(plan: PlanRecord) -> str:
     if _is_silent(plan):
         return "DeadlineExceeded: it had not said a word when the request's time was over"
-    return f"{plan.reject_reason or (plan.failure.code if plan.failure else None)}: {plan.why}"
+    return plan.failure.story if plan.failure else f"{plan.reject_reason}: {plan.why}"
 
 
 def _explanation(plan: PlanRecord) -> str:
-    detail = plan.failure.detail if plan.failure else ""
-    return f"{plan.worker}: {_reason(plan)} {detail}".rstrip()
+    details = [each.detail for each in plan.failure.causes if each.detail] if plan.failure else []
+    return " ".join([f"{plan.worker}: {_reason(plan)}", *dict.fromkeys(details)])

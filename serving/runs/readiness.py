@@ -3,17 +3,21 @@
 * `starting` (503): an engine has yet to come up, and this router has not seen all of them up. A newcomer's
   first question waits for the conductor rather than being answered without a plan; for a quarter of an
   hour, if there is a worker that answers.
-* `ready` (200): every engine is up, or was scaled to zero, and the conductor plans.
+* `ready` (200): every engine is up, or was scaled to zero, the conductor plans, and no worker fails.
 * `degraded` (200): all was up once, or should long have been, and now some of it is not, but there is a
-  worker that answers. `waiting_for` has the engines that are down; `conductor` is there where it is the one
-  that fails: its engine is down, or run after run gets no plan from it.
-* `unavailable` (503): all was up once, and now no worker of the pool can be asked.
+  worker that answers. `waiting_for` has the engines that are down, `failing` the workers whose newest calls
+  failed, with the first cause; `conductor` is there where it is the one that fails: its engine is down, its
+  calls fail, or run after run gets no plan from it.
+* `unavailable` (503): all was up once, and now no worker can answer: its engine is down, or its newest call
+  failed, less than `OUT_S` (`serving/health.py`) ago, as every call to it would.
 """
 
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
+from serving.health import Fault, WorkerHealth
 from serving.pool import Pool
 from serving.runs.conductor_health import ConductorHealth
 
@@ -34,12 +38,18 @@ class Readiness:
         """The HTTP status, and what to say."""
         down = await pool.engines_not_ready()
         conductor = _conductor(pool, down, health)
-        body: Json = ({"waiting_for": down} if down else {}) | ({"conductor": conductor} if conductor else {})
-        if not down:
-            self._was_up = True
-            return 200, {"status": "degraded" if conductor else "ready", **body}
+        failing = failing_workers(pool)
+        body: Json = (
+            ({"waiting_for": down} if down else {})
+            | ({"conductor": conductor} if conductor else {})
+            | ({"failing": failing} if failing else {})
+        )
+        self._was_up |= not down
+        can_answer = any(pool.may_answer(name, down) for name in pool.settings.pool or pool.members)
+        if not down and can_answer:
+            return 200, {"status": "degraded" if conductor or failing else "ready", **body}
         may_start = not self._was_up and self._clock() - self._began_s < STARTING_FOR_S
-        if not may_start and any(pool.may_answer(name, down) for name in pool.settings.pool):
+        if not may_start and can_answer:
             return 200, {"status": "degraded", **body}
         return 503, {"status": "unavailable" if self._was_up else "starting", **body}
 
@@ -50,6 +60,48 @@ def _conductor(pool: Pool, down: list[str], health: ConductorHealth) -> Json | N
     if chosen is None:
         return None
     state: Json = {"worker": chosen.worker, "failures_in_a_row": health.failures}
-    if not pool.may_answer(chosen.worker, down):
+    if down and not pool.may_answer(chosen.worker, down) and pool.may_answer(chosen.worker, ()):
         return state | {"reason": "its engine is not up"}
-    return state | {"reason": health.reason} if health.is_degraded else None
+    if health.is_degraded:
+        return state | {"reason": health.reason}
+    own = pool.health[chosen.worker]
+    first = own.first_fault.story if own.first_fault else "it fails at another router"
+    return state | {"reason": first} if own.is_failing else None
+
+
+def failing_workers(pool: Pool) -> list[Json]:
+    """Return the workers whose newest calls failed; see `worker_failing`."""
+    return [found for name, health in pool.health.items() if (found := worker_failing(name, health))]
+
+
+def worker_failing(name: str, health: WorkerHealth) -> Json | None:
+    """Return why a worker failed at first, and last, and since when; None if it does not fail. `detail` is for operators."""
+    if not health.is_failing:
+        return None
+    return {
+        "worker": name,
+        "circuit": health.circuit,
+        "failures_in_a_row": health.failures_in_a_row,
+        "since": _iso(health.first_fault),
+        "first": _fault_json(health.first_fault),
+        "newest": _fault_json(health.newest_fault),
+    }
+
+
+def without_details(failing: list[Json]) -> list[Json]:
+    """Return the same for callers that are no operators."""
+
+    def public(fault: Json | None) -> Json | None:
+        return fault and {name: value for name, value in fault.items() if name != "detail"}
+
+    return [each | {"first": public(each["first"]), "newest": public(each["newest"])} for each in failing]
+
+
+def _fault_json(fault: Fault | None) -> Json | None:
+    if fault is None:
+        return None
+    return {"error": fault.error, "message": fault.message, "at": _iso(fault), "detail": fault.detail}
+
+
+def _iso(fault: Fault | None) -> str | None:
+    return None if fault is None else datetime.fromtimestamp(fault.at_s, UTC).isoformat(timespec="seconds")

@@ -2,6 +2,8 @@
 
 import logging
 
+from conductor.model.failure import Attempt, Failure
+from conductor.run.plan_record import StepRecord
 from conductor.run.record import Record, RunRecords
 from serving.redaction.failures import line_of, words_in_span
 from serving.telemetry import spans
@@ -11,17 +13,20 @@ logger = logging.getLogger("podium")
 
 
 def faults(records: RunRecords) -> list[str]:
-    """Everything that went wrong in a run, also what a retry or another worker made good, for who operates
-    this: once each. Where no text of it is kept, without words.
+    """Return everything that went wrong in a run, also what a retry or another worker made good, for who operates
+    this: once each, the first cause before what followed from it. Where no text of it is kept, without words.
     """
     has_words = records.has_content
     found: list[str] = []
     for record in records:
-        holders = (record, *record.plans, *record.steps)
-        failures = [holder.failure for holder in holders if holder.failure is not None]
-        attempts = [attempt for call in record.calls for attempt in call.attempts]
-        attempts += [attempt for failure in failures for attempt in failure.attempts]
-        lost = [*failures, *(each for each in attempts if each.outcome != "lost_race")]
+        lost: list[Failure | Attempt] = []
+        for plan in record.plans:
+            for holder in (plan, *plan.steps):
+                results = holder.results if isinstance(holder, StepRecord) else [holder.result] if holder.result else []
+                lost += [attempt for result in results for attempt in result.attempts]
+                lost += holder.failure.causes if holder.failure is not None else ()
+        lost += record.failure.causes if record.failure is not None else ()
+        lost = [each for each in lost if isinstance(each, Failure) or each.outcome != "lost_race"]
         found += [line_of(each, has_words=has_words) for each in lost]
     return list(dict.fromkeys(found))
 
@@ -39,7 +44,8 @@ def describe(span: spans.Span, record: Record, *, content: bool) -> None:
 
 
 def log(records: RunRecords) -> None:
-    """One line a run: numbers and names, no prompt and no answer; and what went wrong, in full where its texts are kept.
+    """Log one line a run: numbers and names, no prompt and no answer; and what went wrong, in full where its texts are kept.
+    A run that failed is a warning.
 
     Args:
         records: as they may be kept: an error may quote a prompt.
@@ -73,4 +79,5 @@ def log(records: RunRecords) -> None:
         "key_id": record.account.key_id or None,
         "team_id": record.account.team_id or None,
     }
-    logger.info("workflow %s", record.status, extra={FIELDS: fields})
+    level = logging.WARNING if record.status in ("failed", "lost") else logging.INFO
+    logger.log(level, "workflow %s", record.status, extra={FIELDS: fields})

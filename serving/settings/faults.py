@@ -70,8 +70,8 @@ def in_file(error: SettingsError, path: str | Path) -> SettingsError:
     if not error.at:
         return error
     try:
-        line = line_of(yaml.compose(Path(path).read_text(encoding="utf-8"), yaml.SafeLoader), error.at)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        line = line_of(read_yaml(Path(path).read_text(encoding="utf-8"))[1], error.at)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, SettingsError):
         line = None
     return SettingsError(f"{path}{f', line {line}' if line else ''}: {error.message}", detail=error.detail)
 
@@ -87,7 +87,7 @@ def describe(fault: ErrorDetails, data: object, root: yaml.Node | None, model: t
     """
     cause = fault.get("ctx", {}).get("error")
     is_whole = isinstance(cause, At) and not fault["loc"]
-    line = line_of(root, cause.at if is_whole else fault["loc"])
+    line = line_of(root, cause.at if isinstance(cause, At) and is_whole else fault["loc"])
     place, said = place_of(fault["loc"]), say(fault, fields_at(model, fault["loc"]))
     name = None if is_whole or root is None else _worker_name(data, fault["loc"])
     facts = ", ".join([*([f"line {line}"] if line else []), *([f"worker {name!r}"] if name else [])])
@@ -159,9 +159,9 @@ def read_yaml(text: str) -> tuple[object, yaml.Node | None]:
         SettingsError: a key is there twice, of which YAML would take the last in silence. The message lacks the file.
         yaml.YAMLError: it is not YAML.
     """
-    loader = yaml.SafeLoader(text)
+    loader: Any = yaml.SafeLoader(text)
     try:
-        root = loader.get_single_node()
+        root: yaml.Node | None = loader.get_single_node()
         _check_keys(root, set())
         return (None if root is None else loader.construct_document(root)), root
     finally:
@@ -225,7 +225,7 @@ def _worker_name(data: object, loc: Loc) -> str | None:
     if len(loc) < 2 or loc[0] != "workers" or not isinstance(loc[1], int) or not isinstance(data, dict):
         return None
     workers: Any = cast(dict[str, Any], data).get("workers")
-    worker: Any = workers[loc[1]] if isinstance(workers, list) else None
+    worker: Any = cast(list[Any], workers)[loc[1]] if isinstance(workers, list) else None
     name: Any = cast(dict[str, Any], worker).get("name") if isinstance(worker, dict) else None
     return name if isinstance(name, str) else None
 

@@ -5,13 +5,14 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+from serving.settings.access import Effort
 from serving.settings.keys import KeyFileError, read_key
 from serving.settings.known_models import accepts_of
 from serving.settings.sections import ConductorSettings, PromptSettings
 from serving.settings.settings import Settings, SettingsError, load, parse
 from serving.settings.workers import API_SETTINGS, PythonSettings, VllmSettings, WorkerSettings
 
-PLAN_EFFORT = "low"
+PLAN_EFFORT: Effort = "low"
 """How long a model thinks before a plan that it was not told to think longer for: a plan is a few lines."""
 
 
@@ -142,7 +143,7 @@ def _key_of(worker: WorkerSettings) -> str | None:
     return (worker.api_key_env or worker.api_key_file) if isinstance(worker, API_SETTINGS) else None
 
 
-def _plan_effort(leader: WorkerSettings) -> str | None:
+def _plan_effort(leader: WorkerSettings) -> Effort | None:
     """How long it thinks before a plan, where its own `effort` does not say and it thinks by itself."""
     thinks = isinstance(leader, API_SETTINGS) and leader.effort is None and accepts_of(leader).thinks(None)
     return PLAN_EFFORT if thinks else None

@@ -17,6 +17,7 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
+from urllib.parse import urlsplit
 
 import aiohttp
 import anyio
@@ -35,6 +36,8 @@ from serving.egress.reach import AddressForbidden
 from serving.workers.http_guard import BodyRefused
 from serving.workers.status_words import Meaning, is_certain, meaning_of
 
+PROVIDERS_HOSTS = ("openai.com", "anthropic.com", "googleapis.com")
+"""Of the providers themselves; errors name any other server by its address."""
 MAX_QUOTE_CHARS = 300
 """How much of what a provider said goes into an error's detail."""
 WIRE_ERRORS = (
@@ -80,6 +83,12 @@ class ErrorMapper:
             line = line.replace(self.secret, "***")
         line = _LOOKS_LIKE_A_KEY.sub("***", line)
         return line if len(line) <= MAX_QUOTE_CHARS else line[:MAX_QUOTE_CHARS] + " ..."
+
+    @property
+    def _is_providers_own(self) -> bool:
+        """Whether the provider itself is called, not another server that speaks its API."""
+        host = urlsplit(self.address).hostname or ""
+        return any(host == own or host.endswith(f".{own}") for own in PROVIDERS_HOSTS)
 
     def unavailable(self, what: str, detail: str = "") -> WorkerUnavailable:
         """The call got nowhere or broke: `what` completes the sentence that starts with the worker's name."""
@@ -169,7 +178,8 @@ class ErrorMapper:
         return error
 
     def _of_status(self, status: int, text: str, headers: Mapping[str, str], code: str) -> WorkerError:
-        said = f"{self.provider} said {status}: {self.quote(text)}"
+        who = self.provider if self._is_providers_own else f"The server at {self.address}"
+        said = f"{who} said {status}: {self.quote(text)}"
         if 300 <= status < 400:
             where = self.quote(headers.get("location", "nowhere"))
             return self._config_error(

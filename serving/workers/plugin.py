@@ -53,7 +53,7 @@ def load_plugin(name: str, price: Price | None, factory: str, options: Mapping[s
             f"{where}: the module {module} has no function or class {attribute!r}.{hint}", at=at
         )
     try:
-        worker = make(name, price, **options)
+        worker: Any = make(name, price, **options)
     except Exception as exc:
         what = "" if isinstance(exc, TypeError | ValueError) else f"{type(exc).__name__}: "
         raise SettingsError(

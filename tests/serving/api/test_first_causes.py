@@ -1,0 +1,261 @@
+"""What fails is told by its first cause, then what followed: on /readyz, by the doctor, in the log, in records."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from podium.doctor.server import check_server
+from podium.run_text import failure_text, run_tree, terminal
+from serving.health import OUT_S
+from serving.telemetry.logs import FIELDS
+from tests.serving.api.keyed import Keyed, keyed
+from tests.serving.api.served import ASK, Json, Served, plan, served, step, team
+from tests.wires.openai import OpenAIWire
+from tests.wires.server import Answer, WireServer, serving
+
+CHAT = "/v1/chat/completions"
+REFUSED = Answer(status=401, error="Incorrect API key provided.")
+BROKEN = Answer(status=500, error="planted-500")
+BUSY = Answer(status=429, error="planted-429")
+ONCE: Json = {"retry": {"attempts": 1}}
+
+
+def api_worker(name: str, upstream: WireServer, **fields: Any) -> Json:
+    return {"name": name, "kind": "openai", "model": "m", "base_url": f"{upstream.url}/v1", **ONCE, **fields}
+
+
+@asynccontextmanager
+async def upstreams(**answers: list[Answer]) -> AsyncGenerator[dict[str, WireServer]]:
+    async with AsyncExitStack() as stack:
+        yield {
+            name: await stack.enter_async_context(serving(OpenAIWire(), *said))
+            for name, said in answers.items()
+        }
+
+
+def led(
+    up: dict[str, WireServer], *, conductor: str = "big", conductor_fallbacks: tuple[str, ...] = ()
+) -> Json:
+    """A conductor at one upstream, and a pool at others."""
+    workers = [
+        api_worker(
+            name,
+            there,
+            in_pool=name != conductor,
+            fallbacks=list(conductor_fallbacks) if name == conductor else [],
+        )
+        for name, there in up.items()
+    ]
+    return {"conductor": {"worker": conductor}, "workers": workers, "models": {"mini": {}}}
+
+
+async def ready(it: Served | Keyed, who: str | None = None) -> tuple[int, Json]:
+    answer = await (it.ask(who, "GET", "/readyz") if isinstance(it, Keyed) else it.http.get("/readyz"))
+    return answer.status_code, answer.json()
+
+
+async def test_a_conductor_whose_key_is_refused_degrades_after_one_request() -> None:
+    async with upstreams(big=[REFUSED] * 9, small=[Answer(text="Words.")] * 9) as up:  # noqa: SIM117
+        async with served(led(up)) as api:
+            assert (await ready(api))[1]["status"] == "ready"
+            await api.ok()
+            status, told = await ready(api)
+    assert (status, told["status"], told["conductor"]["worker"]) == (200, "degraded", "big")
+    assert "WorkerRefused" in told["conductor"]["reason"]
+    (failing,) = told["failing"]
+    assert (failing["worker"], failing["failures_in_a_row"]) == ("big", 1)
+    assert failing["since"].startswith("20")
+    assert "Incorrect API key provided." in failing["first"]["detail"]
+
+
+@pytest.mark.parametrize(("fault", "n"), [(REFUSED, 1), (BROKEN, 3)], ids=["refused", "broken"])
+async def test_when_no_worker_can_answer_it_is_a_503_and_after_a_while_may_be_tried_again(
+    fault: Answer, n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with upstreams(big=[fault] * 99, small=[fault] * 99, tiny=[fault] * 99) as up:  # noqa: SIM117
+        async with served(led(up)) as api:
+            for _ in range(n):
+                for model in ("mini", "small", "tiny"):
+                    assert (await api.post({"model": model})).status_code >= 400
+            status, told = await ready(api)
+            assert (status, told["status"]) == (503, "unavailable")
+            assert {each["worker"] for each in told["failing"]} == {"big", "small", "tiny"}
+            monkeypatch.setattr("serving.health.OUT_S", 0.0)
+            for health in api.service.pool.health.values():
+                health.rests_until_s = 0.0
+            assert (await ready(api))[0] == 200, "else no traffic would ever find out that it is well again"
+            up["small"].answers.clear()
+            up["small"].answers.extend([Answer(text="Words.")] * 9)
+            monkeypatch.setattr("serving.health.OUT_S", OUT_S)
+            await api.ok({"model": "small"})
+            status, told = await ready(api)
+    assert (status, told["status"]) == (200, "degraded")
+    assert {each["worker"] for each in told["failing"]} == {"big", "tiny"}
+
+
+async def test_a_worker_of_the_pool_that_fails_degrades_and_one_answer_ends_it() -> None:
+    async with upstreams(  # noqa: SIM117
+        big=[Answer(text=plan(step(0)))] * 9, small=[BROKEN] * 3, tiny=[Answer(text="T.")] * 9
+    ) as up:
+        async with served(led(up)) as api:
+            for number in range(3):
+                assert (await ready(api))[1]["status"] == "ready", number
+                await api.post({"model": "small"})
+            status, told = await ready(api)
+            assert (status, told["status"], [each["worker"] for each in told["failing"]]) == (
+                200,
+                "degraded",
+                ["small"],
+            )
+            assert "conductor" not in told
+            up["small"].answers.clear()
+            up["small"].answers.extend([Answer(text="Words.")] * 9)
+            api.service.pool.health["small"].rests_until_s = 0.0
+            await api.ok({"model": "small"})
+            assert (await ready(api))[1]["status"] == "ready"
+
+
+async def test_workers_that_are_busy_are_told_and_do_not_take_the_server_out() -> None:
+    async with upstreams(big=[BUSY] * 99, small=[BUSY] * 99) as up, served(led(up)) as api:
+        for _ in range(3):
+            for model in ("big", "small"):
+                await api.post({"model": model})
+                api.service.pool.health[model].rests_until_s = 0.0
+        status, told = await ready(api)
+    assert (status, told["status"]) == (200, "degraded")
+    assert {each["first"]["error"] for each in told["failing"]} == {"WorkerBusy"}
+
+
+async def test_a_prompt_that_is_refused_says_nothing_of_the_worker() -> None:
+    async with upstreams(big=[Answer(text="x")], small=[Answer(status=400, error="no")] * 9) as up:  # noqa: SIM117
+        async with served(led(up)) as api:
+            for _ in range(5):
+                await api.post({"model": "small"})
+            assert (await ready(api))[1]["status"] == "ready"
+
+
+async def test_details_are_for_operators(tmp_path: Path) -> None:
+    async with upstreams(big=[REFUSED] * 9, small=[Answer(text="Words.")] * 9) as up:  # noqa: SIM117
+        async with keyed(tmp_path, led(up)) as it:
+            await it.ask("mine", "POST", CHAT, ASK)
+            told = {who: (await ready(it, who))[1] for who in (None, "mine", "admin")}
+    assert told[None] == {"status": "degraded"}
+    assert "Incorrect" not in str(told["mine"])
+    assert told["mine"]["failing"][0]["first"]["error"] == "WorkerRefused"
+    assert "Incorrect API key provided." in told["admin"]["failing"][0]["first"]["detail"]
+
+
+@pytest.mark.real_time
+async def test_the_doctor_says_which_worker_why_and_since_when(tmp_path: Path) -> None:
+    async with upstreams(big=[REFUSED] * 9, small=[BROKEN] * 9) as up, keyed(tmp_path, led(up)) as it:
+        await it.ask("mine", "POST", CHAT, ASK)
+
+        async def found(who: str) -> Any:
+            return (await asyncio.to_thread(check_server, it.api.url, it.secrets[who]))["ready"]
+
+        one = await found("admin")
+        assert one.level == "warning"
+        for words in ("big (the conductor) fails since 20", "WorkerRefused", "Incorrect API key provided."):
+            assert words in one.said, one.said
+        plain = await found("mine")
+        assert "Incorrect" not in plain.said
+        assert "scope `admin`" in plain.remedy
+        for _ in range(3):
+            await it.ask("mine", "POST", CHAT, ASK | {"model": "small"})
+        several = await found("admin")
+        assert (several.level, "small fails since" in several.said) == ("warning", True), "not for every key"
+        for _ in range(3):
+            await it.ask("mine", "POST", CHAT, ASK | {"model": "small"})
+        both = await found("admin")
+    assert both.level == "wrong"
+    assert "small fails since 20" in both.said
+    assert "planted-500" in both.said
+
+
+async def test_the_first_cause_comes_first_in_readiness_record_and_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "podium")
+    async with upstreams(big=[REFUSED] * 99, small=[BROKEN] * 99, tiny=[BROKEN] * 99) as up:
+        settings = led(up, conductor_fallbacks=("small",))
+        settings["workers"][2]["fallbacks"] = ["small"]
+        async with served(settings) as api:
+            for _ in range(10):
+                answer = await api.post()
+                assert answer.status_code >= 400
+            _, told = await ready(api)
+            record = await api.newest()
+    reason = told["conductor"]["reason"]
+    assert reason.index("big") < reason.index(" Then ")
+    assert "big" in record["fallback"].partition(" Then ")[0]
+    lines = [each for each in caplog.records if each.getMessage() == "workflow failed"]
+    assert {each.levelno for each in lines} == {logging.WARNING}
+    first = getattr(lines[0], FIELDS)["errors"]
+    assert "big" in first[0]
+    assert "Incorrect API key provided." in first[0]
+    (degraded,) = [each.getMessage() for each in caplog.records if "has made no plan" in each.getMessage()]
+    assert degraded.index("big refuses every call") < degraded.index(" Then ")
+    assert [
+        each for each in caplog.records if each.getMessage().startswith("big fails; first with WorkerRefused")
+    ]
+
+
+async def test_a_run_that_ends_well_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "podium")
+    async with served(team()) as api:
+        await api.ok()
+    (line,) = [each for each in caplog.records if each.getMessage() == "workflow finished"]
+    assert line.levelno == logging.INFO
+
+
+def shown(record: Json) -> str:
+    with terminal().capture() as captured:
+        pass
+    out = terminal()
+    with out.capture() as captured:
+        out.print(run_tree(record, words=False))
+    return captured.get()
+
+
+async def test_show_tells_operators_every_detail_the_first_cause_first(tmp_path: Path) -> None:
+    async with upstreams(big=[REFUSED] * 99, small=[BROKEN] * 99, tiny=[BROKEN] * 99) as up:
+        settings = led(up)
+        settings["workers"][1]["fallbacks"] = ["tiny"]
+        async with keyed(tmp_path, settings) as it:
+            answer = await it.ask("mine", "POST", CHAT, ASK)
+            id = answer.json()["error"]["podium"]["workflow_id"]
+            records = {
+                who: (await it.ask(who, "GET", f"/v1/workflows/{id}")).json() for who in ("mine", "admin")
+            }
+    told = shown(records["admin"])
+    assert (
+        told.index("big refuses every call")
+        < told.index("Incorrect API key provided.")
+        < told.index("small failed")
+    )
+    assert told.index("small failed") < told.index("planted-500")
+    failed = failure_text(records["admin"])
+    assert failed.index("small failed") < failed.index("Then: tiny failed") < failed.index("planted-500")
+    for words in (shown(records["mine"]), failure_text(records["mine"])):
+        assert "planted" not in words
+        assert "Incorrect" not in words
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [BROKEN, REFUSED, BUSY, Answer(status=400, error="planted-400")],
+    ids=lambda each: str(each.status),
+)
+async def test_an_error_of_ones_own_server_is_told_by_its_address(fault: Answer) -> None:
+    async with upstreams(small=[fault] * 9) as up:  # noqa: SIM117
+        async with served({"workers": [api_worker("small", up["small"])]}) as api:
+            await api.post({"model": "small"})
+            (made,) = (await api.newest())["steps"]
+            host = up["small"].url
+    assert f"The server at {host} said {fault.status}" in made["error"]["detail"]
+    assert "OpenAI said" not in made["error"]["detail"]
