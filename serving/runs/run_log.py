@@ -22,7 +22,13 @@ def faults(records: RunRecords) -> list[str]:
         lost: list[Failure | Attempt] = []
         for plan in record.plans:
             for holder in (plan, *plan.steps):
-                results = holder.results if isinstance(holder, StepRecord) else [holder.result] if holder.result else []
+                results = (
+                    holder.results
+                    if isinstance(holder, StepRecord)
+                    else [holder.result]
+                    if holder.result
+                    else []
+                )
                 lost += [attempt for result in results for attempt in result.attempts]
                 lost += holder.failure.causes if holder.failure is not None else ()
         lost += record.failure.causes if record.failure is not None else ()
