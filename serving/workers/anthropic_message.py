@@ -4,6 +4,7 @@ Proxies leave names out, and some servers answer with the whole message. The eve
 """
 
 from collections.abc import Iterator
+from typing import cast
 
 import msgspec
 
@@ -34,7 +35,8 @@ def events_in(event: Event) -> Iterator[Event]:
 def _events_of(message: Fields) -> Iterator[Fields]:
     yield {"type": "message_start", "message": message | {"content": [], "stop_reason": None}}
     content = message.get("content")
-    blocks = content if isinstance(content, list) else [{"type": "text", "text": content}]
+    text = {"type": "text", "text": content}
+    blocks = cast(list[object], content) if isinstance(content, list) else [text]
     for index, block in enumerate(blocks):
         yield {"type": "content_block_start", "index": index, "content_block": block}
     reason, stop = message.get("stop_reason") or "end_turn", message.get("stop_sequence")

@@ -121,12 +121,12 @@ class TurnCollector:
         Raises:
             OutputPassed: there is more than an answer may hold.
         """
-        if event.type not in ("content_block_start", "content_block_delta"):
-            return False
         index = getattr(cast(object, event), "index", None)
         if event.type == "content_block_start":
             block = event.content_block.model_dump(mode="json", exclude_none=True)
             return self._begin(index, block)
+        if event.type != "content_block_delta":
+            return False
         at = self._newest.get(index, len(self._blocks) - 1 if index is None else -1)
         if at < 0 and event.delta.type in TYPE_OF:
             self._begin(index, {"type": TYPE_OF[event.delta.type]})
@@ -198,6 +198,6 @@ class TurnCollector:
         return turn
 
     def _input_text(self, at: int) -> str:
-        given = self._blocks[at].get("input") or {}
+        given: object = self._blocks[at].get("input") or {}
         written = whole("".join(self._pieces[at].get("input", ())))
         return written or (given if isinstance(given, str) else json.dumps(given))

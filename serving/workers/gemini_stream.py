@@ -81,8 +81,8 @@ class ChunkChecker:
         return json.dumps(whole_value(fields), ensure_ascii=False).encode() if is_changed else data
 
     def _join_halves(self, chunk: dict[str, Any]) -> None:
-        candidate = next(iter(_dicts(chunk.get("candidates"))), {})
-        parts = _parts_of(chunk)
+        candidates, parts = _dicts(chunk.get("candidates")), _parts_of(chunk)
+        candidate = candidates[0] if candidates else {}
         is_last = bool(candidate.get("finishReason"))
         for part in parts:
             if isinstance(text := part.get("text"), str):
@@ -113,10 +113,8 @@ def _parts_of(chunk: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _read_arguments(chunk: dict[str, Any]) -> bool:
     """Read the arguments of calls that are JSON in a text; return whether there are any."""
-    calls: list[Any] = [part.get("functionCall") for part in _parts_of(chunk)]
-    texts = [
-        each for each in calls if isinstance(each, dict) and isinstance(cast(Any, each).get("args"), str)
-    ]
+    calls = _dicts([part.get("functionCall") for part in _parts_of(chunk)])
+    texts = [call for call in calls if isinstance(call.get("args"), str)]
     for call in texts:
         call["args"] = object_or_input(call["args"])
     return bool(texts)

@@ -157,7 +157,7 @@ class OpenAIResponsesWorker(OpenAIWorker):
             return FinishReason.STOP
         reason = fields(response.get("incomplete_details")).get("reason")
         finish = finish_of(reason, self._faults, usage)
-        if finish not in (FinishReason.LENGTH, FinishReason.CONTENT_FILTER):
+        if finish is None or finish in (FinishReason.STOP, FinishReason.TOOL_CALLS):
             raise self._faults.odd_end(reason, usage)
         return finish
 
