@@ -18,6 +18,7 @@ from conductor.run.codec import dump
 from serving.workers.account import Account
 from tests.serving.workers.fuzz_streams import DIALECTS
 from tests.serving.workers.subjects import MODEL, SECRET
+from tests.wires.faults import Fault, faulty
 from tests.wires.server import Answer, serving, sse
 
 Json = dict[str, Any]
@@ -563,3 +564,27 @@ async def test_embeddings_are_read_generously(events: Sequence[bytes]):
     call = Call((*USER, *USER), site=CallSite(operation="embeddings"))
     reply = await read("openai", events, call)
     assert reply.result.output == f"{encode(VECTOR)}\n{encode([1.0, 2.0])}"
+
+
+JSON_ANSWERS = {
+    "openai": bare(WHOLE),
+    "responses": response(said(FOUR)),
+    "anthropic": bare(MESSAGE_WHOLE),
+    "gemini": bare([candidate({"text": "It is "}), candidate({"text": "four."}, reason="STOP")]),
+}
+
+
+@pytest.mark.parametrize("closes", [False, True], ids=["by its length", "until the connection closes"])
+@pytest.mark.parametrize("name", JSON_ANSWERS)
+async def test_a_stream_that_is_answered_with_whole_json_is_read_by_its_bytes(name: str, closes: bool):
+    """With the headers of an answer that is no stream."""
+    body, dialect = JSON_ANSWERS[name], DIALECTS[name]
+    length = b"" if closes else b"content-length: %d\r\n" % len(body)
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n" + length + b"\r\n"
+    async with faulty(Fault(head, tail=body, closes=closes, keeps_alive=not closes)) as server:
+        worker = dialect.worker(Account("w", MODEL, SECRET, server.url + dialect.path))
+        async with asyncio.timeout(SOON_S), worker.open(BARE) as reply:
+            assert "".join([each.text async for each in reply]) == FOUR
+        await worker.aclose()
+    assert reply.result.usage is not None
+    assert reply.result.usage.output_tokens == 4
