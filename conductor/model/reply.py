@@ -5,11 +5,12 @@ A bill is never lower than what was told and believed (decisions 0018, 0031, 006
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from enum import StrEnum
 
 from conductor.errors import ContentFiltered, WorkerError, WorkerUnavailable
+from conductor.model.characters import HalfJoiner, whole, whole_value
 from conductor.model.failure import Attempt
 from conductor.model.messages import Native, ToolCall
 from conductor.model.operation import TokenLogprob
@@ -173,7 +174,7 @@ class Reply:
         self.tool_calls += delta.tool_calls
         self.logprobs += delta.logprobs
         self.native = delta.native or self.native
-        self.model = (delta.model or self.model)[:MODEL_CHARS]
+        self.model = whole(delta.model or self.model)[:MODEL_CHARS]
         self.finish = delta.finish or self.finish
         self.inner_run = delta.inner_run or self.inner_run
         self.stop_sequence = delta.stop_sequence or self.stop_sequence
@@ -279,10 +280,12 @@ async def open_reply(
         WorkerError: whatever `deltas` raises before its first token; `WorkerUnavailable` where it has none,
             `ContentFiltered` where its provider refused before it.
     """
+    mend = _Mender().mend
     async with aclosing(deltas):
         early: list[Delta] = []
         try:
-            async for delta in deltas:
+            async for each in deltas:
+                delta = mend(each)
                 early.append(delta)
                 if delta.text or delta.reasoning or delta.tool_calls or delta.finish or delta.inner_run:
                     break
@@ -298,10 +301,32 @@ async def open_reply(
             for delta in early:
                 yield delta
             async for delta in deltas:
-                yield delta
+                yield mend(delta)
 
         async with aclosing(all_of_it()) as whole:
             yield Reply(worker, whole, model, price, is_empty=_is_empty(early[-1]))
+
+
+class _Mender:
+    """Makes whole characters of the halves in the pieces of one answer."""
+
+    def __init__(self) -> None:
+        self._text, self._reasoning = HalfJoiner(), HalfJoiner()
+
+    def mend(self, delta: Delta) -> Delta:
+        is_last = delta.finish is not None
+        text = self._text.feed(delta.text, is_last=is_last)
+        reasoning = self._reasoning.feed(delta.reasoning, is_last=is_last)
+        if text != delta.text or reasoning != delta.reasoning:
+            delta = replace(delta, text=text, reasoning=reasoning)
+        if delta.tool_calls or delta.native:
+            native = delta.native and replace(delta.native, payload=whole_value(delta.native.payload))
+            calls = tuple(
+                replace(each, id=whole(each.id), name=whole(each.name), arguments=whole(each.arguments))
+                for each in delta.tool_calls
+            )
+            delta = replace(delta, tool_calls=calls, native=native)
+        return delta
 
 
 def _bill(error: WorkerError, early: list[Delta], price: Price | None) -> None:

@@ -6,6 +6,8 @@ from typing import Any, cast
 
 import orjson
 
+from conductor.model.characters import whole
+
 INT_BITS = 64
 
 
@@ -31,4 +33,4 @@ def _plain(value: object) -> object:
         case list() | tuple():
             return [_plain(each) for each in cast(list[object], value)]
         case _:
-            return str(value).encode("utf-8", "replace").decode()
+            return whole(str(value))

@@ -31,10 +31,12 @@ from conductor.model.usage import Usage
 from serving.egress.client import guard, tls_context
 from serving.schemas.anthropic import output_format
 from serving.workers.account import NO_KEY, Account
+from serving.workers.anthropic_message import events_in
 from serving.workers.anthropic_thinking import thinking_for
 from serving.workers.anthropic_tools import TurnCollector, tools_json, turns_json
 from serving.workers.anthropic_usage import usage_of
 from serving.workers.clouds import credential_errors, garble_errors, google_credentials
+from serving.workers.ends import end_of, finish_of, is_over
 from serving.workers.event_stream import WholeEvents
 from serving.workers.http_errors import ErrorMapper, error_text
 from serving.workers.http_guard import AS_IT_IS, bound_response
@@ -48,14 +50,6 @@ from serving.workers.wire_tools import WireTools
 DEFAULT_MAX_TOKENS = 4096
 MOST_VALUES = 1000
 """Of JSON in an event: what is long in it is one string."""
-FINISH = {
-    "end_turn": FinishReason.STOP,
-    "stop_sequence": FinishReason.STOP,
-    "max_tokens": FinishReason.LENGTH,
-    "model_context_window_exceeded": FinishReason.LENGTH,
-    "refusal": FinishReason.CONTENT_FILTER,
-    "tool_use": FinishReason.TOOL_CALLS,
-}
 STATUS_OF = {
     "invalid_request_error": 400,
     "authentication_error": 401,
@@ -103,7 +97,7 @@ class AnthropicWorker:
             UsageCheck(call, self._account.price, meter),
             self._account.timer(self._faults, call),
         )
-        last, is_counted = Delta(), False
+        last, is_counted, has_words, is_done = Delta(), False, False, False
         try:
             async with aclosing(self._events(request, timer)) as events:
                 while (event := await timer.next(events)) is not None:
@@ -118,34 +112,35 @@ class AnthropicWorker:
                         model=delta.model or last.model,
                         stop_sequence=delta.stop_sequence or last.stop_sequence,
                     )
-                    if delta.text or delta.reasoning or delta.finish or is_new:
-                        timer.hear(is_last=last.finish is not None)
+                    has_words |= bool(delta.text)
+                    is_done |= event.type == "message_stop"
+                    is_new |= bool(delta.text or delta.reasoning)
+                    ends = is_over(last.finish, has_answer=has_words or turn.has_calls or is_done)
+                    if ends or is_new:
+                        timer.hear(is_last=ends, is_new=is_new)
                     if delta.text or delta.reasoning:
                         yield delta
         except WorkerError:
-            if last.finish is None:  # else the answer is whole, and only the goodbye was cut off
+            # else the answer is whole, and only the goodbye was cut off
+            if not is_over(last.finish, has_answer=has_words or turn.has_calls or is_done):
                 raise
         if last.finish is not None:
             if last.usage is not None and not is_counted:  # the start of the stream counts one token
                 check.reject("its end counts no output tokens")
             with self._map_errors():
-                last = self._with_calls(last, turn, WireTools(call.tools))
+                last = self._with_calls(last, turn, WireTools(call.tools), has_words=has_words)
             yield check.delta(last)
 
-    def _with_calls(self, last: Delta, turn: TurnCollector, tools: WireTools) -> Delta:
-        """The end of an answer with the calls in it.
-
-        Raises:
-            WorkerRefused: it calls tools, and was offered none.
-        """
-        if last.finish is not FinishReason.TOOL_CALLS:
-            return last
+    def _with_calls(self, last: Delta, turn: TurnCollector, tools: WireTools, *, has_words: bool) -> Delta:
+        """The end of an answer with the calls in it; see `end_of`."""
+        assert last.finish is not None
+        finish = end_of(
+            last.finish, self._faults, tools, has_calls=turn.has_calls, has_words=has_words, usage=last.usage
+        )
+        if finish is not FinishReason.TOOL_CALLS:
+            return replace(last, finish=finish)
         calls = turn.calls(tools)
-        if not tools.is_offered or not calls:
-            raise self._faults.refusal(
-                "wants to call a tool, and was offered none.", "Look at its extra_body."
-            )
-        return replace(last, tool_calls=calls, native=self.origin.sign(turn.turn()))
+        return replace(last, finish=finish, tool_calls=calls, native=self.origin.sign(turn.turn()))
 
     async def _events(
         self, request: dict[str, Any], timer: StallTimer
@@ -211,6 +206,8 @@ class AnthropicWorker:
                 return Delta(usage=usage, model=model if isinstance(model, str) else None)
             case "content_block_start":
                 block = event.content_block
+                if block.type == "thinking":
+                    return Delta(reasoning=_words(block.thinking))
                 return Delta(text=_words(block.text)) if block.type == "text" else Delta()
             case "content_block_delta":
                 if event.delta.type == "text_delta":
@@ -221,18 +218,14 @@ class AnthropicWorker:
             case "message_delta":
                 usage = usage_of(getattr(event, "usage", None), before, check)
                 stop: object = getattr(event.delta, "stop_sequence", None)
+                reason: object = getattr(event.delta, "stop_reason", None)
                 return Delta(
-                    finish=self._finish(event.delta.stop_reason, usage),
+                    finish=finish_of(reason, self._faults, usage),
                     usage=usage,
                     stop_sequence=stop if isinstance(stop, str) else None,
                 )
             case _:
                 return Delta()
-
-    def _finish(self, reason: str | None, usage: Usage | None) -> FinishReason | None:
-        if reason is not None and reason not in FINISH:
-            raise self._faults.odd_end(reason, usage)
-        return FINISH[reason] if reason else None
 
     @contextmanager
     def _map_errors(self) -> Generator[None]:
@@ -291,7 +284,7 @@ def _client(account: Account) -> Client:
 async def _pass_whole_events(response: httpx2.Response) -> None:
     """A response hook, for an answer whatever type it says that it is."""
     if response.is_success and isinstance(response.stream, httpx2.AsyncByteStream):
-        response.stream = WholeEvents(response.stream, MOST_VALUES)
+        response.stream = WholeEvents(response.stream, MOST_VALUES, events_in)
 
 
 def fault(faults: ErrorMapper, exc: anthropic.AnthropicError) -> WorkerError:

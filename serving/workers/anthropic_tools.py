@@ -12,11 +12,22 @@ from typing import Any, cast
 
 from anthropic.types import RawMessageStreamEvent
 
+from conductor.model.characters import whole
 from conductor.model.messages import File, Image, Message, Part, Text, ToolCall, ToolResult
 from serving.workers.output_limit import OutputMeter
-from serving.workers.wire_tools import WireTools, arguments_of, description_of, name_of, schema_of, wire_id
+from serving.workers.wire_tools import (
+    WireTools,
+    arguments_of,
+    description_of,
+    name_of,
+    object_or_input,
+    schema_of,
+    wire_id,
+)
 
 Block = dict[str, Any]
+TYPE_OF = {"text_delta": "text", "thinking_delta": "thinking"}
+"""The block that a piece belongs to, where its server has not begun one."""
 ShowPart = Callable[[Text | Image | File], Block]
 
 
@@ -90,13 +101,19 @@ def _result(result: ToolResult, show: ShowPart) -> Block:
 
 
 class TurnCollector:
-    """The blocks of an answer, put together from its events."""
+    """The blocks of an answer, put together from its events.
+
+    A piece belongs to the newest block of its index; one without an index, to the newest block. Some servers give all
+    blocks the same index.
+    """
 
     def __init__(self, meter: OutputMeter) -> None:
         self._meter = meter
-        self._blocks: dict[int, Block] = {}
-        self._pieces: dict[tuple[int, str], list[str]] = {}
+        self._blocks: list[Block] = []
+        self._pieces: list[dict[str, list[str]]] = []
         """Of what each block holds, by the name of its field."""
+        self._newest: dict[object, int] = {}
+        """The place in `_blocks` of each index."""
 
     def add(self, event: RawMessageStreamEvent) -> bool:
         """The next event; whether it tells of a block, or more of a call's input, than was known.
@@ -104,67 +121,83 @@ class TurnCollector:
         Raises:
             OutputPassed: there is more than an answer may hold.
         """
+        index = getattr(cast(object, event), "index", None)
         if event.type == "content_block_start":
-            is_new = event.index not in self._blocks
-            self._begin(event.index, event.content_block.model_dump(mode="json", exclude_none=True))
-            return is_new
-        if event.type == "content_block_delta" and event.index in self._blocks:
-            return self._extend(event.index, event.delta)
-        return False
+            block = event.content_block.model_dump(mode="json", exclude_none=True)
+            return self._begin(index, block)
+        if event.type != "content_block_delta":
+            return False
+        at = self._newest.get(index, len(self._blocks) - 1 if index is None else -1)
+        if at < 0 and event.delta.type in TYPE_OF:
+            self._begin(index, {"type": TYPE_OF[event.delta.type]})
+            at = self._newest[index]
+        return at >= 0 and self._extend(at, event.delta)
 
-    def _begin(self, index: int, block: Block) -> None:
+    def _begin(self, index: object, block: Block) -> bool:
+        """Whether the block is not the one that is there already."""
         self._meter.keep(block)
+        at = self._newest.get(index)
+        if at is not None and self._blocks[at] == block and not self._pieces[at].get("input"):
+            return False
         if block["type"] == "tool_use":
             self._meter.begin_call()
-        for name in ("text", "thinking"):
-            if block.get(name):
-                self._pieces[index, name] = [block[name]]
-        self._blocks[index] = block
+        pieces = {name: [block[name]] for name in ("text", "thinking") if block.get(name)}
+        self._newest[index] = len(self._blocks)
+        self._blocks.append(block)
+        self._pieces.append(pieces)
+        return True
 
-    def _extend(self, index: int, delta: Any) -> bool:
+    def _extend(self, at: int, delta: Any) -> bool:
+        pieces = self._pieces[at]
         match delta.type:
             case "text_delta":
-                self._pieces.setdefault((index, "text"), []).append(delta.text)
+                pieces.setdefault("text", []).append(delta.text)
             case "thinking_delta":
-                self._pieces.setdefault((index, "thinking"), []).append(delta.thinking)
+                pieces.setdefault("thinking", []).append(delta.thinking)
             case "signature_delta":
-                self._blocks[index]["signature"] = delta.signature
+                self._blocks[at]["signature"] = delta.signature
             case "input_json_delta" if delta.partial_json:
-                self._meter.add_arguments(delta.partial_json)
-                self._pieces.setdefault((index, "input"), []).append(delta.partial_json)
+                given = delta.partial_json
+                piece = given if isinstance(given, str) else json.dumps(given)
+                self._meter.add_arguments(piece)
+                pieces.setdefault("input", []).append(piece)
                 return True
             case _:
                 pass
         return False
 
+    @property
+    def has_calls(self) -> bool:
+        """Whether it calls tools."""
+        return any(block["type"] == "tool_use" for block in self._blocks)
+
     def calls(self, tools: WireTools) -> tuple[ToolCall, ...]:
-        """The calls of tools in it."""
-        return tuple(
-            tools.call(block["id"], block["name"], self._input_text(index))
-            for index, block in sorted(self._blocks.items())
-            if block["type"] == "tool_use"
-        )
+        """The calls of tools in it. One without an id, or with that of another call, is given one."""
+        found: list[ToolCall] = []
+        for at, block in enumerate(self._blocks):
+            if block["type"] == "tool_use":
+                id = str(block.get("id") or "")
+                id = "" if any(id == call.id for call in found) else id
+                found.append(tools.call(id, block.get("name") or "", self._input_text(at)))
+                block["id"] = found[-1].id
+        return tuple(found)
 
     def turn(self) -> list[Block]:
-        """All blocks as they have to come back; empty words are refused there.
-
-        Raises:
-            ValueError: a call's input is no JSON.
+        """All blocks as they have to come back, once `calls` were read; empty words are refused there. An input that is no
+        JSON object becomes one.
         """
         turn: list[Block] = []
-        for index, begun in sorted(self._blocks.items()):
-            said = {
-                name: "".join(self._pieces[index, name])
-                for name in ("text", "thinking")
-                if (index, name) in self._pieces
+        for at, begun in enumerate(self._blocks):
+            block = begun | {
+                name: "".join(said) for name, said in self._pieces[at].items() if name != "input"
             }
-            block = {**begun, **said}
             if block["type"] == "tool_use":
-                block["input"] = json.loads(self._input_text(index))
+                block["input"] = object_or_input(self._input_text(at))
             if block["type"] != "text" or block.get("text"):
                 turn.append(block)
         return turn
 
-    def _input_text(self, index: int) -> str:
-        written = "".join(self._pieces.get((index, "input"), ()))
-        return written or json.dumps(self._blocks[index].get("input") or {})
+    def _input_text(self, at: int) -> str:
+        given: object = self._blocks[at].get("input") or {}
+        written = whole("".join(self._pieces[at].get("input", ())))
+        return written or (given if isinstance(given, str) else json.dumps(given))

@@ -7,26 +7,35 @@ may be anything: `usage.py` judges it.
 """
 
 import json
-from math import inf
 from typing import Any, cast
 
 import msgspec
 
-from serving.workers.event_stream import EventReader
+from serving.workers.event_stream import Event, EventReader, json_of
+
+TEXT_FIELDS = ("text", "thinking", "reasoning", "refusal", "content", "summary", "value")
+"""Where the parts of a message have their words."""
 
 
 class FunctionPiece(msgspec.Struct):
     """A piece of what is called, and with what."""
 
     name: str | None = None
-    arguments: str | None = None
+    arguments: str | dict[str, Any] | None = None
+    """OpenAI's are text. Some servers send the object itself."""
+
+    @property
+    def text(self) -> str:
+        """The arguments as text. An object without fields stands for arguments that come later, or for none."""
+        given = self.arguments
+        return given if isinstance(given, str) else json.dumps(given, ensure_ascii=False) if given else ""
 
 
-class CallPiece(msgspec.Struct):
-    """A piece of a call of a tool."""
+class CallPiece(FunctionPiece):
+    """A piece of a call of a tool; some servers have no `function` in it, but its fields."""
 
-    index: int | None = None
-    id: str | None = None
+    index: object = None
+    id: object = None
     function: FunctionPiece | None = None
     extra_content: object = None
 
@@ -34,12 +43,22 @@ class CallPiece(msgspec.Struct):
 class ChunkDelta(msgspec.Struct):
     """A piece of the message."""
 
-    content: str | None = None
+    content: str | list[Any] | dict[str, Any] | None = None
+    """Mistral's are lists of parts, thoughts among them."""
     refusal: str | None = None
     reasoning_content: object = None
     reasoning: object = None
     reasoning_details: object = None
-    tool_calls: list[CallPiece] | None = None
+    tool_calls: list[CallPiece | None] | CallPiece | None = None
+    function_call: FunctionPiece | None = None
+    """OpenAI's older form of a call."""
+
+    @property
+    def calls(self) -> list[CallPiece]:
+        """The pieces of calls in it."""
+        listed = self.tool_calls if isinstance(self.tool_calls, list) else [self.tool_calls]
+        calls = [each for each in listed if each is not None]
+        return calls or ([CallPiece(function=self.function_call)] if self.function_call else [])
 
 
 class Choice(msgspec.Struct):
@@ -47,7 +66,9 @@ class Choice(msgspec.Struct):
 
     index: object = None
     delta: ChunkDelta | None = None
-    finish_reason: str | None = None
+    message: ChunkDelta | None = None
+    """All of it at once: from servers that do not stream."""
+    finish_reason: object = None
     stop_reason: object = None
     """vLLM's: the stop sequence that ended the answer, or the number of a token that did."""
     text: str | None = None
@@ -80,8 +101,35 @@ def words_of(chunk: ChatChunk) -> tuple[str, str]:
     delta = choice.delta if choice else None
     if delta is None:
         return (choice.text or "" if choice else ""), ""
-    thought = delta.reasoning_content or delta.reasoning
-    return delta.content or delta.refusal or "", thought if isinstance(thought, str) else ""
+    thought = text_of(delta.reasoning_content) or text_of(delta.reasoning)
+    content = delta.content or delta.refusal or ""
+    if isinstance(content, str):
+        return content, thought
+    text, inner = _words_in(content)
+    return text, thought or inner
+
+
+def _words_in(content: list[Any] | dict[str, Any]) -> tuple[str, str]:
+    """The words of the answer in parts of a message, and of thoughts."""
+    words, thoughts = list[str](), list[str]()
+    for part in content if isinstance(content, list) else [content]:
+        is_thought = fields(part).get("type") in ("thinking", "reasoning")
+        (thoughts if is_thought else words).append(text_of(part))
+    return "".join(words), "".join(thoughts)
+
+
+def text_of(value: object) -> str:
+    """The words in a text, in a part of a message, or in a list of parts."""
+    match value:
+        case str():
+            return value
+        case list():
+            return "".join(map(text_of, cast(list[object], value)))
+        case dict():
+            given = fields(cast(object, value))
+            return next((text for name in TEXT_FIELDS if (text := text_of(given.get(name)))), "")
+        case _:
+            return ""
 
 
 def together(words: list[tuple[str, str]]) -> tuple[str, str]:
@@ -105,15 +153,10 @@ def decode(data: bytes) -> ChatChunk:
     """
     try:
         return _decode(data)
-    except msgspec.DecodeError:
-        try:
-            value: object = json.loads(
-                data, parse_int=lambda digits: int(digits) if len(digits) < 100 else inf
-            )
-        except (ValueError, RecursionError):
-            value = None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        value = json_of(data)
         if not isinstance(value, dict):
-            raise
+            raise msgspec.DecodeError("A chunk is no object.") from None
         return msgspec.convert(value, ChatChunk, strict=False)
 
 
@@ -122,6 +165,11 @@ class ChunkReader:
 
     def __init__(self) -> None:
         self._events = EventReader()
+        self._has_spoken = False
+        self.error: object = None
+        """The error that the stream told of; nothing is read after it."""
+        self.fault: msgspec.DecodeError | None = None
+        """Why the next event is no chunk; nothing is read after it."""
 
     @property
     def is_done(self) -> bool:
@@ -129,10 +177,38 @@ class ChunkReader:
         return self._events.is_done
 
     def feed(self, piece: bytes) -> list[ChatChunk]:
-        """The chunks that `piece` completes; none after `[DONE]`.
+        """The chunks that `piece` completes, up to the first `error` or `fault`; none after `[DONE]`.
 
         Raises:
-            msgspec.DecodeError: an event's data is not a chunk.
             BodyRefused: an event is too long.
         """
-        return [decode(event.data) for event in self._events.feed(piece)]
+        return self._chunks(self._events.feed(piece))
+
+    def end(self) -> list[ChatChunk]:
+        """The chunks that the end of the body completes."""
+        return self._chunks(self._events.end())
+
+    def _chunks(self, events: list[Event]) -> list[ChatChunk]:
+        chunks = list[ChatChunk]()
+        for event in events:
+            try:
+                chunk = decode(event.data)
+            except msgspec.DecodeError as exc:
+                self.fault = self.fault or exc
+                break
+            if chunk.error:
+                self.error = self.error or chunk.error
+                break
+            self._read_message(chunk.choice)
+            chunks.append(chunk)
+        return chunks
+
+    def _read_message(self, choice: Choice | None) -> None:
+        """Take a whole message for the piece that it is, unless it repeats what came before it."""
+        if choice is None:
+            return
+        if choice.message is not None and not self._has_spoken:
+            choice.delta = choice.message
+            choice.finish_reason = choice.finish_reason or "stop"
+        if choice.delta is not None and not self._has_spoken:
+            self._has_spoken = bool(choice.delta.content or choice.delta.calls)

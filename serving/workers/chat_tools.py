@@ -6,10 +6,12 @@ led to (`reasoning_content`, `reasoning`, `reasoning_details`) and what servers 
 kept as they came.
 """
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from conductor.model.characters import whole
 from conductor.model.messages import File, Image, Message, Text, ToolCall, ToolResult
 from conductor.model.tools import Tool
 from serving.workers.chat_chunks import CallPiece, ChunkDelta
@@ -107,18 +109,35 @@ class _Call:
     arguments: list[str] = field(default_factory=list[str])
     extra: object = None
 
+    @property
+    def text(self) -> str:
+        """The arguments."""
+        return whole("".join(self.arguments))
+
+    @property
+    def says_something(self) -> bool:
+        """False for a placeholder that some servers send with words."""
+        return bool(self.name or self.arguments)
+
 
 class CallCollector:
-    """The calls of an answer, put together from their pieces, and the thoughts that go back with them."""
+    """The calls of an answer, put together from their pieces, and the thoughts that go back with them.
+
+    A piece belongs to the call of its index. Not all servers count: pieces without an index, or calls that all have the
+    same one, are told apart by their ids and names.
+    """
 
     def __init__(self, meter: OutputMeter) -> None:
         self._meter = meter
-        self._calls: dict[object, _Call] = {}
-        self._last: object = None
+        self._calls: list[_Call] = []
+        self._newest: dict[str, _Call] = {}
+        """Of each index."""
+        self._by_id: dict[tuple[str, str], _Call] = {}
+        """By index and id."""
         self._thoughts: dict[str, list[Any]] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._calls)
+        return any(call.says_something for call in self._calls)
 
     def add(self, delta: ChunkDelta | None) -> bool:
         """The next piece of the answer; whether it tells more of a call or of thoughts than was known.
@@ -139,43 +158,53 @@ class CallCollector:
             self._meter.keep(details)
             self._thoughts.setdefault("reasoning_details", []).extend(details)
             is_new = True
-        for piece in delta.tool_calls or ():
-            is_new |= self._add_piece(piece)
+        if delta.tool_calls or delta.function_call:
+            for piece in delta.calls:
+                is_new |= self._add_piece(piece)
         return is_new
 
     def _add_piece(self, piece: CallPiece) -> bool:
-        key = piece.index
-        if key is None:  # some servers send whole calls, and no index
-            key = piece.id or self._last or "first"
-        self._last = key
-        is_new = key not in self._calls
-        if is_new:
+        index = "" if piece.index is None else str(piece.index)
+        id = "" if piece.id is None else str(piece.id)
+        function = piece.function or piece
+        name, text = function.name or "", function.text
+        call = self._by_id.get((index, id)) if id else None
+        call = call or self._newest.get(index)
+        is_new = call is None or _starts_another(call, id, name, text)
+        if call is None or is_new:
             self._meter.begin_call()
-            self._calls[key] = _Call()
-        call = self._calls[key]
-        call.id = piece.id or call.id
+            call = _Call()
+            self._calls.append(call)
+        self._newest[index] = call
+        if id:
+            self._by_id[index, id] = call
+        call.id, call.name = call.id or id, call.name or name
         if piece.extra_content:
             self._meter.keep(piece.extra_content)
             call.extra = piece.extra_content
-        if piece.function is not None:
-            call.name = call.name or piece.function.name or ""
-            if piece.function.arguments:
-                self._meter.add_arguments(piece.function.arguments)
-                call.arguments.append(piece.function.arguments)
-                is_new = True
+        if text and not (text.startswith("{") and text == call.text):  # some say all of it again at the end
+            if call.arguments == ["{}"]:
+                call.arguments.clear()
+            self._meter.add_arguments(text)
+            call.arguments.append(text)
+            is_new = True
         if len(call.id) + len(call.name) > MOST_NAME_CHARS:
             raise ValueError("A call has a name or an id that is too long.")
         return is_new
 
     def calls(self, tools: WireTools) -> tuple[ToolCall, ...]:
-        """All of them, whole."""
-        for call in self._calls.values():
+        """All of them, whole. One without an id, or with that of another call, is given one."""
+        self._calls = [call for call in self._calls if call.says_something]
+        ids = set[str]()
+        for call in self._calls:
+            call.id = call.id if call.id not in ids else ""
             call.id = call.id or tools.call("", call.name, "").id
-        return tuple(tools.call(call.id, call.name, "".join(call.arguments)) for call in self._calls.values())
+            ids.add(call.id)
+        return tuple(tools.call(call.id, call.name, call.text) for call in self._calls)
 
     def turn(self, text: str) -> dict[str, object] | None:
         """The turn as it has to come back, once `calls` were read; None where nothing is in it but calls."""
-        if not self._thoughts and not any(call.extra for call in self._calls.values()):
+        if not self._thoughts and not any(call.extra for call in self._calls):
             return None
         thoughts = {
             name: said if name == "reasoning_details" else "".join(said)
@@ -185,11 +214,32 @@ class CallCollector:
             "role": "assistant",
             "content": text or None,
             **thoughts,
-            "tool_calls": [_native_call(call) for call in self._calls.values()],
+            "tool_calls": [_native_call(call) for call in self._calls],
         }
 
 
+def _starts_another(call: _Call, id: str, name: str, text: str) -> bool:
+    """Return whether a piece is the first of another call than `call`, the newest one of its index.
+
+    A new id alone starts none, because some servers make one up for each piece. Nor does the same name: some repeat it.
+    """
+    if not (name and call.name):
+        return False
+    if id and call.id and id != call.id:
+        return True
+    if id:
+        return name != call.name and _is_object(call.text)
+    return name != call.name or (bool(text.strip()) and _is_object(call.text))
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
 def _native_call(call: _Call) -> dict[str, object]:
-    function = {"name": call.name, "arguments": "".join(call.arguments) or "{}"}
-    whole: dict[str, object] = {"id": call.id, "type": "function", "function": function}
-    return whole | ({"extra_content": call.extra} if call.extra else {})
+    function = {"name": call.name, "arguments": call.text or "{}"}
+    native: dict[str, object] = {"id": call.id, "type": "function", "function": function}
+    return native | ({"extra_content": call.extra} if call.extra else {})

@@ -6,10 +6,13 @@ lines or keep it however long it grows, so they are given whole events of one li
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from typing import NamedTuple
+import json
+from collections.abc import AsyncIterator, Callable, Iterable
+from math import inf
+from typing import Any, NamedTuple
 
 import httpx2
+import msgspec
 
 from serving.workers.http_guard import BodyRefused
 
@@ -18,7 +21,11 @@ MAX_EVENT_BYTES = 16 * 2**20
 """Of an event, unpacked; a picture in base64 fits."""
 MOST_VALUES = 200_000
 """Of JSON in an event: likely tokens by the twenty are ten thousands. A value takes a hundred bytes once it is read."""
-FIELDS = (b"event", b"id", b"retry")
+FIELDS = (b"data", b"event", b"id", b"retry", b"")
+"""Of an event; the last one is a comment's."""
+JSON_BEGINS, JSON_ENDS = (b"{", b"["), (b"}", b"]")
+MOST_DIGITS = 100
+"""Of an integer that is read as one."""
 
 
 class Event(NamedTuple):
@@ -32,13 +39,15 @@ class Event(NamedTuple):
 class EventReader:
     """Bytes as they arrive in, the events that became whole with them out.
 
+    Reads what servers send in place of events, too: JSON without `data:` (a whole answer, or an error), and events with
+    no blank line between them.
+
     Args:
         most_values: of JSON in an event.
-        takes_bare_lines: a line that is no field is data, too: Google tells some errors so.
     """
 
-    def __init__(self, most_values: int = MOST_VALUES, *, takes_bare_lines: bool = False) -> None:
-        self._most_values, self._takes_bare_lines = most_values, takes_bare_lines
+    def __init__(self, most_values: int = MOST_VALUES) -> None:
+        self._most_values = most_values
         self._line = bytearray()
         """The beginning of a line whose end has not come."""
         self._data: list[bytes] = []
@@ -46,6 +55,8 @@ class EventReader:
         self._n_bytes = 0
         """Of the lines of the event that has begun."""
         self._is_first = True
+        self._is_bare = False
+        """The event that has begun is JSON without `data:`."""
         self.is_done = False
         """`[DONE]` came: nothing is read after it."""
 
@@ -72,7 +83,10 @@ class EventReader:
     def end(self) -> list[Event]:
         """The event that has begun, for servers that do not end their last one."""
         events: list[Event] = []
-        self._read([bytes(self._line), b""], events)
+        if not self.is_done:
+            self._read([bytes(self._line)], events)
+            self._line.clear()
+            self._close(events)
         return events
 
     def _read(self, lines: list[bytes], events: list[Event]) -> None:
@@ -81,27 +95,70 @@ class EventReader:
         for each in lines:
             line = each.rstrip(b"\r")
             if not line:
-                self._close(events)
+                if not self._is_bare or self._data[-1].rstrip().endswith(JSON_ENDS):
+                    self._close(events)
                 continue
             field, _, value = line.partition(b":")
-            if field == b"data":
+            if field not in FIELDS:
+                field = field.strip().lower()
+            if self._is_bare and field in FIELDS:
+                self._close(events)
+            if self._is_bare or (field not in FIELDS and line.lstrip().startswith(JSON_BEGINS)):
+                self._is_bare |= not self._data
+                self._data.append(line)
+            elif field == b"data":
                 self._data.append(value.removeprefix(b" "))
             elif field == b"event":
                 self._name = value.removeprefix(b" ")
-            elif self._takes_bare_lines and field and field not in FIELDS:
-                self._data.append(line)
             else:
                 continue
             self._n_bytes += len(line) + 1
 
     def _close(self, events: list[Event]) -> None:
-        data, name = b"\n".join(self._data), self._name
-        self._data, self._name, self._n_bytes = [], b"", 0
-        self.is_done |= data.startswith(b"[DONE]")
-        if has_more_values(data, self._most_values):
-            raise BodyRefused(f"sent an event of more than {self._most_values} values.")
-        if data and not self.is_done:
-            events.append(Event(name, data))
+        lines, name = self._data, self._name
+        self._data, self._name, self._n_bytes, self._is_bare = [], b"", 0, False
+        for data in lines if len(lines) > 1 and all(map(_is_whole, lines)) else [b"\n".join(lines)]:
+            self.is_done |= _is_end(data)
+            if has_more_values(data, self._most_values):
+                raise BodyRefused(f"sent an event of more than {self._most_values} values.")
+            if data and data != b"null" and not self.is_done:
+                events.append(Event(name, data))
+
+
+def json_of(data: bytes) -> Any:
+    """The JSON in an event's data; also where it holds numbers, halves of characters or bytes that msgspec does not read.
+
+    Raises:
+        msgspec.DecodeError: it is none.
+    """
+    try:
+        return msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        pass
+    try:
+        return json.loads(data.decode("utf-8", "replace"), parse_int=_integer)
+    except (ValueError, RecursionError) as exc:
+        raise msgspec.DecodeError("This is no JSON.") from exc
+
+
+def without_framing(body: bytes) -> bytes:
+    """Return the JSON of an answer that was to be no stream, though its server sent it as an event."""
+    body = body.removeprefix(BOM).strip()
+    return body if body.startswith(JSON_BEGINS) else body.partition(b"data:")[2].partition(b"\ndata:")[0]
+
+
+def _integer(digits: str) -> float:
+    return int(digits) if len(digits) < MOST_DIGITS else inf
+
+
+def _is_whole(line: bytes) -> bool:
+    """Whether a line of an event is one of its own: its server sends no blank line between events."""
+    line = line.strip()
+    return (line.startswith(b"{") and line.endswith(b"}")) or _is_end(line)
+
+
+def _is_end(data: bytes) -> bool:
+    return data.strip(b' "').startswith((b"[DONE]", b"[done]"))
 
 
 def has_more_values(data: bytes, most: int) -> bool:
@@ -125,34 +182,31 @@ class WholeEvents(httpx2.AsyncByteStream):
     Args:
         body: unpacked.
         most_values: see `EventReader`; an SDK's model of each takes up to 0.2 ms.
-        change: what becomes of the data of each.
-        takes_bare_lines: see `EventReader`.
+        change: what becomes of each.
     """
 
     def __init__(
-        self,
-        body: httpx2.AsyncByteStream,
-        most_values: int,
-        change: Callable[[bytes], bytes] = bytes,
-        *,
-        takes_bare_lines: bool = False,
+        self, body: httpx2.AsyncByteStream, most_values: int, change: Callable[[Event], Iterable[Event]]
     ) -> None:
         self._body, self._change = body, change
-        self._reader = EventReader(most_values, takes_bare_lines=takes_bare_lines)
+        self._reader = EventReader(most_values)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         async for piece in self._body:
             for event in self._reader.feed(piece):
-                yield self._written(event)
+                for each in self._change(event):
+                    yield _written(each)
                 await asyncio.sleep(0)  # whoever models it takes long; others have their turn in between
         for event in self._reader.end():
-            yield self._written(event)
-
-    def _written(self, event: Event) -> bytes:
-        name = b"event: " + event.name.replace(b"\r", b"") + b"\n" if event.name else b""
-        data = self._change(event.data.replace(b"\n", b" ").replace(b"\r", b" "))
-        return name + b"data: " + data + b"\n\n"
+            for each in self._change(event):
+                yield _written(each)
 
     async def aclose(self) -> None:
         """Close the body."""
         await self._body.aclose()
+
+
+def _written(event: Event) -> bytes:
+    name = b"event: " + event.name.replace(b"\r", b"") + b"\n" if event.name else b""
+    data = event.data.replace(b"\n", b" ").replace(b"\r", b" ")
+    return name + b"data: " + data.decode("utf-8", "replace").encode() + b"\n\n"

@@ -33,6 +33,7 @@ from serving.egress.client import guard, tls_context
 from serving.schemas.gemini import answer_schema
 from serving.workers.account import Account
 from serving.workers.clouds import credential_errors, google_credentials, vertex_address
+from serving.workers.ends import end_of, finish_of, is_over
 from serving.workers.gemini_stream import check_usage_counts
 from serving.workers.gemini_thinking import thinking_for
 from serving.workers.gemini_tools import PartCollector, contents_json, tools_config
@@ -49,27 +50,6 @@ from serving.workers.wire_tools import WireTools
 DEFAULT_BASE_URL = "https://generativelanguage.googleapis.com"
 MAX_CONNECTIONS = 1000
 """As many as the other SDKs open."""
-FINISH = {
-    "STOP": FinishReason.STOP,
-    "MAX_TOKENS": FinishReason.LENGTH,
-    "CONTINUATION": FinishReason.LENGTH,
-} | dict.fromkeys(
-    (
-        "SAFETY",
-        "RECITATION",
-        "LANGUAGE",
-        "BLOCKLIST",
-        "PROHIBITED_CONTENT",
-        "SPII",
-        "IMAGE_SAFETY",
-        "IMAGE_PROHIBITED_CONTENT",
-        "IMAGE_RECITATION",
-        "ESCALATION",
-        "PUP_LIMITED_DISABLED",
-        "MODEL_ARMOR",
-    ),
-    FinishReason.CONTENT_FILTER,
-)
 
 _responses: ContextVar[list[httpx2.Response] | None] = ContextVar("_responses", default=None)
 """Where the HTTP client leaves the response of the call that is just being sent."""
@@ -125,7 +105,7 @@ class GeminiWorker:
         finish: FinishReason | None = None
         usage: Usage | None = None
         model: str | None = None
-        turn = PartCollector(meter)
+        turn, has_words = PartCollector(meter), False
         responses: list[httpx2.Response] = []
         check, timer = (
             UsageCheck(call, self._account.price, meter),
@@ -143,12 +123,16 @@ class GeminiWorker:
                     is_new = turn.add(_candidate(chunk)) | has_grown(usage, delta.usage)
                     finish = self._finish(chunk, delta.usage or usage) or finish
                 usage, model = delta.usage or usage, delta.model or model
-                if delta.text or delta.reasoning or finish or is_new:
-                    timer.hear(is_last=finish is not None)
+                has_words |= bool(delta.text)
+                is_new |= bool(delta.text or delta.reasoning)
+                ends = is_over(finish, has_answer=has_words or turn.has_calls)
+                if ends or is_new:
+                    timer.hear(is_last=ends, is_new=is_new)
                 if delta.text or delta.reasoning:
                     yield replace(delta, usage=None) if finish else delta  # the end says the rest
         except WorkerError:
-            if finish is None:  # else the answer is whole, and only the accounts were cut off
+            # else the answer is whole, and only the accounts were cut off
+            if not is_over(finish, has_answer=has_words or turn.has_calls):
                 raise
         finally:
             for response in responses:
@@ -158,24 +142,20 @@ class GeminiWorker:
         if finish is not None:
             last = Delta(finish=finish, usage=usage, model=model)
             with self._map_errors():
-                last = self._with_calls(last, turn, WireTools(call.tools))
+                last = self._with_calls(last, turn, WireTools(call.tools), has_words=has_words)
             yield check.delta(last)
 
-    def _with_calls(self, last: Delta, turn: PartCollector, tools: WireTools) -> Delta:
-        """The end of an answer with the calls in it.
-
-        Raises:
-            WorkerRefused: it calls tools, and was offered none.
-        """
-        if last.finish is not FinishReason.STOP or not turn.has_calls:
-            return last
-        if not tools.is_offered:
-            raise self._faults.refusal(
-                "wants to call a tool, and was offered none.", "Look at its extra_body."
-            )
+    def _with_calls(self, last: Delta, turn: PartCollector, tools: WireTools, *, has_words: bool) -> Delta:
+        """The end of an answer with the calls in it; see `end_of`."""
+        assert last.finish is not None
+        finish = end_of(
+            last.finish, self._faults, tools, has_calls=turn.has_calls, has_words=has_words, usage=last.usage
+        )
+        if finish is not FinishReason.TOOL_CALLS:
+            return replace(last, finish=finish)
         calls = turn.calls(tools)
         native = self.origin.sign(turn.turn(calls))
-        return replace(last, finish=FinishReason.TOOL_CALLS, tool_calls=calls, native=native)
+        return replace(last, finish=finish, tool_calls=calls, native=native)
 
     async def _arrivals(
         self,
@@ -235,11 +215,7 @@ class GeminiWorker:
             blocked = chunk.prompt_feedback is not None and chunk.prompt_feedback.block_reason is not None
             return FinishReason.CONTENT_FILTER if blocked else None
         reason = candidate.finish_reason
-        if reason is None or reason.value == "FINISH_REASON_UNSPECIFIED":
-            return None
-        if reason.value not in FINISH:
-            raise self._faults.odd_end(reason.value, usage)
-        return FINISH[reason.value]
+        return finish_of(reason and reason.value, self._faults, usage)
 
     @contextmanager
     def _map_errors(self) -> Generator[None]:

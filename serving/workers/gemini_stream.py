@@ -1,19 +1,24 @@
 """Gemini's event stream on its way to Google's SDK, which refuses a whole chunk, the answer's last words
-included, where a token count in it is of the wrong type, and takes comments for garbage.
+included, where a token count in it is of the wrong type or a character is half there, and takes comments for garbage.
 
-A count that is no integer is passed on as -1, which `usage.py` rejects; comments are left out, and events passed on whole
-(`event_stream.py`). Nothing else is touched.
+A count that is no integer is passed on as -1, which `usage.py` rejects. Halves of characters are joined, and arguments of
+calls that are text are read. Comments are left out, and events passed on whole (`event_stream.py`); an answer that is no
+stream is a list of chunks, or one. Nothing else is touched.
 """
 
+import json
+from collections.abc import Iterator
 from http import HTTPStatus
-from typing import cast
+from typing import Any, cast
 
 import httpx2
 import msgspec
 
-from serving.workers.event_stream import WholeEvents
+from conductor.model.characters import HalfJoiner, whole_value
+from serving.workers.event_stream import Event, WholeEvents, json_of
 from serving.workers.http_guard import MAX_ERROR_BYTES, BoundedBody
 from serving.workers.usage import integer
+from serving.workers.wire_tools import object_or_input
 
 COUNTS = (
     "promptTokenCount",
@@ -22,6 +27,8 @@ COUNTS = (
     "thoughtsTokenCount",
     "cachedContentTokenCount",
 )
+MARKS = (b'"usageMetadata"', b'"functionCall"', b"\\ud", b"\\uD")
+"""What stands in a chunk that may have to be changed."""
 NO_COUNT = -1
 MOST = 2**62
 """What msgspec writes; far beyond what is believed."""
@@ -34,29 +41,96 @@ async def check_usage_counts(response: httpx2.Response) -> None:
     if not isinstance(response.stream, httpx2.AsyncByteStream):
         return
     if response.status_code == HTTPStatus.OK:
-        response.stream = WholeEvents(response.stream, MOST_VALUES, _checked, takes_bare_lines=True)
+        response.stream = WholeEvents(response.stream, MOST_VALUES, ChunkChecker().check)
     else:  # the SDK takes every other status for an error's
         response.stream = BoundedBody(response.stream, MAX_ERROR_BYTES)
 
 
-def _checked(data: bytes) -> bytes:
-    """The data of an event, its token counts replaced where the SDK would refuse them."""
-    if b'"usageMetadata"' not in data:
-        return data
-    try:
-        chunk: object = msgspec.json.decode(data)
-    except msgspec.DecodeError:
-        return data  # the SDK says what is wrong with it
-    if not isinstance(chunk, dict):
-        return data
-    fields = cast(dict[str, object], chunk)
-    reported = fields.get("usageMetadata")
+class ChunkChecker:
+    """Makes chunks of one answer that the SDK reads."""
+
+    def __init__(self) -> None:
+        self._halves = {False: HalfJoiner(), True: HalfJoiner()}
+        """Of the answer, and of thoughts."""
+        self._holds_half = False
+
+    def check(self, event: Event) -> Iterator[Event]:
+        """Yield the chunks in `event`, in which only what the SDK would refuse is replaced."""
+        data = event.data
+        is_list = data.startswith(b"[")
+        if not (is_list or self._holds_half or any(mark in data for mark in MARKS)):
+            yield event
+            return
+        try:
+            value: object = json_of(data)
+        except msgspec.DecodeError:
+            yield event  # the SDK says what is wrong with it
+            return
+        for chunk in cast(list[object], value) if isinstance(value, list) else [value]:
+            yield Event(event.name, self._checked(chunk, data if chunk is value else b""))
+
+    def _checked(self, chunk: object, data: bytes) -> bytes:
+        """The chunk, as it came in `data` where nothing has to be replaced."""
+        if not isinstance(chunk, dict):
+            return data or msgspec.json.encode(chunk)
+        fields = cast(dict[str, Any], chunk)
+        is_changed = _read_arguments(fields) | _check_usage(fields)
+        if self._holds_half or b"\\ud" in data or b"\\uD" in data or not data:
+            self._join_halves(fields)
+            is_changed = True
+        return json.dumps(whole_value(fields), ensure_ascii=False).encode() if is_changed else data
+
+    def _join_halves(self, chunk: dict[str, Any]) -> None:
+        candidates, parts = _dicts(chunk.get("candidates")), _parts_of(chunk)
+        candidate = candidates[0] if candidates else {}
+        is_last = bool(candidate.get("finishReason"))
+        for part in parts:
+            if isinstance(text := part.get("text"), str):
+                part["text"] = self._halves[bool(part.get("thought"))].feed(text)
+        ends = [
+            {"text": rest, **({"thought": True} if is_thought else {})}
+            for is_thought, halves in self._halves.items()
+            if is_last and (rest := halves.feed("", is_last=True))
+        ]
+        if ends:
+            candidate["content"] = {"role": "model", "parts": [*parts, *ends]}
+        self._holds_half = any(each.holds_half for each in self._halves.values())
+
+
+def _dicts(value: object) -> list[dict[str, Any]]:
+    """The objects in a list."""
+    listed = cast(list[object], value) if isinstance(value, list) else []
+    return [cast(dict[str, Any], each) for each in listed if isinstance(each, dict)]
+
+
+def _parts_of(chunk: dict[str, Any]) -> list[dict[str, Any]]:
+    """The parts of all candidates."""
+    contents: list[Any] = [each.get("content") for each in _dicts(chunk.get("candidates"))]
+    return [
+        part for each in contents if isinstance(each, dict) for part in _dicts(cast(Any, each).get("parts"))
+    ]
+
+
+def _read_arguments(chunk: dict[str, Any]) -> bool:
+    """Read the arguments of calls that are JSON in a text; return whether there are any."""
+    calls = _dicts([part.get("functionCall") for part in _parts_of(chunk)])
+    texts = [call for call in calls if isinstance(call.get("args"), str)]
+    for call in texts:
+        call["args"] = object_or_input(call["args"])
+    return bool(texts)
+
+
+def _check_usage(chunk: dict[str, Any]) -> bool:
+    """Replace token counts that the SDK would refuse; return whether there are any."""
+    reported = chunk.get("usageMetadata")
     usage = cast(dict[str, object], reported) if isinstance(reported, dict) else {}
     counts = {name: usage[name] for name in COUNTS if usage.get(name) is not None}
-    if isinstance(reported, dict) and all(type(count) is int for count in counts.values()):
-        return data
-    whole = {name: _readable(count) for name, count in counts.items()}
-    return msgspec.json.encode(fields | {"usageMetadata": whole or None})
+    if reported is None or (
+        isinstance(reported, dict) and all(type(count) is int for count in counts.values())
+    ):
+        return False
+    chunk["usageMetadata"] = {name: _readable(count) for name, count in counts.items()} or None
+    return True
 
 
 def _readable(count: object) -> int:

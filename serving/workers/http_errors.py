@@ -31,6 +31,7 @@ from conductor.errors import (
     WorkerRefused,
     WorkerUnavailable,
 )
+from conductor.model.characters import whole
 from conductor.model.usage import Usage
 from serving.egress.reach import AddressForbidden
 from serving.workers.http_guard import BodyRefused
@@ -78,7 +79,7 @@ class ErrorMapper:
         """What the provider said: on one line, shortened, and with nothing in it that is or looks like a
         key.
         """
-        line = " ".join(text.split())
+        line = " ".join(whole(text).split())
         if self.secret:
             line = line.replace(self.secret, "***")
         line = _LOOKS_LIKE_A_KEY.sub("***", line)

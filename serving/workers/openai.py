@@ -39,6 +39,8 @@ from serving.workers.chat_chunks import ChatChunk, ChunkReader, fields, together
 from serving.workers.chat_errors import error_code, status_in_stream
 from serving.workers.chat_tools import CallCollector, messages_json, tools_json
 from serving.workers.clouds import azure_client, credential_errors, entra_tokens
+from serving.workers.ends import end_of, finish_of, is_over
+from serving.workers.event_stream import without_framing
 from serving.workers.http_errors import error_text
 from serving.workers.http_guard import AS_IT_IS, bound_response, end_with_connection, read_whole
 from serving.workers.openai_content import part_json, response_format_of
@@ -53,16 +55,6 @@ from serving.workers.usage import UsageCheck, has_grown
 from serving.workers.wire_tools import WireTools
 
 CONNECTIONS = httpx2.Limits(max_connections=1000, max_keepalive_connections=100)
-FINISH = {
-    "stop": FinishReason.STOP,
-    "eos": FinishReason.STOP,
-    "end_turn": FinishReason.STOP,
-    "length": FinishReason.LENGTH,
-    "content_filter": FinishReason.CONTENT_FILTER,
-    "tool_calls": FinishReason.TOOL_CALLS,
-    "function_call": FinishReason.TOOL_CALLS,
-}
-"""OpenAI's reasons, and two that compatible servers use for `stop`."""
 
 
 class OpenAIWorker:
@@ -130,11 +122,11 @@ class OpenAIWorker:
             UsageCheck(call, self._account.price, meter),
             self._account.timer(self._faults, call),
         )
-        collector, texts = CallCollector(meter), list[str]()
+        collector, texts, reader = CallCollector(meter), list[str](), ChunkReader()
         wants_logprobs = call.sampling.options.top_logprobs is not None
         last = Delta()
         try:
-            async with aclosing(self._arrivals(endpoint, request, timer)) as arrivals:
+            async with aclosing(self._arrivals(endpoint, request, timer, reader)) as arrivals:
                 while (chunks := await timer.next(arrivals)) is not None:
                     is_new = False
                     with self._map_errors():
@@ -148,9 +140,10 @@ class OpenAIWorker:
                         if wants_logprobs
                         else ()
                     )
-                    texts += [text for text, _ in words]
-                    if last.finish is not None or words or is_new:
-                        timer.hear(is_last=last.finish is not None)
+                    texts += [text for text, _ in words if text]
+                    ends = is_over(last.finish, has_answer=bool(texts or collector or reader.is_done))
+                    if ends or words or is_new:
+                        timer.hear(is_last=ends, is_new=bool(words) or is_new)
                     so_far = None if last.finish else last.usage  # the end says the rest
                     pieces = len(words) if call.coalesce else 1
                     is_one = (call.coalesce or wants_logprobs) and words
@@ -159,7 +152,8 @@ class OpenAIWorker:
                             text, reasoning, usage=so_far, model=last.model, pieces=pieces, logprobs=likely
                         )
         except WorkerError:
-            if last.finish is None:  # else the answer is whole, and only the accounts were cut off
+            # else the answer is whole, and only the accounts were cut off
+            if not is_over(last.finish, has_answer=bool(texts or collector or reader.is_done)):
                 raise
         if last.finish is not None:
             with self._map_errors():
@@ -167,20 +161,21 @@ class OpenAIWorker:
             yield check.delta(last)
 
     def _with_calls(self, last: Delta, collector: CallCollector, tools: WireTools, text: str) -> Delta:
-        """The end of an answer with the calls in it. One that was cut has none: its last call is not whole.
-
-        Raises:
-            WorkerRefused: it calls tools, and was offered none.
-        """
-        if last.finish is FinishReason.TOOL_CALLS or (collector and last.finish is FinishReason.STOP):
-            if not tools.is_offered or not collector:
-                raise self._faults.refusal(
-                    "wants to call a tool, and was offered none.", "Look at its extra_body."
-                )
-            calls, turn = collector.calls(tools), collector.turn(text)
-            native = None if turn is None else self.origin.sign(turn)
-            return replace(last, finish=FinishReason.TOOL_CALLS, tool_calls=calls, native=native)
-        return last
+        """The end of an answer with the calls in it; see `end_of`."""
+        assert last.finish is not None
+        finish = end_of(
+            last.finish,
+            self._faults,
+            tools,
+            has_calls=bool(collector),
+            has_words=bool(text),
+            usage=last.usage,
+        )
+        if finish is not FinishReason.TOOL_CALLS:
+            return replace(last, finish=finish)
+        calls, turn = collector.calls(tools), collector.turn(text)
+        native = None if turn is None else self.origin.sign(turn)
+        return replace(last, finish=finish, tool_calls=calls, native=native)
 
     async def _embedding(self, call: Call) -> AsyncGenerator[Delta]:
         """All vectors as one piece."""
@@ -200,7 +195,7 @@ class OpenAIWorker:
         with self._map_errors():
             async with self._response(self._endpoints["embeddings"], body) as response:
                 timer.begin()
-                return msgspec.json.decode(await read_whole(response, most))
+                return msgspec.json.decode(without_framing(await read_whole(response, most)))
 
     @asynccontextmanager
     async def _response(self, endpoint: httpx2.URL, body: dict[str, Any]) -> AsyncGenerator[httpx2.Response]:
@@ -225,21 +220,27 @@ class OpenAIWorker:
             await response.aclose()
 
     async def _arrivals(
-        self, endpoint: httpx2.URL, body: dict[str, Any], timer: StallTimer
+        self, endpoint: httpx2.URL, body: dict[str, Any], timer: StallTimer, reader: ChunkReader
     ) -> AsyncGenerator[list[ChatChunk]]:
         """The chunks that came together, as the network brings them."""
-        reader = ChunkReader()
         with self._map_errors():
             async with self._response(endpoint, body) as response:
                 timer.begin()
                 async for piece in response.aiter_bytes():
                     chunks = reader.feed(piece)
                     if reader.is_done:  # nothing comes after it, also where nobody said why the model stopped
-                        timer.hear(is_last=True)
-                    failed = next((n for n, chunk in enumerate(chunks) if chunk.error), None)
-                    yield chunks[:failed]
-                    if failed is not None:
-                        raise self._failure_in_stream(chunks[failed].error)
+                        timer.hear(is_last=True, is_new=False)
+                    yield chunks
+                    self._check(reader)
+                yield reader.end()
+                self._check(reader)
+
+    def _check(self, reader: ChunkReader) -> None:
+        """Raise the error that the stream told of, or that it cannot be read any further."""
+        if reader.error:
+            raise self._failure_in_stream(reader.error)
+        if reader.fault:
+            raise reader.fault
 
     def _failure_in_stream(self, error: object) -> WorkerError:
         """What an error means that comes in the middle of the stream."""
@@ -326,14 +327,9 @@ class OpenAIWorker:
         choice = chunk.choice
         if choice is None:
             return None
-        reason: str | None = choice.finish_reason
         if choice.delta and choice.delta.refusal:
             return FinishReason.CONTENT_FILTER
-        if reason is None:
-            return None
-        if reason not in FINISH:
-            raise self._faults.odd_end(reason, usage)
-        return FINISH[reason]
+        return finish_of(choice.finish_reason, self._faults, usage)
 
     @contextmanager
     def _map_errors(self) -> Generator[None]:

@@ -10,7 +10,7 @@ from conductor.model.call import Call
 from conductor.model.reply import Delta, FinishReason
 from conductor.model.vectors import decode, encode
 from serving.workers.chat_chunks import fields
-from serving.workers.usage import UsageCheck
+from serving.workers.usage import UsageCheck, integer
 
 MOST_VECTOR_BYTES = 256 * 2**10
 """Of an answer for each text: 8,192 numbers written out take less."""
@@ -43,7 +43,7 @@ def embedding_delta(answer: object, call: Call, check: UsageCheck) -> Delta:
     said = fields(answer)
     data = said.get("data")
     rows = [fields(row) for row in cast(list[object], data)] if isinstance(data, list) else []
-    by_index = {row.get("index"): row.get("embedding") for row in rows}
+    by_index = {_index(row, at): row.get("embedding") for at, row in enumerate(rows)}
     vectors = [_vector(by_index.get(index)) for index in range(len(call.messages))]
     if len({len(vector) for vector in vectors}) > 1:
         raise ValueError("its vectors are of several lengths")
@@ -58,6 +58,12 @@ def embedding_delta(answer: object, call: Call, check: UsageCheck) -> Delta:
             model=model if isinstance(model, str) and model else None,
         )
     )
+
+
+def _index(row: dict[str, object], at: int) -> int:
+    """The number of a row; its place where its server does not count."""
+    number = integer(row.get("index"))
+    return at if number is None else number
 
 
 def _vector(said: object) -> str:

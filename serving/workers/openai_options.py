@@ -7,6 +7,7 @@ from math import isfinite
 from typing import Any, cast
 
 from conductor.model.call import Call
+from conductor.model.characters import whole
 from conductor.model.operation import Likely, TokenLogprob, WireOptions
 from serving.workers.chat_chunks import ChatChunk, fields
 
@@ -43,7 +44,7 @@ def logprobs_of(chunk: ChatChunk) -> tuple[TokenLogprob, ...]:
     tokens, values, top = (_list(said.get(name)) for name in ("tokens", "token_logprobs", "top_logprobs"))
     found = zip_longest(tokens, values[: len(tokens)], top[: len(tokens)])
     return tuple(
-        TokenLogprob(str(token), _number(value), _likely(fields(more).items()))
+        TokenLogprob(whole(str(token)), _number(value), _likely(fields(more).items()))
         for token, value, more in found
     )
 
@@ -54,11 +55,11 @@ def _token(said: Any) -> TokenLogprob | None:
         return None
     others = (fields(other) for other in _list(each.get("top_logprobs")))
     top = _likely((other.get("token"), other.get("logprob")) for other in others)
-    return TokenLogprob(token, _number(each.get("logprob")), top)
+    return TokenLogprob(whole(token), _number(each.get("logprob")), top)
 
 
 def _likely(pairs: Any) -> tuple[Likely, ...]:
-    return tuple(Likely(token, _number(value)) for token, value in pairs if isinstance(token, str))
+    return tuple(Likely(whole(token), _number(value)) for token, value in pairs if isinstance(token, str))
 
 
 def _list(value: object) -> list[object]:

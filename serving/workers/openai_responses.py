@@ -7,18 +7,19 @@ so thoughts travel encrypted with the turn they belong to. There is no `stop` an
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import httpx2
-import msgspec
 
 from conductor.errors import WorkerError
 from conductor.model.call import Call
 from conductor.model.reply import Delta, FinishReason
 from conductor.model.usage import Usage
 from serving.workers.account import Account
-from serving.workers.chat_chunks import fields
-from serving.workers.event_stream import EventReader
+from serving.workers.chat_chunks import fields, text_of
+from serving.workers.ends import end_of, finish_of
+from serving.workers.event_stream import Event as SentEvent
+from serving.workers.event_stream import EventReader, json_of
 from serving.workers.openai import OpenAIWorker
 from serving.workers.openai_content import response_format_of
 from serving.workers.output_limit import OutputMeter
@@ -31,12 +32,9 @@ from serving.workers.wire_tools import WireTools
 Event = dict[str, object]
 TEXT = ("response.output_text.delta", "response.refusal.delta")
 THOUGHTS = ("response.reasoning_summary_text.delta", "response.reasoning_text.delta")
+SPEAKS = TEXT + THOUGHTS
 ENDS = ("response.completed", "response.incomplete", "response.failed")
-INCOMPLETE = {
-    "max_output_tokens": FinishReason.LENGTH,
-    "content_filter": FinishReason.CONTENT_FILTER,
-}
-_decode = msgspec.json.Decoder(dict[str, object]).decode
+STATUSES = ("completed", "incomplete", "failed")
 
 
 class OpenAIResponsesWorker(OpenAIWorker):
@@ -58,7 +56,7 @@ class OpenAIResponsesWorker(OpenAIWorker):
         body, check = self._body(call), UsageCheck(call, self._account.price, meter)
         timer = self._account.timer(self._faults, call)
         items, last = ItemCollector(meter), Delta()
-        is_refused = False
+        is_refused = has_words = has_thoughts = False
         try:
             async with aclosing(self._events(self._responses, body, timer)) as arrivals:
                 while (events := await timer.next(arrivals)) is not None:
@@ -68,18 +66,28 @@ class OpenAIResponsesWorker(OpenAIWorker):
                         is_refused |= event.get("type") == "response.refusal.delta"
                         last = self._last_delta(event, last, check)
                         delta = _words(event, last.model)
+                        if last.finish is not None and event.get("type") in ENDS:
+                            with self._map_errors():
+                                items.end(fields(event.get("response")).get("output"))
+                            text, thoughts = items.words  # of servers that do not send them in pieces
+                            missed = Delta("" if has_words else text, "" if has_thoughts else thoughts)
+                            delta = missed if missed.text or missed.reasoning else None
                         if delta or is_new or last.finish is not None:
-                            timer.hear(is_last=last.finish is not None)
+                            timer.hear(is_last=last.finish is not None, is_new=bool(delta) or is_new)
                         if delta:
+                            has_words, has_thoughts = (
+                                has_words or bool(delta.text),
+                                has_thoughts or bool(delta.reasoning),
+                            )
                             yield delta
         except WorkerError:
             if last.finish is None:
                 raise
         if last.finish is not None:
-            if is_refused:
+            if is_refused or items.is_refused:
                 last = replace(last, finish=FinishReason.CONTENT_FILTER)
             with self._map_errors():
-                last = self._with_items(last, items, WireTools(call.tools))
+                last = self._with_items(last, items, WireTools(call.tools), has_words=has_words)
             yield check.delta(last)
 
     async def _events(
@@ -91,7 +99,14 @@ class OpenAIResponsesWorker(OpenAIWorker):
             async with self._response(endpoint, body) as response:
                 timer.begin()
                 async for piece in response.aiter_bytes():
-                    yield [_decode(event.data) for event in reader.feed(piece)]
+                    events, fault = _read_all(reader.feed(piece))
+                    yield events
+                    if fault:
+                        raise fault
+                events, fault = _read_all(reader.end())
+                yield events
+                if fault:
+                    raise fault
 
     def _body(self, call: Call) -> dict[str, Any]:
         thinks = self._account.accepts.thinks(call.sampling.effort)
@@ -127,7 +142,7 @@ class OpenAIResponsesWorker(OpenAIWorker):
             WorkerError: it tells of an error.
         """
         kind, response = event.get("type"), fields(event.get("response"))
-        error = response.get("error") or (event.get("error") or event if kind == "error" else None)
+        error = response.get("error") or event.get("error") or (event if kind == "error" else None)
         usage = _usage(response.get("usage"), check) if kind in ENDS or error else None
         if error:
             raise self._failure_in_stream(error)
@@ -141,34 +156,56 @@ class OpenAIResponsesWorker(OpenAIWorker):
         if kind == "response.completed":
             return FinishReason.STOP
         reason = fields(response.get("incomplete_details")).get("reason")
-        if reason not in INCOMPLETE:
+        finish = finish_of(reason, self._faults, usage)
+        if finish is None or finish in (FinishReason.STOP, FinishReason.TOOL_CALLS):
             raise self._faults.odd_end(reason, usage)
-        return INCOMPLETE[str(reason)]
+        return finish
 
-    def _with_items(self, last: Delta, items: ItemCollector, tools: WireTools) -> Delta:
-        """The end of an answer with the calls in it.
-
-        Raises:
-            WorkerRefused: it calls tools, and was offered none.
-        """
+    def _with_items(self, last: Delta, items: ItemCollector, tools: WireTools, *, has_words: bool) -> Delta:
+        """The end of an answer with the calls in it; see `end_of`."""
+        assert last.finish is not None
         calls = items.calls(tools) if last.finish is FinishReason.STOP else ()
-        if not calls:
-            return last
-        if not tools.is_offered:
-            raise self._faults.refusal(
-                "wants to call a tool, and was offered none.", "Look at its extra_body."
-            )
-        native = self.origin.sign(items.items)
-        return replace(last, finish=FinishReason.TOOL_CALLS, tool_calls=calls, native=native)
+        finish = end_of(
+            last.finish, self._faults, tools, has_calls=bool(calls), has_words=has_words, usage=last.usage
+        )
+        native = self.origin.sign(items.items) if calls else None
+        return replace(last, finish=finish, tool_calls=calls, native=native)
+
+
+def _read_all(sent: list[SentEvent]) -> tuple[list[Event], ValueError | None]:
+    """The events up to the first that cannot be read, and why it cannot."""
+    events = list[Event]()
+    for each in sent:
+        try:
+            events.append(_read(each))
+        except ValueError as exc:  # msgspec's are such
+            return events, exc
+    return events, None
+
+
+def _read(event: SentEvent) -> Event:
+    """The event in what was sent, which may be a whole response from a server that does not stream.
+
+    Raises:
+        ValueError: it is no JSON object.
+    """
+    value: object = json_of(event.data)
+    if not isinstance(value, dict):
+        raise ValueError("An event is no object.")
+    told = cast(Event, value)
+    if told.get("object") == "response":
+        status = str(told.get("status"))
+        return {"type": f"response.{status if status in STATUSES else 'completed'}", "response": told}
+    return told if told.get("type") else told | {"type": event.name.decode("utf-8", "replace")}
 
 
 def _words(event: Event, model: str | None) -> Delta | None:
-    said, kind = event.get("delta"), event.get("type")
-    if not isinstance(said, str) or not said:
+    kind = event.get("type")
+    if kind not in SPEAKS or not (said := text_of(event.get("delta"))):
         return None
     if kind in TEXT:
         return Delta(said, model=model)
-    return Delta(reasoning=said, model=model) if kind in THOUGHTS else None
+    return Delta(reasoning=said, model=model)
 
 
 def _usage(reported: object, check: UsageCheck) -> Usage | None:

@@ -5,15 +5,17 @@ tools goes back item by item as it came: a reasoning item stands right before th
 organisation that was sent its `encrypted_content` may send it back.
 """
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 from conductor.model.messages import File, Image, Message, Text, ToolCall, ToolResult
 from conductor.model.tools import Tool
-from serving.workers.chat_chunks import fields
+from serving.workers.chat_chunks import fields, text_of
 from serving.workers.chat_tools import NOTHING
 from serving.workers.images import split_data_url
 from serving.workers.output_limit import OutputMeter
+from serving.workers.usage import integer
 from serving.workers.wire_tools import WireTools, arguments_text, description_of, name_of, schema_of, wire_id
 
 Item = dict[str, Any]
@@ -22,6 +24,8 @@ CALLS = ("function_call", CUSTOM)
 ARGUMENTS = ("response.function_call_arguments.delta", "response.custom_tool_call_input.delta")
 DONE = "response.output_item.done"
 ITEMS = ("response.output_item.added", DONE)
+TOLD = ("name", "arguments", "input", "encrypted_content", "summary")
+SPOKEN = ("message", "reasoning")
 TakesCustom = Callable[[ToolCall], bool]
 
 
@@ -116,54 +120,72 @@ def _result(result: ToolResult, *, is_custom: bool) -> Item:
 
 
 class ItemCollector:
-    """The items of an answer, as they came."""
+    """The items of an answer, as they came.
+
+    Servers tell of an item up to three times: when it begins, when it is whole, and with the end of the answer. Some leave
+    out one or two of these, or number all items alike.
+    """
 
     def __init__(self, meter: OutputMeter) -> None:
         self._meter = meter
-        self._items: dict[int, Item] = {}
-        self._begun: set[int] = set()
+        self._items: list[tuple[int, Item]] = []
+        """The whole ones, with their numbers."""
+        self._begun: dict[int, Item] = {}
         self._called: set[int] = set()
-        self._written: dict[int, int] = {}
-        """How much of each call's arguments was counted."""
+        self._written: dict[int, list[str]] = {}
+        """The pieces of each call's arguments."""
 
     def add(self, event: Mapping[str, object]) -> bool:
-        """The next event; only whole items are kept. Whether it tells of an item, or more of a call, than was known.
+        """The next event. Whether it tells of an item, or more of a call, than was known.
 
         Raises:
             OutputPassed: there is more than an answer may hold.
         """
-        kind, index, item = event.get("type"), event.get("output_index"), fields(event.get("item"))
-        if not isinstance(index, int):
-            return False
+        kind, item = event.get("type"), fields(event.get("item"))
+        index = integer(event.get("output_index"))
         if kind in ARGUMENTS and isinstance(piece := event.get("delta"), str) and piece:
             self._meter.add_arguments(piece)
-            self._written[index] = self._written.get(index, 0) + len(piece)
+            self._written.setdefault(index or 0, []).append(piece)
             return True
         if kind not in ITEMS or not item:
             return False
+        if index is None:
+            index = len(self._items)
         is_new = index not in self._begun
         if is_new:
             self._meter.keep(None)
-            self._begun.add(index)
+            self._begun[index] = item
         if item.get("type") in CALLS and index not in self._called:
             self._called.add(index)
             self._meter.begin_call()
-        if kind == DONE and index not in self._items:
-            self._keep(index, item)
-            is_new = True
-        return is_new
+        return (kind == DONE and self._keep(index, item)) or is_new
 
-    def _keep(self, index: int, item: Item) -> None:
+    def end(self, output: object) -> None:
+        """The answer ended with `output`, its items once more: keep those that are not known."""
+        for index, item in enumerate(cast(list[object], output) if isinstance(output, list) else []):
+            self._keep(index, fields(item))
+        for index, item in self._begun.items():
+            if all(index != kept for kept, _ in self._items):
+                self._keep(index, item)
+
+    def _keep(self, index: int, item: Item) -> bool:
+        """Whether it was not known."""
+        if any(_is_same(item, kept) for _, kept in self._items):
+            return False
         if item.get("type") in CALLS:
-            text = str(item.get("arguments") or item.get("input") or "")
-            self._meter.add_arguments(text[self._written.get(index, 0) :])
+            name = "input" if item.get("type") == CUSTOM else "arguments"
+            given, written = item.get(name), "".join(self._written.get(index, ()))
+            text = given if isinstance(given, str) else json.dumps(given) if given else ""
+            self._meter.add_arguments(text[len(written) :])
+            item = item | {name: text or written}
         self._meter.keep(item)
-        self._items[index] = item
+        self._items.append((index, item))
+        return True
 
     @property
     def items(self) -> list[Item]:
         """In their order."""
-        return [item for _, item in sorted(self._items.items())]
+        return [item for _, item in sorted(self._items, key=lambda each: each[0])]
 
     def calls(self, tools: WireTools) -> tuple[ToolCall, ...]:
         """The calls of tools in it."""
@@ -171,7 +193,30 @@ class ItemCollector:
         for item in self.items:
             id, name = str(item.get("call_id") or ""), str(item.get("name") or "")
             if item.get("type") == "function_call":
-                found.append(tools.call(id, name, str(item.get("arguments") or "")))
+                found.append(tools.call(id, name, item["arguments"]))
             elif item.get("type") == CUSTOM:
-                found.append(tools.call(id, name, str(item.get("input") or ""), is_text=True))
+                found.append(tools.call(id, name, item["input"], is_text=True))
         return tuple(found)
+
+    @property
+    def words(self) -> tuple[str, str]:
+        """The words of the answer in the items, and of thoughts."""
+        said = {kind: [text_of(each) for each in self.items if each.get("type") == kind] for kind in SPOKEN}
+        return "".join(said["message"]), "".join(said["reasoning"])
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether a message in it is a refusal."""
+        parts = [part for each in self.items for part in cast(list[object], each.get("content") or ())]
+        return any(fields(part).get("type") == "refusal" for part in parts)
+
+
+def _is_same(item: Item, kept: Item) -> bool:
+    """Whether both are one item, told of twice."""
+    if item.get("type") != kept.get("type"):
+        return False
+    ids = [(each.get("call_id"), each.get("id")) for each in (item, kept)]
+    pairs = [(one, other) for one, other in zip(*ids, strict=True) if one and other]
+    if pairs:
+        return any(one == other for one, other in pairs)
+    return item.get("type") == "message" or all(item.get(name) == kept.get(name) for name in TOLD)

@@ -60,11 +60,16 @@ class StallTimer:
         """The response's headers came: the model is at work. The time goes on, headers are no words."""
         self._has_begun = True
 
-    def hear(self, *, is_last: bool = False) -> None:
-        """A word came: the time starts again. `is_last`: it was the finish, and no more words will come; from then on
-        it does not start again, whatever comes.
+    def hear(self, *, is_last: bool = False, is_new: bool = True) -> None:
+        """A word came: the time starts again.
+
+        Args:
+            is_last: the model has stopped; the time is short from then on.
+            is_new: there is something new in it. What is not does not start the time again once the model has stopped.
         """
         if self._is_over:
+            if is_new:
+                self._restart(min(self.limit_s, GOODBYE_S))
             return
         if self._pauses and self._has_spoken:
             self._pauses.note(self.limit_s - self._left_now_s)

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any, cast
 
+from conductor.model.characters import whole_value
 from conductor.model.messages import ToolCall
 from conductor.model.tools import Tool, Toolset
 
@@ -19,6 +20,7 @@ ID_CHARS = 40
 """The longest id of a call that all providers take."""
 INPUT = "input"
 """The one argument of the function that stands for a custom tool."""
+_ESCAPED_HALF = re.compile(r"\\u[dD][89a-fA-F]")
 NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}}
 
 
@@ -65,6 +67,7 @@ class WireTools:
         given = cast(tuple[object, ...], (id, name, arguments))
         if not name or not all(isinstance(each, str) for each in given):
             raise ValueError("A call names no tool, or with what is no text.")
+        arguments = _whole_arguments(arguments)
         tool = self._by_name.get(name)
         id = id or f"call_{uuid.uuid4().hex[:24]}"
         if tool is None:
@@ -121,7 +124,24 @@ def arguments_text(call: ToolCall) -> str:
 
 def arguments_of(call: ToolCall) -> dict[str, Any]:
     """The arguments as an object."""
-    return _object_of(arguments_text(call)) or {}
+    return {INPUT: call.arguments} if call.kind == "custom" else object_or_input(call.arguments)
+
+
+def object_or_input(text: str) -> dict[str, Any]:
+    """The object in JSON text; `text` in its field `input` where it is none."""
+    value = _object_of(text)
+    return {INPUT: text} if value is None else value
+
+
+def _whole_arguments(text: str) -> str:
+    """`text`, in which JSON escapes no half of a character that whoever reads it could not write."""
+    if not _ESCAPED_HALF.search(text):
+        return text
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    return text if (mended := whole_value(value)) == value else json.dumps(mended, ensure_ascii=False)
 
 
 def _object_of(text: str) -> dict[str, Any] | None:
@@ -129,7 +149,7 @@ def _object_of(text: str) -> dict[str, Any] | None:
         value: object = json.loads(text or "{}")
     except (ValueError, RecursionError):
         return None
-    return cast(dict[str, Any], value) if isinstance(value, dict) else None
+    return cast(dict[str, Any], whole_value(value)) if isinstance(value, dict) else None
 
 
 def _input_of(arguments: str) -> str:

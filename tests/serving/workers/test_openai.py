@@ -147,12 +147,6 @@ async def test_a_refusal_in_words_is_shown_and_counts_as_filtered():
     assert deltas[-1].finish == FinishReason.CONTENT_FILTER
 
 
-async def test_a_call_for_a_tool_is_refused_since_none_was_offered():
-    async with serving(OpenAIWire(), Answer(finish="tool_calls")) as server:
-        with pytest.raises(WorkerRefused, match="tool"):
-            await ask(server)
-
-
 async def test_an_account_without_credit_is_refused_and_not_busy():
     answer = Answer(status=429, error_code="insufficient_quota", headers={"retry-after": "1"})
     async with serving(OpenAIWire(), answer) as server:

@@ -1,0 +1,53 @@
+"""Whole characters out of surrogate halves.
+
+JSON may write a character beyond U+FFFF as two escapes, and servers cut their pieces between them. A
+half is no character: UTF-8 cannot hold it, so no store, client or provider takes it.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, cast
+
+_HALF = re.compile("[\ud800-\udfff]")
+
+
+def whole(text: str) -> str:
+    """Return `text` with pairs of halves joined. A half without its other one becomes U+FFFD."""
+    if text.isascii() or not _HALF.search(text):
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def whole_value(value: Any) -> Any:
+    """Return a JSON value whose texts are `whole`, names of fields included."""
+    match value:
+        case str():
+            return whole(value)
+        case Mapping():
+            fields = cast(Mapping[Any, Any], value)
+            return {whole_value(name): whole_value(each) for name, each in fields.items()}
+        case list() | tuple():
+            return [whole_value(each) for each in cast(list[Any], value)]
+        case _:
+            return value
+
+
+class HalfJoiner:
+    """Joins the halves of characters that were cut between two pieces of one text."""
+
+    def __init__(self) -> None:
+        self._half = ""
+
+    @property
+    def holds_half(self) -> bool:
+        """Whether a half waits for its other one."""
+        return bool(self._half)
+
+    def feed(self, piece: str, *, is_last: bool = False) -> str:
+        """Return the whole characters up to the end of `piece`. A half at its end waits for the next piece."""
+        if not self._half and piece.isascii():
+            return piece
+        text, self._half = self._half + piece, ""
+        if not is_last and "\ud800" <= text[-1:] <= "\udbff":
+            text, self._half = text[:-1], text[-1]
+        return whole(text)

@@ -1,0 +1,49 @@
+"""Anthropic's event stream on its way to its SDK, which passes over events without a name, and whole messages.
+
+Proxies leave names out, and some servers answer with the whole message. The events that it stands for are passed on.
+"""
+
+from collections.abc import Iterator
+from typing import cast
+
+import msgspec
+
+from serving.workers.chat_chunks import fields
+from serving.workers.event_stream import Event, json_of
+
+Fields = dict[str, object]
+
+
+def events_in(event: Event) -> Iterator[Event]:
+    """Yield the events that `event` stands for: most often itself."""
+    if event.name and event.name != b"message":
+        yield event
+        return
+    try:
+        value: object = json_of(event.data)
+    except msgspec.DecodeError:
+        yield Event(b"unreadable", event.data)  # the SDK says what is wrong with it
+        return
+    said = fields(value)
+    kind = str(said.get("type") or ("error" if said.get("error") else ""))
+    if kind == "message":
+        yield from map(_event, _events_of(said))
+    elif kind:
+        yield Event(kind.encode("utf-8", "replace"), event.data)
+
+
+def _events_of(message: Fields) -> Iterator[Fields]:
+    yield {"type": "message_start", "message": message | {"content": [], "stop_reason": None}}
+    content = message.get("content")
+    text = {"type": "text", "text": content}
+    blocks = cast(list[object], content) if isinstance(content, list) else [text]
+    for index, block in enumerate(blocks):
+        yield {"type": "content_block_start", "index": index, "content_block": block}
+    reason, stop = message.get("stop_reason") or "end_turn", message.get("stop_sequence")
+    end = {"stop_reason": reason, "stop_sequence": stop}
+    yield {"type": "message_delta", "delta": end, "usage": message.get("usage")}
+    yield {"type": "message_stop"}
+
+
+def _event(fields: Fields) -> Event:
+    return Event(str(fields["type"]).encode(), msgspec.json.encode(fields))
