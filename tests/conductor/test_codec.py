@@ -161,5 +161,7 @@ def test_a_version_is_always_written_and_looked_at_inside_a_run_s_records_too() 
 
 def test_a_record_of_a_version_that_called_workers_before_the_plan_still_loads() -> None:
     plan = PlanRecord(0, 0, "conductor", 0.0)
-    shape = dump(plan) | {"guess": {"type": "GuessRecord", "worker": "a", "started_s": 0.1, "outcome": "kept"}}
+    shape = dump(plan) | {
+        "guess": {"type": "GuessRecord", "worker": "a", "started_s": 0.1, "outcome": "kept"}
+    }
     assert load(PlanRecord, shape) == plan

@@ -260,7 +260,9 @@ def test_each_fault_of_lists_has_its_reason(text: str, reason: Reason, at: int |
 def test_every_reason_is_given_by_some_text() -> None:
     tables = [test_each_fault_of_steps_has_its_reason, test_each_fault_of_lists_has_its_reason]
     given_reasons = {row[1] for table in tables for mark in table.pytestmark for row in mark.args[1]}  # type: ignore[attr-defined]
-    assert given_reasons == set(Reason) - {Reason.EMPTY_SUBTASK, Reason.NO_TOOLS}, "of older records, and of requests"
+    assert given_reasons == set(Reason) - {Reason.EMPTY_SUBTASK, Reason.NO_TOOLS}, (
+        "of older records, and of requests"
+    )
 
 
 @pytest.mark.parametrize("empty", ["", " \n\u00a0"])
