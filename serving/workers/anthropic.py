@@ -19,6 +19,7 @@ from typing import Any, cast
 
 import anthropic
 import httpx2
+import msgspec
 from anthropic.lib.bedrock import AsyncAnthropicBedrock
 from anthropic.lib.vertex import AsyncAnthropicVertex
 from anthropic.types import RawMessageStreamEvent
@@ -34,14 +35,16 @@ from serving.workers.account import NO_KEY, Account
 from serving.workers.anthropic_thinking import thinking_for
 from serving.workers.anthropic_tools import TurnCollector, tools_json, turns_json
 from serving.workers.anthropic_usage import usage_of
+from serving.workers.chat_chunks import fields
 from serving.workers.clouds import credential_errors, garble_errors, google_credentials
-from serving.workers.event_stream import WholeEvents
+from serving.workers.event_stream import Event, WholeEvents
 from serving.workers.http_errors import ErrorMapper, error_text
 from serving.workers.http_guard import AS_IT_IS, bound_response
 from serving.workers.images import split_data_url
 from serving.workers.output_limit import OutputMeter, within_limit
 from serving.workers.pictures import check_pictures
 from serving.workers.stall_timer import StallTimer
+from serving.workers.stream_errors import error_code, error_in_event, status_in_stream
 from serving.workers.usage import UsageCheck, has_grown
 from serving.workers.wire_tools import WireTools
 
@@ -56,19 +59,6 @@ FINISH = {
     "refusal": FinishReason.CONTENT_FILTER,
     "tool_use": FinishReason.TOOL_CALLS,
 }
-STATUS_OF = {
-    "invalid_request_error": 400,
-    "authentication_error": 401,
-    "billing_error": 402,
-    "permission_error": 403,
-    "not_found_error": 404,
-    "request_too_large": 413,
-    "rate_limit_error": 429,
-    "api_error": 500,
-    "timeout_error": 504,
-    "overloaded_error": 529,
-}
-"""The HTTP status that an `error` event inside a stream, where the status is long sent, would have had."""
 
 
 class AnthropicWorker:
@@ -291,7 +281,20 @@ def _client(account: Account) -> Client:
 async def _pass_whole_events(response: httpx2.Response) -> None:
     """A response hook, for an answer whatever type it says that it is."""
     if response.is_success and isinstance(response.stream, httpx2.AsyncByteStream):
-        response.stream = WholeEvents(response.stream, MOST_VALUES)
+        response.stream = WholeEvents(response.stream, MOST_VALUES, _named)
+
+
+def _named(event: Event) -> Event:
+    """Return an event that the SDK can read: it passes over one without a name, and knows one form of errors."""
+    if event.name not in (b"", b"error", b"message"):
+        return event
+    try:
+        body = fields(msgspec.json.decode(event.data))
+    except msgspec.DecodeError:
+        return event
+    if error := error_in_event(body, event.name):
+        return Event(b"error", msgspec.json.encode({"type": "error", "error": error}))
+    return Event(str(body.get("type", "")).encode() or event.name, event.data)
 
 
 def fault(faults: ErrorMapper, exc: anthropic.AnthropicError) -> WorkerError:
@@ -300,9 +303,12 @@ def fault(faults: ErrorMapper, exc: anthropic.AnthropicError) -> WorkerError:
     """
     match exc:
         case anthropic.APIStatusError():
-            status = exc.status_code if exc.status_code >= 300 else STATUS_OF.get(str(exc.type), 500)
+            status, text = exc.status_code, error_text(exc.body)
             code = f"{exc.error_code or ''} {exc.type or ''}"
-            return faults.by_status(status, error_text(exc.body), exc.response.headers, code)
+            if status < 300:  # in the stream
+                error = fields(exc.body).get("error", exc.body)
+                status, code = status_in_stream(error, text), f"{code} {error_code(error)}"
+            return faults.by_status(status, text, exc.response.headers, code)
         case anthropic.APIResponseValidationError() | anthropic.APIWebhookValidationError():
             return faults.garble_error()
         case anthropic.APITimeoutError():

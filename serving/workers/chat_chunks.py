@@ -12,7 +12,8 @@ from typing import Any, cast
 
 import msgspec
 
-from serving.workers.event_stream import EventReader
+from serving.workers.event_stream import Event, EventReader
+from serving.workers.stream_errors import error_in_event
 
 
 class FunctionPiece(msgspec.Struct):
@@ -53,6 +54,8 @@ class Choice(msgspec.Struct):
     text: str | None = None
     """In place of `delta`, where a text is completed."""
     logprobs: object = None
+    error: object = None
+    """OpenRouter's."""
 
 
 class ChatChunk(msgspec.Struct):
@@ -106,15 +109,18 @@ def decode(data: bytes) -> ChatChunk:
     try:
         return _decode(data)
     except msgspec.DecodeError:
-        try:
-            value: object = json.loads(
-                data, parse_int=lambda digits: int(digits) if len(digits) < 100 else inf
-            )
-        except (ValueError, RecursionError):
-            value = None
+        value = _decode_any(data)
         if not isinstance(value, dict):
             raise
         return msgspec.convert(value, ChatChunk, strict=False)
+
+
+def _decode_any(data: bytes) -> object:
+    """Return the JSON in `data`, with numbers of any size; None if it is no JSON."""
+    try:
+        return json.loads(data, parse_int=lambda digits: int(digits) if len(digits) < 100 else inf)
+    except (ValueError, RecursionError):
+        return None
 
 
 class ChunkReader:
@@ -135,4 +141,13 @@ class ChunkReader:
             msgspec.DecodeError: an event's data is not a chunk.
             BodyRefused: an event is too long.
         """
-        return [decode(event.data) for event in self._events.feed(piece)]
+        return [_with_error(decode(event.data), event) for event in self._events.feed(piece)]
+
+
+def _with_error(chunk: ChatChunk, event: Event) -> ChatChunk:
+    """Return `chunk` with the error that it tells of. Servers do so in many ways; see `error_in_event`."""
+    in_choice = next((each.error for each in chunk.choices or () if each.error), None)
+    if chunk.error or in_choice or not (chunk.choices or chunk.usage):
+        body = fields(_decode_any(event.data))
+        chunk.error = error_in_event({"error": in_choice} | body if in_choice else body, event.name)
+    return chunk

@@ -125,7 +125,7 @@ class WholeEvents(httpx2.AsyncByteStream):
     Args:
         body: unpacked.
         most_values: see `EventReader`; an SDK's model of each takes up to 0.2 ms.
-        change: what becomes of the data of each.
+        change: what becomes of each, its data on one line.
         takes_bare_lines: see `EventReader`.
     """
 
@@ -133,7 +133,7 @@ class WholeEvents(httpx2.AsyncByteStream):
         self,
         body: httpx2.AsyncByteStream,
         most_values: int,
-        change: Callable[[bytes], bytes] = bytes,
+        change: Callable[[Event], Event] | None = None,
         *,
         takes_bare_lines: bool = False,
     ) -> None:
@@ -149,9 +149,11 @@ class WholeEvents(httpx2.AsyncByteStream):
             yield self._written(event)
 
     def _written(self, event: Event) -> bytes:
-        name = b"event: " + event.name.replace(b"\r", b"") + b"\n" if event.name else b""
-        data = self._change(event.data.replace(b"\n", b" ").replace(b"\r", b" "))
-        return name + b"data: " + data + b"\n\n"
+        event = Event(event.name.replace(b"\r", b""), event.data.replace(b"\n", b" ").replace(b"\r", b" "))
+        if self._change:
+            event = self._change(event)
+        name = b"event: " + event.name + b"\n" if event.name else b""
+        return name + b"data: " + event.data + b"\n\n"
 
     async def aclose(self) -> None:
         """Close the body."""

@@ -11,8 +11,11 @@ from typing import cast
 import httpx2
 import msgspec
 
-from serving.workers.event_stream import WholeEvents
+from serving.workers.chat_chunks import fields
+from serving.workers.event_stream import Event, WholeEvents
+from serving.workers.http_errors import error_text
 from serving.workers.http_guard import MAX_ERROR_BYTES, BoundedBody
+from serving.workers.stream_errors import error_code, error_in_event, status_in_stream
 from serving.workers.usage import integer
 
 COUNTS = (
@@ -39,24 +42,39 @@ async def check_usage_counts(response: httpx2.Response) -> None:
         response.stream = BoundedBody(response.stream, MAX_ERROR_BYTES)
 
 
-def _checked(data: bytes) -> bytes:
-    """The data of an event, its token counts replaced where the SDK would refuse them."""
+def _checked(event: Event) -> Event:
+    """Return an event that the SDK can read: errors in the one form it knows, token counts as integers."""
+    if b'"error"' in event.data:
+        body = fields(_decoded(event.data))
+        if "candidates" not in body and (error := error_in_event(body, event.name)):
+            code = status_in_stream(error, error_text(error))
+            words = error_code(error)
+            told = {"status": words, **error, "code": code, "message": error_text(error)}
+            return Event(b"", msgspec.json.encode({"error": told}))
+    return Event(event.name, _with_counts(event.data))
+
+
+def _decoded(data: bytes) -> object:
+    try:
+        return msgspec.json.decode(data)
+    except msgspec.DecodeError:
+        return None
+
+
+def _with_counts(data: bytes) -> bytes:
+    """Return the data of an event, its token counts replaced where the SDK would refuse them."""
     if b'"usageMetadata"' not in data:
         return data
-    try:
-        chunk: object = msgspec.json.decode(data)
-    except msgspec.DecodeError:
+    chunk = fields(_decoded(data))
+    if not chunk:
         return data  # the SDK says what is wrong with it
-    if not isinstance(chunk, dict):
-        return data
-    fields = cast(dict[str, object], chunk)
-    reported = fields.get("usageMetadata")
+    reported = chunk.get("usageMetadata")
     usage = cast(dict[str, object], reported) if isinstance(reported, dict) else {}
     counts = {name: usage[name] for name in COUNTS if usage.get(name) is not None}
     if isinstance(reported, dict) and all(type(count) is int for count in counts.values()):
         return data
     whole = {name: _readable(count) for name, count in counts.items()}
-    return msgspec.json.encode(fields | {"usageMetadata": whole or None})
+    return msgspec.json.encode(chunk | {"usageMetadata": whole or None})
 
 
 def _readable(count: object) -> int:

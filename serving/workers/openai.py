@@ -36,7 +36,6 @@ from conductor.model.usage import Usage
 from serving.egress.client import guard, tls_context
 from serving.workers.account import Account
 from serving.workers.chat_chunks import ChatChunk, ChunkReader, fields, together, words_of
-from serving.workers.chat_errors import error_code, status_in_stream
 from serving.workers.chat_tools import CallCollector, messages_json, tools_json
 from serving.workers.clouds import azure_client, credential_errors, entra_tokens
 from serving.workers.http_errors import error_text
@@ -49,6 +48,7 @@ from serving.workers.openai_usage import cost_of, usage_of
 from serving.workers.output_limit import OutputMeter, within_limit
 from serving.workers.pictures import check_pictures
 from serving.workers.stall_timer import StallTimer
+from serving.workers.stream_errors import error_code, status_in_stream
 from serving.workers.usage import UsageCheck, has_grown
 from serving.workers.wire_tools import WireTools
 
@@ -243,7 +243,8 @@ class OpenAIWorker:
 
     def _failure_in_stream(self, error: object) -> WorkerError:
         """What an error means that comes in the middle of the stream."""
-        return self._faults.by_status(status_in_stream(error), error_text(error), {}, error_code(error))
+        text = error_text(error)
+        return self._faults.by_status(status_in_stream(error, text), text, {}, error_code(error))
 
     def _request(self, call: Call) -> dict[str, Any]:
         messages = self.origin.messages(call, keep_foreign=True)
