@@ -90,9 +90,9 @@ class _WorkerBase(Frozen):
     """Other workers, each named once, asked in turn where this one fails before its first token. `auto`: up to three of the pool that can
     what it can and cost at most twice as much: those whose cards are most alike to its own, of about equally alike ones
     the cheaper first; then those with the nearest price."""
-    on_content_filter: Literal["fall_back", "tell"] = "fall_back"
-    """Where its provider refuses a prompt for its content: ask the fallbacks, as for any failure, or tell the
-    client (400 `content_filter`)."""
+    on_content_filter: Literal["fall_back", "tell"] = "tell"
+    """If its provider refuses a prompt for its content: tell the client (400 `content_filter`), or ask the
+    fallbacks, as for any failure. A prompt that one provider refuses is sent to no other unless this says so."""
     on_broken_stream: Literal["continue", "tell"] = "continue"
     """Where an answer breaks off after its client has seen some of it: let it go on from there, by the worker or a
     fallback, or tell the client."""

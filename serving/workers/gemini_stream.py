@@ -44,12 +44,13 @@ async def check_usage_counts(response: httpx2.Response) -> None:
 
 def _checked(event: Event) -> Event:
     """Return an event that the SDK can read: errors in the one form it knows, token counts as integers."""
-    if b'"error"' in event.data:
+    if b'"error' in event.data:
         body = fields(_decoded(event.data))
         if "candidates" not in body and (error := error_in_event(body, event.name)):
             code = status_in_stream(error, error_text(error))
-            words = error_code(error)
-            told = {"status": words, **error, "code": code, "message": error_text(error)}
+            is_googles = isinstance(error.get("status"), str)
+            words = error["status"] if is_googles else error_code(error)
+            told = {**error, "status": words, "code": code, "message": error_text(error)}
             return Event(b"", msgspec.json.encode({"error": told}))
     return Event(event.name, _with_counts(event.data))
 

@@ -39,7 +39,9 @@ TOO_LONG = re.compile(
     re.IGNORECASE,
 )
 """Words that say it at once."""
-PROMPT = re.compile(r"\b(inputs?|prompts?|request(ed|s)?|messages?|conversation|sequence|text)\b", re.IGNORECASE)
+PROMPT = re.compile(
+    r"\b(inputs?|prompts?|request(ed|s)?|messages?|conversation|sequence|text)\b", re.IGNORECASE
+)
 SIZE = re.compile(r"\b(tokens?|length|context)\b", re.IGNORECASE)
 LIMIT = re.compile(
     r"\bexceed|\b(longer|larger|greater|more|bigger|fewer|less|shorter) than\b|\btoo (long|large|many|big)\b|\blimit|\bmax"
@@ -56,7 +58,10 @@ ANOTHER_LIMIT = re.compile(
 )
 """Lengths of other things, and limits of another kind."""
 ITS_WORDS = re.compile(r"(input|content|prompt|text)(\[\d+\])?['`\"]?:? string too long", re.IGNORECASE)
-FILLERS = re.compile(r"\b(invalid|bad)[ _]request(_error)?|\binput validation error|\brequest (failed|id)|api request", re.IGNORECASE)
+FILLERS = re.compile(
+    r"\b(invalid|bad)[ _]request(_error)?|\binput validation error|\brequest (failed|id)|api request",
+    re.IGNORECASE,
+)
 """Names a prompt, and means no more than "error"."""
 
 
