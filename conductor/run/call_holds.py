@@ -18,7 +18,7 @@ from conductor.model.callee import Callee
 from conductor.model.failure import Attempt, Failure, charges
 from conductor.model.pool_member import PoolMember
 from conductor.model.reply import CallResult
-from conductor.model.usage import FREE, Price, Usage, total
+from conductor.model.usage import FREE, Price, Usage, estimate, total
 from conductor.run.ledger import Hold, Ledger
 from conductor.run.waiting import wait_until_done
 
@@ -300,7 +300,10 @@ class CallHolds:
         """The failure, with what a call that is probably paid can have cost."""
         price = self._price_of(made)
         if error.billed_at_bound and price is not None and price != FREE:
-            error.cost_usd = max(price.most(self._bound_of(made)), error.cost_usd or Decimal(0))
+            bound = self._bound_of(made)
+            if error.streamed_bytes is not None:
+                bound = estimate(bound, error.streamed_bytes)
+            error.cost_usd = max(price.most(bound), error.cost_usd or Decimal(0))
         return Failure.of(error)
 
     async def _pay(self, hold: Hold | None, unpaid: Iterable[Failure | Attempt], last: Failure) -> None:
