@@ -236,6 +236,8 @@ class CallHolds:
 
     def _ask(self, made: _HeldCall, callee: Callee) -> None:
         made.callee = callee
+        if made.hold is not None:
+            made.hold.ask(callee)
         if self._on_asked is not None:
             self._on_asked(callee)
 
