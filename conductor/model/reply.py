@@ -123,9 +123,11 @@ class Reply:
     """What the one who answers takes; None where nobody said."""
     attempts: tuple[Attempt, ...] = ()
     bound: Usage | None = None
-    """The most that the call can take, where it is known; once its stream has broken, about what it took."""
+    """The most that the call can take, where it is known."""
+    estimated: Usage | None = None
+    """About what the call took, once its stream has broken: it is billed in place of `bound`."""
     hides_thoughts: bool = False
-    """Whether its model may think unseen: what it took cannot be estimated then."""
+    """Whether its model may think unseen: what it took is not estimated then, unless some of its thoughts are shown."""
     streamed_bytes: int = 0
     """How much of the answer had streamed when it broke, if its wire said so."""
     usage: Usage | None = None
@@ -226,13 +228,13 @@ class Reply:
                 self._bill_at_bound(f"{note} {self._estimate()}")
 
     def _estimate(self) -> str:
-        """Lower the bound to about what the call took. Return what the record says of that."""
-        if self.hides_thoughts or self.bound is None:
+        """Estimate what the call took, where that is possible. Return what the record says of it."""
+        if self.bound is None or (self.hides_thoughts and not any(self.thoughts)):
             return "Billed at the call's bound."
         calls = (part for call in self.tool_calls for part in (call.name, call.arguments))
         pieces = "".join([*self.texts, *self.thoughts, *calls])
         n_bytes = len(pieces.encode("utf-8", "surrogatepass"))
-        self.bound = estimate(self.bound, max(n_bytes, self.streamed_bytes))
+        self.estimated = estimate(self.bound, max(n_bytes, self.streamed_bytes))
         return f"Estimated from what streamed, one token for {ESTIMATE_BYTES_PER_TOKEN} bytes: about twice what prose takes."
 
     def charge(self, error: WorkerError) -> None:
@@ -255,7 +257,8 @@ class Reply:
             return told, self.cost_is_bound
         if self.price is None or self.bound is None:
             return self.cost_usd, self.cost_is_bound
-        return max(self.price.most(self.bound), told or Decimal(0)), self.price != FREE
+        took = self.price.of(self.estimated) if self.estimated else self.price.most(self.bound)
+        return max(took, told or Decimal(0)), self.price != FREE
 
     @property
     def result(self) -> CallResult:

@@ -302,10 +302,9 @@ class CallHolds:
         """The failure, with what a call that is probably paid can have cost."""
         price = self._price_of(made)
         if error.billed_at_bound and price is not None and price != FREE:
-            bound = self._bound_of(made)
-            if error.streamed_bytes is not None:
-                bound = estimate(bound, error.streamed_bytes)
-            error.cost_usd = max(price.most(bound), error.cost_usd or Decimal(0))
+            bound, n_bytes = self._bound_of(made), error.streamed_bytes
+            took = price.most(bound) if n_bytes is None else price.of(estimate(bound, n_bytes))
+            error.cost_usd = max(took, error.cost_usd or Decimal(0))
         return Failure.of(error)
 
     async def _pay(self, hold: Hold | None, unpaid: Iterable[Failure | Attempt], last: Failure) -> None:

@@ -37,7 +37,7 @@ async def newest_lines(
     return await directory.rows(query)
 
 
-def daily_sums(first_day: int | None = None, last_day: int | None = None) -> Select[Any]:
+def daily_sums(first_day: int | None = None, last_day: int | None = None) -> Select[*tuple[Any, ...]]:
     """Return the query of what a provider's invoice has: calls, tokens and money by day, worker and account.
 
     `uncertain` is the part of `amount` that is a bound or an estimate. An adjustment counts for the entry that it
@@ -98,9 +98,9 @@ async def adjust(database: Database, entry_id: int, amount: int, reason: str) ->
             )
         subjects = [key_subject(entry.key_id)] + ([team_subject(entry.team_id)] if entry.team_id else [])
         windows = sorted(
-            WindowId(subject, period, starts)
+            window
             for subject in subjects
-            for period, starts in (("day", entry.day), ("month", entry.month))
+            for window in (WindowId(subject, "day", entry.day), WindowId(subject, "month", entry.month))
         )
         at = tuple_(spend_window.c.subject, spend_window.c.period, spend_window.c.starts)
         in_order = select(spend_window).where(at.in_(windows)).order_by(*at.clauses)

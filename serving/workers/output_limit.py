@@ -63,6 +63,7 @@ class OutputMeter:
         unheard = max(0, arguments - self._argument_bytes)
         self._argument_bytes += unheard
         self._likely += len(delta.logprobs)
+        self.hides_thoughts &= not delta.reasoning
         self._count(_n_bytes(delta.text) + _n_bytes(delta.reasoning) + unheard, delta.pieces)
 
     def begin_call(self) -> None:

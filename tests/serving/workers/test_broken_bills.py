@@ -165,7 +165,7 @@ async def test_after_a_word_a_count_of_the_prompt_alone_is_no_bill(name: str):
     reply.bound = Usage(100, 1000)
     reply.close_bill()
     assert reply.result.cost_is_bound
-    assert reply.result.cost_usd == PRICE.most(Usage(50, 1 + ESTIMATE_SLACK_TOKENS))
+    assert reply.result.cost_usd == PRICE.of(Usage(50, 1 + ESTIMATE_SLACK_TOKENS))
     assert "about twice" in reply.result.notes[-1]
 
 
