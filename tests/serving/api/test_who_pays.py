@@ -199,8 +199,8 @@ async def test_a_stream_that_breaks_again_and_again_costs_about_what_streamed(
         async with keyed(tmp_path, team(workers=[own], workflows={})) as it:
             await ask(it, "mine", model="own", stream=True)
             lines = await lines_of(it, 1)
-            assert await spent_usd(it, "keys", it.ids["mine"]) < Decimal("0.005")
+            assert await spent_usd(it, "keys", it.ids["mine"]) < Decimal("0.01")
             assert await find_faults(await it.directory.open()) == []
             lines = await lines_of(it, len(upstream.requests))
-    assert all(Decimal(each["cost_usd"]) < Decimal("0.002") for each in lines)
+    assert all(Decimal(each["cost_usd"]) < Decimal("0.004") for each in lines)
     assert all(Decimal(each["cost_usd"]) > Decimal("0.00001") for each in lines)
