@@ -164,7 +164,10 @@ class WorkerError(PodiumError):
     """What the failed call took, as `Usage` and `Decimal`, where its server said so before it failed."""
     billed_at_bound: bool = False
     """Whether the model was at work when it failed, so that the call is probably paid: it is billed at the most
-    that it could cost."""
+    that it could cost, or by what streamed."""
+    streamed_bytes: int | None = None
+    """How much of an answer had streamed when it failed, for an estimate of its cost; None: not known, or its model may
+    have thought unseen."""
 
 
 class WorkerUnavailable(WorkerError):

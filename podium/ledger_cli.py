@@ -1,4 +1,4 @@
-"""`podium ledger`: what was spent, line by line, and whether the ledger adds up.
+"""`podium ledger`: what was spent, line by line and by day, whether the ledger adds up, and corrections of it.
 
 What reads settings and databases is imported after the options are read.
 """
@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import csv
 import json
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from podium.client import Client, add_url, run
 from podium.store_cli import add_settings, address_of
@@ -19,8 +23,10 @@ from program.options import count
 if TYPE_CHECKING:
     from serving.database.address import Address
 
-COLUMNS = {"when": "created_at", "kind": "kind", "worker": "worker", "dollars": "cost_usd", "team": "team_id", "key": "key_id", "run": "run_id"}  # fmt: skip
+COLUMNS = {"id": "id", "when": "created_at", "kind": "kind", "worker": "worker", "account": "account", "dollars": "cost_usd", "team": "team_id", "key": "key_id", "run": "run_id"}  # fmt: skip
 """Titles, and the fields that are below them."""
+SUM_COLUMNS = ("day", "worker", "account", "calls", "input_tokens", "cached_tokens", "output_tokens", "usd", "uncertain_usd")  # fmt: skip
+EPOCH = date(1970, 1, 1)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,10 +35,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="podium ledger",
         description="`show` lists the newest lines of a server's ledger, for the key of an administrator. `check` proves that the "
         "ledger adds up, in the store itself: every window of spending is the sum of its open holds and of its entries, and every "
-        "call is entered once. Reads only; servers may go on.",
-        epilog="Exit code of check: 0 where it adds up, 1 where it does not or the store cannot be read. Examples: podium ledger check; podium ledger show --team search",
+        "call is entered once. `reconcile` sums it by day (UTC), worker and account, as providers bill, and compares that with an "
+        "invoice. `adjust` corrects an entry by a new one, with a reason; nothing is ever changed. Servers may go on.",
+        epilog="Exit code of check and reconcile: 0 if it adds up, 1 if it does not or the store cannot be read. Examples: podium ledger check; "
+        "podium ledger show --team search; podium ledger reconcile --from 2026-11-01 invoice.csv; "
+        "podium ledger adjust 4711 --to 0.0002 --reason 'invoice of November'",
     )
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="{check,show}")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="{adjust,check,reconcile,show}")
+    _add_adjust(verbs.add_parser("adjust", help="correct an entry by a new one, with a reason"))
+    _add_reconcile(
+        verbs.add_parser("reconcile", help="sums by day, worker and account, beside a provider's invoice")
+    )
     add_settings(verbs.add_parser("check", help="name every sum that is not right"))
     lines = verbs.add_parser("show", help="the newest lines: who was called for what, and what it cost")
     add_url(lines)
@@ -45,8 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     from conductor.errors import PodiumError
 
+    work = {"check": _check, "reconcile": _reconcile, "adjust": _adjust}[options.verb]
     try:
-        faults = asyncio.run(_check(address_of(options.settings)))
+        faults = asyncio.run(work(address_of(options.settings), options))
     except PodiumError as error:
         print(f"podium ledger: {error.message} {error.detail}".rstrip(), file=sys.stderr)
         return 1
@@ -77,7 +91,103 @@ def show_lines(client: Client, options: argparse.Namespace) -> int:
     return 0
 
 
-async def _check(address: Address) -> list[str]:
+def _add_adjust(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "entry", type=int, metavar="ID", help="of the entry, as `podium ledger show --json` lists it"
+    )
+    parser.add_argument(
+        "--to", type=Decimal, required=True, metavar="DOLLARS", help="what the call cost in truth"
+    )
+    parser.add_argument("--reason", required=True, help="for whoever reads the ledger")
+    add_settings(parser)
+
+
+def _add_reconcile(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("invoice", type=Path, nargs="?", metavar="INVOICE.csv",
+        help="columns day, worker, usd and, for workers with deployments, account; without it the sums are printed as such a file")  # fmt: skip
+    parser.add_argument("--from", dest="first", type=date.fromisoformat, metavar="DAY", help="the first day, such as 2026-11-01")  # fmt: skip
+    parser.add_argument("--to", dest="last", type=date.fromisoformat, metavar="DAY", help="the last day")
+    parser.add_argument("--tolerance", type=Decimal, default=Decimal("0.01"), metavar="DOLLARS",
+        help="how far a sum may be off (%(default)s)")  # fmt: skip
+    add_settings(parser)
+
+
+async def _adjust(address: Address, options: argparse.Namespace) -> list[str]:
+    from serving.accounts.ledger_lines import adjust
+    from serving.accounts.money import to_pico, to_usd
+    from serving.database.database import Database
+    from serving.database.migrate import check_version
+
+    try:
+        amount = to_pico(options.to)
+    except ValueError as error:
+        return [f"podium ledger: --to {error}"]
+    await check_version(address)
+    async with Database(address) as database:
+        difference = await adjust(database, options.entry, amount, options.reason)
+    sign = "-" if difference < 0 else "+"
+    print(f"Entry {options.entry} now counts ${options.to:f} ({sign}${to_usd(abs(difference)):f}).")
+    return []
+
+
+async def _reconcile(address: Address, options: argparse.Namespace) -> list[str]:
+    from serving.accounts.ledger_lines import daily_sums
+    from serving.database.database import Database
+    from serving.database.migrate import check_version
+
+    days = [None if day is None else (day - EPOCH).days for day in (options.first, options.last)]
+    await check_version(address)
+    async with Database(address) as database, database.reading() as connection:
+        rows = (await connection.execute(daily_sums(*days))).all()
+    sums = {(str(EPOCH + timedelta(row.day)), row.worker or "", row.account or ""): row for row in rows}
+    if options.invoice is None:
+        _print_sums(sums)
+        return []
+    try:
+        return list(_differences(options, sums))
+    except (OSError, KeyError, ValueError, ArithmeticError) as error:
+        return [
+            f"podium ledger: {options.invoice} is no CSV file with columns day, worker, account and usd: {error}"
+        ]
+
+
+def _print_sums(sums: Mapping[tuple[str, str, str], Any]) -> None:
+    from serving.accounts.money import to_usd
+
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(SUM_COLUMNS)
+    for where, row in sums.items():
+        counts = (row.calls, row.input_tokens, row.cached_tokens, row.output_tokens)
+        writer.writerow(
+            [*where, *counts, *(f"{to_usd(int(each)):f}" for each in (row.amount, row.uncertain))]
+        )
+
+
+def _differences(options: argparse.Namespace, sums: Mapping[tuple[str, str, str], Any]) -> Iterator[str]:
+    """Yield a sentence for each day, worker and account whose sums differ by more than the tolerance.
+
+    Raises:
+        OSError, KeyError, ValueError, ArithmeticError: the invoice cannot be read.
+    """
+    from serving.accounts.money import to_usd
+
+    billed: dict[tuple[str, str, str], Decimal] = {}
+    with options.invoice.open(encoding="utf-8-sig", newline="") as file:
+        for line in csv.DictReader(file):
+            where = (str(date.fromisoformat(line["day"])), line["worker"], line.get("account") or "")
+            billed[where] = billed.get(where, Decimal(0)) + Decimal(line["usd"])
+    for where in sorted(billed.keys() | sums.keys()):
+        usd = to_usd(int(sums[where].amount)) if where in sums else Decimal(0)
+        off = usd - billed.get(where, Decimal(0))
+        if abs(off) > options.tolerance:
+            day, worker, account = where
+            name = f"{worker}@{account}" if account else worker
+            uncertain = to_usd(int(sums[where].uncertain)) if where in sums else Decimal(0)
+            yield (f"{day} {name}: the ledger has ${usd:f}, the invoice ${billed.get(where, Decimal(0)):f}; "
+                   f"${uncertain:f} of the ledger's are bounds or estimates")  # fmt: skip
+
+
+async def _check(address: Address, _: argparse.Namespace) -> list[str]:
     from serving.accounts.ledger_check import find_faults, read_totals
     from serving.accounts.money import to_usd
     from serving.database.database import Database

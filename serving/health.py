@@ -17,12 +17,14 @@ from serving.witnesses import Witnesses
 
 FAILURES_BEFORE_REST = 3
 FIRST_REST_S = 5.0
-MOST_REST_S = 60.0
-"""After so many failures in a row it is left alone for a while, which doubles with each probe that fails."""
+MOST_REST_S = 8.0
+"""After so many failures in a row it is left alone for a while. A worker that recovers is used again within 10 s,
+since a probe is due at least this often."""
 MOST_ASKED_REST_S = 300.0
 """As long as it may ask to be left alone."""
-PROBE_S = 30.0
-"""So long the answer to a probe is waited for, before another call may probe."""
+PROBE_S = 8.0
+"""So long the answer to a probe is waited for, before another call may probe: one that hangs says nothing of a worker
+that has recovered meanwhile."""
 RECENT_S = 10.0
 """So long a whole answer counts for more than what other replicas say of a worker, unless a call has failed since."""
 OUT_S = 30.0

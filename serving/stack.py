@@ -145,7 +145,15 @@ def _skip_refused(worker: Worker, _: Context) -> Worker:
 def _retry(worker: Worker, context: Context) -> Worker:
     retry = context.own.retry
     budget = RetryBudget(retry.share, reserve=lost_at_once(context))
-    return Retrying(worker, retry.attempts, retry.first_wait_s, retry.max_wait_s, budget, context.health)
+    return Retrying(
+        worker,
+        retry.attempts,
+        retry.first_wait_s,
+        retry.max_wait_s,
+        budget,
+        context.health,
+        retry.fallback_wait_s,
+    )
 
 
 def lost_at_once(context: Context) -> float:

@@ -14,7 +14,7 @@ from conductor.model.characters import HalfJoiner, whole, whole_value
 from conductor.model.failure import Attempt
 from conductor.model.messages import Native, ToolCall
 from conductor.model.operation import TokenLogprob
-from conductor.model.usage import FREE, Price, Usage, cost_of, dearer
+from conductor.model.usage import ESTIMATE_BYTES_PER_TOKEN, FREE, Price, Usage, cost_of, dearer, estimate
 
 MODEL_CHARS = 200
 """A longer model name that a server reports is cut."""
@@ -125,6 +125,12 @@ class Reply:
     attempts: tuple[Attempt, ...] = ()
     bound: Usage | None = None
     """The most that the call can take, where it is known."""
+    estimated: Usage | None = None
+    """About what the call took, once its stream has broken: it is billed in place of `bound`."""
+    hides_thoughts: bool = False
+    """Whether its model may think unseen: what it took is not estimated then, unless some of its thoughts are shown."""
+    streamed_bytes: int = 0
+    """How much of the answer had streamed when it broke, if its wire said so."""
     usage: Usage | None = None
     """What was consumed so far, as the server says; None until it says so, and where it is not believed."""
     counted: Usage | None = None
@@ -154,9 +160,13 @@ class Reply:
 
     async def __aiter__(self) -> AsyncGenerator[Delta]:
         async with aclosing(self.deltas) as deltas:
-            async for delta in deltas:
-                self._fold(delta)
-                yield delta
+            try:
+                async for delta in deltas:
+                    self._fold(delta)
+                    yield delta
+            except WorkerError as exc:
+                self.streamed_bytes = exc.streamed_bytes or 0
+                raise
         if self.finish is None:
             raise WorkerUnavailable(
                 f"{self.worker} was cut off: its stream ended without a finish reason.", worker=self.worker
@@ -201,18 +211,32 @@ class Reply:
             self.notes += ("The worker's cost cannot be true, and was not believed.",)
 
     def cut(self, note: str) -> None:
-        """Its reader breaks it off: it is billed at its bound."""
+        """Its reader breaks it off: it is billed by what streamed."""
         self.finish = FinishReason.LENGTH
-        self._bill_at_bound(note)
+        self._bill_at_bound(f"{note} {self._estimate()}")
 
     def close_bill(self) -> None:
         """Nothing more will be said: a call whose server did not tell its usage is billed at its bound, also where
-        it ended well, or was broken off by its reader. A cost alone proves nothing.
+        it ended well. One that broke, or was broken off by its reader, is billed by what streamed. A cost alone proves
+        nothing.
         """
         is_billed = self.price is not None and self.price != FREE
         if is_billed and self.usage is None and not self.billed_at_bound:
-            what = "did not say" if self.finish else "was broken off before it said"
-            self._bill_at_bound(f"The server {what} what the call took: billed at the call's bound.")
+            if self.finish:
+                self._bill_at_bound("The server did not say what the call took: billed at the call's bound.")
+            else:
+                note = "The server was broken off before it said what the call took."
+                self._bill_at_bound(f"{note} {self._estimate()}")
+
+    def _estimate(self) -> str:
+        """Estimate what the call took, where that is possible. Return what the record says of it."""
+        if self.bound is None or (self.hides_thoughts and not any(self.thoughts)):
+            return "Billed at the call's bound."
+        calls = (part for call in self.tool_calls for part in (call.name, call.arguments))
+        pieces = "".join([*self.texts, *self.thoughts, *calls])
+        n_bytes = len(pieces.encode("utf-8", "surrogatepass"))
+        self.estimated = estimate(self.bound, max(n_bytes, self.streamed_bytes))
+        return f"Estimated from what streamed, one token for {ESTIMATE_BYTES_PER_TOKEN} bytes: about twice what prose takes."
 
     def charge(self, error: WorkerError) -> None:
         """Put into `error`, which stands for an answer that nobody was shown, what it took and what had failed before it."""
@@ -234,7 +258,8 @@ class Reply:
             return told, self.cost_is_bound
         if self.price is None or self.bound is None:
             return self.cost_usd, self.cost_is_bound
-        return max(self.price.most(self.bound), told or Decimal(0)), self.price != FREE
+        took = self.price.of(self.estimated) if self.estimated else self.price.most(self.bound)
+        return max(took, told or Decimal(0)), self.price != FREE
 
     @property
     def result(self) -> CallResult:
@@ -265,7 +290,12 @@ class Reply:
 
 @asynccontextmanager
 async def open_reply(
-    worker: str, model: str, deltas: AsyncGenerator[Delta], price: Price | None = FREE
+    worker: str,
+    model: str,
+    deltas: AsyncGenerator[Delta],
+    price: Price | None = FREE,
+    *,
+    hides_thoughts: bool = False,
 ) -> AsyncGenerator[Reply]:
     """Turn a generator of deltas into what `Worker.open` promises: entered at the first token, closed at the
     end.
@@ -275,6 +305,7 @@ async def open_reply(
         model: the model asked for.
         deltas: not started yet. Its `finally` blocks close what it opened.
         price: what `worker` takes.
+        hides_thoughts: see `Reply.hides_thoughts`.
 
     Raises:
         WorkerError: whatever `deltas` raises before its first token; `WorkerUnavailable` where it has none,
@@ -304,7 +335,8 @@ async def open_reply(
                 yield mend(delta)
 
         async with aclosing(all_of_it()) as whole:
-            yield Reply(worker, whole, model, price, is_empty=_is_empty(early[-1]))
+            is_empty = _is_empty(early[-1])
+            yield Reply(worker, whole, model, price, hides_thoughts=hides_thoughts, is_empty=is_empty)
 
 
 class _Mender:

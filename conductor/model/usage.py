@@ -66,6 +66,23 @@ class Usage:
         )
 
 
+ESTIMATE_BYTES_PER_TOKEN = 2
+"""Of an estimate. Prose has about four bytes to a token, so an estimate is about twice the truth: that is its margin."""
+ESTIMATE_SLACK_TOKENS = 16
+"""Written by a model and not received when its stream broke, in an estimate."""
+
+
+def estimate(bound: Usage, n_bytes: int) -> Usage:
+    """Return about what a call took whose stream broke before its server said so; never more than `bound`.
+
+    Args:
+        bound: the most that it can take; its prompt is counted as one token a byte.
+        n_bytes: of the answer that streamed, thoughts and the arguments of calls included.
+    """
+    written = n_bytes // ESTIMATE_BYTES_PER_TOKEN + ESTIMATE_SLACK_TOKENS
+    return Usage(-(-bound.input_tokens // ESTIMATE_BYTES_PER_TOKEN), min(bound.output_tokens, written))
+
+
 @dataclass(frozen=True, slots=True)
 class Rates:
     """Dollars per million tokens."""

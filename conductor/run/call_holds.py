@@ -18,7 +18,7 @@ from conductor.model.callee import Callee
 from conductor.model.failure import Attempt, Failure, charges
 from conductor.model.pool_member import PoolMember
 from conductor.model.reply import CallResult
-from conductor.model.usage import FREE, Price, Usage, total
+from conductor.model.usage import FREE, Price, Usage, estimate, total
 from conductor.run.ledger import Hold, Ledger
 from conductor.run.waiting import wait_until_done
 
@@ -236,6 +236,8 @@ class CallHolds:
 
     def _ask(self, made: _HeldCall, callee: Callee) -> None:
         made.callee = callee
+        if made.hold is not None:
+            made.hold.ask(callee)
         if self._on_asked is not None:
             self._on_asked(callee)
 
@@ -300,7 +302,9 @@ class CallHolds:
         """The failure, with what a call that is probably paid can have cost."""
         price = self._price_of(made)
         if error.billed_at_bound and price is not None and price != FREE:
-            error.cost_usd = max(price.most(self._bound_of(made)), error.cost_usd or Decimal(0))
+            bound, n_bytes = self._bound_of(made), error.streamed_bytes
+            took = price.most(bound) if n_bytes is None else price.of(estimate(bound, n_bytes))
+            error.cost_usd = max(took, error.cost_usd or Decimal(0))
         return Failure.of(error)
 
     async def _pay(self, hold: Hold | None, unpaid: Iterable[Failure | Attempt], last: Failure) -> None:

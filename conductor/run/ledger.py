@@ -12,6 +12,7 @@ from decimal import Decimal
 from typing import Protocol
 
 from conductor.errors import BudgetExceeded
+from conductor.model.callee import Callee
 from conductor.model.usage import FREE, MILLION, Price, Usage
 
 LEAST_ANSWER_TOKENS = 64
@@ -42,6 +43,14 @@ class Hold:
     settled: bool = False
     upper: "Hold | None" = None
     """The same part of the ledger that this one draws on."""
+    callee: Callee | None = None
+    """Whom the call was sent to last, who bills it; None: nobody yet."""
+
+    def ask(self, callee: Callee) -> None:
+        """Note whom the call is sent to, here and in the ledgers above."""
+        self.callee = callee
+        if self.upper is not None:
+            self.upper.ask(callee)
 
 
 class Ledger(Protocol):

@@ -5,10 +5,10 @@ for more than one round the conductor's verdict on the outcome. A further round 
 before it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from conductor.errors import NoPlan, WorkerError
+from conductor.errors import ContentFiltered, NoPlan, WorkerError
 from conductor.model.failure import Failure
 from conductor.model.reply import CallResult
 from conductor.plan.plan import Plan, Step
@@ -66,13 +66,20 @@ class Fail:
 Move = WritePlan | RunPlan | ContinuePlan | Finish | Fail
 
 
-def next_move(record: Record, fallbacks: Sequence[str], *, has_conductor: bool) -> Move:
+def next_move(
+    record: Record,
+    fallbacks: Sequence[str],
+    *,
+    has_conductor: bool,
+    tells_filters: Collection[str] = (),
+) -> Move:
     """What the run of `record` does next.
 
     Args:
         record: as far as it has got; no call of it is under way.
         fallbacks: who may answer alone, in order.
         has_conductor: whether somebody can write a plan.
+        tells_filters: the workers whose content filter the client is told of; see `PoolMember.tells_filters`.
     """
     task = record.task
     while record.plans and record.plans[-1].is_interrupted:  # what was decided before it is decided again
@@ -82,6 +89,9 @@ def next_move(record: Record, fallbacks: Sequence[str], *, has_conductor: bool) 
             return RunPlan(task.plan, task.plan_source)
         return WritePlan("conductor", 0) if has_conductor else Fail(_no_conductor())
     plan = record.plans[-1]
+    filtered = _filtered(plan, tells_filters)
+    if filtered is not None:
+        return _give_up(record, filtered)
     if plan.rejection is not None:
         return _after_rejection(record, plan, plan.rejection, fallbacks)
     if plan.failure is not None:
@@ -91,6 +101,15 @@ def next_move(record: Record, fallbacks: Sequence[str], *, has_conductor: bool) 
     if plan.accepted:
         return _keep(record)
     return _after_steps(record, plan, fallbacks)
+
+
+def _filtered(plan: PlanRecord, tells_filters: Collection[str]) -> Failure | None:
+    """Return the failure of a plan or its last step whose prompt a provider refused, if no other is to be sent it."""
+    last = plan.steps[-1] if plan.steps else None
+    failure = plan.failure or (last.failure if last and last.status == "failed" else None)
+    if failure is not None and failure.is_a(ContentFiltered) and failure.get("worker") in tells_filters:
+        return failure
+    return None
 
 
 def _after_rejection(record: Record, plan: PlanRecord, rejection: Failure, fallbacks: Sequence[str]) -> Move:

@@ -144,8 +144,14 @@ class RoundLoop:
                             raise
 
     def _next_move(self) -> Move:
-        has_conductor = self._team.planner(self._record.task) is not None
-        return next_move(self._record, self._fallbacks, has_conductor=has_conductor)
+        planner = self._team.planner(self._record.task)
+        members = [*self._context.pool.values(), *([planner.member] if planner else [])]
+        return next_move(
+            self._record,
+            self._fallbacks,
+            has_conductor=planner is not None,
+            tells_filters=frozenset[str]().union(*(each.tells_filters for each in members)),
+        )
 
     async def _finish(self, move: Finish) -> None:
         """End with an answer; one that was kept back until the conductor had read it is shown now."""

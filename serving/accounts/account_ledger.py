@@ -119,6 +119,7 @@ class AccountLedger:
         if hold.is_free and not cost:
             return
         known = usage if usage is not None and usage.is_possible else None
+        callee = hold.callee
         bill = Bill(
             hold.request.id,
             cost,
@@ -126,8 +127,10 @@ class AccountLedger:
             known and known.input_tokens,
             known and known.output_tokens,
             known and known.cached_input_tokens,
-            _in_words(hold.price, known),
+            _in_words(callee.price if callee else hold.price, known),
             is_bound,
+            callee.worker if callee else None,
+            (callee.deployment or None) if callee else None,
         )
         if hold.is_held:
             self._store.settle(bill)

@@ -58,9 +58,11 @@ class Bill:
         hold_id: what was held for it.
         cost: in pico-dollars; None: not known, so that all that was held is spent.
         input_tokens, output_tokens, cached_tokens: where they are known.
-        price: by which it was held, in words: the dearest of those who may answer. The cost is by the price of who did.
+        price: of who answered, in words; before the call was sent, that by which it was held.
         at_us: when it ended.
-        is_bound: `cost` is the most that it can have been.
+        is_bound: `cost` is the most that it can have been, or an estimate.
+        worker: who answered, and so bills it; None: the one that was asked.
+        account: which of its deployments that was; None: it has one place.
     """
 
     hold_id: str
@@ -71,6 +73,8 @@ class Bill:
     cached_tokens: int | None = None
     price: str | None = None
     is_bound: bool = False
+    worker: str | None = None
+    account: str | None = None
 
     @property
     def is_exact(self) -> bool:

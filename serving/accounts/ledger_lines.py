@@ -1,12 +1,18 @@
-"""The newest lines of the ledger, as they are: what each call cost, and for whom."""
+"""The lines of the ledger: the newest as they are, their sums as providers bill them, and corrections of one."""
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Row, select
+from sqlalchemy import Row, Select, case, func, insert, or_, select, tuple_, update
 
+from conductor.errors import BadTask, UnknownName
 from serving.accounts.directory import Directory
-from serving.database.schema import ledger
+from serving.accounts.windows import WindowId, key_subject, team_subject
+from serving.database.database import Database
+from serving.database.schema import ledger, spend_window
+
+MOST_REASON_CHARS = 500
 
 
 async def newest_lines(
@@ -29,3 +35,92 @@ async def newest_lines(
     if before is not None:
         query = query.where(ledger.c.id < before)
     return await directory.rows(query)
+
+
+def daily_sums(first_day: int | None = None, last_day: int | None = None) -> Select[*tuple[Any, ...]]:
+    """Return the query of what a provider's invoice has: calls, tokens and money by day, worker and account.
+
+    `uncertain` is the part of `amount` that is a bound or an estimate. An adjustment counts for the entry that it
+    corrects, which is certain then.
+
+    Args:
+        first_day: since 1970, included; None: from the beginning.
+        last_day: likewise; None: to the end.
+    """
+    adjusted = select(ledger.c.corrects).where(ledger.c.corrects.is_not(None))
+    is_uncertain = (ledger.c.exact == 0) & ledger.c.id.not_in(adjusted)
+    is_call = ledger.c.kind.in_(("call", "lost"))
+    query = (
+        select(
+            ledger.c.day,
+            ledger.c.worker,
+            ledger.c.account,
+            func.sum(case((is_call, 1), else_=0)).label("calls"),
+            func.coalesce(func.sum(ledger.c.input_tokens), 0).label("input_tokens"),
+            func.coalesce(func.sum(ledger.c.cached_tokens), 0).label("cached_tokens"),
+            func.coalesce(func.sum(ledger.c.output_tokens), 0).label("output_tokens"),
+            func.sum(ledger.c.amount).label("amount"),
+            func.sum(case((is_uncertain, ledger.c.amount), else_=0)).label("uncertain"),
+        )
+        .group_by(ledger.c.day, ledger.c.worker, ledger.c.account)
+        .order_by(ledger.c.day, ledger.c.worker, ledger.c.account)
+    )
+    if first_day is not None:
+        query = query.where(ledger.c.day >= first_day)
+    return query if last_day is None else query.where(ledger.c.day <= last_day)
+
+
+async def adjust(database: Database, entry_id: int, amount: int, reason: str) -> int:
+    """Correct what an entry says to `amount`, by a new entry with the difference. Return that difference.
+
+    Args:
+        database: of the ledger.
+        entry_id: of a call that was entered, or lost.
+        amount: what it cost in truth, in pico-dollars.
+        reason: for whoever reads the ledger.
+
+    Raises:
+        BadTask: there is no reason, the amount is below 0, or it is what the entry says already.
+        UnknownName: there is no such entry, or it is an adjustment itself.
+        StoreUnavailable: the database is away.
+    """
+    if not reason.strip() or len(reason) > MOST_REASON_CHARS:
+        raise BadTask(
+            f"An adjustment needs a reason of at most {MOST_REASON_CHARS} characters.", param="reason"
+        )
+    if amount < 0:
+        raise BadTask("A call cannot have cost less than 0.", param="amount")
+    async with database.writing() as connection:
+        entry = (await connection.execute(select(ledger).where(ledger.c.id == entry_id))).one_or_none()
+        if entry is None or entry.kind not in ("call", "lost"):
+            raise UnknownName(
+                f"The ledger has no entry {entry_id} of a call. `podium ledger show` lists them."
+            )
+        subjects = [key_subject(entry.key_id)] + ([team_subject(entry.team_id)] if entry.team_id else [])
+        windows = sorted(
+            window
+            for subject in subjects
+            for window in (WindowId(subject, "day", entry.day), WindowId(subject, "month", entry.month))
+        )
+        at = tuple_(spend_window.c.subject, spend_window.c.period, spend_window.c.starts)
+        in_order = select(spend_window).where(at.in_(windows)).order_by(*at.clauses)
+        await connection.execute(
+            in_order.with_for_update()
+        )  # as settling does, so that neither waits in a circle
+        is_of_it = or_(
+            ledger.c.id == entry_id,
+            ledger.c.corrects == entry_id,
+            (ledger.c.hold_id == entry.hold_id) & (ledger.c.kind == "correction"),
+        )
+        before = (await connection.execute(select(func.sum(ledger.c.amount)).where(is_of_it))).scalar_one()
+        difference = amount - int(before)
+        if not difference:
+            raise BadTask(f"Entry {entry_id} says that already.", param="amount")
+        moved = update(spend_window).where(at.in_(windows))
+        await connection.execute(moved.values(spent=spend_window.c.spent + difference))
+        kept = ("run_id", "call_no", "key_id", "team_id", "day", "month", "worker", "account")
+        facts = {name: getattr(entry, name) for name in kept}
+        facts |= {"kind": "adjust", "amount": difference, "exact": 1, "above_hold": 0}
+        facts |= {"at_us": time.time_ns() // 1000, "corrects": entry_id, "reason": reason.strip()}
+        await connection.execute(insert(ledger).values(**facts))
+    return difference

@@ -63,8 +63,9 @@ moved AS (UPDATE spend_window b SET held = b.held + m.amount FROM moves m JOIN l
 SELECT 1"""
 
 TOLD = """SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::text[], $7::bigint[],
-    $8::bool[]) AS t (id, cost, input_tokens, output_tokens, cached_tokens, price, at_us, is_exact)"""
-TELLS = "t.cost, t.input_tokens, t.output_tokens, t.cached_tokens, t.price, t.at_us, t.is_exact"
+    $8::bool[], $9::text[], $10::text[])
+    AS t (id, cost, input_tokens, output_tokens, cached_tokens, price, at_us, is_exact, served_by, account)"""
+TELLS = "t.cost, t.input_tokens, t.output_tokens, t.cached_tokens, t.price, t.at_us, t.is_exact, t.served_by, t.account"
 MOVED = f"""moves AS (SELECT w.subject, w.period, w.starts, sum(freed) AS freed, sum(posted) AS posted FROM mine, LATERAL {WINDOWS}
     WHERE w.subject IS NOT NULL GROUP BY 1, 2, 3),
 locked AS MATERIALIZED (SELECT b.subject, b.period, b.starts FROM spend_window b
@@ -74,9 +75,11 @@ moved AS (UPDATE spend_window b SET held = b.held - m.freed, spent = b.spent + m
     WHERE (b.subject, b.period, b.starts) = (m.subject, m.period, m.starts))"""
 """Change the windows of `mine`, whose rows say how much of each hold is freed and how much is spent."""
 ENTER = """INSERT INTO ledger (hold_id, kind, run_id, call_no, key_id, team_id, day, month, worker, amount, exact, above_hold,
-    input_tokens, output_tokens, cached_tokens, price, at_us)
-SELECT id, {kind}, run_id, call_no, key_id, team_id, day, month, worker, posted, {exact}, {above_hold},
-    {tokens}, {at} FROM mine"""
+    input_tokens, output_tokens, cached_tokens, price, at_us, account)
+SELECT id, {kind}, run_id, call_no, key_id, team_id, day, month, {worker}, posted, {exact}, {above_hold},
+    {tokens}, {at}, {account} FROM mine"""
+ASKED_WORKER = {"worker": "worker", "account": "NULL"}
+"""A lost call names who was asked, and so does what corrects it."""
 BILLED = {
     "above_hold": "(coalesce(cost, 0) > amount)::int",
     "tokens": "input_tokens, output_tokens, cached_tokens, price",
@@ -86,12 +89,12 @@ SETTLE = f"""WITH told AS ({TOLD}),
 mine AS (UPDATE hold h SET state = 'posted', ended_us = t.at_us FROM told t WHERE h.id = t.id AND h.state = 'open'
     RETURNING h.*, h.amount AS freed, coalesce(t.cost, h.amount) AS posted, {TELLS}),
 {MOVED}
-{ENTER.format(kind="'call'", exact="is_exact::int", at="at_us", **BILLED)} RETURNING hold_id"""
+{ENTER.format(kind="'call'", exact="is_exact::int", at="at_us", worker="coalesce(served_by, worker)", account="account", **BILLED)} RETURNING hold_id"""
 SETTLE_LATE = f"""WITH told AS ({TOLD}),
 mine AS (UPDATE hold h SET state = 'posted', ended_us = t.at_us FROM told t WHERE h.id = t.id AND h.state = 'lost' AND t.cost IS NOT NULL
     RETURNING h.*, 0 AS freed, t.cost - h.amount AS posted, {TELLS}),
 {MOVED}
-{ENTER.format(kind="'correction'", exact="is_exact::int", at="at_us", **BILLED)}"""
+{ENTER.format(kind="'correction'", exact="is_exact::int", at="at_us", **ASKED_WORKER, **BILLED)}"""
 """The replica was only frozen, and its holds are posted already: the difference, if the cost is known."""
 VOID = f"""WITH
 mine AS (UPDATE hold h SET state = 'voided', ended_us = {NOW_US} WHERE h.id = ANY ($1::text[]) AND h.state = 'open'
@@ -105,7 +108,7 @@ SWEEP = f"""WITH dead AS MATERIALIZED (SELECT h.id FROM hold h LEFT JOIN replica
 mine AS (UPDATE hold h SET state = 'lost', ended_us = {NOW_US} FROM dead WHERE h.id = dead.id
     RETURNING h.*, h.amount AS freed, h.amount AS posted),
 {MOVED}
-{ENTER.format(kind="'lost'", exact="0", above_hold="0", tokens="NULL, NULL, NULL, NULL", at="ended_us")} RETURNING hold_id"""
+{ENTER.format(kind="'lost'", exact="0", above_hold="0", tokens="NULL, NULL, NULL, NULL", at="ended_us", **ASKED_WORKER)} RETURNING hold_id"""
 FORGET = f"DELETE FROM replica WHERE lease_until_us < {NOW_US} - $1::bigint"
 RENEW = f"""INSERT INTO replica (id, lease_until_us, began_us) SELECT id, {NOW_US} + $2, {NOW_US} FROM unnest($1::text[]) AS r (id)
 ON CONFLICT (id) DO UPDATE SET lease_until_us = excluded.lease_until_us"""
@@ -123,6 +126,8 @@ BILL_FIELDS = [
         "price",
         "at_us",
         "is_exact",
+        "worker",
+        "account",
     )
 ]
 

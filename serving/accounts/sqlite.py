@@ -25,7 +25,7 @@ END_HOLD = f"UPDATE hold SET state = ?, ended_us = ? WHERE id = ? AND state = ? 
 DEAD = """SELECT h.id FROM hold h LEFT JOIN replica r ON r.id = h.owner
 WHERE h.state = 'open' AND (r.id IS NULL OR r.lease_until_us < ?) ORDER BY h.made_us LIMIT ?"""
 ENTER = """INSERT INTO ledger (hold_id, kind, run_id, call_no, key_id, team_id, day, month, worker, amount, exact, above_hold,
-    input_tokens, output_tokens, cached_tokens, price, at_us) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+    input_tokens, output_tokens, cached_tokens, price, at_us, account) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 RENEW = """INSERT INTO replica (id, lease_until_us, began_us) VALUES (?, ?, ?)
 ON CONFLICT (id) DO UPDATE SET lease_until_us = excluded.lease_until_us"""
 
@@ -147,8 +147,11 @@ def _post(connection: sqlite3.Connection, posted: Sequence[Posting]) -> None:
 def _entry(ended: HoldRequest, move: Move, bill: Bill) -> tuple[Any, ...]:
     tokens = (bill.input_tokens, bill.output_tokens, bill.cached_tokens)
     flags = (int(bill.is_exact), int((bill.cost or 0) > ended.amount))
-    call = (ended.run_id, ended.call_no, ended.key_id, ended.team_id, ended.day, ended.month, ended.worker)
-    return (ended.id, move.kind, *call, move.posted, *flags, *tokens, bill.price, bill.at_us)
+    is_served = move.kind == "call"  # a correction is of an entry that names who was asked
+    worker = (bill.worker if is_served else None) or ended.worker
+    call = (ended.run_id, ended.call_no, ended.key_id, ended.team_id, ended.day, ended.month, worker)
+    account = bill.account if is_served else None
+    return (ended.id, move.kind, *call, move.posted, *flags, *tokens, bill.price, bill.at_us, account)
 
 
 def _move(connection: sqlite3.Connection, moves: Iterable[tuple[HoldRequest, int, int]]) -> None:

@@ -28,11 +28,18 @@ class LedgerLine(BaseModel):
     run_id: str | None
     key_id: str
     team_id: str | None
-    worker: str | None
+    worker: str | None = Field(description="Who answered, and so bills it; of a `lost` call who was asked.")
+    account: str | None = Field(
+        description="Which deployment of the worker that was. null: it has one place."
+    )
     cost_usd: Decimal = Field(description="Exact, as a text.")
-    exact: bool = Field(description="If not, it is the most that the call can have cost.")
+    exact: bool = Field(
+        description="If not, it is the most that the call can have cost, or an estimate of a stream that broke."
+    )
     input_tokens: int | None
     output_tokens: int | None
+    corrects: int | None = Field(description="The id of the line that an `adjust` corrects.")
+    reason: str | None = Field(description="Of an `adjust`.")
     created_at: datetime
 
     @classmethod
@@ -45,10 +52,13 @@ class LedgerLine(BaseModel):
             key_id=row.key_id,
             team_id=row.team_id,
             worker=row.worker,
+            account=row.account,
             cost_usd=to_usd(row.amount),
             exact=bool(row.exact),
             input_tokens=row.input_tokens,
             output_tokens=row.output_tokens,
+            corrects=row.corrects,
+            reason=row.reason,
             created_at=datetime.fromtimestamp(row.at_us / US, UTC),
         )
 

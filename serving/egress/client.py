@@ -1,5 +1,5 @@
 """The guard of every HTTP client that calls out: where it connects is checked when it connects, after names
-are resolved, and it follows no redirect.
+are resolved, it follows no redirect, and a kept connection that breaks is replaced once.
 
 The SDKs bring clients of two kinds: httpx2's own transport, on httpcore2, and one on aiohttp. Neither has a
 public place for this, so `guard` puts it into the transports that a client has, those for the environment's
@@ -45,6 +45,7 @@ def guard(client: Client, reach: Reach) -> Client:
     for transport in (inside._transport, *inside._mounts.values()):  # noqa: SLF001
         if transport is not None:
             _guard_transport(transport, reach, client.timeout.connect)
+            _replace_kept(transport)
     return client
 
 
@@ -84,6 +85,56 @@ def _guard_transport(transport: object, reach: Reach, timeout_s: float | None) -
         of_aiohttp.client = lambda: _guarded_session(of_aiohttp, reach, timeout_s)
     else:
         raise TypeError(f"{type(transport).__name__} is a transport that cannot be guarded.")
+
+
+def _replace_kept(transport: Any) -> None:
+    """Let `transport` send a request once more, at once, if it broke on a kept connection before an answer began.
+
+    Servers close connections that they have kept for long, and all of them when they restart: the request was not read.
+    The other idle connections are closed first, since they are probably broken too.
+    """
+    send = transport.handle_async_request
+
+    async def send_again(request: httpx2.Request) -> httpx2.Response:
+        is_kept = _has_idle(transport)
+        try:
+            return await send(request)
+        except httpx2.TransportError as exc:
+            if not (is_kept and _is_break(exc) and isinstance(request.stream, httpx2.ByteStream)):
+                raise
+        await _close_idle(transport)
+        return await send(request)
+
+    transport.handle_async_request = send_again
+
+
+def _is_break(exc: httpx2.TransportError) -> bool:
+    """Return whether a connection that was open broke; aiohttp's transport calls it a time-out in connecting."""
+    cause = exc.__cause__
+    if isinstance(cause, aiohttp.ClientError):
+        is_other = isinstance(cause, aiohttp.ClientConnectorError | aiohttp.ServerTimeoutError)
+        return isinstance(cause, aiohttp.ClientOSError | aiohttp.ServerDisconnectedError) and not is_other
+    return isinstance(exc, httpx2.ReadError | httpx2.WriteError | httpx2.RemoteProtocolError)
+
+
+def _has_idle(transport: Any) -> bool:
+    if isinstance(transport, httpx2.AsyncHTTPTransport):
+        return any(each.is_idle() for each in cast(Any, transport)._pool.connections)  # noqa: SLF001
+    connector = getattr(transport.client, "connector", None)
+    return bool(connector and connector._conns)  # noqa: SLF001
+
+
+async def _close_idle(transport: Any) -> None:
+    if isinstance(transport, httpx2.AsyncHTTPTransport):
+        pool = cast(Any, transport)._pool  # noqa: SLF001
+        for each in [each for each in pool.connections if each.is_idle()]:
+            pool._connections.remove(each)  # noqa: SLF001
+            await each.aclose()
+        return
+    kept = transport.client.connector._conns  # noqa: SLF001
+    for protocol, _ in [each for of_host in kept.values() for each in of_host]:
+        protocol.close()
+    kept.clear()
 
 
 class GuardedBackend(httpcore2.AsyncNetworkBackend):

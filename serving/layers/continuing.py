@@ -122,8 +122,9 @@ class Continuing(Layer):
         limited = _without_room(call, repeated=wanted)
         asked = copy_with(limited, messages=(*call.messages, *turns), prefix="")
         reply = await opened.enter_async_context(self._worker.open(asked))
+        heard: list[str] = []
         try:
-            held = await _hold(seam, reply.deltas)
+            held = await _hold(seam, reply.deltas, heard)
         except NotContinued as exc:
             raise WorkerUnavailable(
                 f"{reply.worker} did not go on with the answer that had broken off.",
@@ -131,6 +132,7 @@ class Continuing(Layer):
                 detail=str(exc),
                 attempts=reply.attempts,
                 billed_at_bound=True,
+                streamed_bytes=None if reply.hides_thoughts else byte_size("".join(heard)),
                 only_this_call=not isinstance(exc, BrokenOff),
             ) from exc
         except WorkerError as exc:
@@ -156,8 +158,8 @@ def _without_room(call: Call, repeated: str = "") -> Call:
     return copy_with(call, sampling=copy_with(call.sampling, max_output_tokens=longest))
 
 
-async def _hold(seam: Seam, deltas: AsyncGenerator[Delta]) -> list[Delta]:
-    """What has come once the seam is found: the words after it are in the last of them.
+async def _hold(seam: Seam, deltas: AsyncGenerator[Delta], heard: list[str]) -> list[Delta]:
+    """What has come once the seam is found: the words after it are in the last of them. `heard` gets all words.
 
     Raises:
         NotContinued: it does not fit.
@@ -165,6 +167,7 @@ async def _hold(seam: Seam, deltas: AsyncGenerator[Delta]) -> list[Delta]:
     """
     held: list[Delta] = []
     async for delta in deltas:
+        heard += (delta.text, delta.reasoning)
         is_last = delta.finish is not None
         new = seam.feed(delta.text, is_last=is_last) if delta.text or is_last else None
         held.append(replace(delta, text=new or "", logprobs=()))

@@ -17,9 +17,11 @@ from serving.layers.layer import Layer
 
 KNOWN_CALLS = 20
 """So many first tokens are enough to go by."""
-START_S = 30.0
-"""Until then, and while its calls fail: what it was like before says nothing then, and one that has become
-slower for good comes back."""
+START_S = 15.0
+"""The limit until then."""
+FAILING_S = 30.0
+"""The limit while its calls fail: what it was like before says nothing then, and one that has become slower for good
+comes back."""
 TIMES_P99 = 4.0
 LEAST_S = 10.0
 SHARE = 0.5
@@ -57,9 +59,9 @@ class FirstTokenLimit(Layer):
 def usual_limit_s(health: WorkerHealth) -> float:
     """Beyond it a first token is probably not coming."""
     p99_s = _p99_s(health)
-    if p99_s is None or health.circuit != "closed":
+    if p99_s is None:
         return START_S
-    return max(LEAST_S, TIMES_P99 * p99_s)
+    return max(LEAST_S, TIMES_P99 * p99_s) if health.circuit == "closed" else FAILING_S
 
 
 def telling_silence_s(health: WorkerHealth) -> float:

@@ -25,7 +25,8 @@ from serving.layers.retry_budget import RetryBudget
 from serving.witnesses import party_of
 
 QUICK_S = 1.0
-"""Longer than this nobody waits, for a failure and for the next try, where another worker is free to answer."""
+"""If another worker is free to answer, a failed call is made again only if its failure and the wait for the next try
+take less than this together, unless the server says when to come back."""
 
 
 class Retrying(Layer):
@@ -37,8 +38,9 @@ class Retrying(Layer):
 
     For an answer without a word it is asked once more. The second one stands where nobody else is free to answer.
 
-    Nor is anything waited for while another worker is free to answer: then only what failed quickly is made
-    again soon. And all retries together take no more than their share of the calls.
+    While another worker is free to answer, only what failed quickly is made again soon, and a `Retry-After` is waited
+    for up to `fallback_wait_s`: the client asked for this worker. All retries together take no more than their share of
+    the calls.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class Retrying(Layer):
         max_wait_s: float,
         budget: RetryBudget | None = None,
         health: WorkerHealth | None = None,
+        fallback_wait_s: float = 0.0,
     ) -> None:
         """Knows when not to ask again.
 
@@ -59,8 +62,10 @@ class Retrying(Layer):
             max_wait_s: bound of every wait.
             budget: of all its calls' retries; None: any number.
             health: of its newest calls.
+            fallback_wait_s: the longest that one call waits for what servers ask, while a fallback could answer.
         """
         super().__init__(worker)
+        self._fallback_wait_s = fallback_wait_s
         self._attempts, self._max_wait_s = attempts, max_wait_s
         self._first_wait_s, self._budget, self._health = first_wait_s, budget, health or WorkerHealth()
 
@@ -91,7 +96,8 @@ class Retrying(Layer):
                         raise await _close_empty(reply, opened, is_last=is_last)
             except WorkerError as exc:
                 wait_s, took_s = self._wait_s(number, exc), time.monotonic() - began_s
-                if not self._asks_again(call, exc, number, wait_s, took_s):
+                waited_s = sum(each.waited_s for each in failed)
+                if not self._asks_again(call, exc, number, wait_s, took_s, waited_s):
                     exc.attempts = (*failed, *exc.attempts)
                     raise
                 said_nothing |= isinstance(exc, _SaidNothing)
@@ -103,13 +109,16 @@ class Retrying(Layer):
                 return reply
         raise AssertionError("it is counted without end")
 
-    def _asks_again(self, call: Call, error: WorkerError, number: int, wait_s: float, took_s: float) -> bool:
+    def _asks_again(
+        self, call: Call, error: WorkerError, number: int, wait_s: float, took_s: float, waited_s: float
+    ) -> bool:
         """Whether the call is made once more after `error`, of its try of that `number`; it is paid for then."""
         if isinstance(error, _SaidNothing):
             return not error.is_last
         is_worth_it = self._may_help(error) and wait_s < _patience_s(call)
         if call.has_stand_in:
-            is_worth_it &= took_s + wait_s < QUICK_S and self._health.circuit == "closed"
+            is_asked = _retry_after_s(error) > 0 and waited_s + wait_s <= self._fallback_wait_s
+            is_worth_it &= (is_asked or took_s + wait_s < QUICK_S) and self._health.circuit == "closed"
             is_worth_it &= not (isinstance(error, WorkerUnavailable) and error.only_late)
         return is_worth_it and number < self._attempts and self._can_afford(call)
 

@@ -20,7 +20,7 @@ from conductor.model.failure import Failure
 from conductor.model.field_values import copy_with
 from conductor.model.reply import Reply
 from conductor.model.worker import Worker
-from serving.health import FAILED, Fault, WorkerHealth
+from serving.health import FAILED, MOST_REST_S, Fault, WorkerHealth
 from serving.layers.first_token_limit import telling_silence_s
 from serving.layers.layer import Layer
 from serving.redaction.failures import outline
@@ -30,7 +30,7 @@ logger = logging.getLogger("podium")
 
 BUSY_REST_S = 1.0
 """Where it does not say for how long it is busy; at most, where it is by the rate that we keep."""
-REFUSED_REST_S = 60.0
+REFUSED_REST_S = MOST_REST_S
 """After a refusal of every call, such as of a key that was revoked."""
 
 

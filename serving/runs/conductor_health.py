@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 from typing import Literal
 
-from conductor.errors import ContextOverflow, DeadlineExceeded, WorkerError
+from conductor.errors import ContentFiltered, ContextOverflow, DeadlineExceeded, WorkerError
 from conductor.run.plan_record import PlanRecord
 from conductor.run.record import Record
 
@@ -52,7 +52,7 @@ class ConductorHealth:
 def verdict(record: Record) -> Literal["planned", "failed", "says nothing"]:
     """What a run says of the conductor.
 
-    A client that left, a budget and a prompt that is too long for it are none of its failures, and a
+    A client that left, a budget and a prompt that is too long or filtered are none of its failures, and a
     deadline is one only where the conductor had not said a word by then.
     """
     written = [plan for plan in record.plans if plan.source in WRITTEN]
@@ -83,8 +83,10 @@ def _is_silent(plan: PlanRecord) -> bool:
 
 def _is_failure(plan: PlanRecord) -> bool:
     failure = plan.failure
-    is_its_error = failure is not None and failure.is_a(WorkerError) and not failure.is_a(ContextOverflow)
-    return plan.rejection is not None or is_its_error
+    if failure is None:
+        return plan.rejection is not None
+    is_of_prompt = failure.is_a(ContextOverflow) or failure.is_a(ContentFiltered)
+    return plan.rejection is not None or (failure.is_a(WorkerError) and not is_of_prompt)
 
 
 def _reason(plan: PlanRecord) -> str:

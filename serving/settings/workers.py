@@ -31,6 +31,10 @@ class RetrySettings(Frozen):
     max_wait_s: float = Field(default=8.0, gt=0)
     """Upper bound of every wait. A `Retry-After` beyond it is not waited for: a fallback is asked, or the
     call fails."""
+    fallback_wait_s: float = Field(default=3.0, ge=0)
+    """How long a call waits for a `Retry-After` while a fallback could answer, all its waits together: the client asked
+    for this worker. If the server asks for more, or for more than half of the request's time that is left, the fallback
+    answers at once. 0: it always does."""
     share: float = Field(default=0.2, ge=0, le=1)
     """The most retries, as a share of the worker's calls at one router replica; ten more are always there to
     begin with, and for an engine of several replicas as many as one replica has calls (`scale.max_ongoing_requests`),
@@ -90,9 +94,9 @@ class _WorkerBase(Frozen):
     """Other workers, each named once, asked in turn where this one fails before its first token. `auto`: up to three of the pool that can
     what it can and cost at most twice as much: those whose cards are most alike to its own, of about equally alike ones
     the cheaper first; then those with the nearest price."""
-    on_content_filter: Literal["fall_back", "tell"] = "fall_back"
-    """Where its provider refuses a prompt for its content: ask the fallbacks, as for any failure, or tell the
-    client (400 `content_filter`)."""
+    on_content_filter: Literal["fall_back", "tell"] = "tell"
+    """If its provider refuses a prompt for its content: tell the client (400 `content_filter`), or ask the
+    fallbacks, as for any failure. A prompt that one provider refuses is sent to no other unless this says so."""
     on_broken_stream: Literal["continue", "tell"] = "continue"
     """Where an answer breaks off after its client has seen some of it: let it go on from there, by the worker or a
     fallback, or tell the client."""
@@ -165,7 +169,7 @@ class VllmSettings(_WorkerBase):
     """How long the first token may take, the engine's queue included; while no replica is up and one is being started
     the time does not count. null: as `stall_timeout_s` says where it is set, else 300 s (`batch`: 600 s); but where a
     fallback is free to answer and the priority is not `batch`, four times the p99 of its newest calls, 10 s at
-    least, and 30 s until 20 calls are known or while its calls fail. Always at most half of the request's time that is
+    least, 15 s until 20 calls are known, and 30 s while its calls fail. Always at most half of the request's time that is
     left while another one is free."""
     stand_in: StandInSettings | None = None
     """Serve a scripted engine in vLLM's place: scaling and routing can then be tried without a model."""
@@ -245,7 +249,7 @@ class _ApiSettings(Access, _WorkerBase):
     first_token_timeout_s: float | None = Field(default=None, gt=0)
     """How long the first word may take, counted likewise. null: as `stall_timeout_s` says; but where a fallback
     or another deployment is free to answer and the model does not think at the call's effort, four times the
-    p99 of its newest calls, 10 s at least, and 30 s until 20 calls are known or while its calls fail. Always at
+    p99 of its newest calls, 10 s at least, 15 s until 20 calls are known, and 30 s while its calls fail. Always at
     most half of the request's time that is left while another one is free."""
     connect_timeout_s: float = Field(default=5.0, gt=0)
     """How long opening a connection may take, and looking up its name."""

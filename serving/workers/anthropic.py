@@ -35,6 +35,7 @@ from serving.workers.anthropic_message import events_in
 from serving.workers.anthropic_thinking import thinking_for
 from serving.workers.anthropic_tools import TurnCollector, tools_json, turns_json
 from serving.workers.anthropic_usage import usage_of
+from serving.workers.chat_chunks import fields
 from serving.workers.clouds import credential_errors, garble_errors, google_credentials
 from serving.workers.ends import end_of, finish_of, is_over
 from serving.workers.event_stream import WholeEvents
@@ -44,25 +45,13 @@ from serving.workers.images import split_data_url
 from serving.workers.output_limit import OutputMeter, within_limit
 from serving.workers.pictures import check_pictures
 from serving.workers.stall_timer import StallTimer
+from serving.workers.stream_errors import error_code, status_in_stream
 from serving.workers.usage import UsageCheck, has_grown
 from serving.workers.wire_tools import WireTools
 
 DEFAULT_MAX_TOKENS = 4096
 MOST_VALUES = 1000
 """Of JSON in an event: what is long in it is one string."""
-STATUS_OF = {
-    "invalid_request_error": 400,
-    "authentication_error": 401,
-    "billing_error": 402,
-    "permission_error": 403,
-    "not_found_error": 404,
-    "request_too_large": 413,
-    "rate_limit_error": 429,
-    "api_error": 500,
-    "timeout_error": 504,
-    "overloaded_error": 529,
-}
-"""The HTTP status that an `error` event inside a stream, where the status is long sent, would have had."""
 
 
 class AnthropicWorker:
@@ -81,9 +70,11 @@ class AnthropicWorker:
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
         """See `conductor.model.worker.Worker.open`."""
-        meter = OutputMeter(call.sampling.max_output_tokens)
+        thinks = self._account.accepts.thinks(call.sampling.effort)
+        meter = OutputMeter(call.sampling.max_output_tokens, hides_thoughts=thinks)
         deltas = within_limit(self._deltas(call, meter), meter)
-        return open_reply(self.name, self._account.model, deltas, self._account.price)
+        account = self._account
+        return open_reply(self.name, account.model, deltas, account.price, hides_thoughts=thinks)
 
     async def aclose(self) -> None:
         """Close every connection. The worker is of no use afterwards."""
@@ -293,9 +284,12 @@ def fault(faults: ErrorMapper, exc: anthropic.AnthropicError) -> WorkerError:
     """
     match exc:
         case anthropic.APIStatusError():
-            status = exc.status_code if exc.status_code >= 300 else STATUS_OF.get(str(exc.type), 500)
+            status, text = exc.status_code, error_text(exc.body)
             code = f"{exc.error_code or ''} {exc.type or ''}"
-            return faults.by_status(status, error_text(exc.body), exc.response.headers, code)
+            if status < 300:  # in the stream
+                error = fields(exc.body).get("error", exc.body)
+                status, code = status_in_stream(error, text), f"{code} {error_code(error)}"
+            return faults.by_status(status, text, exc.response.headers, code)
         case anthropic.APIResponseValidationError() | anthropic.APIWebhookValidationError():
             return faults.garble_error()
         case anthropic.APITimeoutError():

@@ -10,13 +10,14 @@ import msgspec
 
 from serving.workers.chat_chunks import fields
 from serving.workers.event_stream import Event, json_of
+from serving.workers.stream_errors import error_in_event
 
 Fields = dict[str, object]
 
 
 def events_in(event: Event) -> Iterator[Event]:
     """Yield the events that `event` stands for: most often itself."""
-    if event.name and event.name != b"message":
+    if event.name not in (b"", b"error", b"message"):
         yield event
         return
     try:
@@ -24,10 +25,13 @@ def events_in(event: Event) -> Iterator[Event]:
     except msgspec.DecodeError:
         yield Event(b"unreadable", event.data)  # the SDK says what is wrong with it
         return
-    said = fields(value)
-    kind = str(said.get("type") or ("error" if said.get("error") else ""))
+    body = fields(value)
+    if error := error_in_event(body, event.name):
+        yield _event({"type": "error", "error": error})
+        return
+    kind = str(body.get("type") or "")
     if kind == "message":
-        yield from map(_event, _events_of(said))
+        yield from map(_event, _events_of(body))
     elif kind:
         yield Event(kind.encode("utf-8", "replace"), event.data)
 

@@ -12,6 +12,7 @@ from typing import Any, cast
 import msgspec
 
 from serving.workers.event_stream import Event, EventReader, json_of
+from serving.workers.stream_errors import error_in_event
 
 TEXT_FIELDS = ("text", "thinking", "reasoning", "refusal", "content", "summary", "value")
 """Where the parts of a message have their words."""
@@ -74,6 +75,8 @@ class Choice(msgspec.Struct):
     text: str | None = None
     """In place of `delta`, where a text is completed."""
     logprobs: object = None
+    error: object = None
+    """OpenRouter's."""
 
 
 class ChatChunk(msgspec.Struct):
@@ -196,8 +199,8 @@ class ChunkReader:
             except msgspec.DecodeError as exc:
                 self.fault = self.fault or exc
                 break
-            if chunk.error:
-                self.error = self.error or chunk.error
+            if error := _error_in(chunk, event):
+                self.error = self.error or error
                 break
             self._read_message(chunk.choice)
             chunks.append(chunk)
@@ -212,3 +215,12 @@ class ChunkReader:
             choice.finish_reason = choice.finish_reason or "stop"
         if choice.delta is not None and not self._has_spoken:
             self._has_spoken = bool(choice.delta.content or choice.delta.calls)
+
+
+def _error_in(chunk: ChatChunk, event: Event) -> Mapping[str, object] | None:
+    """Return the error that a chunk tells of; None if it tells of none. Servers do so in many ways; see `error_in_event`."""
+    in_choice = next((each.error for each in chunk.choices or () if each.error), None)
+    if not (chunk.error or in_choice) and (chunk.choices or chunk.usage):
+        return None
+    body = fields(json_of(event.data))
+    return error_in_event({"error": in_choice} | body if in_choice else body, event.name)

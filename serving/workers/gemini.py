@@ -87,9 +87,11 @@ class GeminiWorker:
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
         """See `conductor.model.worker.Worker.open`."""
-        meter = OutputMeter(call.sampling.max_output_tokens)
+        thinks = self._account.accepts.thinks(call.sampling.effort)
+        meter = OutputMeter(call.sampling.max_output_tokens, hides_thoughts=thinks)
         deltas = within_limit(self._deltas(call, meter), meter)
-        return open_reply(self.name, self._account.model, deltas, self._account.price)
+        account = self._account
+        return open_reply(self.name, account.model, deltas, account.price, hides_thoughts=thinks)
 
     async def aclose(self) -> None:
         """Close every connection. The worker is of no use afterwards."""

@@ -7,7 +7,7 @@ stream is a list of chunks, or one. Nothing else is touched.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 from typing import Any, cast
 
@@ -16,7 +16,9 @@ import msgspec
 
 from conductor.model.characters import HalfJoiner, whole_value
 from serving.workers.event_stream import Event, WholeEvents, json_of
+from serving.workers.http_errors import error_text
 from serving.workers.http_guard import MAX_ERROR_BYTES, BoundedBody
+from serving.workers.stream_errors import error_code, error_in_event, status_in_stream
 from serving.workers.usage import integer
 from serving.workers.wire_tools import object_or_input
 
@@ -27,7 +29,7 @@ COUNTS = (
     "thoughtsTokenCount",
     "cachedContentTokenCount",
 )
-MARKS = (b'"usageMetadata"', b'"functionCall"', b"\\ud", b"\\uD")
+MARKS = (b'"error', b'"usageMetadata"', b'"functionCall"', b"\\ud", b"\\uD")
 """What stands in a chunk that may have to be changed."""
 NO_COUNT = -1
 MOST = 2**62
@@ -67,18 +69,20 @@ class ChunkChecker:
             yield event  # the SDK says what is wrong with it
             return
         for chunk in cast(list[object], value) if isinstance(value, list) else [value]:
-            yield Event(event.name, self._checked(chunk, data if chunk is value else b""))
+            yield Event(event.name, self._checked(chunk, data if chunk is value else b"", event.name))
 
-    def _checked(self, chunk: object, data: bytes) -> bytes:
+    def _checked(self, chunk: object, data: bytes, name: bytes) -> bytes:
         """The chunk, as it came in `data` where nothing has to be replaced."""
         if not isinstance(chunk, dict):
             return data or msgspec.json.encode(chunk)
-        fields = cast(dict[str, Any], chunk)
-        is_changed = _read_arguments(fields) | _check_usage(fields)
+        body = cast(dict[str, Any], chunk)
+        if "candidates" not in body and (error := error_in_event(body, name)):
+            return msgspec.json.encode({"error": _as_googles(error)})
+        is_changed = _read_arguments(body) | _check_usage(body)
         if self._holds_half or b"\\ud" in data or b"\\uD" in data or not data:
-            self._join_halves(fields)
+            self._join_halves(body)
             is_changed = True
-        return json.dumps(whole_value(fields), ensure_ascii=False).encode() if is_changed else data
+        return json.dumps(whole_value(body), ensure_ascii=False).encode() if is_changed else data
 
     def _join_halves(self, chunk: dict[str, Any]) -> None:
         candidates, parts = _dicts(chunk.get("candidates")), _parts_of(chunk)
@@ -95,6 +99,13 @@ class ChunkChecker:
         if ends:
             candidate["content"] = {"role": "model", "parts": [*parts, *ends]}
         self._holds_half = any(each.holds_half for each in self._halves.values())
+
+
+def _as_googles(error: Mapping[str, object]) -> dict[str, object]:
+    """Return an error in the one form that the SDK knows."""
+    words = error["status"] if isinstance(error.get("status"), str) else error_code(error)
+    text = error_text(error)
+    return {**error, "status": words, "code": status_in_stream(error, text), "message": text}
 
 
 def _dicts(value: object) -> list[dict[str, Any]]:

@@ -36,7 +36,6 @@ from conductor.model.usage import Usage
 from serving.egress.client import guard, tls_context
 from serving.workers.account import Account
 from serving.workers.chat_chunks import ChatChunk, ChunkReader, fields, together, words_of
-from serving.workers.chat_errors import error_code, status_in_stream
 from serving.workers.chat_tools import CallCollector, messages_json, tools_json
 from serving.workers.clouds import azure_client, credential_errors, entra_tokens
 from serving.workers.ends import end_of, finish_of, is_over
@@ -51,6 +50,7 @@ from serving.workers.openai_usage import cost_of, usage_of
 from serving.workers.output_limit import OutputMeter, within_limit
 from serving.workers.pictures import check_pictures
 from serving.workers.stall_timer import StallTimer
+from serving.workers.stream_errors import error_code, status_in_stream
 from serving.workers.usage import UsageCheck, has_grown
 from serving.workers.wire_tools import WireTools
 
@@ -101,12 +101,14 @@ class OpenAIWorker:
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
         """See `conductor.model.worker.Worker.open`."""
+        thinks = self._account.accepts.thinks(call.sampling.effort)
         if call.site.operation == "embeddings":
             deltas = self._embedding(call)
         else:
-            meter = OutputMeter(call.sampling.max_output_tokens)
+            meter = OutputMeter(call.sampling.max_output_tokens, hides_thoughts=thinks)
             deltas = within_limit(self._deltas(call, meter), meter)
-        return open_reply(self.name, self._account.model, deltas, self._account.price)
+        account = self._account
+        return open_reply(self.name, account.model, deltas, account.price, hides_thoughts=thinks)
 
     async def aclose(self) -> None:
         """Close every connection. The worker is of no use afterwards."""
@@ -244,7 +246,8 @@ class OpenAIWorker:
 
     def _failure_in_stream(self, error: object) -> WorkerError:
         """What an error means that comes in the middle of the stream."""
-        return self._faults.by_status(status_in_stream(error), error_text(error), {}, error_code(error))
+        text = error_text(error)
+        return self._faults.by_status(status_in_stream(error, text), text, {}, error_code(error))
 
     def _request(self, call: Call) -> dict[str, Any]:
         messages = self.origin.messages(call, keep_foreign=True)

@@ -26,6 +26,7 @@ from serving.workers.output_limit import OutputMeter
 from serving.workers.pictures import check_pictures
 from serving.workers.responses_items import ItemCollector, input_json, tools_json
 from serving.workers.stall_timer import StallTimer
+from serving.workers.stream_errors import error_in_event
 from serving.workers.usage import UsageCheck
 from serving.workers.wire_tools import WireTools
 
@@ -142,7 +143,9 @@ class OpenAIResponsesWorker(OpenAIWorker):
             WorkerError: it tells of an error.
         """
         kind, response = event.get("type"), fields(event.get("response"))
-        error = response.get("error") or event.get("error") or (event if kind == "error" else None)
+        error = response.get("error") or (
+            error_in_event(event) if kind in (None, "error") else event.get("error")
+        )
         usage = _usage(response.get("usage"), check) if kind in ENDS or error else None
         if error:
             raise self._failure_in_stream(error)

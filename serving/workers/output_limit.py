@@ -47,10 +47,11 @@ class OutputMeter:
 
     Args:
         limit: its `max_output_tokens`; None: none is set.
+        hides_thoughts: whether more may be written than streams.
     """
 
-    def __init__(self, limit: int | None = None) -> None:
-        self.limit = limit
+    def __init__(self, limit: int | None = None, *, hides_thoughts: bool = False) -> None:
+        self.limit, self.hides_thoughts = limit, hides_thoughts
         self._pieces = self._bytes = self._argument_bytes = 0
         self._calls = self._kept_bytes = self._likely = 0
         self.told: Usage | None = None
@@ -62,6 +63,7 @@ class OutputMeter:
         unheard = max(0, arguments - self._argument_bytes)
         self._argument_bytes += unheard
         self._likely += len(delta.logprobs)
+        self.hides_thoughts &= not delta.reasoning
         self._count(_n_bytes(delta.text) + _n_bytes(delta.reasoning) + unheard, delta.pieces)
 
     def begin_call(self) -> None:
@@ -86,6 +88,12 @@ class OutputMeter:
         most = NO_LIMIT_TOKENS if self.limit is None else self.limit
         if self.has_passed(most):
             raise OutputPassed(f"passed max_output_tokens ({most})")
+
+    @property
+    def streamed_bytes(self) -> int | None:
+        """See `WorkerError.streamed_bytes`."""
+        is_known = (self._bytes or self.has_calls) and not self.hides_thoughts
+        return self._bytes if is_known else None
 
     @property
     def has_calls(self) -> bool:
@@ -153,6 +161,7 @@ async def within_limit(deltas: AsyncGenerator[Delta], meter: OutputMeter) -> Asy
             note = f"The server {exc} and was cut off: billed at the call's bound."
             yield Delta(finish=FinishReason.LENGTH, notes=(note,), billed_at_bound=True)
         except WorkerError as exc:
+            exc.streamed_bytes = meter.streamed_bytes
             if not is_shown:  # else `Reply` makes the bill
                 told = meter.told
                 exc.billed_at_bound |= meter.has_calls and not (told and told.output_tokens)

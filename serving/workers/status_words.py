@@ -6,15 +6,6 @@ from typing import Literal
 
 Meaning = Literal["too long", "filtered", "this call", "bad key"]
 WORDS: tuple[tuple[Meaning, Container[int], str], ...] = (
-    (
-        "too long",
-        (400, 422),
-        (
-            r"context[ _-]?(length|window|size|limit)|maximum (context|model|input|prompt) length|max_model_len"
-            r"|(prompt|input|request|message)s? (is|are) too (long|large)|too many (input )?tokens"
-            r"|token count .{0,40}exceeds|exceeds? .{0,40}(tokens allowed|token limit)"
-        ),
-    ),
     # OpenAI: alone it is more than may be sent in a minute
     ("too long", (429,), r"request too large"),
     (
@@ -40,6 +31,50 @@ WORDS: tuple[tuple[Meaning, Container[int], str], ...] = (
 into a provider's words, such as the name of an argument, must not be read here as a fault of every call.
 """
 
+MAY_BE_TOO_LONG = (400, 413, 422, 500)
+"""Statuses that servers give a prompt that their model cannot hold."""
+TOO_LONG = re.compile(
+    r"(context|model)[ _-]?(length|window|size|limit)|max[ _]model[ _]len|prompt[ _]too[ _]long"
+    r"|(prompt|inputs?|messages?|conversation)( (is|are))? too (long|large)|too many (input )?tokens",
+    re.IGNORECASE,
+)
+"""Words that say it at once."""
+PROMPT = re.compile(
+    r"\b(inputs?|prompts?|request(ed|s)?|messages?|conversation|sequence|text)\b", re.IGNORECASE
+)
+SIZE = re.compile(r"\b(tokens?|length|context)\b", re.IGNORECASE)
+LIMIT = re.compile(
+    r"\bexceed|\b(longer|larger|greater|more|bigger|fewer|less|shorter) than\b|\btoo (long|large|many|big)\b|\blimit|\bmax"
+    r"|\b(at most|reduce|shorten|truncate|overflow)|must be <|should be (in )?\[|\d ?> ?\d",
+    re.IGNORECASE,
+)
+"""An error is about a prompt's length where its words name a prompt, a measure and a limit, whatever the sentence."""
+ANOTHER_LIMIT = re.compile(
+    r"\b(string|array|list|id|name|description|title|header|url|field|stop|tools?)\b.{0,40}\b(too (long|many|large)|length|exceed)"
+    r"|expected an? (string|array)|\b(greater|more|longer) than or equal|(must|should) (be|have) (greater|more|longer|larger|at least)"
+    r"|\b(quota|rate|billing|credits?|balance|concurren\w*)\b|per[ -](second|minute|min|hour|day|month)|\b(daily|monthly)\b"
+    r"|budget_tokens|^(?!.*\b(inputs?|prompts?|messages?|context)\b).*\b(completion|output) tokens",
+    re.IGNORECASE,
+)
+"""Lengths of other things, and limits of another kind."""
+ITS_WORDS = re.compile(r"(input|content|prompt|text)(\[\d+\])?['`\"]?:? string too long", re.IGNORECASE)
+FILLERS = re.compile(
+    r"\b(invalid|bad)[ _]request(_error)?|\binput validation error|\brequest (failed|id)|api request",
+    re.IGNORECASE,
+)
+"""Names a prompt, and means no more than "error"."""
+
+
+def is_too_long(words: str) -> bool:
+    """Return whether a provider's words say that a prompt is longer than its model can hold."""
+    words = FILLERS.sub("", words.replace("_", " ") if " " not in words else words)
+    if TOO_LONG.search(words) or ITS_WORDS.search(words):
+        return True
+    if ANOTHER_LIMIT.search(words):
+        return False
+    return bool(PROMPT.search(words) and SIZE.search(words) and LIMIT.search(words))
+
+
 CERTAIN: Mapping[int, tuple[re.Pattern[str], re.Pattern[str]]] = {
     402: (
         re.compile(r"\b(billing_error|insufficient_(quota|credits?|balance|funds))\b", re.IGNORECASE),
@@ -59,6 +94,8 @@ may have said it of one prompt; a redirect always.
 
 def meaning_of(status: int, text: str, code: str) -> Meaning | None:
     """What the provider says beside the status, where that changes what the status means."""
+    if status in MAY_BE_TOO_LONG and any(is_too_long(each) for each in (text, *code.split())):
+        return "too long"
     for meaning, statuses, words in WORDS:
         if status in statuses and any(re.search(words, said, re.IGNORECASE) for said in (code, text)):
             return meaning

@@ -186,7 +186,7 @@ async def test_who_broke_off_unseen_is_asked_last_for_the_rest_too():
 
 async def test_what_broke_off_is_once_on_record_where_no_other_try_fits_the_budget():
     paid = [WorkerUnavailable("It does not go on.", worker="a", only_this_call=True, billed_at_bound=True)]
-    of_two = Budget(max_cost_usd=Decimal("0.0094"))
+    of_two = Budget(max_cost_usd=Decimal("0.0050"))
     run, happened = await kept_run_of(["It is", breaks()], paid, ["Four."], budget=of_two)
     assert [type(event) for event in happened if isinstance(event, StepBreak)] == [
         StepContinued,
@@ -230,7 +230,7 @@ async def test_the_rest_is_as_long_as_is_left_and_is_reserved_before_it_is_asked
     assert [call.rest_tokens for call in player.calls] == [None, 96]
     most = [call.sampling.max_output_tokens for call in player.calls]
     assert most == [100, 96 + MARK_TOKENS + len("four words of it")], "and what may have to be repeated"
-    dear = Player("a", ["It is", breaks()], [" four."], price=PRICE)
+    dear = Player("a", ["It is so. " * 400, breaks()], [" four."], price=PRICE)
     run = await run_of(dear, budget=Budget(max_cost_usd=Decimal("0.005")))
     assert len(dear.calls) == 1
     assert isinstance(run.error, WorkerUnavailable)

@@ -1,6 +1,9 @@
 """`podium store` and `podium ledger`, as an operator uses them."""
 
 import asyncio
+from dataclasses import replace
+from datetime import date, timedelta
+from pathlib import Path
 
 import pytest
 from sqlalchemy import text
@@ -57,6 +60,53 @@ async def _spend_and_tamper(address: Address) -> str:
         )
         await _tamper(ledgers, "UPDATE hold SET state = 'voided' WHERE state = 'posted'")
         return ledgers.key_id
+
+
+def test_the_ledger_is_reconciled_with_an_invoice_and_an_entry_adjusted(
+    empty_address: Address,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    use(empty_address, monkeypatch)
+    day = asyncio.run(_spend_at_two_places(empty_address))
+    assert main(["ledger", "reconcile"]) == 0
+    title, *lines = capsys.readouterr().out.splitlines()
+    assert title == "day,worker,account,calls,input_tokens,cached_tokens,output_tokens,usd,uncertain_usd"
+    assert lines == [f"{day},big,eu,1,10,5,20,0.04,0.04", f"{day},tiny,,1,10,5,20,0.01,0"]
+    invoice = tmp_path / "invoice.csv"
+    invoice.write_text(f"day,worker,account,usd\n{day},big,eu,0.0002\n{day},tiny,,0.01\n", "utf-8")
+    assert main(["ledger", "reconcile", str(invoice)]) == 1
+    assert capsys.readouterr().err == (
+        f"{day} big@eu: the ledger has $0.04, the invoice $0.0002; $0.04 of the ledger's are bounds or estimates\n"
+    )
+    adjust = ["ledger", "adjust", "1", "--reason", "November's invoice", "--to"]
+    assert main([*adjust, "0.0002"]) == 0
+    assert capsys.readouterr().out == "Entry 1 now counts $0.0002 (-$0.0398).\n"
+    assert main(["ledger", "reconcile", str(invoice)]) == 0
+    assert main([*adjust, "0.0003"]) == 0, "once more"
+    assert "(+$0.0001)" in capsys.readouterr().out
+    assert main(["ledger", "check"]) == 0
+    assert "4 entries of $0.0103" in capsys.readouterr().out
+    for wrong, said in (
+        ([*adjust, "0.0003"], "says that already"),
+        ([*adjust, "-1"], "--to is no amount"),
+        (["ledger", "adjust", "99", "--to", "1", "--reason", "x"], "has no entry 99"),
+        (["ledger", "adjust", "3", "--to", "1", "--reason", "x"], "has no entry 3 of a call"),
+        (["ledger", "adjust", "1", "--to", "1", "--reason", " "], "needs a reason"),
+        (["ledger", "reconcile", str(tmp_path)], "is no CSV file"),
+    ):
+        assert main(wrong) == 1
+        assert said in capsys.readouterr().err
+
+
+async def _spend_at_two_places(address: Address) -> str:
+    async with open_ledgers(address) as ledgers:
+        big, tiny = ledgers.request(6), ledgers.request(5)
+        await asyncio.gather(*map(ledgers.store.hold, (big, tiny)))
+        await ledgers.store.settle(replace(bill(big, 4), worker="big", account="eu", is_bound=True))
+        await ledgers.store.settle(replace(bill(tiny, 1), worker="tiny"))
+        return str(date(1970, 1, 1) + timedelta(big.day))
 
 
 async def _tamper(ledgers: Ledgers, statement: str) -> None:

@@ -13,6 +13,7 @@ from conductor.model.messages import Message
 from serving.health import (
     FAILURES_BEFORE_REST,
     FIRST_REST_S,
+    MOST_REST_S,
     PROBE_S,
     WINDOW,
     Health,
@@ -178,7 +179,7 @@ def test_many_calls_that_fail_together_open_a_circuit_for_no_longer_than_three()
     assert health.rest_s == pytest.approx(FIRST_REST_S, abs=1)
 
 
-def test_each_probe_that_fails_doubles_the_rest_and_a_whole_answer_begins_anew() -> None:
+def test_a_probe_that_fails_makes_the_rest_longer_up_to_its_cap_and_a_whole_answer_begins_anew() -> None:
     health = WorkerHealth()
 
     def probe_and_fail() -> float:
@@ -188,13 +189,13 @@ def test_each_probe_that_fails_doubles_the_rest_and_a_whole_answer_begins_anew()
         return health.rest_s
 
     rests = [round(probe_and_fail()) for _ in range(9)]
-    assert rests == [0, 0, 5, 10, 20, 40, 60, 60, 60]
+    assert rests == [0, 0, 5, *[8] * 6]
     health.rests_until_s = 0.0
     assert health.begin_call()
     assert health.rest_s == pytest.approx(PROBE_S, abs=1), "its answer is waited for"
     health.succeed()
     assert (health.circuit, health.rest_s) == ("closed", 0)
-    assert [round(probe_and_fail()) for _ in range(4)] == [0, 0, 5, 10]
+    assert [round(probe_and_fail()) for _ in range(4)] == [0, 0, 5, 8]
 
 
 def test_only_the_newest_probe_that_ends_without_a_verdict_lets_another_call_probe() -> None:
@@ -215,7 +216,7 @@ def test_only_the_newest_probe_that_ends_without_a_verdict_lets_another_call_pro
     failed = health.begin_call()
     health.fail()
     health.end_call(failed)
-    assert health.rest_s == pytest.approx(2 * FIRST_REST_S, abs=1), "a verdict stands"
+    assert health.rest_s == pytest.approx(MOST_REST_S, abs=1), "a verdict stands"
 
 
 def test_a_call_that_fails_on_another_replica_s_word_rests_like_one_of_an_open_circuit() -> None:

@@ -80,6 +80,10 @@ class _Reader(asyncio.StreamReader):
         super().feed_eof()
         self.gone.set()
 
+    def put_back(self, piece: bytes) -> None:
+        """Let `piece` be read again."""
+        self._buffer[:0] = piece  # type: ignore[attr-defined]
+
     def set_exception(self, exc: BaseException) -> None:
         super().set_exception(exc)
         self.gone.set()
@@ -107,6 +111,10 @@ class WireServer:
         self.answers: deque[Answer] = deque()
         self.requests: list[Request] = []
         self.connections = 0
+        self.resets_used = False
+        """Reset a connection at the next request on it, before that is read; a new connection is answered."""
+        self.resets_new = False
+        """Reset a new connection at its first request, likewise."""
         self.open_requests = 0
         self.url = ""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -127,8 +135,14 @@ class WireServer:
         task.add_done_callback(self._tasks.discard)
         self.connections += 1
         try:
+            if self.resets_new:
+                await reader.readexactly(1)
+                return _reset(writer)
             while await self._one(reader, writer):
-                pass
+                first = await reader.read(1)
+                if self.resets_used or not first:
+                    return _reset(writer)
+                reader.put_back(first)
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass  # Python 3.11's streams log a connection's task that was cancelled as an error
         finally:

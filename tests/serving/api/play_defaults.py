@@ -18,7 +18,7 @@ import httpx2
 
 from tests.serving.api.fault_servers import WIRE, open_places, play
 from tests.serving.api.play_faults import OTHERS, Look, Place, api_of, ask
-from tests.serving.api.provider_faults import FIRST_WORD, INSTEAD, MIDDLE, OTHER_TEXT, WHOLE, Case
+from tests.serving.api.provider_faults import FIRST_WORD, INSTEAD, MIDDLE, OTHER_TEXT, Case
 from tests.serving.api.served import ASK, Json, scripted, step
 from tests.wires.faults import COMMENTS, EVENT_STREAM, Fault
 from tests.wires.server import Answer, serving
@@ -64,7 +64,7 @@ FAULTS = {
         good_first=20,
     ),
     f"the first token after {LATE_S:.0f} s": Named(
-        Case((Answer(pause_after=FIRST_WORD, late_s=LATE_S),)), "waited for, without a limit", now=WHOLE
+        Case((Answer(pause_after=FIRST_WORD, late_s=LATE_S),)), "waited for, without a limit"
     ),
     "comments and nothing else": Named(
         Case(Fault(drips=COMMENTS["comments"])), "kept alive until the deadline, 600 s"
@@ -89,13 +89,14 @@ FAULTS = {
         stands_alone=True,
     ),
     "a content filter": Named(
-        Case((Answer(status=400, error_code="content_filter"),)), "the fallback was asked; no setting"
-    ),
-    "a content filter, `on_content_filter: tell`": Named(
         Case((Answer(status=400, error_code="content_filter"),)),
         "the fallback was asked; no setting",
         now="400 content_filter",
-        settings={"on_content_filter": "tell"},
+    ),
+    "a content filter, `on_content_filter: fall_back`": Named(
+        Case((Answer(status=400, error_code="content_filter"),)),
+        "the fallback was asked; no setting",
+        settings={"on_content_filter": "fall_back"},
     ),
 }
 

@@ -75,6 +75,8 @@ class Case:
             return "200 "
         if self.says_nothing and position == "backed":
             return INSTEAD
+        if self.code == "content_filter" and position != "middle":  # told, and nobody is asked instead
+            return f"{400} {self.code}"
         if position == "conductor":
             has_plan = not (self.code or self.says_nothing) or (self.is_mended and not self.burst)
             return f"200 {PLANNED_TEXT}" if has_plan else INSTEAD

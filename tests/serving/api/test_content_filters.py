@@ -54,7 +54,7 @@ async def ask(
     """What a client sees of worker `a`, and the record of it."""
     async with serving(refusing.wire) as upstream:
         upstream.respond = lambda _: answer
-        workers = [worker(refusing, upstream.url, **settings), INSTEAD]
+        workers = [worker(refusing, upstream.url, **({"on_content_filter": "fall_back"} | settings)), INSTEAD]
         async with served(team(workers=workers, workflows={})) as api:
             if stream:
                 seen: Any = said(await api.events({"model": "a"}))
@@ -84,9 +84,32 @@ async def test_a_fallback_answers_and_the_refusal_is_among_its_attempts_with_wha
     assert record["cost_usd"] == pytest.approx(11e-6)
 
 
-async def test_the_client_is_told_in_place_of_a_fallback_where_the_settings_say_so(refusing: Refusing):
-    seen, _ = await ask(refusing, refusing.answer(), fallbacks=["b"], on_content_filter="tell")
-    assert seen["error"]["code"] == "content_filter"
+AS_STATUS = Answer(status=400, error="Blocked by the content filter.", error_code="content_filter")
+
+
+@pytest.mark.parametrize("how", ["as a whole answer", "as a status", "in the stream"])
+@pytest.mark.parametrize("inner", [False, True])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_client_is_told_in_one_call_unless_the_settings_say_otherwise(
+    refusing: Refusing, how: str, inner: bool, stream: bool
+):
+    error = {"code": "content_filter", "message": "Blocked.", "status": 400}
+    answers = {
+        "as a whole answer": refusing.answer(),
+        "as a status": AS_STATUS,
+        "in the stream": Answer(instead=(sse({"error": error}),)),
+    }
+    async with serving(refusing.wire) as upstream:
+        upstream.respond = lambda _: answers[how]
+        own = worker(refusing, upstream.url, fallbacks=["b"])
+        three = [step("b", "Begin."), step("a", "Go on.", [0]), step("b", "End.", [1])]
+        async with served(team(workers=[own, INSTEAD], workflows={"three": three})) as api:
+            answer = await api.post({"model": "three" if inner else "a", "stream": stream})
+            await api.newest()
+    assert '"content_filter"' in answer.text
+    assert "Instead." not in answer.text
+    assert answer.status_code == 400 or stream
+    assert len(upstream.requests) == 1
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -154,7 +177,8 @@ async def test_a_middle_step_passes_no_empty_output_on(refusing: Refusing, has_f
     echo = scripted("echo", "{question}")
     async with serving(refusing.wire) as upstream:
         upstream.respond = lambda _: refusing.answer()
-        one = worker(refusing, upstream.url, fallbacks=["b"] if has_fallback else [])
+        instead = {"fallbacks": ["b"], "on_content_filter": "fall_back"} if has_fallback else {}
+        one = worker(refusing, upstream.url, **instead)
         async with served(team(workers=[one, INSTEAD, echo], workflows={"three": three})) as api:
             answer = (await api.post({"model": "three"})).json()
             record = await api.newest()
@@ -165,17 +189,43 @@ async def test_a_middle_step_passes_no_empty_output_on(refusing: Refusing, has_f
         assert (answer["error"]["code"], answer["error"]["podium"]["step"]) == ("content_filter", 1)
 
 
-async def test_a_conductor_whose_plan_is_refused_leaves_the_question_to_a_worker():
+@pytest.mark.parametrize("rule", ["tell", "fall_back"])
+async def test_a_conductor_whose_plan_is_refused_leaves_the_question_to_a_worker_by_a_setting_alone(
+    rule: str,
+):
     async with serving(CHAT.wire) as upstream:
         upstream.respond = lambda _: CHAT.answer()
-        boss = worker(CHAT, upstream.url, name="conductor", in_pool=False)
+        boss = worker(CHAT, upstream.url, name="conductor", in_pool=False, on_content_filter=rule)
         settings = {"conductor": {"worker": "conductor"}, "workers": [boss, INSTEAD], "models": {"mini": {}}}
         async with served(settings) as api:
-            answer = await api.ok()
+            answer = (await api.post()).json()
             record = await api.newest()
-    assert answer["choices"][0]["message"]["content"] == "Instead."
+    if rule == "tell":
+        assert answer["error"]["code"] == "content_filter"
+    else:
+        assert answer["choices"][0]["message"]["content"] == "Instead."
     assert record["plans"][0]["error"]["code"] == "content_filter"
     assert len(upstream.requests) == 1
+
+
+@pytest.mark.parametrize("rule", ["tell", "fall_back"])
+async def test_a_worker_that_answers_without_a_plan_and_refuses_is_not_replaced(rule: str):
+    async with serving(CHAT.wire) as upstream:
+        upstream.respond = lambda _: CHAT.answer()
+        settings = {
+            "conductor": {"worker": "conductor"},
+            "workers": [
+                scripted("conductor", "No plan.", in_pool=False),
+                worker(CHAT, upstream.url, on_content_filter=rule),
+                INSTEAD,
+            ],
+            "models": {"mini": {}},
+        }
+        async with served(settings) as api:
+            answer = (await api.post()).json()
+            await api.newest()
+    code = answer["error"]["code"] if rule == "tell" else answer["choices"][0]["message"]["content"]
+    assert code == ("content_filter" if rule == "tell" else "Instead.")
 
 
 def test_a_worker_that_refused_for_the_content_says_so_again_in_its_run():

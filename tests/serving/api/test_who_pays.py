@@ -11,8 +11,11 @@ from serving.accounts.ledger_check import find_faults
 from serving.accounts.windows import key_subject, team_subject
 from serving.database.address import Address
 from tests.serving.api.keyed import Keyed, keyed
-from tests.serving.api.served import ASK, scripted, team
+from tests.serving.api.served import ASK, scripted, step, team
+from tests.serving.workers.test_http import PROVIDERS
 from tests.states import until
+from tests.wires.openai import OpenAIWire
+from tests.wires.server import Answer, serving
 
 CHAT = "/v1/chat/completions"
 DEAR = scripted("dear", "A long answer. " * 40, price={"input_usd_per_mtok": 0, "output_usd_per_mtok": 1000}, max_output_tokens=400)  # fmt: skip
@@ -130,3 +133,74 @@ async def test_an_administrator_sees_the_ledgers_lines_and_how_workers_are_doing
             each for each in (await it.ask("mine", "GET", "/v1/models")).json()["data"] if each["id"] == "a"
         ]
         assert a["podium"]["price"] == {"input_usd_per_mtok": 1.0, "output_usd_per_mtok": 2.0}
+
+
+async def lines_of(it: Keyed, count: int) -> list[Any]:
+    """The lines of the ledger, the oldest first, once there are so many: they are posted soon."""
+    while len(lines := (await it.ask("admin", "GET", "/v1/admin/ledger")).json()["data"]) < count:
+        await asyncio.sleep(0.02)
+    return lines[::-1]
+
+
+BIG_PRICE = {"input_usd_per_mtok": 100, "output_usd_per_mtok": 200}
+TINY = scripted("tiny", "Instead.", price={"input_usd_per_mtok": 1, "output_usd_per_mtok": 2})
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("model", ["big", "steps"])
+async def test_the_ledger_books_a_failover_on_the_worker_that_answered(
+    tmp_path: Path, model: str, stream: bool
+) -> None:
+    async with serving(OpenAIWire()) as upstream:
+        upstream.respond = lambda _: Answer(status=401, error="Wrong key.")
+        big = {
+            "name": "big",
+            "kind": "openai",
+            "model": "m",
+            "base_url": f"{upstream.url}/v1",
+            "price": BIG_PRICE,
+        }
+        workers = [big | {"fallbacks": ["tiny"]}, TINY]
+        async with keyed(tmp_path, team(workers=workers, workflows={"steps": [step("big")]})) as it:
+            await ask(it, "mine", model=model, stream=stream)
+            refused, served = await lines_of(it, 2)
+    assert (refused["worker"], Decimal(refused["cost_usd"])) == ("big", 0)
+    assert served["worker"] == "tiny"
+    tokens = (served["input_tokens"], served["output_tokens"])
+    assert Decimal(served["cost_usd"]) == (Decimal(tokens[0]) + 2 * Decimal(tokens[1])) / 10**6
+
+
+async def test_the_ledger_names_the_deployment_that_answered(tmp_path: Path) -> None:
+    async with serving(OpenAIWire()) as away, serving(OpenAIWire()) as well:
+        away.respond = lambda _: Answer(status=401, error="Wrong key.")
+        places = [
+            {"name": "us", "base_url": f"{away.url}/v1", "weight": 1_000_000},
+            {"name": "eu", "base_url": f"{well.url}/v1", "weight": 0.000001},
+        ]
+        big = {"name": "big", "kind": "openai", "model": "m", "deployments": places, "price": BIG_PRICE}
+        async with keyed(tmp_path, team(workers=[big], workflows={})) as it:
+            await ask(it, "mine", model="big")
+            seen = [(each["worker"], each["account"]) for each in await lines_of(it, 2)]
+    assert seen == [("big", "us"), ("big", "eu")]
+
+
+NO_THINKERS = [("openai", "m"), ("anthropic", "claude-haiku-4-5"), ("gemini", "gemini-2.0-flash")]
+
+
+@pytest.mark.parametrize(("wire", "model"), NO_THINKERS)
+async def test_a_stream_that_breaks_again_and_again_costs_about_what_streamed(
+    tmp_path: Path, wire: str, model: str
+) -> None:
+    dialect, words = PROVIDERS[wire], "one two three four five six seven eight nine ten"
+    cut = Answer(words, pause_after=dialect.first_word + 10, cut_after=dialect.first_word + 10)
+    async with serving(dialect.wire) as upstream:
+        upstream.respond = lambda _: cut
+        own = {"name": "own", "kind": wire, "model": model, "base_url": upstream.url + dialect.path, "price": {"input_usd_per_mtok": 3, "output_usd_per_mtok": 15}}  # fmt: skip
+        async with keyed(tmp_path, team(workers=[own], workflows={})) as it:
+            await ask(it, "mine", model="own", stream=True)
+            lines = await lines_of(it, 1)
+            assert await spent_usd(it, "keys", it.ids["mine"]) < Decimal("0.01")
+            assert await find_faults(await it.directory.open()) == []
+            lines = await lines_of(it, len(upstream.requests))
+    assert all(Decimal(each["cost_usd"]) < Decimal("0.004") for each in lines)
+    assert all(Decimal(each["cost_usd"]) > Decimal("0.00001") for each in lines)

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from email.utils import formatdate
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from serving.layers import first_token_limit
 from serving.layers.balancing import Balancing, Deployment
 from serving.layers.failing_over import FailingOver
 from serving.layers.first_token_limit import (
+    FAILING_S,
     KNOWN_CALLS,
     LEAST_S,
     START_S,
@@ -220,7 +222,7 @@ def test_what_a_first_token_may_take_is_learned():
     assert usual_limit_s(health) == 80.0
     for _ in range(3):
         health.fail()
-    assert usual_limit_s(health) == START_S, "one that has become slower for good comes back"
+    assert usual_limit_s(health) == FAILING_S, "one that has become slower for good comes back"
 
 
 async def test_a_thousand_requests_hit_a_dead_worker_three_times_and_the_record_says_why_not():
@@ -350,6 +352,100 @@ async def test_a_worker_that_asked_for_a_rest_gets_it():
     own = pool(DOWN | {"replies": [busy], "fallbacks": ["b"]}, INSTEAD)
     assert [(await ask(own))[0] for _ in range(20)] == ["Instead."] * 20
     assert len(script(own, "a").calls) == 1
+
+
+def busy(wait: str, status: int = 429, name: str = "retry-after") -> Answer:
+    return Answer(status=status, headers={name: wait})
+
+
+IN_TWO_S = "in two seconds, as a date"
+SHORT_WAITS: dict[str, tuple[list[Answer], str, tuple[float, float]]] = {
+    "seconds": ([busy("2")], "Well.", (2, 2.5)),
+    "a date": ([busy(IN_TWO_S)], "Well.", (1, 2.5)),
+    "milliseconds": ([busy("1500", name="retry-after-ms")], "Well.", (1.5, 2)),
+    "503": ([busy("2", 503)], "Well.", (2, 2.5)),
+    "twice": ([busy("1"), busy("1")], "Well.", (2, 2.5)),
+    "too often": ([busy("2")] * 3, "Instead.", (2, 2.5)),
+    "too long": ([busy("4")], "Instead.", (0, 0.5)),
+    "no time is named": ([Answer(status=429)] * 3, "Instead.", (0, 1)),
+}
+
+
+@pytest.mark.parametrize("named", SHORT_WAITS)
+async def test_a_short_retry_after_is_waited_for_before_a_fallback_is_asked(named: str):
+    answers, text, (least_s, most_s) = SHORT_WAITS[named]
+    answers = [
+        busy(formatdate(time.time() + 2, usegmt=True)) if IN_TWO_S in each.headers.values() else each
+        for each in answers
+    ]
+    async with serving(OpenAIWire(), *answers) as upstream:
+        upstream.respond = lambda _: Answer(text="Well.")
+        own = pool(api(upstream.url, fallbacks=["b"]), INSTEAD)
+        began_s = time.monotonic()
+        assert (await ask(own))[0] == text
+        assert least_s <= time.monotonic() - began_s <= most_s
+        await own.aclose()
+
+
+async def test_a_retry_after_is_waited_for_neither_past_the_deadline_nor_past_the_setting():
+    async with serving(OpenAIWire()) as upstream:
+        upstream.respond = lambda _: busy("2")
+        own = pool(api(upstream.url, fallbacks=["b"]), INSTEAD)
+        assert await ask_until(own, 1.5) == "Instead."
+        await own.aclose()
+        never = pool(api(upstream.url, fallbacks=["b"], retry={"fallback_wait_s": 0}), INSTEAD)
+        assert await ask_until(never, 100) == "Instead."
+        await never.aclose()
+        assert len(upstream.requests) == 2
+
+
+async def test_a_first_token_after_twenty_seconds_is_not_waited_for_where_a_fallback_exists():
+    late = Answer(pause_after=1, late_s=20)
+    began_s = time.monotonic()
+    async with serving(OpenAIWire(), late, late, late) as upstream:
+        own = pool(api(upstream.url, fallbacks=["b"]), INSTEAD)
+        assert (await ask(own))[0] == "Instead."
+        assert START_S <= time.monotonic() - began_s < START_S + 1
+        alone = pool(api(upstream.url))
+        assert (await ask(alone))[0] == "It is four."
+        thinks = pool(api(upstream.url, fallbacks=["b"], model="o3"), INSTEAD)
+        assert (await ask(thinks))[0] == "It is four."
+        for each in (own, alone, thinks):
+            await each.aclose()
+
+
+OUTAGES = {
+    "it fails": (Answer(status=503), 8 + 3),
+    "it refuses every call": (Answer(status=401, error="Wrong key."), 8 + 1),
+    "it breaks off": (Answer(cut_after=0), 8 + 3),
+    "it is silent": (Answer(stall_after=0), 8 + 20),
+}
+
+
+@pytest.mark.parametrize("outage", OUTAGES)
+async def test_a_worker_that_was_down_for_a_minute_is_used_again_within_ten_seconds(outage: str):
+    """One request a second. An outage costs few calls; those that it swallows in silence begin before it is known."""
+    answer, most_calls = OUTAGES[outage]
+    async with serving(OpenAIWire()) as upstream:
+        upstream.respond = lambda _: Answer(text="Well.") if time.monotonic() > recovers_s else answer
+        recovers_s = time.monotonic() + 60
+        own = pool(api(upstream.url, fallbacks=["b"]), INSTEAD)
+        used_after_s = list[float]()
+
+        async def one() -> None:
+            text, _ = await ask(own)
+            if text == "Well.":
+                used_after_s.append(time.monotonic() - recovers_s)
+
+        async with asyncio.TaskGroup() as tasks:
+            calls = 0
+            for _ in range(75):
+                tasks.create_task(one())
+                await asyncio.sleep(1)
+                calls = calls if time.monotonic() > recovers_s else len(upstream.requests)
+        await own.aclose()
+    assert min(used_after_s) < 10
+    assert calls <= most_calls
 
 
 async def test_a_probe_that_nobody_reads_to_its_end_does_not_close_the_circuit():

@@ -3,6 +3,7 @@ nothing where nothing was said.
 """
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,8 @@ from conductor.errors import WorkerError
 from conductor.model.call import Call
 from conductor.model.reply import FinishReason, Reply
 from conductor.model.tools import NO_TOOLS
-from conductor.model.usage import Usage
+from conductor.model.usage import ESTIMATE_SLACK_TOKENS, Usage, estimate
+from serving.settings.accepts import Accepts
 from serving.workers.account import Account
 from tests.serving.workers.fuzz_streams import CALL, DIALECTS
 from tests.serving.workers.subjects import MODEL, PRICE, SECRET
@@ -95,13 +97,13 @@ FIVE = Usage(12, 5)
 
 
 async def broken(
-    name: str, *events: bytes, cut: bool = True, call: Call = CALL
+    name: str, *events: bytes, cut: bool = True, call: Call = CALL, **account: Any
 ) -> tuple[WorkerError, Reply | None]:
     """What a call raises whose server says that and is gone, and its reply where it had begun."""
     dialect, reply = DIALECTS[name], None
     answer = Answer(instead=events, pause_after=len(events), cut_after=len(events) if cut else None)
     async with serving(dialect.wire, answer) as server:
-        worker = dialect.worker(Account("w", MODEL, SECRET, server.url + dialect.path, PRICE))
+        worker = dialect.worker(Account("w", MODEL, SECRET, server.url + dialect.path, PRICE, **account))
         with pytest.raises(WorkerError) as caught:
             async with worker.open(call) as reply:
                 [_ async for _ in reply]
@@ -163,7 +165,25 @@ async def test_after_a_word_a_count_of_the_prompt_alone_is_no_bill(name: str):
     reply.bound = Usage(100, 1000)
     reply.close_bill()
     assert reply.result.cost_is_bound
-    assert reply.result.cost_usd == PRICE.most(reply.bound)
+    assert reply.result.cost_usd == PRICE.of(Usage(50, 1 + ESTIMATE_SLACK_TOKENS))
+    assert "about twice" in reply.result.notes[-1]
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+async def test_an_estimate_counts_what_streamed_of_a_call_and_no_unseen_thoughts(name: str):
+    error, _ = await broken(name, BEGUN[name])
+    assert error.streamed_bytes is not None
+    thinks = Accepts(default_effort="high")
+    error, _ = await broken(name, BEGUN[name], accepts=thinks)
+    assert (error.billed_at_bound, error.streamed_bytes) == (True, None)
+
+
+def test_an_estimate_is_never_above_the_bound_nor_below_what_prose_takes():
+    said = "It is four, since two and two are four. " * 100
+    seen = estimate(Usage(400, 4000), len(said))
+    assert seen.input_tokens == 200
+    assert 2 * len(said) / 4.5 < seen.output_tokens < 3 * len(said) / 4
+    assert estimate(Usage(1, 3), 10**6) == Usage(1, 3)
 
 
 @pytest.mark.parametrize("code", ["overloaded_error", "server_error"])

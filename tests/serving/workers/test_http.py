@@ -29,6 +29,7 @@ from serving.workers.gemini import GeminiWorker
 from serving.workers.http_errors import ErrorMapper, retry_after_s
 from serving.workers.openai import OpenAIWorker
 from serving.workers.scripted import ScriptedWorker
+from serving.workers.status_words import meaning_of
 from tests.serving.workers.subjects import MODEL, SECRET
 from tests.wires.anthropic import AnthropicWire
 from tests.wires.faults import SILENT, faulty
@@ -124,8 +125,72 @@ TOO_LONG = (
     "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).",
     "input length and `max_tokens` exceed context limit: 190000 + 20000 > 200000",
     "Your input exceeds the context window of this model.",
+    "Input length 131393 exceeds the maximum allowed input length of 131040 tokens.",
+    "Invalid request: Your request exceeded model token limit: 262144 (requested: 300000)",
+    "exceeded model token limit: 262144 (requested: 300000)",
+    "Input is too long for requested model.",
+    "Range of input length should be [1, 30720]",
+    "Prompt exceeds max length",
+    "invalid params, context window exceeds limit (2013)",
+    "prompt token count of 128345 exceeds the limit of 128000",
+    "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 8193. Given: 9000 `inputs` tokens",
+    "The input (5000 tokens) is longer than the model's context length (4096 tokens).",
+    "too many tokens: total number of tokens in the prompt cannot exceed 4081 - received 8000",
+    "Prompt contains 40000 tokens and 0 draft tokens, too large for model with 32768 maximum context length",
+    "Please reduce the length of the messages or completion.",
+    "Please reduce the length of the messages or completion. Current length is 9000 while limit is 8192",
+    "This model's maximum prompt length is 131072 but the request contains 537812 tokens.",
+    "The decoder prompt (length 5000) is longer than the maximum model length of 4096.",
+    "the request exceeds the available context size, try increasing it",
+    "request (5000 tokens) exceeds the available context size (4096 tokens)",
+    "the number of input tokens 5000 cannot exceed the total tokens limit 4096 for this model",
+    "Requested token count exceeds the model's maximum context length of 131072 tokens.",
+    "Invalid 'input[0]': maximum input length is 8192 tokens.",
+    "Invalid 'messages[0].content': string too long. Expected a string with maximum length 10485760, but got a string with length 12000000 instead.",
+    "Invalid 'input': string too long. Expected a string with maximum length 10485760",
+    "Total tokens of image and text exceed max message tokens",
+    "Trying to keep the first 5000 tokens when context the overflows. However, the model is loaded with context length of only 4096 tokens",
+    "`inputs` must have less than 512 tokens. Given: 1000",
+    "input length exceeds context length",
+    "Request too large: 9000 tokens",
+    "Conversation too long: 300000 tokens, limit 262144",
+    "The total number of tokens in your messages (300000) is over the 262144 limit",
+    "Requested tokens (5000) exceed context window of 4096",
+    "Token limit exceeded: prompt has 9000 tokens",
+    "This model supports at most 8192 tokens of input; 9000 were given",
+    "The sequence length 9000 exceeds 8192",
 )
-NOT_TOO_LONG = ("Unknown parameter: 'context'.", "max_tokens: 5 is too small", "temperature is too high")
+TOO_LONG_CODES = (
+    "context_length_exceeded",
+    "model_max_prompt_tokens_exceeded",
+    "exceed_context_size_error",
+    "ContextWindowExceededError",
+    "prompt_too_long",
+    "input_too_long",
+    "max_prompt_tokens_exceeded",
+)
+NOT_TOO_LONG = (
+    "Unknown parameter: 'context'.",
+    "max_tokens: 5 is too small",
+    "temperature is too high",
+    "max_tokens is too large: 100000. This model supports at most 16384 completion tokens, whereas you provided 100000.",
+    "max_tokens: 100000 > 64000, which is the maximum allowed number of output tokens for claude-x",
+    "Invalid 'messages[0].name': string too long. Expected a string with maximum length 64, but got a string with length 80 instead.",
+    "Invalid 'tools': array too long. Expected an array with maximum length 128, but got an array with length 130 instead.",
+    "Invalid 'tools[0].function.name': string too long. Expected a string with maximum length 64",
+    "Input validation error: `max_new_tokens` must be <= 1024. Given: 5000",
+    "Invalid request: max_tokens must be at most 8192 tokens",
+    "messages: text content blocks must be non-empty",
+    "The request exceeds the maximum number of images (20)",
+    "prompt length must be greater than 0",
+    "You exceeded your current token quota, request more",
+    "Rate limit reached for requests: tokens per min limit 30000",
+    "messages.1.content.0.tool_use.id: String should have at most 64 characters",
+    "thinking.budget_tokens must be less than max_tokens in the request",
+    "max_completion_tokens is too large",
+    "Requested max_tokens 9000 exceeds the limit of 8192 output tokens",
+    "stop: request has more than 4 stop sequences of any length",
+)
 
 
 async def test_a_400_about_the_context_is_an_overflow_and_any_other_a_refusal(provider: Provider):
@@ -135,6 +200,13 @@ async def test_a_400_about_the_context_is_an_overflow_and_any_other_a_refusal(pr
     ):
         errors = [type(await failing(worker)) for _ in (*TOO_LONG, *NOT_TOO_LONG)]
     assert errors == [ContextOverflow] * len(TOO_LONG) + [WorkerRefused] * len(NOT_TOO_LONG)
+
+
+def test_it_may_be_said_with_other_statuses_and_in_a_code_alone():
+    assert [meaning_of(status, TOO_LONG[0], "") for status in (400, 413, 422, 500)] == ["too long"] * 4
+    assert [meaning_of(400, "No.", f"{code} invalid_request_error") for code in TOO_LONG_CODES] == [
+        "too long"
+    ] * len(TOO_LONG_CODES)
 
 
 async def test_a_bad_key_says_where_keys_come_from_and_an_unknown_model_which_model(provider: Provider):

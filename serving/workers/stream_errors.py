@@ -1,0 +1,112 @@
+"""What an error inside a stream means, where the HTTP status was long sent: one reading for all wires.
+
+Servers put the status that it stands for into many fields and forms. Knows no error of ours, and no SDK.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import cast
+
+from serving.workers.status_words import meaning_of
+
+STATUS_FIELDS = ("status", "status_code", "statusCode", "http_status", "http_code", "code", "type")
+"""Where servers put the status, as a number or as a word, the surest first."""
+STATUS_OF = {
+    "badrequest": 400,
+    "invalidrequest": 400,
+    "invalidargument": 400,
+    "failedprecondition": 400,
+    "validation": 400,
+    "contextlengthexceeded": 400,
+    "invalidprompt": 400,
+    "authentication": 401,
+    "unauthenticated": 401,
+    "unauthorized": 401,
+    "invalidapikey": 401,
+    "billing": 402,
+    "insufficientbalance": 402,
+    "insufficientcredits": 402,
+    "permission": 403,
+    "permissiondenied": 403,
+    "forbidden": 403,
+    "accessdenied": 403,
+    "notfound": 404,
+    "modelnotfound": 404,
+    "resourcenotfound": 404,
+    "requesttoolarge": 413,
+    "unprocessableentity": 422,
+    "ratelimit": 429,
+    "ratelimitexceeded": 429,
+    "toomanyrequests": 429,
+    "throttling": 429,
+    "resourceexhausted": 429,
+    "insufficientquota": 429,
+    "tokens": 429,
+    "requests": 429,
+    "server": 500,
+    "api": 500,
+    "internal": 500,
+    "internalserver": 500,
+    "serviceunavailable": 503,
+    "unavailable": 503,
+    "timeout": 504,
+    "deadlineexceeded": 504,
+    "overloaded": 529,
+}
+"""The status that a word stands for, in lower case, without `_`, blanks and a last `error` or `exception`."""
+
+
+def error_in_event(body: Mapping[str, object], name: bytes = b"") -> Mapping[str, object] | None:
+    """Return the error that an event tells of, with the status fields around it; None if it tells of none.
+
+    Args:
+        body: the event's data.
+        name: of the event.
+    """
+    inner = body.get("error")
+    if not inner and isinstance(errors := body.get("errors"), list) and errors:
+        inner = cast(object, errors[0])
+    if not inner:
+        is_bare = "choices" not in body and ("message" in body or "detail" in body) and "type" not in body
+        is_error = name == b"error" or "error" in (body.get("type"), body.get("object")) or is_bare
+        return body if is_error else None
+    outer = {field: body[field] for field in STATUS_FIELDS if body.get(field)}
+    if isinstance(inner, Mapping):
+        return {**outer, **cast(Mapping[str, object], inner)}
+    return {**outer, "message": inner if isinstance(inner, str) else str(body)}
+
+
+def error_code(error: object) -> str:
+    """Return the error's machine-readable words: its codes and its type."""
+    return " ".join(str(each) for each in _said(error) if not isinstance(each, float))
+
+
+def status_in_stream(error: object, text: str = "") -> int:
+    """Return the HTTP status that an error inside a stream stands for.
+
+    One that does not say what it is, is the server's fault: 500.
+
+    Args:
+        error: its JSON.
+        text: its message.
+    """
+    said = list(_said(error))
+    for each in said:
+        if str(each).isdigit() and 400 <= int(str(each)) <= 599:
+            return int(str(each))
+    for each in said:
+        word = re.sub(r"[^a-z]", "", str(each).lower())
+        status = STATUS_OF.get(re.sub(r"(error|exception)+$", "", word), STATUS_OF.get(word))
+        if status is not None:
+            return status
+    return 400 if meaning_of(400, text, error_code(error)) else 500
+
+
+def _said(error: object) -> Iterator[object]:
+    """Yield what the fields of an error say of its status, also those of an error inside it."""
+    if not isinstance(error, Mapping):
+        return
+    body = cast(Mapping[str, object], error)
+    yield from (body[name] for name in STATUS_FIELDS if isinstance(body.get(name), str | int) and body[name])
+    for name in ("error", "details", "metadata"):
+        yield from _said(body.get(name))

@@ -1,0 +1,48 @@
+"""A kept-alive connection that its server has reset before it read the request: asked again at once on a new one."""
+
+import asyncio
+import time
+
+import pytest
+
+from conductor.errors import WorkerUnavailable
+from tests.serving.workers.test_http import PROVIDERS, Provider, ask, failing
+from tests.wires.server import Answer
+
+
+@pytest.fixture(params=PROVIDERS.values(), ids=PROVIDERS.keys())
+def provider(request: pytest.FixtureRequest) -> Provider:
+    return request.param
+
+
+@pytest.mark.parametrize("kept", [1, 5])
+async def test_a_kept_connection_that_is_reset_is_replaced_at_once(provider: Provider, kept: int):
+    async with provider() as (worker, server):
+        server.respond = lambda _: Answer(late_s=0.2)
+        await asyncio.gather(*(ask(worker) for _ in range(kept)))
+        assert server.connections == kept
+        server.resets_used, server.respond = True, lambda _: Answer()
+        began_s = time.monotonic()
+        assert (await ask(worker))[0] == "It is four."
+        assert time.monotonic() - began_s < 0.2
+        assert len(server.requests) == kept + 1, "no request was read twice"
+
+
+async def test_it_is_asked_again_once_and_never_after_an_answer_began(provider: Provider):
+    async with provider() as (worker, server):
+        await ask(worker)
+        server.respond = lambda _: Answer(cut_after=0)  # its headers have come
+        assert isinstance(await failing(worker), WorkerUnavailable)
+        assert len(server.requests) == 2
+
+
+async def test_a_new_connection_that_breaks_is_left_to_the_retries(provider: Provider):
+    async with provider() as (worker, server):
+        server.resets_new = True
+        assert isinstance(await failing(worker), WorkerUnavailable)
+        assert server.connections == 1
+        server.resets_new = False
+        await ask(worker)
+        server.resets_used = server.resets_new = True
+        assert isinstance(await failing(worker), WorkerUnavailable)
+        assert server.connections == 3, "a kept one, and one new one in its place"
