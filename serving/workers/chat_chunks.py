@@ -7,6 +7,7 @@ may be anything: `usage.py` judges it.
 """
 
 import json
+from collections.abc import Mapping
 from typing import Any, cast
 
 import msgspec
