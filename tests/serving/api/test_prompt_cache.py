@@ -4,6 +4,7 @@ turn to turn, and what a cache read and wrote comes back and is priced.
 
 import json
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -45,7 +46,7 @@ def _marks(value: Any, path: str) -> Iterator[tuple[str, Any]]:
             yield from _marks(each, f"{path}[{index}]")
     if isinstance(value, dict):
         for name in sorted(
-            value, key=lambda name: (["tools", "system", "messages", "input"] + [name]).index(name)
+            value, key=lambda name: ["tools", "system", "messages", "input", name].index(name)
         ):
             if name in ("cache_control", "prompt_cache_breakpoint"):
                 yield path, value[name]
@@ -221,7 +222,7 @@ async def test_a_run_with_tools_sends_its_earlier_turns_unchanged_and_four_marks
         sent = [request.body for request in upstream.requests]
         listed = (await api.http.get("/v1/workflows")).json()["data"]
     assert len(listed) == 1, "one run"
-    for before, after in zip(sent, sent[1:], strict=False):
+    for before, after in pairwise(sent):
         assert (before["tools"], before["system"]) == (after["tools"], after["system"])
         unmarked = [json.loads(json.dumps(each["messages"]).replace(', "cache_control": {"type": "ephemeral"}', "")) for each in (before, after)]  # fmt: skip
         assert unmarked[1][: len(unmarked[0])] == unmarked[0]
@@ -240,7 +241,7 @@ async def test_the_turns_of_a_chat_are_a_prefix_of_the_next(provider: Provider):
             answer = await api.ok({"model": "a", "messages": messages})
             messages += [answer["choices"][0]["message"], {"role": "user", "content": "And?"}]
         sent = [request.body for request in upstream.requests]
-    for before, after in zip(sent, sent[1:], strict=False):
+    for before, after in pairwise(sent):
         assert after["messages"][: len(before["messages"])] == before["messages"]
         assert after.get("system") == before.get("system")
 
@@ -377,11 +378,10 @@ async def test_lines_that_change_with_every_request_are_left_out(provider: Provi
 @pytest.mark.parametrize(("model", "is_kept"), [("claude-9", True), ("glm-9", False)])
 async def test_the_line_goes_to_anthropic_alone(model: str, is_kept: bool):
     line = BILLING.format("71fea")
-    async with serving(ANTHROPIC.wire) as upstream:
-        async with served(ours(ANTHROPIC, upstream.url, model=model)) as api:
-            body = MARKED | {"system": [text(line), text("You help.", **HOUR)]}
-            assert (await api.http.post("/v1/messages", json=body)).status_code == 200
-            system = upstream.body["system"]
+    body = MARKED | {"system": [text(line), text("You help.", **HOUR)]}
+    async with serving(ANTHROPIC.wire) as upstream, served(ours(ANTHROPIC, upstream.url, model=model)) as api:
+        assert (await api.http.post("/v1/messages", json=body)).status_code == 200
+        system = upstream.body["system"]
     assert system == [*([text(line)] if is_kept else []), text("You help.", **HOUR)]
 
 
@@ -456,8 +456,8 @@ async def test_a_chat_that_waits_for_tools_says_what_the_cache_gave():
     first, _, done = called(OPENAI, "call_1")
     end = sse({"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}], "usage": usage})
     tools = [{"type": "function", "function": {"name": "read", "parameters": SCHEMA}}]
-    async with serving(OPENAI.wire, Answer(instead=(first, end, done))) as upstream:
-        async with served(ours(OPENAI, upstream.url, price=PRICE)) as api:
-            told = (await api.ok({"model": "a", "tools": tools}))["usage"]
+    async with serving(OPENAI.wire) as upstream, served(ours(OPENAI, upstream.url, price=PRICE)) as api:
+        upstream.answers.append(Answer(instead=(first, end, done)))
+        told = (await api.ok({"model": "a", "tools": tools}))["usage"]
     assert (told["prompt_tokens"], told["prompt_tokens_details"]["cached_tokens"]) == (100, 80)
     assert told["total_tokens"] == 105
