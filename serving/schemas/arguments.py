@@ -23,7 +23,8 @@ MOST_VARIANTS = 256
 
 def object_schema(given: Mapping[str, Any] | None) -> tuple[Schema, str]:
     """Return `given` as one object that takes at least all that it took, and in words what is lost by that."""
-    root = _resolve(given or {}, given or {})
+    whole = given if given is not None else dict[str, Any]()
+    root = _resolve(whole, whole)
     lost = [f"{HOW[union]}: {_text(root[union])}" for union in UNIONS if root.get(union)]
     if conditions := {name: root[name] for name in CONDITIONS if name in root}:
         lost.append(f"The arguments must also match this JSON Schema: {_text(conditions)}")
@@ -40,7 +41,9 @@ def _flatten(given: Schema, root: Schema, budget: Iterator[int]) -> Schema:
     for union in UNIONS:
         listed = cast(list[Any], given[union]) if isinstance(given.get(union), list) else []
         resolved = [
-            _resolve(each, root) for _, each in zip(budget, listed, strict=False) if isinstance(each, Mapping)
+            _resolve(cast(Schema, each), root)
+            for _, each in zip(budget, listed, strict=False)
+            if isinstance(each, Mapping)
         ]
         _merge(schema, union, [_flatten(each, root, budget) for each in resolved if _may_be_object(each)])
     return schema

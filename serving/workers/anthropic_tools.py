@@ -66,8 +66,9 @@ def limit_marks(request: Mapping[str, Any]) -> None:
 
     Marks on tools and system prompt stay, since they outlive a conversation.
     """
-    system = request.get("system")
-    heads = [*request.get("tools", ()), *(system if isinstance(system, list) else ())]
+    system: object = request.get("system")
+    blocks = cast(list[Block], system) if isinstance(system, list) else []
+    heads: list[Block] = [*request.get("tools", ()), *blocks]
     turns = [block for turn in request["messages"] for block in turn["content"]]
     nested = [each for block in turns for each in (*_inside(block), block)]
     marked = [block for block in nested if "cache_control" in block]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from conductor.model.characters import whole
-from conductor.model.messages import File, Image, Message, Text, ToolCall, ToolResult
+from conductor.model.messages import CacheMark, File, Image, Message, Text, ToolCall, ToolResult
 from conductor.model.tools import Tool
 from serving.workers.cache_marks import ShowMark, no_marks
 from serving.workers.chat_chunks import CallPiece, ChunkDelta
@@ -103,12 +103,12 @@ def _result_json(result: ToolResult, show_mark: ShowMark) -> dict[str, object]:
     kind = "file" if isinstance(shows, File) else "picture"
     text = result.text or (f"(see the {kind} below)" if shows else NOTHING)
     said = f"Error: {text}" if result.is_error else text
-    marks = (result.cache, *(part.cache for part in result.parts))
-    mark = next((shown for each in marks if (shown := show_mark(each))), {})
+    marks: list[CacheMark] = [result.cache, *(part.cache for part in result.parts)]
+    shown = [field for mark in marks if (field := show_mark(mark))]
     return {
         "role": "tool",
         "tool_call_id": wire_id(result.id),
-        "content": [{"type": "text", "text": said, **mark}] if mark else said,
+        "content": [{"type": "text", "text": said, **shown[0]}] if shown else said,
     }
 
 

@@ -6,7 +6,15 @@ from typing import Any
 from conductor.errors import BadTask
 from conductor.model.messages import File, Image, Message, Part, Text, ToolCall, ToolResult
 from serving.api.dialects.cache_marks import mark_last
-from serving.api.dialects.chat_schema import ChatMessage, ContentPart, FilePart, ImagePart, RefusalPart
+from serving.api.dialects.chat_schema import (
+    ChatMessage,
+    ContentPart,
+    FilePart,
+    ImagePart,
+    RefusalPart,
+    TextPart,
+    UnservedPart,
+)
 
 SHOWS_PICTURES = ("user", "tool")
 """The roles of messages that may hold some."""
@@ -78,5 +86,7 @@ def _part(part: ContentPart, place: str) -> Part:
                 return replace(part.file.to_file(), cache=part.mark)
             except ValueError as exc:
                 raise BadTask(f"{place}.file.file_data: {exc}.", param=f"{place}.file.file_data") from exc
-        case _:
+        case TextPart() | RefusalPart():
             return Text(part.text, part.mark)
+        case UnservedPart():
+            raise AssertionError("one is never made")
