@@ -1,6 +1,5 @@
 """The layers around each worker, declared once."""
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -29,7 +28,7 @@ from serving.layers.watched import Watched
 from serving.schemas import anthropic, gemini, openai, vllm
 from serving.schemas.translation import Translate, translate_to_words
 from serving.settings.fallbacks import chain_of
-from serving.settings.known_models import accepts_of
+from serving.settings.known_models import OPENAI_MODEL, accepts_of
 from serving.settings.pdf_reading import reads_pdfs
 from serving.settings.prefill import prefills
 from serving.settings.settings import Settings
@@ -70,8 +69,6 @@ TRANSLATIONS: Mapping[str, Translate] = {
     "vllm": vllm.translate,
 }
 """What each kind of worker is sent of an answer's form; others are told it in words."""
-OPENAI_MODEL = re.compile(r"(^|/)(gpt-\d|chatgpt-|o\d)", re.ASCII)
-"""Models that are OpenAI's own, whoever passes their calls on."""
 Layer = Callable[[Worker, Context], Worker]
 """Wraps a worker as its settings say; the worker itself where they ask for nothing."""
 

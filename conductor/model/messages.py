@@ -1,13 +1,22 @@
 """A conversation: messages of words, pictures and files, of calls of tools and of what the tools gave."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 Role = Literal["system", "user", "assistant", "tool"]
 """A message of the role `tool` holds results of tools, and nothing else."""
 ToolKind = Literal["function", "custom"]
 """`function`: its arguments are JSON. `custom`: its input is free text (OpenAI's custom tools)."""
+CacheMark = Literal["", "ephemeral", "5m", "1h", "explicit", "30m", "12h"]
+"""A client's mark for the provider's prompt cache: everything up to and including the marked part is one cached prefix.
+
+* `""`: no mark.
+* `ephemeral`, `5m`, `1h`: Anthropic's `cache_control`, without a `ttl` and with one.
+* `explicit`, `30m`, `12h`: OpenAI's `prompt_cache_breakpoint`, without a `ttl` and with one.
+
+Marks are no part of a value: clients move them from turn to turn, and equal parts stay equal.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +24,7 @@ class Text:
     """Words in a message."""
 
     text: str
+    cache: CacheMark = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +33,7 @@ class Image:
 
     url: str
     detail: Literal["auto", "low", "high"] = "auto"
+    cache: CacheMark = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +51,7 @@ class File:
     url: str = ""
     text: str | None = None
     id: str = ""
+    cache: CacheMark = field(default="", compare=False)
 
     @property
     def n_bytes(self) -> int:
@@ -66,6 +78,7 @@ class ToolCall:
     arguments: str
     kind: ToolKind = "function"
     namespace: str = ""
+    cache: CacheMark = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +107,7 @@ class ToolResult:
     id: str
     parts: tuple[Text | Image | File, ...] = ()
     is_error: bool = False
+    cache: CacheMark = field(default="", compare=False)
 
     @property
     def text(self) -> str:
@@ -129,6 +143,9 @@ class Message:
     parts: tuple[Part, ...]
     native: Native | None = None
     """An assistant's turn as its provider wrote it, where it has to go back to it unchanged."""
+    thoughts: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
+    """What led to an assistant's turn, as its client sent it back: `reasoning_content`, `reasoning` and
+    `reasoning_details` of Chat Completions. Only a worker that is called by its name is sent them."""
 
     @classmethod
     def of(cls, role: Role, text: str) -> "Message":
@@ -167,3 +184,13 @@ class Message:
             yield part
             if isinstance(part, ToolResult):
                 yield from part.parts
+
+
+def without_cache_marks(messages: Iterable[Message]) -> tuple[Message, ...]:
+    """Return `messages` without the marks of their parts, for whatever must not depend on where a client put them."""
+    return tuple(replace(message, parts=tuple(map(_unmarked, message.parts))) for message in messages)
+
+
+def _unmarked(part: Any) -> Any:
+    inside = {"parts": tuple(map(_unmarked, part.parts))} if isinstance(part, ToolResult) else {}
+    return replace(part, cache="", **inside)

@@ -38,6 +38,22 @@ class TokenLogprob:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptCache:
+    """OpenAI's hints for the prompt cache of a request; empty: not sent.
+
+    Args:
+        key: `prompt_cache_key`, which sends requests with a common prefix to the same machine.
+        retention: `prompt_cache_retention`.
+        mode, ttl: of `prompt_cache_options`.
+    """
+
+    key: str = ""
+    retention: str = ""
+    mode: str = ""
+    ttl: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class WireOptions:
     """What only some wires take. None always means: not asked for."""
 
@@ -52,11 +68,20 @@ class WireOptions:
     token_prompt: bool | None = None
     """The prompt is the numbers of tokens, in the words of `tokens_text`. Nobody else is asked in its place: another
     model's vocabulary is another."""
+    prompt_cache: PromptCache | None = None
+    """A hint: it changes no answer, and a wire that does not know it leaves it out."""
+    encoding_format: Literal["float"] | None = None
+    """A hint: vectors are wanted as lists of numbers, so a wire need not ask for base64."""
 
     @property
     def asked(self) -> tuple[str, ...]:
-        """The names of those that are asked for."""
-        return tuple(each.name for each in fields(self) if getattr(self, each.name) is not None)
+        """The names of those that are asked for, without the hints."""
+        names = (each.name for each in fields(self) if each.name not in HINTS)
+        return tuple(name for name in names if getattr(self, name) is not None)
+
+
+HINTS = frozenset({"prompt_cache", "encoding_format"})
+"""Options that no worker has to take."""
 
 
 NO_OPTIONS = WireOptions()

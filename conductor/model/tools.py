@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from conductor.model.messages import ToolKind
+from conductor.model.messages import CacheMark, ToolKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,7 @@ class Tool:
         kind: see `ToolKind`.
         namespace: of the client's own (OpenAI's `namespace` tools); empty: none.
         format: of a custom tool's input (OpenAI's `format`, such as a grammar); None: any text.
+        cache: see `CacheMark`; the prefix is the tools up to this one.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Tool:
     kind: ToolKind = "function"
     namespace: str = ""
     format: Mapping[str, Any] | None = field(default=None, hash=False)
+    cache: CacheMark = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

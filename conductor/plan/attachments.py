@@ -40,10 +40,12 @@ def fit(messages: Iterable[Message], member: PoolMember) -> list[Message]:
             return Text(
                 NO_IMAGE
                 if isinstance(part, Image)
-                else f"[{_name_of(part)} is here that this model cannot read.]"
+                else f"[{_name_of(part)} is here that this model cannot read.]",
+                part.cache,
             )
         if isinstance(part, File) and part.text is not None:
-            return Text(enclose(FILE, mark_key(part.text, part.name), part.text, file=part.name))
+            marked = enclose(FILE, mark_key(part.text, part.name), part.text, file=part.name)
+            return Text(marked, part.cache)
         return part
 
     return [_map(message, show) for message in messages]

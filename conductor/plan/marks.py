@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import replace
 
 from conductor.model.reply import Delta
+from conductor.plan.volatile_lines import without_volatile_lines
 
 KEY_CHARS = 5
 MARK_CHARS = 1000
@@ -26,7 +27,7 @@ def mark_key(*texts: str) -> str:
     Nobody can write a text that holds the keys computed from it, so the second try is hardly ever followed
     by a third.
     """
-    digest = hashlib.sha256(texts[0].encode("utf-8", "surrogatepass"))
+    digest = hashlib.sha256(without_volatile_lines(texts[0]).encode("utf-8", "surrogatepass"))
     key = _word(digest.digest())
     if _occurs(key, texts):
         for text in texts[1:]:

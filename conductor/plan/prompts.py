@@ -20,6 +20,7 @@ from conductor.plan.instructions import Layout, how_to_accept, instructions, rol
 from conductor.plan.marks import enclose, mark_key, read_marked
 from conductor.plan.plan import Step
 from conductor.plan.tool_text import describe_tools
+from conductor.plan.volatile_lines import with_stable_system
 
 WORKER = "{number}: {card}{facts}"
 """How a worker is shown; the facts, where there are any, are a line of their own."""
@@ -138,17 +139,28 @@ def work(
     """
     conversation = fit(conversation, member)
     messages = [message for message in conversation if message.role != "system"]
-    system = "\n\n".join(
-        text for text in [member.system_prompt, *(m.text for m in conversation if m.role == "system")] if text
-    )
+    system = _system(member, conversation)
     key = ""
     if step.access:
         subtasks = [plan[read].subtask for read in step.access]
-        texts = (*(message.text for message in conversation), system, step.subtask, *subtasks)
+        texts = (*(message.text for message in (*conversation, *system)), step.subtask, *subtasks)
         key = mark_key(*texts, *(outputs[read] for read in step.access))
     if step.subtask or step.access:
         messages = _with_last_user(messages, _assignment(step, plan, outputs, key))
-    return WorkerPrompt((*([Message.of("system", system)] if system else []), *messages), key)
+    return WorkerPrompt((*system, *messages), key)
+
+
+def _system(member: PoolMember, conversation: Sequence[Message]) -> list[Message]:
+    """Both system prompts as one message; none where both are empty. Its parts stay apart only if one of them ends a
+    prefix that the client wants cached; their words are the same either way.
+    """
+    prompts = [Message.of("system", member.system_prompt), *(m for m in conversation if m.role == "system")]
+    said = [prompt for prompt in prompts if prompt.text]
+    parts = tuple(part for prompt in said for part in (Text(""), *prompt.parts))[1:]
+    whole = Message("system", parts)
+    if not parts:
+        return []
+    return [whole] if any(part.cache for part in parts) else [Message.of("system", whole.text)]
 
 
 def describe_failure(error: WorkerError) -> str:
@@ -190,7 +202,7 @@ def _question(conversation: Sequence[Message]) -> str:
     """The conversation as the conductor reads it: one text, pictures and files named, turns marked where there is more
     than one.
     """
-    plain = with_names(conversation)
+    plain = with_names(with_stable_system(conversation))
     if len(plain) == 1:
         return f"The user's question:\n{plain[0].text}"
     key = mark_key(*(message.text for message in plain))

@@ -41,9 +41,12 @@ def _first_line(text: str) -> str:
 
 
 def with_tools_as_text(messages: Iterable[Message]) -> list[Message]:
-    """`messages` with their calls and results of tools as marked words, and without native turns."""
+    """`messages` with their calls and results of tools as marked words, and without native turns and thoughts."""
     messages = list(messages)
-    if not any(message.native or message.tool_calls or message.tool_results for message in messages):
+    if not any(
+        message.native or message.thoughts or message.tool_calls or message.tool_results
+        for message in messages
+    ):
         return messages
     key = mark_key(*(message.text for message in messages), *_texts(messages))
     names = {call.id: call.name for message in messages for call in message.tool_calls}
@@ -63,12 +66,12 @@ def _as_text(message: Message, key: str, names: dict[str, str]) -> Message:
     for part in message.parts:
         match part:
             case ToolCall():
-                parts.append(Text(enclose(CALL, key, part.arguments, tool=part.name)))
+                parts.append(Text(enclose(CALL, key, part.arguments, tool=part.name), part.cache))
             case ToolResult():
                 attributes = {"tool": names.get(part.id, "?")} | ({"error": "true"} if part.is_error else {})
-                parts.append(Text(enclose(RESULT, key, part.text, **attributes)))
+                parts.append(Text(enclose(RESULT, key, part.text, **attributes), part.cache))
                 parts += [each for each in part.parts if not isinstance(each, Text)]
             case _:
                 parts.append(part)
     role = "user" if message.role == "tool" else message.role
-    return replace(message, role=role, parts=tuple(parts), native=None)
+    return replace(message, role=role, parts=tuple(parts), native=None, thoughts={})

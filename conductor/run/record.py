@@ -217,8 +217,14 @@ class Record:
     @property
     def orchestration(self) -> Usage:
         """Tokens of every call of the newest segment but the answering one."""
-        answering = self.answering
-        return self.segment_usage - (answering.usage or Usage() if answering else Usage())
+        return self.segment_usage - self.answering_usage
+
+    @property
+    def answering_usage(self) -> Usage:
+        """Tokens of the answering call, or of the newest one that waits for its tools; 0 where it is not known."""
+        turns = self.new_turns if self.status == "waiting" else ()
+        result = turns[-1].result if turns else self.answering
+        return (result.usage if result else None) or Usage()
 
     @property
     def critical_path_s(self) -> float:

@@ -79,7 +79,7 @@ class StepTurn:
         """The turn with what of `given` is for it, which came at that time of the run."""
         ids = {each.number: each.call.id for each in self.calls}
         new = tuple(
-            GivenResult(each.number, ToolResult(ids[each.number], each.result.parts, each.result.is_error))
+            GivenResult(each.number, replace(each.result, id=ids[each.number]))
             for each in given.results
             if each.number in ids
         )

@@ -151,12 +151,13 @@ def _fill(part: Part, found: dict[str, File]) -> Part:
 def _content(given: str) -> bytes:
     if given.startswith(("http://", "https://")):
         raise ValueError(NO_ADDRESS)
-    header, comma, written = given.removeprefix("data:").partition(",")
-    if not given.startswith("data:"):
+    is_address = given[: len("data:")].lower() == "data:"
+    header, comma, written = given.partition(",")
+    if not is_address:
         written = given
     elif not comma:
         raise ValueError("a file is given as data:<media type>;base64,<content>, or as base64")
-    elif not header.endswith(";base64"):
+    elif not header.lower().endswith(";base64"):
         return unquote_to_bytes(written)
     try:
         return base64.b64decode(written, validate=True)

@@ -37,14 +37,14 @@ def usage(record: Record) -> Json:
     """The answering step's tokens, the rest beside them, and all in `total_tokens`. Where tokens of calls are in
     none of these sums, how many calls; and whether the cost is a bound for that.
     """
-    answering = record.answering.usage if record.answering and record.answering.usage else Usage()
-    rest = record.orchestration
+    answering, rest = record.answering_usage, record.orchestration
     return {
         "prompt_tokens": answering.input_tokens,
         "completion_tokens": answering.output_tokens,
         "total_tokens": answering.total_tokens + rest.total_tokens,
         "prompt_tokens_details": {
             "cached_tokens": answering.cached_input_tokens,
+            **cache_writes(answering),
             "orchestration_input_tokens": rest.input_tokens,
             "orchestration_input_cached_tokens": rest.cached_input_tokens,
         },
@@ -258,8 +258,16 @@ def tokens(usage: Usage | None) -> Json | None:
         "input_tokens": usage.input_tokens,
         "output_tokens": usage.output_tokens,
         "cached_input_tokens": usage.cached_input_tokens,
-        "cache_write_tokens": usage.cache_write_tokens,
+        **cache_writes(usage),
         "reasoning_tokens": usage.reasoning_tokens,
+    }
+
+
+def cache_writes(usage: Usage) -> Json:
+    """Tokens written to the provider's cache, and those of them that it keeps for an hour."""
+    return {
+        "cache_write_tokens": usage.cache_write_tokens,
+        "cache_write_1h_tokens": usage.cache_write_1h_tokens,
     }
 
 

@@ -1,8 +1,9 @@
 """A request, whatever the dialect it was written in: what is asked, and `podium`'s limits for it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from math import ceil
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt
@@ -12,7 +13,7 @@ from conductor.model.call import Sampling
 from conductor.model.messages import File, Image, Message, Part, Text, ToolCall
 from conductor.model.operation import Operation
 from conductor.model.priority import Priority
-from conductor.model.tools import NO_TOOLS, Tool, Toolset
+from conductor.model.tools import NO_TOOLS, Toolset
 from conductor.plan.plan import OnFailure
 from conductor.run.call_bound import file_tokens
 from serving.api.encode import dumps
@@ -158,7 +159,7 @@ class ApiRequest:
         """About how many tokens it takes: its text and one answer. What a team of models takes beside that is
         known when its run has ended.
         """
-        return self.text_chars // CHARS_PER_TOKEN + (self.sampling.max_output_tokens or ANSWER_TOKENS)
+        return self._text_tokens + (self.sampling.max_output_tokens or ANSWER_TOKENS)
 
     @property
     def input_token_estimate(self) -> int:
@@ -166,29 +167,62 @@ class ApiRequest:
         parts = [part for message in self.conversation for part in message.all_parts]
         pictures = sum(isinstance(part, Image) for part in parts)
         pdfs = sum(file_tokens(part) for part in parts if isinstance(part, File) and part.text is None)
-        return max(1, self.text_chars // CHARS_PER_TOKEN + pictures * PICTURE_TOKENS + pdfs)
+        return max(1, self._text_tokens + pictures * PICTURE_TOKENS + pdfs)
 
     @property
     def text_chars(self) -> int:
         """How much text its messages, its tools and its plan hold."""
+        return sum(map(len, self._texts))
+
+    @property
+    def _text_tokens(self) -> int:
+        """About how many tokens that is."""
+        texts = list(self._texts)
+        n_chars = sum(map(len, texts))
+        if all(map(str.isascii, texts)):
+            return n_chars // CHARS_PER_TOKEN
+        return estimate_tokens("".join(texts))
+
+    @property
+    def _texts(self) -> Iterator[str]:
         asked = (self.conversation, *self.more)
-        parts = (part for conversation in asked for message in conversation for part in message.all_parts)
-        plan = sum(len(step.subtask) + len(step.needs) for step in self.podium.plan or ())
-        return plan + sum(map(_chars, parts)) + sum(map(_tool_chars, self.tools.tools))
+        for step in self.podium.plan or ():
+            yield from (step.subtask, step.needs)
+        for conversation in asked:
+            for message in conversation:
+                for part in message.all_parts:
+                    yield from _texts_of(part)
+        for tool in self.tools.tools:
+            yield from (tool.name, tool.description)
+            yield from (_shape_text(shape) for shape in (tool.parameters, tool.format) if shape)
 
 
-def _chars(part: Part) -> int:
+def estimate_tokens(text: str) -> int:
+    """Return about how many tokens `text` takes: rather too many than far too few, whatever its script.
+
+    A token of English is about four characters. Other alphabets take up to one for each character, Chinese, Japanese,
+    Korean and Indic scripts up to one and a half, and an emoji up to three. Counted by the length of each character in
+    UTF-8, which tells them apart fast enough for a megabyte.
+    """
+    n_chars, n_bytes = len(text), len(text.encode("utf-8", "surrogatepass"))
+    ascii = len(text.encode("ascii", "ignore"))
+    astral = len(text.encode("utf-16-le", "surrogatepass")) // 2 - n_chars
+    others = n_chars - ascii - astral
+    threes = n_bytes - ascii - 4 * astral - 2 * others
+    return ceil(ascii / CHARS_PER_TOKEN + (others - threes) + 1.5 * threes + 3 * astral)
+
+
+def _texts_of(part: Part) -> tuple[str, ...]:
     match part:
         case Text():
-            return len(part.text)
+            return (part.text,)
         case File():
-            return len(part.text or "")
+            return (part.text or "",)
         case ToolCall():
-            return len(part.name) + len(part.arguments)
+            return part.name, part.arguments
         case _:
-            return 0
+            return ()
 
 
-def _tool_chars(tool: Tool) -> int:
-    shapes = (tool.parameters, tool.format)
-    return len(tool.name) + len(tool.description) + sum(len(dumps(shape)) for shape in shapes if shape)
+def _shape_text(shape: Mapping[str, Any]) -> str:
+    return dumps(shape).decode()

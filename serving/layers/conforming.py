@@ -17,7 +17,7 @@ from conductor.model.answer_format import AnswerFormat
 from conductor.model.call import Call
 from conductor.model.failure import Attempt, Failure
 from conductor.model.field_values import copy_with
-from conductor.model.messages import Message
+from conductor.model.messages import Message, Text
 from conductor.model.reply import Delta, FinishReason, Reply
 from conductor.model.retries import call_again
 from conductor.model.tools import ToolChoice
@@ -167,7 +167,8 @@ def _invalid(reply: Reply, fault: str) -> AnswerInvalid:
 def _with_instructions(messages: tuple[Message, ...], text: str) -> tuple[Message, ...]:
     """The form at the end of the system prompt."""
     if messages and messages[0].role == "system":
-        return (Message.of("system", f"{messages[0].text}\n\n{text}"), *messages[1:])
+        first = replace(messages[0], parts=(*messages[0].parts, Text(""), Text(text)))
+        return (first, *messages[1:])
     return (Message.of("system", text), *messages)
 
 

@@ -23,6 +23,8 @@ from urllib.parse import urlsplit
 from serving.settings.accepts import Accepts
 from serving.settings.workers import ApiSettings, OpenAISettings
 
+OPENAI_MODEL = re.compile(r"(^|/)(gpt-\d|chatgpt-|o\d)", re.ASCII)
+"""Models that are OpenAI's own, whoever passes their calls on."""
 REASONING = Accepts(
     sampling="never",
     samplers=(),

@@ -25,7 +25,7 @@ from anthropic.types import RawMessageStreamEvent
 
 from conductor.errors import WorkerError
 from conductor.model.call import Call
-from conductor.model.messages import File, Image, Text
+from conductor.model.messages import File, Image, Message
 from conductor.model.reply import Delta, FinishReason, Reply, open_reply
 from conductor.model.usage import Usage
 from serving.egress.client import guard, tls_context
@@ -33,7 +33,7 @@ from serving.schemas.anthropic import output_format
 from serving.workers.account import NO_KEY, Account
 from serving.workers.anthropic_message import events_in
 from serving.workers.anthropic_thinking import thinking_for
-from serving.workers.anthropic_tools import TurnCollector, tools_json, turns_json
+from serving.workers.anthropic_tools import TurnCollector, limit_marks, system_json, tools_json, turns_json
 from serving.workers.anthropic_usage import usage_of
 from serving.workers.chat_chunks import fields
 from serving.workers.clouds import credential_errors, garble_errors, google_credentials
@@ -50,6 +50,9 @@ from serving.workers.usage import UsageCheck, has_grown
 from serving.workers.wire_tools import WireTools
 
 DEFAULT_MAX_TOKENS = 4096
+VOLATILE = "x-anthropic-"
+NO_WORDS = "(no text)"
+"""In place of a user's turn that is blank, which the API refuses."""
 MOST_VALUES = 1000
 """Of JSON in an event: what is long in it is one string."""
 
@@ -149,15 +152,19 @@ class AnthropicWorker:
 
     def _request(self, call: Call) -> dict[str, Any]:
         max_tokens = call.sampling.max_output_tokens or DEFAULT_MAX_TOKENS
-        system = "\n\n".join(message.text for message in call.messages if message.role == "system")
         thinking, effort = thinking_for(self._account.public_name, call.sampling.effort, max_tokens)
         if call.tools and call.tools.choice.mode == "required":
             thinking = None  # no call can be forced while it thinks
-        turns = self._turns(call, thinks=thinking is not None and thinking["type"] != "disabled")
+        thinks = thinking is not None and thinking["type"] != "disabled"
+        messages = self._messages(call, thinks=thinks)
+        system, turns = system_json(messages), self._turns(messages)
         tools = WireTools(call.tools, history=_has_calls(turns))
-        if not turns:  # the API wants at least one turn
-            turns.append({"role": "user", "content": [{"type": "text", "text": system}]})
+        if not turns and system:  # the API wants at least one turn
+            content = [{"type": "text", "text": system}] if isinstance(system, str) else system
+            turns.append({"role": "user", "content": content})
             system = ""
+        if not turns or (turns[-1]["role"] == "assistant" and messages[-1].role in ("user", "tool")):
+            turns.append({"role": "user", "content": [{"type": "text", "text": NO_WORDS}]})
         if call.prefix:
             turns.append({"role": "assistant", "content": [{"type": "text", "text": call.prefix}]})
         output = {"effort": effort, "format": _format(call)}
@@ -175,15 +182,25 @@ class AnthropicWorker:
             "extra_body": {key: value for key, value in extra.items() if value is not None}
             | dict(self._account.extra_body),
         }
-        return {"model": self._account.model, "max_tokens": max_tokens, "messages": turns, "stream": True} | {
-            key: value for key, value in optional.items() if value
-        }
+        request = {"model": self._account.model, "max_tokens": max_tokens, "messages": turns, "stream": True}
+        request |= {key: value for key, value in optional.items() if value}
+        limit_marks(request)
+        return request
 
-    def _turns(self, call: Call, *, thinks: bool) -> list[dict[str, object]]:
-        """The conversation without its system messages. While it thinks, the API refuses calls without thoughts;
-        without tools, any calls.
+    def _messages(self, call: Call, *, thinks: bool) -> list[Message]:
+        """The conversation. While it thinks, the API refuses calls without thoughts; without tools, any calls. Only
+        Anthropic's own API reads the line that Claude Code has for it, and only at the head of the prompt.
         """
-        messages = self.origin.messages(call, keep_foreign=not thinks and bool(call.tools.tools))
+        is_own = self._account.access.service is None and "claude" in self._account.public_name.lower()
+        head = next((message.text for message in call.messages if message.role == "system"), "")
+        return self.origin.messages(
+            call,
+            keep_foreign=not thinks and bool(call.tools.tools),
+            keep_volatile=is_own and head.lower().startswith(VOLATILE),
+        )
+
+    def _turns(self, messages: list[Message]) -> list[dict[str, object]]:
+        """The conversation without its system messages."""
         try:
             return turns_json(messages, _block)
         except ValueError as exc:
@@ -317,9 +334,7 @@ def _has_calls(turns: list[dict[str, object]]) -> bool:
     return any(block["type"] == "tool_use" for turn in turns for block in cast(list[Any], turn["content"]))
 
 
-def _block(part: Text | Image | File) -> dict[str, object]:
-    if isinstance(part, Text):
-        return {"type": "text", "text": part.text}
+def _block(part: Image | File) -> dict[str, object]:
     if not part.url.startswith("data:"):
         return {"type": "image", "source": {"type": "url", "url": part.url}}
     media_type, data = split_data_url(part.url)

@@ -7,13 +7,14 @@ one role are joined only where nobody signed them.
 """
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 from anthropic.types import RawMessageStreamEvent
 
 from conductor.model.characters import whole
 from conductor.model.messages import File, Image, Message, Part, Text, ToolCall, ToolResult
+from serving.workers.cache_marks import cache_control
 from serving.workers.output_limit import OutputMeter
 from serving.workers.wire_tools import (
     WireTools,
@@ -28,7 +29,7 @@ from serving.workers.wire_tools import (
 Block = dict[str, Any]
 TYPE_OF = {"text_delta": "text", "thinking_delta": "thinking"}
 """The block that a piece belongs to, where its server has not begun one."""
-ShowPart = Callable[[Text | Image | File], Block]
+ShowPart = Callable[[Image | File], Block]
 
 
 def tools_json(tools: WireTools) -> dict[str, object]:
@@ -39,7 +40,8 @@ def tools_json(tools: WireTools) -> dict[str, object]:
         {
             "name": name_of(tool.namespace, tool.name),
             "description": description_of(tool),
-            "input_schema": {"type": "object", **schema_of(tool)},
+            "input_schema": schema_of(tool),
+            **cache_control(tool.cache),
         }
         for tool in tools.tools
     ]
@@ -55,9 +57,53 @@ def _choice(tools: WireTools) -> dict[str, object]:
     return {"type": "any" if tools.choice.mode == "required" else "auto", **parallel}
 
 
+MOST_MARKS = 4
+"""Of a request, as the API takes them."""
+
+
+def limit_marks(request: Mapping[str, Any]) -> None:
+    """Remove the oldest marks of `request` that are more than the API takes. A run with tools collects one in each turn.
+
+    Marks on tools and system prompt stay, since they outlive a conversation.
+    """
+    system: object = request.get("system")
+    blocks = cast(list[Block], system) if isinstance(system, list) else []
+    heads: list[Block] = [*request.get("tools", ()), *blocks]
+    turns = [block for turn in request["messages"] for block in turn["content"]]
+    nested = [each for block in turns for each in (*_inside(block), block)]
+    marked = [block for block in nested if "cache_control" in block]
+    spare = max(0, MOST_MARKS - sum("cache_control" in each for each in heads))
+    for block in marked[: max(0, len(marked) - spare)]:
+        del block["cache_control"]
+
+
+def _inside(block: Block) -> list[Block]:
+    return block["content"] if block["type"] == "tool_result" else []
+
+
+def system_json(messages: Iterable[Message]) -> str | list[Block]:
+    """What the system messages say: one text, or its blocks if one of them ends a cached prefix."""
+    systems = [message for message in messages if message.role == "system"]
+    parts = [part for message in systems for part in message.parts if isinstance(part, Text)]
+    if not any(part.cache for part in parts):
+        return "\n\n".join(text for message in systems if (text := message.text).strip())
+    blocks: list[Block] = []
+    for part in parts:
+        _add_text(blocks, part)
+    return blocks
+
+
+def _add_text(blocks: list[Block], part: Text) -> None:
+    """Add words; blank ones are refused by the API, and what ends there ends with the block before."""
+    if part.text.strip():
+        blocks.append({"type": "text", "text": part.text, **cache_control(part.cache)})
+    elif blocks:
+        blocks[-1].update(cache_control(part.cache))
+
+
 def turns_json(messages: Iterable[Message], show: ShowPart) -> list[dict[str, object]]:
     """The conversation without its system messages; neighbours of one role are one turn, but for turns that are
-    the provider's own. Empty words are left out; results of tools come first in their turn.
+    the provider's own. Blank words are left out; results of tools come first in their turn.
     """
     turns: list[dict[str, object]] = []
     is_closed = True
@@ -69,7 +115,7 @@ def turns_json(messages: Iterable[Message], show: ShowPart) -> list[dict[str, ob
             turns.append({"role": role, "content": message.native.payload})
             is_closed = True
             continue
-        blocks = [block for part in message.parts for block in _blocks(part, show)]
+        blocks = _blocks(message.parts, show)
         if not blocks:
             continue
         if is_closed or turns[-1]["role"] != role:
@@ -79,21 +125,25 @@ def turns_json(messages: Iterable[Message], show: ShowPart) -> list[dict[str, ob
     return turns
 
 
-def _blocks(part: Part, show: ShowPart) -> list[Block]:
-    match part:
-        case ToolCall():
-            name = name_of(part.namespace, part.name)
-            return [{"type": "tool_use", "id": wire_id(part.id), "name": name, "input": arguments_of(part)}]
-        case ToolResult():
-            return [_result(part, show)]
-        case Text(text=""):
-            return []
-        case _:
-            return [show(part)]
+def _blocks(parts: Iterable[Part], show: ShowPart) -> list[Block]:
+    blocks: list[Block] = []
+    for part in parts:
+        match part:
+            case ToolCall():
+                name = name_of(part.namespace, part.name)
+                call = {"id": wire_id(part.id), "name": name, "input": arguments_of(part)}
+                blocks.append({"type": "tool_use", **call, **cache_control(part.cache)})
+            case ToolResult():
+                blocks.append(_result(part, show) | cache_control(part.cache))
+            case Text():
+                _add_text(blocks, part)
+            case _:
+                blocks.append(show(part) | cache_control(part.cache))
+    return blocks
 
 
 def _result(result: ToolResult, show: ShowPart) -> Block:
-    content = [block for part in result.parts for block in _blocks(part, show)]
+    content = _blocks(result.parts, show)
     if result.is_error and not content:
         content = [{"type": "text", "text": "The tool failed."}]  # the API wants to be told of a failure
     block: Block = {"type": "tool_result", "tool_use_id": wire_id(result.id), "content": content}
@@ -183,7 +233,7 @@ class TurnCollector:
         return tuple(found)
 
     def turn(self) -> list[Block]:
-        """All blocks as they have to come back, once `calls` were read; empty words are refused there. An input that is no
+        """All blocks as they have to come back, once `calls` were read; blank words are refused there. An input that is no
         JSON object becomes one.
         """
         turn: list[Block] = []
@@ -193,7 +243,7 @@ class TurnCollector:
             }
             if block["type"] == "tool_use":
                 block["input"] = object_or_input(self._input_text(at))
-            if block["type"] != "text" or block.get("text"):
+            if block["type"] != "text" or block.get("text", "").strip():
                 turn.append(block)
         return turn
 

@@ -4,14 +4,16 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager
 
 from conductor.model.call import Call
+from conductor.model.field_values import copy_with
 from conductor.model.reply import Reply
 from conductor.model.worker import Worker
+from conductor.plan.volatile_lines import with_stable_system
 from serving.workers.output_limit import OutputMeter, within_limit
 
 
 class Bounded:
-    """`worker`, cut off where it says more than was asked and held for. Providers' workers see to it
-    themselves.
+    """`worker`, cut off where it says more than was asked and held for, and without a client's volatile lines. Providers'
+    workers see to both themselves.
     """
 
     def __init__(self, worker: Worker) -> None:
@@ -20,6 +22,7 @@ class Bounded:
     @asynccontextmanager
     async def open(self, call: Call) -> AsyncGenerator[Reply]:
         """See `Worker.open`."""
+        call = copy_with(call, messages=tuple(with_stable_system(call.messages)))
         async with (
             self._worker.open(call) as reply,
             aclosing(within_limit(reply.deltas, OutputMeter(call.sampling.max_output_tokens))) as deltas,

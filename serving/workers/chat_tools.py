@@ -12,11 +12,20 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from conductor.model.characters import whole
-from conductor.model.messages import File, Image, Message, Text, ToolCall, ToolResult
+from conductor.model.messages import CacheMark, File, Image, Message, Text, ToolCall, ToolResult
 from conductor.model.tools import Tool
+from serving.workers.cache_marks import ShowMark, no_marks
 from serving.workers.chat_chunks import CallPiece, ChunkDelta
 from serving.workers.output_limit import OutputMeter
-from serving.workers.wire_tools import WireTools, arguments_text, description_of, name_of, schema_of, wire_id
+from serving.workers.wire_tools import (
+    WireTools,
+    arguments_text,
+    description_of,
+    is_strict,
+    name_of,
+    schema_of,
+    wire_id,
+)
 
 Content = Callable[[Message], object]
 """The `content` of a message without tools."""
@@ -26,11 +35,12 @@ NOTHING = "(no output)"
 """For a tool that gave nothing: some servers refuse an empty message."""
 
 
-def tools_json(tools: WireTools, *, takes_strict: bool) -> dict[str, object]:
+def tools_json(tools: WireTools, *, takes_strict: bool, show_mark: ShowMark = no_marks) -> dict[str, object]:
     """The fields of the body that offer the tools."""
     if not tools:
         return {}
-    chosen: dict[str, object] = {"tools": [_tool_json(tool, takes_strict) for tool in tools.tools]}
+    listed = [_tool_json(tool, takes_strict) | show_mark(tool.cache) for tool in tools.tools]
+    chosen: dict[str, object] = {"tools": listed}
     if not tools.is_offered:
         return chosen | {"tool_choice": "none"}
     if tools.forced:
@@ -46,12 +56,14 @@ def _tool_json(tool: Tool, takes_strict: bool) -> dict[str, object]:
         "description": description_of(tool),
         "parameters": schema_of(tool),
     }
-    if tool.strict and tool.kind == "function" and takes_strict:
+    if takes_strict and is_strict(tool):
         function["strict"] = True
     return {"type": "function", "function": function}
 
 
-def messages_json(messages: Iterable[Message], content: Content) -> list[dict[str, object]]:
+def messages_json(
+    messages: Iterable[Message], content: Content, show_mark: ShowMark = no_marks
+) -> list[dict[str, object]]:
     """The conversation. Pictures and files that tools gave come after all results of the turn, as the user's: a result is
     words alone here.
     """
@@ -64,7 +76,7 @@ def messages_json(messages: Iterable[Message], content: Content) -> list[dict[st
         if message.native is not None:
             lines.append(dict(cast(Mapping[str, object], message.native.payload)))
             continue
-        lines += [_result_json(result) for result in message.tool_results]
+        lines += [_result_json(result, show_mark) for result in message.tool_results]
         shown += [
             part for result in message.tool_results for part in result.parts if isinstance(part, Image | File)
         ]
@@ -75,9 +87,10 @@ def messages_json(messages: Iterable[Message], content: Content) -> list[dict[st
 
 def _said_json(message: Message, content: Content) -> dict[str, object]:
     calls = [_call_json(call) for call in message.tool_calls]
-    if calls:
-        return {"role": message.role, "content": message.text or None, "tool_calls": calls}
-    return {"role": message.role, "content": content(message)}
+    said = (content(message) if message.text else None) if calls else content(message)
+    return {"role": message.role, "content": said, **message.thoughts} | (
+        {"tool_calls": calls} if calls else {}
+    )
 
 
 def _call_json(call: ToolCall) -> dict[str, object]:
@@ -85,14 +98,17 @@ def _call_json(call: ToolCall) -> dict[str, object]:
     return {"id": wire_id(call.id), "type": "function", "function": function}
 
 
-def _result_json(result: ToolResult) -> dict[str, object]:
+def _result_json(result: ToolResult, show_mark: ShowMark) -> dict[str, object]:
     shows = next((each for each in result.parts if not isinstance(each, Text)), None)
     kind = "file" if isinstance(shows, File) else "picture"
     text = result.text or (f"(see the {kind} below)" if shows else NOTHING)
+    said = f"Error: {text}" if result.is_error else text
+    marks: list[CacheMark] = [result.cache, *(part.cache for part in result.parts)]
+    shown = [field for mark in marks if (field := show_mark(mark))]
     return {
         "role": "tool",
         "tool_call_id": wire_id(result.id),
-        "content": f"Error: {text}" if result.is_error else text,
+        "content": [{"type": "text", "text": said, **shown[0]}] if shown else said,
     }
 
 

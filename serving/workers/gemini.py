@@ -26,7 +26,7 @@ from google.genai import errors, types
 
 from conductor.errors import WorkerError
 from conductor.model.call import Call
-from conductor.model.messages import File, Image, Text
+from conductor.model.messages import File, Image, Message, Text
 from conductor.model.reply import Delta, FinishReason, Reply, open_reply
 from conductor.model.usage import Usage
 from serving.egress.client import guard, tls_context
@@ -180,8 +180,9 @@ class GeminiWorker:
             yield chunk
 
     def _request(self, call: Call) -> tuple[list[dict[str, object]], types.GenerateContentConfig]:
-        system = "\n\n".join(message.text for message in call.messages if message.role == "system")
-        contents = self._contents(call)
+        messages = self.origin.messages(call)
+        system = "\n\n".join(message.text for message in messages if message.role == "system")
+        contents = self._contents(messages)
         if not contents:  # the API wants at least one turn
             contents.append({"role": "user", "parts": [{"text": system}]})
             system = ""
@@ -204,10 +205,10 @@ class GeminiWorker:
         )
         return contents, config
 
-    def _contents(self, call: Call) -> list[dict[str, object]]:
+    def _contents(self, messages: list[Message]) -> list[dict[str, object]]:
         """The conversation without its system messages."""
         try:
-            return contents_json(self.origin.messages(call), _part)
+            return contents_json(messages, _part)
         except ValueError as exc:
             raise self._faults.refusal(f"was not asked: {exc}.") from exc
 

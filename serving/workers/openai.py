@@ -34,7 +34,9 @@ from conductor.model.operation import TOKENS_GONE, read_tokens
 from conductor.model.reply import Delta, FinishReason, Reply, open_reply
 from conductor.model.usage import Usage
 from serving.egress.client import guard, tls_context
+from serving.settings.known_models import OPENAI_MODEL
 from serving.workers.account import Account
+from serving.workers.cache_marks import ShowMark, cache_breakpoint, cache_control, no_marks
 from serving.workers.chat_chunks import ChatChunk, ChunkReader, fields, together, words_of
 from serving.workers.chat_tools import CallCollector, messages_json, tools_json
 from serving.workers.clouds import azure_client, credential_errors, entra_tokens
@@ -45,6 +47,7 @@ from serving.workers.http_guard import AS_IT_IS, bound_response, end_with_connec
 from serving.workers.openai_content import part_json, response_format_of
 from serving.workers.openai_embeddings import embedding_delta, embedding_request, most_bytes
 from serving.workers.openai_endpoints import address, endpoints
+from serving.workers.openai_hints import THOUGHTS, refused_hints, without_hints
 from serving.workers.openai_options import logprobs_of, options_json
 from serving.workers.openai_usage import cost_of, usage_of
 from serving.workers.output_limit import OutputMeter, within_limit
@@ -55,6 +58,9 @@ from serving.workers.usage import UsageCheck, has_grown
 from serving.workers.wire_tools import WireTools
 
 CONNECTIONS = httpx2.Limits(max_connections=1000, max_keepalive_connections=100)
+
+
+EMPTY = Text("")
 
 
 class OpenAIWorker:
@@ -90,6 +96,9 @@ class OpenAIWorker:
         )
         self._is_openai = url.host == "api.openai.com" or url.host.endswith(".api.openai.com")
         self._faults = account.faults("OpenAI", "OPENAI_API_KEY", url)
+        self._show_mark = _marks_of(account.public_name, url.host)
+        self._refused_hints = frozenset(THOUGHTS if self._is_openai else ())
+        """What the server has refused (`openai_hints.py`), so that it is not sent again."""
 
     def _sdk(self) -> openai.AsyncOpenAI:
         account = self._account
@@ -206,20 +215,33 @@ class OpenAIWorker:
         Raises:
             WorkerError: its status is an error's.
         """
+        refused = self._refused_hints
+        while True:
+            sent = without_hints(body, refused)
+            response = await self._send(endpoint, sent)
+            try:
+                try:
+                    response.raise_for_status()
+                except httpx2.HTTPStatusError as exc:
+                    failure = await self._failure(response)
+                    more = refused_hints(sent, response.status_code, response.text)
+                    if not more:
+                        raise failure from exc
+                    refused |= more
+                    continue
+                self._refused_hints = refused
+                yield response
+                return
+            finally:
+                await response.aclose()
+
+    async def _send(self, endpoint: httpx2.URL, body: dict[str, Any]) -> httpx2.Response:
         content = msgspec.json.encode(body)
         headers = self._headers
         if self._tokens is not None:
             headers = httpx2.Headers(headers) | {"authorization": f"Bearer {await self._tokens()}"}
         request = self._http.build_request("POST", endpoint, content=content, headers=headers)
-        response = await self._http.send(request, stream=True)
-        try:
-            try:
-                response.raise_for_status()
-            except httpx2.HTTPStatusError as exc:
-                raise await self._failure(response) from exc
-            yield response
-        finally:
-            await response.aclose()
+        return await self._http.send(request, stream=True)
 
     async def _arrivals(
         self, endpoint: httpx2.URL, body: dict[str, Any], timer: StallTimer, reader: ChunkReader
@@ -264,7 +286,7 @@ class OpenAIWorker:
             "reasoning_effort": None if is_text else call.sampling.effort,
             "response_format": response_format_of(call),
             **options_json(call),
-            **tools_json(tools, takes_strict=self._is_openai),
+            **tools_json(tools, takes_strict=self._is_openai, show_mark=self._show_mark),
         }
         request: dict[str, object] = {
             "model": self._account.model,
@@ -282,7 +304,7 @@ class OpenAIWorker:
         """The conversation, or the text to complete."""
         if call.site.operation == "text_completion":
             return {"prompt": self._prompt("".join(message.text for message in call.messages), call)}
-        lines = messages_json(messages, self._content)
+        lines = messages_json(messages, self._content, self._show_mark)
         if not call.prefix:
             return {"messages": lines}
         begun = {"role": "assistant", "content": call.prefix}
@@ -298,11 +320,15 @@ class OpenAIWorker:
             raise self._faults.refusal(f"was not asked: {TOKENS_GONE}") from exc
 
     def _content(self, message: Message) -> object:
-        """Words as a plain string, which every server takes; parts only where the user shows more."""
-        if message.role != "user" or not (message.has_image or message.has_pdf):
+        """Words as a plain string, which every server takes; parts only if the user shows more, or the client has marked
+        one for the prompt cache.
+        """
+        said = [part for part in message.parts if isinstance(part, Text | Image | File)]
+        shows_more = message.role == "user" and (message.has_image or message.has_pdf)
+        if not shows_more and not any(self._show_mark(part.cache) for part in said):
             return message.text
         try:
-            return [part_json(part) for part in message.parts if isinstance(part, Text | Image | File)]
+            return [part_json(part, self._show_mark) for part in said if part != EMPTY]
         except ValueError as exc:
             raise self._faults.refusal(f"was not asked: {exc}.") from exc
 
@@ -359,3 +385,11 @@ class OpenAIWorker:
         return self._faults.by_status(
             response.status_code, error_text(error), response.headers, error_code(error)
         )
+
+
+def _marks_of(model: str, host: str) -> ShowMark:
+    """How the server takes marks for the prompt cache: in the words of those who made the model."""
+    if "claude" in model.lower() or host.endswith("openrouter.ai"):
+        return cache_control
+    is_openais = host.endswith((".openai.azure.com", "api.openai.com")) or OPENAI_MODEL.search(model)
+    return cache_breakpoint if is_openais else no_marks

@@ -1,7 +1,7 @@
 """OpenAI's embeddings: the request, and its answer read as one line a vector.
 
-The wire: https://platform.openai.com/docs/api-reference/embeddings. Base64 is asked for; a server that answers
-lists of numbers all the same is read too.
+The wire: https://platform.openai.com/docs/api-reference/embeddings. Base64 is asked for, unless the
+client wants numbers; what comes is read either way.
 """
 
 from typing import Any, cast
@@ -28,7 +28,7 @@ def embedding_request(model: str, call: Call) -> dict[str, Any]:
     body: dict[str, Any] = {
         "model": model,
         "input": [message.text for message in call.messages],
-        "encoding_format": "base64",
+        "encoding_format": call.sampling.options.encoding_format or "base64",
     }
     dimensions = call.sampling.options.dimensions
     return body if dimensions is None else body | {"dimensions": dimensions}

@@ -10,6 +10,7 @@ from conductor.model.call import Call
 from conductor.model.characters import whole
 from conductor.model.operation import Likely, TokenLogprob, WireOptions
 from serving.workers.chat_chunks import ChatChunk, fields
+from serving.workers.openai_hints import cache_json
 
 
 def options_json(call: Call) -> dict[str, object]:
@@ -24,6 +25,7 @@ def options_json(call: Call) -> dict[str, object]:
         "top_k": call.sampling.top_k,
         "min_p": call.sampling.min_p,
         "repetition_penalty": call.sampling.repetition_penalty,
+        **cache_json(options.prompt_cache),
     }
     return given | _logprobs_json(call, options)
 

@@ -22,6 +22,7 @@ from serving.workers.event_stream import Event as SentEvent
 from serving.workers.event_stream import EventReader, json_of
 from serving.workers.openai import OpenAIWorker
 from serving.workers.openai_content import response_format_of
+from serving.workers.openai_hints import cache_json
 from serving.workers.output_limit import OutputMeter
 from serving.workers.pictures import check_pictures
 from serving.workers.responses_items import ItemCollector, input_json, tools_json
@@ -114,7 +115,7 @@ class OpenAIResponsesWorker(OpenAIWorker):
         messages = self.origin.messages(call, keep_foreign=not thinks)
         tools = WireTools(call.tools, history=any(message.tool_calls for message in messages))
         try:
-            items = input_json(messages, takes_custom=self._is_openai)
+            items = input_json(messages, takes_custom=self._is_openai, show_mark=self._show_mark)
         except ValueError as exc:
             raise self._faults.refusal(f"was not asked: {exc}.") from exc
         format = fields(response_format_of(call))
@@ -130,6 +131,7 @@ class OpenAIResponsesWorker(OpenAIWorker):
             "reasoning": {"effort": call.sampling.effort} if call.sampling.effort else None,
             "include": ["reasoning.encrypted_content"] if thinks else None,
             "text": text or None,
+            **cache_json(call.sampling.options.prompt_cache),
             **tools_json(tools, takes_custom=self._is_openai),
         }
         request = {"model": self._account.model, "input": items, "stream": True, "store": False}

@@ -11,6 +11,7 @@ from dataclasses import replace
 from conductor.model.call import Call
 from conductor.model.messages import Message, Native
 from conductor.plan.tool_text import with_tools_as_text
+from conductor.plan.volatile_lines import with_stable_system
 
 
 class Origin:
@@ -33,17 +34,21 @@ class Origin:
         """A turn that has to come back."""
         return Native(self.worker, self.account, payload)
 
-    def messages(self, call: Call, *, keep_foreign: bool = False) -> list[Message]:
+    def messages(
+        self, call: Call, *, keep_foreign: bool = False, keep_volatile: bool = False
+    ) -> list[Message]:
         """The conversation of `call`, in which only its own turns are native.
 
         Args:
             call: what is asked.
             keep_foreign: the provider takes calls of tools that it did not write. Where they do not fit their
                 results, it does not.
+            keep_volatile: a client's volatile lines (`volatile_lines.py`) are for this provider.
         """
-        if keep_foreign and _is_paired(call.messages):
-            return [each if self.wrote(each) else replace(each, native=None) for each in call.messages]
-        return self._with_text(call.messages)
+        messages = call.messages if keep_volatile else with_stable_system(call.messages)
+        if keep_foreign and _is_paired(messages):
+            return [each if self.wrote(each) else replace(each, native=None) for each in messages]
+        return self._with_text(messages)
 
     def _with_text(self, messages: Sequence[Message]) -> list[Message]:
         """The tools of others as words, between one of its own turns and the next."""

@@ -11,12 +11,21 @@ from typing import Any, cast
 
 from conductor.model.messages import File, Image, Message, Text, ToolCall, ToolResult
 from conductor.model.tools import Tool
+from serving.workers.cache_marks import ShowMark, no_marks
 from serving.workers.chat_chunks import fields, text_of
 from serving.workers.chat_tools import NOTHING
 from serving.workers.images import split_data_url
 from serving.workers.output_limit import OutputMeter
 from serving.workers.usage import integer
-from serving.workers.wire_tools import WireTools, arguments_text, description_of, name_of, schema_of, wire_id
+from serving.workers.wire_tools import (
+    WireTools,
+    arguments_text,
+    description_of,
+    is_strict,
+    name_of,
+    schema_of,
+    wire_id,
+)
 
 Item = dict[str, Any]
 CUSTOM = "custom_tool_call"
@@ -57,11 +66,13 @@ def _tool_json(tool: Tool, takes_custom: bool) -> Item:
         "name": name,
         "description": description_of(tool),
         "parameters": schema_of(tool),
-        "strict": tool.strict and tool.kind == "function",
+        "strict": is_strict(tool),
     }
 
 
-def input_json(messages: Iterable[Message], *, takes_custom: bool) -> list[Item]:
+def input_json(
+    messages: Iterable[Message], *, takes_custom: bool, show_mark: ShowMark = no_marks
+) -> list[Item]:
     """The conversation as input items.
 
     Raises:
@@ -77,28 +88,35 @@ def input_json(messages: Iterable[Message], *, takes_custom: bool) -> list[Item]
             continue
         said = tuple(part for part in message.parts if isinstance(part, Text | Image | File))
         if said:
-            items.append({"role": message.role, "content": _content(message, said)})
+            items.append({"role": message.role, "content": _content(message, said, show_mark)})
         for call in message.tool_calls:
             customs |= {call.id} if takes_custom and call.kind == "custom" else set()
             items.append(_call(call, is_custom=call.id in customs))
-        items += [_result(result, is_custom=result.id in customs) for result in message.tool_results]
+        items += [
+            _result(result, is_custom=result.id in customs, show_mark=show_mark)
+            for result in message.tool_results
+        ]
     return items
 
 
-def _content(message: Message, said: tuple[Text | Image | File, ...]) -> object:
-    """Words as a plain string, parts only where the user shows more."""
+def _content(message: Message, said: tuple[Text | Image | File, ...], show_mark: ShowMark) -> object:
+    """Words as a plain string, parts only if the user shows more, or the client has marked one for the prompt cache. What
+    an assistant said has no marks.
+    """
     shows_more = message.role == "user" and any(not isinstance(part, Text) for part in said)
-    return [_part(part) for part in said] if shows_more else message.text
+    has_marks = message.role != "assistant" and any(show_mark(part.cache) for part in said)
+    return [_part(part, show_mark) for part in said] if shows_more or has_marks else message.text
 
 
-def _part(part: Text | Image | File) -> Item:
+def _part(part: Text | Image | File, show_mark: ShowMark) -> Item:
+    mark = show_mark(part.cache)
     if isinstance(part, Text):
-        return {"type": "input_text", "text": part.text}
+        return {"type": "input_text", "text": part.text, **mark}
     if isinstance(part, File):
-        return {"type": "input_file", "filename": part.name, "file_data": part.url}
+        return {"type": "input_file", "filename": part.name, "file_data": part.url, **mark}
     if part.url.startswith("data:"):
         split_data_url(part.url)  # to refuse here what the server would refuse later
-    return {"type": "input_image", "image_url": part.url, "detail": part.detail}
+    return {"type": "input_image", "image_url": part.url, "detail": part.detail, **mark}
 
 
 def _call(call: ToolCall, *, is_custom: bool) -> Item:
@@ -108,14 +126,14 @@ def _call(call: ToolCall, *, is_custom: bool) -> Item:
     return {"type": "function_call", "call_id": id, "name": name, "arguments": arguments_text(call)}
 
 
-def _result(result: ToolResult, *, is_custom: bool) -> Item:
+def _result(result: ToolResult, *, is_custom: bool, show_mark: ShowMark) -> Item:
     parts = (Text("The tool failed."), *result.parts) if result.is_error else result.parts
-    shows_more = any(not isinstance(part, Text) for part in parts)
+    shows_more = any(not isinstance(part, Text) or show_mark(part.cache) for part in parts)
     words = "\n".join(part.text for part in parts if isinstance(part, Text))
     return {
         "type": "custom_tool_call_output" if is_custom else "function_call_output",
         "call_id": wire_id(result.id),
-        "output": [_part(part) for part in parts] if shows_more else words or NOTHING,
+        "output": [_part(part, show_mark) for part in parts] if shows_more else words or NOTHING,
     }
 
 

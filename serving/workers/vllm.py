@@ -20,6 +20,7 @@ from conductor.model.reply import Delta, FinishReason, Reply, open_reply
 from conductor.model.tools import NO_TOOLS
 from conductor.model.usage import FREE, Price, Usage
 from conductor.plan.tool_text import with_tools_as_text
+from conductor.plan.volatile_lines import with_stable_system
 from serving.workers.chat_tools import messages_json, tools_json
 from serving.workers.own_turns import Origin
 from serving.workers.patience import USUAL, Patience
@@ -238,7 +239,7 @@ class VllmWorker:
 
     def _messages(self, call: Call) -> list[Message]:
         if not self._calls_tools:
-            return with_tools_as_text(call.messages)
+            return with_tools_as_text(with_stable_system(call.messages))
         return self._origin.messages(call, keep_foreign=True)
 
     def _native(self, turn: Message, thoughts: str) -> Native | None:
@@ -295,7 +296,13 @@ def _penalties(sampling: Sampling) -> dict[str, Any]:
 def _lines(messages: Iterable[Message]) -> list[dict[str, Any]]:
     """The conversation in OpenAI's form. A turn of calls alone has empty words: chat templates lay words out."""
     lines: list[dict[str, Any]] = messages_json(messages, _content)
-    return [line | {"content": line["content"] or ""} for line in lines]
+    return [_with_thoughts(line | {"content": line["content"] or ""}) for line in lines]
+
+
+def _with_thoughts(line: dict[str, Any]) -> dict[str, Any]:
+    """Thoughts that a client sent back, under the name that chat templates are given them by."""
+    thoughts = line.pop("reasoning_content", None)
+    return line if thoughts is None else {"reasoning": thoughts, **line}
 
 
 def _content(message: Message) -> str | list[dict[str, Any]]:

@@ -7,12 +7,12 @@ import hashlib
 import json
 import re
 import uuid
-from collections.abc import Mapping
 from typing import Any, cast
 
 from conductor.model.characters import whole_value
 from conductor.model.messages import ToolCall
 from conductor.model.tools import Tool, Toolset
+from serving.schemas.arguments import object_schema
 
 NAME_CHARS = 64
 """The longest name of a function that all providers take."""
@@ -21,7 +21,6 @@ ID_CHARS = 40
 INPUT = "input"
 """The one argument of the function that stands for a custom tool."""
 _ESCAPED_HALF = re.compile(r"\\u[dD][89a-fA-F]")
-NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}}
 
 
 class WireTools:
@@ -97,14 +96,17 @@ def wire_id(id: str) -> str:
 
 
 def description_of(tool: Tool) -> str:
-    """For the model; of a custom tool with what its input must look like."""
-    if tool.kind == "function" or not tool.format:
+    """For the model; with what `schema_of` cannot say, and of a custom tool with what its input must look like."""
+    if tool.kind == "function":
+        _, lost = object_schema(tool.parameters)
+        return f"{tool.description}\n\n{lost}".strip() if lost else tool.description
+    if not tool.format:
         return tool.description
     return f"{tool.description}\n\nThe format of `{INPUT}`: {json.dumps(tool.format)}".strip()
 
 
 def schema_of(tool: Tool) -> dict[str, Any]:
-    """JSON Schema of the arguments; always an object's."""
+    """JSON Schema of the arguments; always that of one object."""
     if tool.kind == "custom":
         return {
             "type": "object",
@@ -112,7 +114,12 @@ def schema_of(tool: Tool) -> dict[str, Any]:
             "required": [INPUT],
             "additionalProperties": False,
         }
-    return dict(tool.parameters or NO_ARGUMENTS)
+    return object_schema(tool.parameters)[0]
+
+
+def is_strict(tool: Tool) -> bool:
+    """Whether a provider can hold the arguments to `schema_of`: where a union was flattened, properties may be left out."""
+    return tool.strict and tool.kind == "function" and not object_schema(tool.parameters)[1]
 
 
 def arguments_text(call: ToolCall) -> str:

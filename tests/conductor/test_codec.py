@@ -13,7 +13,7 @@ from conductor import errors
 from conductor.errors import Reason
 from conductor.model.answer_format import AnswerFormat
 from conductor.model.failure import Failure
-from conductor.model.messages import Native
+from conductor.model.messages import Image, Message, Native, Text, ToolCall, ToolResult
 from conductor.model.tools import Tool
 from conductor.run.codec import UnreadableRecord, dump, load
 from conductor.run.events import Event
@@ -53,6 +53,7 @@ st.register_type_strategy(Tool, st.builds(Tool, parameters=OBJECTS, format=OBJEC
 st.register_type_strategy(AnswerFormat, st.builds(AnswerFormat, schema=OBJECTS))
 ECHO = st.dictionaries(TEXT, JSON, max_size=2)
 st.register_type_strategy(Task, st.builds(Task, echo=ECHO))
+st.register_type_strategy(Message, st.builds(Message, thoughts=ECHO))
 st.register_type_strategy(Given, st.builds(Given, echo=ECHO))
 STEPS = st.lists(st.builds(StepRecord), max_size=2).map(tuple)
 PLANS = st.lists(st.builds(PlanRecord, steps=STEPS), max_size=2).map(tuple)
@@ -165,3 +166,14 @@ def test_a_record_of_a_version_that_called_workers_before_the_plan_still_loads()
         "guess": {"type": "GuessRecord", "worker": "a", "started_s": 0.1, "outcome": "kept"}
     }
     assert load(PlanRecord, shape) == plan
+
+
+def test_marks_for_the_prompt_cache_survive_although_they_make_no_difference() -> None:
+    parts = (Text("a", "1h"), Image("data:", cache="5m"), ToolCall("1", "f", "{}", cache="12h"))
+    message = Message("user", (*parts, ToolResult("1", (Text("b", "30m"),), cache="ephemeral")))
+    unmarked = Message(
+        "user", (Text("a"), Image("data:"), ToolCall("1", "f", "{}"), ToolResult("1", (Text("b"),)))
+    )
+    again = through_json(Message, message)
+    assert again == message == unmarked
+    assert [part.cache for part in again.all_parts] == ["1h", "5m", "12h", "ephemeral", "30m"]

@@ -1,5 +1,6 @@
 """OpenAI's Chat Completions as a dialect."""
 
+from dataclasses import replace
 from typing import Any
 
 from conductor.errors import PodiumError
@@ -33,7 +34,7 @@ class ChatDialect(Dialect):
                 top_p=request.top_p,
                 stop=tuple(request.stop or ()),
                 seed=request.seed,
-                options=request.options,
+                options=replace(request.options, prompt_cache=request.prompt_cache),
                 **request.samplers,
             ),
             effort=request.reasoning_effort,

@@ -15,7 +15,9 @@ Json = dict[str, Any]
 def completion(records: RunRecords, call_id: CallId, *, trace: bool) -> Json:
     """`chat.completion` of a run that has finished, or waits for results of tools."""
     record = records.record
-    reasoning = record.answering.reasoning if record.answering else ""
+    turns = record.new_turns if record.status == "waiting" else ()
+    answering = turns[-1].result if turns else record.answering
+    reasoning = answering.reasoning if answering else ""
     calls = [call_json(call_id(pending.number), pending.call) for pending in record.pending]
     content = record.shown or (None if calls else "")
     message: Json = {"role": "assistant", "content": content, "refusal": None, "annotations": []}

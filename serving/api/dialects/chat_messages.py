@@ -1,8 +1,20 @@
 """A turn of OpenAI's chat as a `Message`."""
 
+from dataclasses import replace
+from typing import Any
+
 from conductor.errors import BadTask
 from conductor.model.messages import File, Image, Message, Part, Text, ToolCall, ToolResult
-from serving.api.dialects.chat_schema import ChatMessage, ContentPart, FilePart, ImagePart, RefusalPart
+from serving.api.dialects.cache_marks import mark_last
+from serving.api.dialects.chat_schema import (
+    ChatMessage,
+    ContentPart,
+    FilePart,
+    ImagePart,
+    RefusalPart,
+    TextPart,
+    UnservedPart,
+)
 
 SHOWS_PICTURES = ("user", "tool")
 """The roles of messages that may hold some."""
@@ -18,12 +30,19 @@ def to_message(index: int, message: ChatMessage) -> Message:
     calls = _calls(index, message)
     if role == "tool":
         return Message(role, (_result(index, message),))
+    thoughts = _thoughts(message) if role == "assistant" else {}
     if message.content is None or message.content == []:
         if role == "assistant":
             said = (Text(message.refusal),) if message.refusal else ()
-            return Message(role, (*said, *calls))
+            return mark_last([Message(role, (*said, *calls), thoughts=thoughts)], message.mark)[0]
         raise BadTask(f"messages[{index}].content is empty.", param=f"messages[{index}].content")
-    return Message(role, (*_parts(index, message), *calls))
+    return mark_last([Message(role, (*_parts(index, message), *calls), thoughts=thoughts)], message.mark)[0]
+
+
+def _thoughts(message: ChatMessage) -> dict[str, Any]:
+    """Those that were sent, by the names under which they came."""
+    named = {name: getattr(message, name) for name in ("reasoning_content", "reasoning", "reasoning_details")}
+    return {name: value for name, value in named.items() if value and isinstance(value, str | list)}
 
 
 def _calls(index: int, message: ChatMessage) -> tuple[ToolCall, ...]:
@@ -38,7 +57,7 @@ def _result(index: int, message: ChatMessage) -> ToolResult:
         place = f"messages[{index}].tool_call_id"
         raise BadTask(f"{place} is missing: the id of the call that this is the result of.", param=place)
     parts = tuple(part for part in _parts(index, message) if isinstance(part, Text | Image | File))
-    return ToolResult(message.tool_call_id, parts)
+    return ToolResult(message.tool_call_id, parts, cache=message.mark)
 
 
 def _parts(index: int, message: ChatMessage) -> tuple[Part, ...]:
@@ -61,11 +80,13 @@ def _parts(index: int, message: ChatMessage) -> tuple[Part, ...]:
 def _part(part: ContentPart, place: str) -> Part:
     match part:
         case ImagePart():
-            return Image(part.image_url.url, part.image_url.detail)
+            return Image(part.image_url.url, part.image_url.detail, part.mark)
         case FilePart():
             try:
-                return part.file.to_file()
+                return replace(part.file.to_file(), cache=part.mark)
             except ValueError as exc:
                 raise BadTask(f"{place}.file.file_data: {exc}.", param=f"{place}.file.file_data") from exc
-        case _:
-            return Text(part.text)
+        case TextPart() | RefusalPart():
+            return Text(part.text, part.mark)
+        case UnservedPart():
+            raise AssertionError("one is never made")

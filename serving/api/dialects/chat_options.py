@@ -94,9 +94,6 @@ class NotedFields(ExtraFields):
 
     metadata: Any = None
     prediction: Any = None
-    prompt_cache_key: Any = None
-    prompt_cache_options: Any = None
-    prompt_cache_retention: Any = None
     safety_identifier: Any = None
     store: Any = None
     user: Any = None

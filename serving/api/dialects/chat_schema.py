@@ -18,6 +18,7 @@ from pydantic import (
 
 from conductor.model.messages import File
 from serving.api.attachments import kept_file, to_file
+from serving.api.dialects.cache_marks import CacheFields, MarkFields
 from serving.api.dialects.chat_format import ResponseFormat
 from serving.api.dialects.chat_options import MOST_CHOICES, ChatOptionFields, NotedFields, TierFields
 from serving.api.dialects.chat_tools import MessageTools, ToolFields
@@ -29,7 +30,7 @@ from serving.api.dialects.chat_unserved import (
 )
 from serving.api.dialects.read_body import read_body
 from serving.api.request import MOST, Effort, Podium, or_empty
-from serving.workers.images import split_data_url
+from serving.workers.images import picture_url
 
 MOST_PARTS = 2048
 """Messages of a conversation and parts of a message, as with OpenAI: more objects than that take seconds to
@@ -51,32 +52,30 @@ def _auto(detail: Any) -> Any:
 class ImageUrl(_Ignoring):
     """OpenAI's picture."""
 
-    url: str = Field(pattern=r"^(https?://|data:image/)")
+    url: str = Field(pattern=r"(?i)^(https?://|data:image/)")
     detail: Annotated[Literal["auto", "low", "high"], BeforeValidator(_auto)] = "auto"
 
     @field_validator("url")
     @classmethod
     def _holds_a_picture(cls, url: str) -> str:
-        if url.startswith("data:"):
-            split_data_url(url)  # what no provider could read is rejected here, by its place
-        return url
+        return picture_url(url)  # what no provider could read is rejected here, by its place
 
 
-class TextPart(_Ignoring):
+class TextPart(MarkFields):
     """OpenAI's text part."""
 
     type: Literal["text"]
     text: str
 
 
-class ImagePart(_Ignoring):
+class ImagePart(MarkFields):
     """OpenAI's picture part."""
 
     type: Literal["image_url"]
     image_url: ImageUrl
 
 
-class RefusalPart(_Ignoring):
+class RefusalPart(MarkFields):
     """OpenAI's words of an assistant that would not answer."""
 
     type: Literal["refusal"]
@@ -108,7 +107,7 @@ class ChatFile(_Ignoring):
         return kept_file(self.file_id or "", self.filename)
 
 
-class FilePart(_Ignoring):
+class FilePart(MarkFields):
     """OpenAI's file part."""
 
     type: Literal["file"]
@@ -133,13 +132,17 @@ ContentPart = Annotated[
 ]
 
 
-class ChatMessage(MessageTools, UnservedMessageFields):
+class ChatMessage(MessageTools, MarkFields, UnservedMessageFields):
     """One turn."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | Annotated[list[ContentPart], Field(max_length=MOST_PARTS, fail_fast=True)] | None = None
     refusal: str | None = None
     """An assistant's, which took the place of its content."""
+    reasoning_content: Any = None
+    """What led to an assistant's turn, as this server or another gave it; `reasoning` is another name for it."""
+    reasoning: Any = None
+    reasoning_details: Any = None
 
 
 class StreamOptions(_Ignoring):
@@ -162,7 +165,7 @@ StopSequences = (
 )
 
 
-class ChatRequest(ToolFields, ChatOptionFields, TierFields, UnservedFields, NotedFields):
+class ChatRequest(ToolFields, ChatOptionFields, CacheFields, TierFields, UnservedFields, NotedFields):
     """The body of `POST /v1/chat/completions` and `POST /v1/plans`."""
 
     model: str

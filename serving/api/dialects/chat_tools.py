@@ -9,6 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Fiel
 
 from conductor.model.messages import ToolCall
 from conductor.model.tools import AUTO, Tool, ToolChoice, Toolset
+from serving.api.dialects.cache_marks import MarkFields
 from serving.api.dialects.hosted_tools import toolset
 
 MOST_TOOLS = 1024
@@ -16,6 +17,8 @@ MOST_TOOLS = 1024
 Json = dict[str, Any]
 ToolName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.:-]{1,128}$")]
 """Wide enough for every provider's rule; the wires know their own."""
+CalledName = Annotated[str, Field(min_length=1)]
+"""A model may call what it was never offered, by any name, and its client sends that back."""
 
 
 class _Ignoring(BaseModel):
@@ -29,7 +32,7 @@ def _empty(value: Any) -> Any:
 Words = Annotated[str, BeforeValidator(_empty)]
 
 
-class Function(_Ignoring):
+class Function(MarkFields):
     """OpenAI's function that may be called."""
 
     name: ToolName
@@ -38,7 +41,7 @@ class Function(_Ignoring):
     strict: bool | None = None
 
 
-class FunctionTool(_Ignoring):
+class FunctionTool(MarkFields):
     """A tool whose arguments are JSON."""
 
     type: Literal["function"] = "function"
@@ -47,7 +50,14 @@ class FunctionTool(_Ignoring):
     def to_tool(self) -> Tool:
         """It, as every dialect says it."""
         function = self.function
-        return Tool(function.name, function.description, function.parameters, bool(function.strict))
+        own, inner = self.mark, function.mark
+        return Tool(
+            function.name,
+            function.description,
+            function.parameters,
+            bool(function.strict),
+            cache=own or inner,
+        )
 
 
 class Custom(_Ignoring):
@@ -58,7 +68,7 @@ class Custom(_Ignoring):
     format: Json | None = None
 
 
-class CustomTool(_Ignoring):
+class CustomTool(MarkFields):
     """A tool whose input is free text."""
 
     type: Literal["custom"]
@@ -68,7 +78,8 @@ class CustomTool(_Ignoring):
         """It, as every dialect says it."""
         custom = self.custom
         is_free = custom.format is None or custom.format.get("type") == "text"
-        return Tool(custom.name, custom.description, kind="custom", format=None if is_free else custom.format)
+        format = None if is_free else custom.format
+        return Tool(custom.name, custom.description, kind="custom", format=format, cache=self.mark)
 
 
 class HostedTool(_Ignoring):
@@ -173,7 +184,7 @@ class ToolFields(_Ignoring):
 
 
 class _FunctionOfCall(_Ignoring):
-    name: ToolName
+    name: CalledName
     arguments: Words = ""
 
 
@@ -190,7 +201,7 @@ class FunctionCall(_Ignoring):
 
 
 class _CustomOfCall(_Ignoring):
-    name: ToolName
+    name: CalledName
     input: Words = ""
 
 

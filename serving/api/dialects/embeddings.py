@@ -39,11 +39,15 @@ class EmbeddingsDialect(Dialect):
     def parse(self, body: bytes) -> ApiRequest:
         """See `Dialect.parse`."""
         request = read_body(EmbeddingsRequest, body)
+        options = WireOptions(
+            dimensions=request.dimensions,
+            encoding_format="float" if request.encoding_format == "float" else None,
+        )
         return ApiRequest(
             model=request.model,
             conversation=messages(request.input),
             # Nothing is written, so that nothing is held for it.
-            sampling=Sampling(max_output_tokens=1, options=WireOptions(dimensions=request.dimensions)),
+            sampling=Sampling(max_output_tokens=1, options=options),
             effort=None,
             podium=request.podium,
             stream=False,

@@ -114,7 +114,18 @@ def place(fault: ErrorDetails, body: object) -> str:
             here = cast(list[Any], here)[part] if isinstance(here, list) else None
         elif isinstance(here, dict):
             fields = cast(dict[str, Any], here)
+            if _is_sort(fault["loc"][index : index + 2], fields):
+                continue
             if part in fields or (index == last and fault["type"] == "missing"):
                 written += f".{part}" if written else part
                 here = fields.get(part)
     return written
+
+
+def _is_sort(parts: tuple[int | str, ...], fields: dict[str, Any]) -> bool:
+    """Whether the first part names the sort that `fields` are of, as a text part is of the sort `text` and has a field of that
+    name: then the next part is a field beside it.
+    """
+    return (
+        len(parts) > 1 and parts[1] in fields and not isinstance(fields.get(str(parts[0]), {}), dict | list)
+    )

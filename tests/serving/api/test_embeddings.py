@@ -1,12 +1,17 @@
 """`/v1/embeddings`: one call of the worker that the model's name says, over a real socket with OpenAI's SDK."""
 
+import json
 import math
+from typing import Any
 
 import openai
 import pytest
 
 from conductor.model.vectors import decode
 from tests.serving.api.served import PRICE, Json, scripted, served, team
+from tests.serving.api.test_upstreams import remote
+from tests.serving.workers.test_http import PROVIDERS
+from tests.wires.server import Answer, serving
 
 VECTORS = scripted("vectors", serves=["embeddings"], price=PRICE)
 
@@ -74,3 +79,68 @@ async def test_a_worker_of_vectors_is_in_no_plan_and_holds_no_chat() -> None:
         assert "vectors" not in api.service.pool.settings.pool
         with pytest.raises(openai.BadRequestError, match="does not serve /v1/chat/completions"):
             await sdk.chat.completions.create(model="vectors", messages=[{"role": "user", "content": "?"}])
+
+
+VECTOR = json.dumps(
+    {"data": [{"index": 0, "embedding": [0.6, 0.8]}], "model": "m", "usage": {"prompt_tokens": 2}}
+)
+REFUSALS: list[tuple[int, str]] = [
+    (400, "encoding_format 'base64' is not supported"),
+    (422, "Input should be 'float'"),
+    (400, "bad request"),
+    (500, "NotImplementedError: base64"),
+    (501, "encoding_format"),
+]
+
+
+@pytest.mark.parametrize(("status", "why"), REFUSALS)
+@pytest.mark.parametrize("form", ["base64", "float", None])
+async def test_a_server_that_makes_no_base64_is_asked_for_numbers(
+    status: int, why: str, form: str | None
+) -> None:
+    def respond(request: Any) -> Answer:
+        refuses = request.body.get("encoding_format") == "base64"
+        return Answer(status=status, error=why) if refuses else Answer(instead=(VECTOR.encode(),))
+
+    async with serving(PROVIDERS["openai"].wire) as upstream:
+        upstream.respond = respond
+        worker = remote(PROVIDERS["openai"], upstream.url, serves=["embeddings"])
+        async with served(team(workers=[worker, scripted("b")], workflows={})) as api:
+            for _ in range(2):
+                body = {"model": "a", "input": "one", **({"encoding_format": form} if form else {})}
+                answer = await api.http.post("/v1/embeddings", json=body)
+                assert answer.status_code == 200, answer.text
+        forms = [request.body["encoding_format"] for request in upstream.requests]
+    vector = answer.json()["data"][0]["embedding"]
+    assert (decode(vector) if form == "base64" else vector) == pytest.approx([0.6, 0.8])
+    assert forms == (["float"] * 2 if form == "float" else ["base64", "float", "float"])
+
+
+async def test_a_server_that_refuses_every_encoding_is_asked_for_none() -> None:
+    def respond(request: Any) -> Answer:
+        refuses = "encoding_format" in request.body
+        return (
+            Answer(status=400, error="unknown field: encoding_format")
+            if refuses
+            else Answer(instead=(VECTOR.encode(),))
+        )
+
+    async with serving(PROVIDERS["openai"].wire) as upstream:
+        upstream.respond = respond
+        worker = remote(PROVIDERS["openai"], upstream.url, serves=["embeddings"])
+        async with served(team(workers=[worker, scripted("b")], workflows={})) as api:
+            answer = await api.http.post("/v1/embeddings", json={"model": "a", "input": "one"})
+    assert answer.status_code == 200, answer.text
+
+
+async def test_a_refusal_for_another_reason_stays_one() -> None:
+    async with serving(PROVIDERS["openai"].wire) as upstream:
+        upstream.respond = lambda _: Answer(status=400, error="the text is odd")
+        worker = remote(PROVIDERS["openai"], upstream.url, serves=["embeddings"])
+        async with served(team(workers=[worker, scripted("b")], workflows={})) as api:
+            answers = [
+                await api.http.post("/v1/embeddings", json={"model": "a", "input": "one"}) for _ in range(2)
+            ]
+        forms = [request.body["encoding_format"] for request in upstream.requests]
+    assert {answer.status_code for answer in answers} == {502}
+    assert forms == ["base64", "float"] * 2, "what was refused for another reason is not remembered"

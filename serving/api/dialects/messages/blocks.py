@@ -1,7 +1,7 @@
 """The content blocks of Anthropic's messages, as clients send them, and the parts that they become.
 
-Thoughts are accepted and shown to nobody: ours come back with our own signature, and a worker's own go back to
-it by other means (`Native`).
+Thoughts come back with our own signature. They go to a worker that is called by its name and wants them beside the calls
+that they led to; those that a provider has signed go back to it by other means (`Native`).
 """
 
 import json
@@ -9,11 +9,13 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from conductor.model.messages import File, Image, Part, Text, ToolCall, ToolResult
 from serving.api.attachments import NO_ADDRESS, kept_file, one_line, to_file
-from serving.workers.images import split_data_url
+from serving.api.dialects.cache_marks import MarkFields
+from serving.api.dialects.chat_tools import CalledName
+from serving.workers.images import picture_url, plain_media_type
 
 MOST_BLOCKS = 2048
 """Of a message, as in a chat."""
@@ -22,9 +24,13 @@ Id = Annotated[str, Field(min_length=1, max_length=1024)]
 
 
 class Ignoring(BaseModel):
-    """Takes what it knows, and lets the rest be: `cache_control`, `citations`, betas."""
+    """Takes what it knows, and lets the rest be: `citations`, betas."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
+
+
+class Marked(Ignoring, MarkFields):
+    """A block that may end a cached prefix."""
 
 
 class Unserved(Ignoring):
@@ -49,7 +55,7 @@ def by_type(*kinds: str) -> Discriminator:
     return Discriminator(sort)
 
 
-class TextBlock(Ignoring):
+class TextBlock(Marked):
     """Words."""
 
     type: Literal["text"]
@@ -58,24 +64,26 @@ class TextBlock(Ignoring):
     @property
     def parts(self) -> tuple[Text, ...]:
         """The words; none of an empty one."""
-        return (Text(self.text),) if self.text else ()
+        return (Text(self.text, self.mark),) if self.text else ()
 
 
 class Base64Source(Ignoring):
     """A picture, here."""
 
     type: Literal["base64"]
-    media_type: Literal["image/jpeg", "image/png", "image/gif", "image/webp"]
+    media_type: Annotated[
+        Literal["image/jpeg", "image/png", "image/gif", "image/webp"], BeforeValidator(plain_media_type)
+    ]
     data: str = Field(min_length=1)
 
     @property
     def url(self) -> str:
         """As a `data:` address."""
-        return f"data:{self.media_type};base64,{self.data}"
+        return picture_url(f"data:{self.media_type};base64,{self.data}")
 
     @model_validator(mode="after")
     def _holds_a_picture(self) -> "Base64Source":
-        split_data_url(self.url)  # what no provider could read is rejected here, by its place
+        _ = self.url  # what no provider could read is rejected here, by its place
         return self
 
 
@@ -83,10 +91,10 @@ class UrlSource(Ignoring):
     """A picture, elsewhere."""
 
     type: Literal["url"]
-    url: str = Field(pattern=r"^https?://")
+    url: str = Field(pattern=r"(?i)^https?://")
 
 
-class ImageBlock(Ignoring):
+class ImageBlock(Marked):
     """A picture."""
 
     type: Literal["image"]
@@ -101,7 +109,7 @@ class ImageBlock(Ignoring):
     def parts(self) -> tuple[Image, ...]:
         """It."""
         assert not isinstance(self.source, Unserved)
-        return (Image(self.source.url),)
+        return (Image(self.source.url, cache=self.mark),)
 
 
 SimpleBlock = Annotated[
@@ -176,7 +184,7 @@ class AddressSource(Ignoring):
         raise ValueError(NO_ADDRESS)
 
 
-class DocumentBlock(Ignoring):
+class DocumentBlock(Marked):
     """A document: text, blocks, or a file."""
 
     type: Literal["document"]
@@ -197,10 +205,13 @@ class DocumentBlock(Ignoring):
         """Its title, what was said of it, and what is in it."""
         if isinstance(self.source, FileBase64 | KeptSource):
             said = (Text(self.context),) if self.context else ()
-            return (*said, self._file(self.source))
+            return (*said, replace(self._file(self.source), cache=self.mark))
         assert not isinstance(self.source, Unserved | AddressSource)
         head = "\n".join(each for each in (self.title, self.context) if each)
-        return (*((Text(head),) if head else ()), *self.source.parts)
+        parts = [*((Text(head),) if head else ()), *self.source.parts]
+        if parts and self.mark:
+            parts[-1] = replace(parts[-1], cache=self.mark)
+        return tuple(parts)
 
     def _file(self, source: FileBase64 | KeptSource) -> File:
         if isinstance(source, KeptSource):
@@ -208,7 +219,7 @@ class DocumentBlock(Ignoring):
         return replace(source.file, name=one_line(self.title) or source.file.name)
 
 
-class SearchResultBlock(Ignoring):
+class SearchResultBlock(Marked):
     """What a search of the client's own found."""
 
     type: Literal["search_result"]
@@ -219,10 +230,11 @@ class SearchResultBlock(Ignoring):
     @property
     def parts(self) -> tuple[Text, ...]:
         """It, in words."""
-        return (Text("\n".join([self.title, self.source, *(block.text for block in self.content)])),)
+        words = "\n".join([self.title, self.source, *(block.text for block in self.content)])
+        return (Text(words, self.mark),)
 
 
-class ToolReferenceBlock(Ignoring):
+class ToolReferenceBlock(Marked):
     """What a search for tools found: every tool is offered anyway."""
 
     type: Literal["tool_reference"]
@@ -231,15 +243,15 @@ class ToolReferenceBlock(Ignoring):
     @property
     def parts(self) -> tuple[Text, ...]:
         """It, in words."""
-        return (Text(f"The tool {self.tool_name} can be called."),)
+        return (Text(f"The tool {self.tool_name} can be called.", self.mark),)
 
 
-class ToolUseBlock(Ignoring):
+class ToolUseBlock(Marked):
     """A call of a tool of the client's."""
 
     type: Literal["tool_use"]
     id: Id
-    name: Annotated[str, Field(min_length=1, max_length=256)]
+    name: CalledName
     input: Json = Field(default_factory=dict[str, Any])
 
     @property
@@ -248,7 +260,7 @@ class ToolUseBlock(Ignoring):
         written = json.dumps(
             self.input, ensure_ascii=False, separators=(",", ":")
         )  # takes numbers of any size
-        return (ToolCall(self.id, self.name, written),)
+        return (ToolCall(self.id, self.name, written, cache=self.mark),)
 
 
 ResultBlock = Annotated[
@@ -262,7 +274,7 @@ ResultBlock = Annotated[
 ]
 
 
-class ToolResultBlock(Ignoring):
+class ToolResultBlock(Marked):
     """What a tool gave."""
 
     type: Literal["tool_result"]
@@ -278,13 +290,14 @@ class ToolResultBlock(Ignoring):
         else:
             blocks = (block for block in self.content or () if not isinstance(block, Unserved))
             given = tuple(part for block in blocks for part in block.parts)
-        return (ToolResult(self.tool_use_id, given, bool(self.is_error)),)
+        return (ToolResult(self.tool_use_id, given, bool(self.is_error), self.mark),)
 
 
 class PassingBlock(Ignoring):
-    """What is in a conversation and is shown to nobody: thoughts, and what a provider's own tools did."""
+    """What is in a conversation and is no part of a message: thoughts, and what a provider's own tools did."""
 
     type: str
+    thinking: str = ""
 
     @property
     def parts(self) -> tuple[Part, ...]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from conductor.errors import BadTask, quote
-from conductor.model.messages import Message, Text, ToolResult
+from conductor.model.messages import Message, Text, ToolCall, ToolResult
 from serving.api.dialects.messages.blocks import (
     SERVER_TOOLS,
     DocumentBlock,
@@ -49,18 +49,21 @@ def _system(prompt: Prompt) -> tuple[Message, ...]:
 
 def _turns(index: int, message: MessageParam) -> Iterator[Message]:
     """One turn; of a user who sends results of tools and words, two."""
+    thoughts = ""
     if isinstance(message.content, str):
         parts = (Text(message.content),) if message.content else ()
     else:
         _check(index, message)
-        blocks = (block for block in message.content if not isinstance(block, Unserved))
+        blocks = [block for block in message.content if not isinstance(block, Unserved)]
         parts = tuple(part for block in blocks for part in block.parts)
+        thoughts = "".join(block.thinking for block in blocks if isinstance(block, PassingBlock))
     results = tuple(part for part in parts if isinstance(part, ToolResult))
     if results:
         yield Message("tool", results)
     words = tuple(part for part in parts if not isinstance(part, ToolResult))
     if words or message.role == "assistant":
-        yield Message(message.role, words)
+        led_to_calls = thoughts and any(isinstance(part, ToolCall) for part in words)
+        yield Message(message.role, words, thoughts={"reasoning_content": thoughts} if led_to_calls else {})
     elif not results:
         place = f"messages[{index}].content"
         raise BadTask(f"{place} is empty.", param=place)

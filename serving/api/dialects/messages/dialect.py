@@ -12,6 +12,7 @@ from conductor.run.record import Record, RunRecords
 from conductor.run.run import Run
 from serving import errors
 from serving.api.dialect import CallId, Dialect
+from serving.api.dialects.cache_marks import mark_last
 from serving.api.dialects.chat_stream import in_words
 from serving.api.dialects.messages.conversation import conversation, notes_of_blocks
 from serving.api.dialects.messages.errors import messages_error_body
@@ -79,7 +80,7 @@ def _to_request(prompt: Prompt) -> ApiRequest:
     turns = conversation(prompt)
     return ApiRequest(
         model=prompt.model,
-        conversation=tuple(message for messages in turns.values() for message in messages),
+        conversation=mark_last([message for messages in turns.values() for message in messages], prompt.mark),
         places=tuple(place for place, messages in turns.items() for _ in messages),
         sampling=Sampling(),
         effort=prompt.output_config.effort if prompt.output_config else None,

@@ -7,7 +7,6 @@ import orjson
 
 from conductor.model.messages import PendingCall, ToolCall
 from conductor.model.reply import FinishReason
-from conductor.model.usage import Usage
 from conductor.run.record import Record, RunRecords
 from serving.api.dialect import CallId
 from serving.api.record_json import model_name, summary
@@ -79,7 +78,7 @@ def usage(record: Record) -> Json:
     """The answering step's tokens, or those of the newest that waits for its tools; those read from a cache or
     written to one are counted apart. All of the run's are in its record.
     """
-    said = _answering_usage(record)
+    said = record.answering_usage
     return {
         "input_tokens": said.input_tokens - said.cached_input_tokens - said.cache_write_tokens,
         "output_tokens": said.output_tokens,
@@ -94,12 +93,6 @@ def usage(record: Record) -> Json:
         "service_tier": "batch" if record.task.priority == "batch" else "standard",
         "inference_geo": None,
     }
-
-
-def _answering_usage(record: Record) -> Usage:
-    turns = record.new_turns if record.status == "waiting" else ()
-    result = turns[-1].result if turns else record.answering
-    return (result.usage if result else None) or Usage()
 
 
 def tool_use(call_id: CallId, pending: PendingCall) -> Json:

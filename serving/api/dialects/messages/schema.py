@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field
 
 from conductor.model.answer_format import AnswerFormat
 from serving.api.answer_format import read_schema
+from serving.api.dialects.cache_marks import MarkFields
 from serving.api.dialects.chat_schema import MOST_PARTS, MOST_STOP_CHARS
 from serving.api.dialects.messages.blocks import MOST_BLOCKS, Block, Ignoring, Json, TextBlock
 from serving.api.dialects.messages.tools import ToolFields
@@ -18,7 +19,6 @@ from serving.api.request import MOST, Effort, Podium
 
 WITHOUT_EFFECT = frozenset(
     {
-        "cache_control",
         "container",
         "context_management",
         "diagnostics",
@@ -75,7 +75,7 @@ def _or_empty(value: Any) -> Any:
     return {} if value is None else value
 
 
-class Prompt(ToolFields):
+class Prompt(ToolFields, MarkFields):
     """What is counted by `POST /v1/messages/count_tokens`."""
 
     model: str

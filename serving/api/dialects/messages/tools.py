@@ -8,13 +8,13 @@ from pydantic import Discriminator, Field, Tag, model_validator
 from conductor.model.tools import AUTO, Tool, ToolChoice, Toolset
 from serving.api.dialects.chat_tools import MOST_TOOLS, ToolName, Words
 from serving.api.dialects.hosted_tools import toolset
-from serving.api.dialects.messages.blocks import Ignoring, Json
+from serving.api.dialects.messages.blocks import Ignoring, Json, Marked
 
 NOT_HOSTED = ("custom", "function")
 """Types that are no server's tool: the second is Chat Completions', and is refused by what is wrong with it."""
 
 
-class ClientTool(Ignoring):
+class ClientTool(Marked):
     """A tool that the client runs. One with `defer_loading` is offered at once."""
 
     type: Literal["custom"] | None = None
@@ -25,7 +25,7 @@ class ClientTool(Ignoring):
 
     def to_tool(self) -> Tool:
         """It, as every dialect says it."""
-        return Tool(self.name, self.description, self.input_schema, bool(self.strict))
+        return Tool(self.name, self.description, self.input_schema, bool(self.strict), cache=self.mark)
 
 
 class HostedTool(Ignoring):

@@ -1,12 +1,12 @@
 """Input items of a Responses request as messages.
 
 Calls of tools and their results are matched by `call_id` alone: clients do not send their history back as it was.
-Our own reasoning items are taken back and shown to nobody: they tell of plans and progress.
+Reasoning items are taken back with the calls that they led to, for a worker that is called by its name and wants them.
 """
 
 import base64
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import BeforeValidator, Field
@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, Field
 from conductor.errors import BadTask, quote
 from conductor.model.messages import File, Image, Message, Text, ToolCall, ToolResult
 from serving.api.attachments import NO_ADDRESS, kept_file, to_file
+from serving.api.dialects.cache_marks import MarkFields
 from serving.api.dialects.chat_schema import MOST_PARTS, ImageUrl
 from serving.api.dialects.responses.compaction import MOST_ITEMS, unpack
 from serving.api.dialects.responses.ids import item_id, response_id
@@ -40,7 +41,7 @@ HOSTED = frozenset(
 PREFIXES = {"message": "msg", "custom_tool_call": "ctc", "custom_tool_call_output": "ctc"}
 
 
-class _Part(Ignoring):
+class _Part(MarkFields):
     type: str = Field(max_length=64)
     text: str | None = None
     refusal: str | None = None
@@ -79,6 +80,11 @@ class _Output(Ignoring):
     output: Content
 
 
+class _Reasoning(Ignoring):
+    summary: list[Any] | None = None
+    content: list[Any] | None = None
+
+
 class _Reference(Ignoring):
     id: str = Field(max_length=128)
 
@@ -102,6 +108,8 @@ class Transcript:
     messages: list[Message] = field(default_factory=list[Message])
     left_out: list[str] = field(default_factory=list[str])
     n_compactions: int = 0
+    _thoughts: str = ""
+    """Of the reasoning items since the last turn."""
 
     def add(self, items: str | Sequence[Json], refer: Refer) -> None:
         """Add what a request's `input` holds.
@@ -131,7 +139,7 @@ class Transcript:
                 given = read_part(_Output, item, at)
                 self.add_result(ToolResult(given.call_id, tuple(_parts(given.output, f"{at}.output"))))
             case "reasoning":
-                pass
+                self._thoughts += _thoughts_of(read_part(_Reasoning, item, at))
             case "item_reference":
                 self.messages += refer(read_part(_Reference, item, at).id, at)
             case "compaction" | "compaction_summary":
@@ -153,15 +161,17 @@ class Transcript:
             raise BadTask(
                 f"{at}.content: only messages of the user can show pictures and files.", param=f"{at}.content"
             )
+        if role != "assistant":
+            self._thoughts = ""
         self.messages.append(Message(role, tuple(parts)))
 
     def add_call(self, call: ToolCall) -> None:
-        """Add a call to the assistant's turn that is being written, or begin one."""
-        if self.messages and self.messages[-1].role == "assistant":
-            turn = self.messages.pop()
-            self.messages.append(Message("assistant", (*turn.parts, call), turn.native))
-        else:
-            self.messages.append(Message("assistant", (call,)))
+        """Add a call to the assistant's turn that is being written, or begin one; with the thoughts that led to it."""
+        is_open = bool(self.messages) and self.messages[-1].role == "assistant"
+        turn = self.messages.pop() if is_open else Message("assistant", ())
+        thoughts = {"reasoning_content": self._thoughts} if self._thoughts else turn.thoughts
+        self._thoughts = ""
+        self.messages.append(replace(turn, parts=(*turn.parts, call), thoughts=thoughts))
 
     def add_result(self, result: ToolResult) -> None:
         """Add a result to those that came right before, or begin a message of them."""
@@ -169,6 +179,14 @@ class Transcript:
             self.messages.append(Message("tool", (*self.messages.pop().parts, result)))
         else:
             self.messages.append(Message("tool", (result,)))
+
+
+def _thoughts_of(item: _Reasoning) -> str:
+    """What is said in a reasoning item; its summary where it has no more."""
+    texts = (
+        cast(Json, each).get("text") for each in item.content or item.summary or () if isinstance(each, dict)
+    )
+    return "".join(text for text in texts if isinstance(text, str))
 
 
 def _parts(content: Content, at: str) -> Parts:
@@ -182,7 +200,7 @@ def _part(part: _Part, at: str) -> Text | Image | File:
         case "input_text" | "output_text" | "text" | "summary_text":
             if part.text is None:
                 raise BadTask(f"{at}.text: Field required.", param=f"{at}.text")
-            return Text(part.text)
+            return Text(part.text, part.mark)
         case "refusal":
             return Text(part.refusal or "")
         case "input_image":
@@ -191,9 +209,9 @@ def _part(part: _Part, at: str) -> Text | Image | File:
                     f"{at}: pictures by `file_id` are not served. Send `image_url`.", param=f"{at}.file_id"
                 )
             detail = "high" if part.detail == "original" else part.detail
-            return _picture(part.image_url, detail, f"{at}.image_url")
+            return replace(_picture(part.image_url, detail, f"{at}.image_url"), cache=part.mark)
         case "input_file":
-            return _file(part, at)
+            return replace(_file(part, at), cache=part.mark)
         case _:
             raise BadTask(
                 f"{at}.type: parts of type {quote(part.type)} are not served yet. Send text, pictures or files.",

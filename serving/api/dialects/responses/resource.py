@@ -65,6 +65,7 @@ def echo_of(request: ResponsesRequest, progress: str, n_earlier: int) -> Json:
             "service_tier": tier_of(priority_of(request.service_tier)),
             "safety_identifier": request.safety_identifier,
             "prompt_cache_key": request.prompt_cache_key,
+            "prompt_cache_retention": request.prompt_cache_retention,
             "user": request.user,
         },
     }
@@ -131,11 +132,9 @@ def usage(record: Record) -> Json:
         return _whole_usage(record.segments)
     told = record_json.usage(record)
     read, written = told["prompt_tokens_details"], told["completion_tokens_details"]
-    answering = record.answering.usage if record.answering else None
     return {
         "input_tokens": told["prompt_tokens"],
-        "input_tokens_details": {"cache_write_tokens": answering.cache_write_tokens if answering else 0}
-        | read,
+        "input_tokens_details": read,
         "output_tokens": told["completion_tokens"],
         "output_tokens_details": written,
         "total_tokens": told["total_tokens"],
@@ -148,7 +147,7 @@ def _whole_usage(segments: Sequence[Segment]) -> Json:
         "input_tokens": taken.input_tokens,
         "input_tokens_details": {
             "cached_tokens": taken.cached_input_tokens,
-            "cache_write_tokens": taken.cache_write_tokens,
+            **record_json.cache_writes(taken),
         },
         "output_tokens": taken.output_tokens,
         "output_tokens_details": {"reasoning_tokens": taken.reasoning_tokens},

@@ -9,6 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from conductor.errors import BadTask
 from conductor.model.operation import WireOptions
+from serving.api.dialects.cache_marks import CacheFields
 from serving.api.dialects.chat_options import Penalty, SamplerFields
 from serving.api.dialects.chat_schema import MOST_PARTS
 from serving.api.dialects.read_body import ExtraFields, innermost
@@ -22,8 +23,6 @@ WITHOUT_EFFECT = {
     "access_programs",
     "context_management",
     "image",
-    "prompt_cache_options",
-    "prompt_cache_retention",
     "stream_options",
 }
 """Known, and noted like unknown ones: they are about price, speed or form."""
@@ -89,7 +88,7 @@ class Referred(Ignoring):
     ] = None
 
 
-class ResponsesRequest(Referred, SamplerFields, ExtraFields):
+class ResponsesRequest(Referred, SamplerFields, CacheFields, ExtraFields):
     """The body of `POST /v1/responses`."""
 
     model: str
@@ -101,7 +100,6 @@ class ResponsesRequest(Referred, SamplerFields, ExtraFields):
     max_tool_calls: int | None = Field(default=None, ge=1, le=MOST)
     metadata: Annotated[dict[str, Annotated[str, Field(max_length=512)]], Field(max_length=16)] | None = None
     parallel_tool_calls: bool | None = None
-    prompt_cache_key: str | None = None
     reasoning: Annotated[Reasoning, BeforeValidator(_or_empty)] = Reasoning()
     safety_identifier: str | None = None
     service_tier: Tier | None = None
@@ -137,6 +135,7 @@ class ResponsesRequest(Referred, SamplerFields, ExtraFields):
             self.frequency_penalty or None,
             self.presence_penalty or None,
             top_logprobs=(self.top_logprobs or 0) if wants_logprobs else None,
+            prompt_cache=self.prompt_cache,
         )
 
 

@@ -1,0 +1,300 @@
+"""Histories that clients send: what Podium itself gave them is taken back in every dialect, and reaches each provider in a form that
+it takes.
+"""
+
+import base64
+import json
+from typing import Any
+
+import pytest
+
+from tests.serving.api.served import Json, Served, plan, served, step
+from tests.serving.api.test_prompt_cache import ANTHROPIC, GEMINI, OPENAI, ours, text
+from tests.serving.workers.test_http import PROVIDERS, Provider
+from tests.wires.server import Answer, serving, sse
+
+NAMES = ["$lookup", "a b", "functions.read:0", "查询", "😀", "x" * 300, "é" * 65]
+ARGUMENTS = ["{}", '{"a": {"b": [1, null]}}', "", "not json", "[1]", "null", '"x"', '{"n": 123456789012345678901234567890}', '{"a":']  # fmt: skip
+DIALECTS = ["/v1/chat/completions", "/v1/messages", "/v1/responses"]
+SCHEMA: Json = {"type": "object", "properties": {"city": {"type": "string"}}}
+
+
+def calling(name: str, arguments: str, thoughts: str = "") -> Answer:
+    """An answer of OpenAI's wire that calls a tool."""
+    call = {"index": 0, "id": "call_up.stream/1", "function": {"name": name, "arguments": arguments}}
+    deltas: list[Json] = [{"role": "assistant"}, *([{"reasoning_content": thoughts}] if thoughts else [])]
+    deltas += [{"content": "\n\n"}, {"tool_calls": [call]}]
+    choices = [{"index": 0, "delta": delta} for delta in deltas]
+    end = {"index": 0, "delta": {}, "finish_reason": "tool_calls"}
+    usage = {"prompt_tokens": 10, "completion_tokens": 400}
+    chunks = [sse({"choices": [choice]}) for choice in choices]
+    return Answer(instead=(*chunks, sse({"choices": [end], "usage": usage}), b"data: [DONE]\n\n"))
+
+
+class Client:
+    """Keeps a conversation in one dialect as an agent does: what came is sent back as it came."""
+
+    def __init__(self, api: Served, path: str, model: str = "a") -> None:
+        self._api, self._path, self._model = api, path, model
+        self._turns: list[Json] = []
+
+    async def say(self, words: str) -> list[str]:
+        """Ask; the ids of the calls that were answered with."""
+        self._turns.append({"role": "user", "content": words})
+        return await self._ask()
+
+    async def give(self, ids: list[str]) -> list[str]:
+        """Send results."""
+        match self._path:
+            case "/v1/messages":
+                blocks = [{"type": "tool_result", "tool_use_id": id, "content": "R"} for id in ids]
+                self._turns.append({"role": "user", "content": blocks})
+            case "/v1/responses":
+                self._turns += [{"type": "function_call_output", "call_id": id, "output": "R"} for id in ids]
+            case _:
+                self._turns += [{"role": "tool", "tool_call_id": id, "content": "R"} for id in ids]
+        return await self._ask()
+
+    async def _ask(self) -> list[str]:
+        field = "input" if self._path == "/v1/responses" else "messages"
+        body: Json = {"model": self._model, field: self._turns}
+        if self._path == "/v1/messages":
+            tools: list[Json] = [{"name": "get", "input_schema": SCHEMA}]
+            body |= {"max_tokens": 500, "thinking": {"type": "adaptive", "display": "summarized"}}
+        elif self._path == "/v1/responses":
+            tools = [{"type": "function", "name": "get", "parameters": SCHEMA}]
+            body |= {"store": False, "reasoning": {"summary": "auto"}}
+        else:
+            tools = [{"type": "function", "function": {"name": "get", "parameters": SCHEMA}}]
+        answer = await self._api.http.post(self._path, json=body | {"tools": tools})
+        assert answer.status_code == 200, answer.text
+        return self._keep(answer.json())
+
+    def _keep(self, answer: Json) -> list[str]:
+        match self._path:
+            case "/v1/messages":
+                self._turns.append({"role": "assistant", "content": answer["content"]})
+                return [each["id"] for each in answer["content"] if each["type"] == "tool_use"]
+            case "/v1/responses":
+                self._turns += answer["output"]
+                return [each["call_id"] for each in answer["output"] if each["type"] == "function_call"]
+            case _:
+                self._turns.append(answer["choices"][0]["message"])
+                return [each["id"] for each in self._turns[-1].get("tool_calls", ())]
+
+
+ODD = [*((name, "{}") for name in NAMES), *(("get", arguments) for arguments in ARGUMENTS)]
+
+
+@pytest.mark.parametrize("path", DIALECTS)
+@pytest.mark.parametrize("model", ["a", "mini"])
+async def test_calls_that_a_client_was_given_are_taken_back(path: str, model: str):
+    async with serving(OPENAI.wire) as upstream:
+        settings = ours(OPENAI, upstream.url, plan(step("a", "Find.")))
+        async with served(settings) as api:
+            for name, arguments in ODD:
+                client = Client(api, path, model)
+                upstream.answers.append(calling(name, arguments))
+                ids = await client.say("Go.")
+                assert len(ids) == 1, (name, arguments)
+                assert await client.give(ids) == []
+                assert await client.say("And?") == []
+                for message in upstream.body["messages"]:
+                    for call in message.get("tool_calls", ()):
+                        assert isinstance(json.loads(call["function"]["arguments"]), dict)
+
+
+@pytest.mark.parametrize("path", DIALECTS)
+@pytest.mark.parametrize(
+    "answer",
+    [Answer(text=""), Answer(text="\n\n"), Answer(text="", reasoning="Hm."), Answer(extra={"refusal": "I will not."})],
+    ids=["nothing", "blank", "thoughts alone", "a refusal"],
+)  # fmt: skip
+async def test_answers_that_a_client_was_given_are_taken_back(path: str, answer: Answer):
+    for provider in (OPENAI, ANTHROPIC):
+        if provider is ANTHROPIC and answer.extra:
+            continue
+        async with serving(provider.wire) as upstream, served(ours(provider, upstream.url)) as api:
+            client = Client(api, path)
+            upstream.answers.append(answer)
+            await client.say("Go.")
+            assert await client.say("And?") == []
+
+
+HISTORY = [
+    {"role": "user", "content": "Weather?"},
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "call_1", "type": "function", "function": {"name": "get", "arguments": "{}"}}],
+    },
+    {"role": "tool", "tool_call_id": "call_1", "content": "Rain."},
+    {"role": "user", "content": "And tomorrow?"},
+]
+TOOLS = [{"type": "function", "function": {"name": "get", "parameters": SCHEMA}}]
+THOUGHTS: list[Json] = [
+    {"reasoning_content": "I should look."},
+    {"reasoning": "I should look."},
+    {"reasoning_details": [{"type": "reasoning.text", "text": "I should look.", "signature": "s"}]},
+    {"reasoning_content": "I should look.", "reasoning": "I should look."},
+]
+
+
+def thinking(thoughts: Json) -> list[Json]:
+    return [each | (thoughts if each["role"] == "assistant" else {}) for each in HISTORY]
+
+
+@pytest.mark.parametrize("thoughts", THOUGHTS)
+async def test_thoughts_are_forwarded_to_a_worker_that_is_called_by_its_name(thoughts: Json):
+    async with serving(OPENAI.wire) as upstream, served(ours(OPENAI, upstream.url, model="kimi-9")) as api:
+        await api.ok({"model": "a", "messages": thinking(thoughts), "tools": TOOLS})
+        (said,) = [each for each in upstream.body["messages"] if each["role"] == "assistant"]
+    assert {name: said[name] for name in thoughts} == thoughts
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/responses"])
+async def test_thoughts_of_other_dialects_reach_it_too(path: str):
+    """A later question of the user is a run of its own: what the first one knew is in the history alone."""
+    async with serving(OPENAI.wire) as upstream, served(ours(OPENAI, upstream.url, model="kimi-9")) as api:
+        client = Client(api, path)
+        upstream.answers.append(calling("get", "{}", "I should look."))
+        ids = await client.say("Weather?")
+        assert await client.give(ids) == []
+        await client.say("And tomorrow?")
+        said = next(each for each in upstream.body["messages"] if each.get("tool_calls"))
+    if path == "/v1/messages":
+        assert "I should look." in said["reasoning_content"]
+    else:
+        assert "reasoning_content" in said
+
+
+async def test_the_thoughts_of_others_are_not_shown_to_the_steps_of_a_plan():
+    plans = plan(step("a", "Find."))
+    async with serving(OPENAI.wire) as upstream, served(ours(OPENAI, upstream.url, plans)) as api:
+        await api.ok({"model": "mini", "messages": thinking(THOUGHTS[0]), "tools": TOOLS})
+        assert "I should look." not in json.dumps(upstream.body)
+
+
+async def test_a_server_that_refuses_thoughts_is_asked_without_them_from_then_on():
+    def respond(request: Any) -> Answer:
+        refuses = "reasoning_content" in json.dumps(request.body)
+        return (
+            Answer(status=400, error="property 'reasoning_content' is unsupported") if refuses else Answer()
+        )
+
+    async with serving(OPENAI.wire) as upstream, served(ours(OPENAI, upstream.url, model="llama-9")) as api:
+        upstream.respond = respond
+        for _ in range(2):
+            await api.ok({"model": "a", "messages": thinking(THOUGHTS[0]), "tools": TOOLS})
+        assert len(upstream.requests) == 3
+
+
+def refuse_blank(request: Any) -> Answer:
+    """Anthropic's rule: text content blocks must be non-empty, and contain non-whitespace text."""
+    body = request.body
+    blocks = [block for turn in body["messages"] for block in turn["content"]]
+    inner = [each for block in blocks if block["type"] == "tool_result" for each in block["content"]]
+    texts = [block["text"] for block in (*blocks, *inner) if block["type"] == "text"]
+    system = body.get("system", "x")
+    texts += [system] if isinstance(system, str) else [block["text"] for block in system]
+    if not all(map(str.strip, texts)):
+        return Answer(status=400, error="messages: text content blocks must contain non-whitespace text")
+    if body["messages"][-1]["role"] == "assistant":
+        return Answer(status=400, error="This model does not support assistant message prefill.")
+    return Answer()
+
+
+BLANKS = ["", " ", "\n\n", "\t", "\u00a0", "\u3000"]
+
+
+@pytest.mark.parametrize("blank", BLANKS)
+@pytest.mark.parametrize("model", ["a", "mini"])
+async def test_blank_text_is_left_out_for_anthropic(blank: str, model: str):
+    call = HISTORY[1]["tool_calls"]  # type: ignore[index]
+    histories: list[list[Json]] = [
+        [{"role": "user", "content": blank}],
+        [{"role": "system", "content": blank}, {"role": "user", "content": "Hello."}],
+        [{"role": "system", "content": "S"}, {"role": "user", "content": [text(blank), text("Hello."), text(blank)]}],
+        [{"role": "user", "content": "A"}, {"role": "assistant", "content": blank}, {"role": "user", "content": "B"}],
+        [{"role": "user", "content": "A"}, {"role": "assistant", "content": "B"}, {"role": "user", "content": blank}],
+        [{"role": "user", "content": "A"}, {"role": "assistant", "content": blank, "tool_calls": call}, {"role": "tool", "tool_call_id": "call_1", "content": blank}],
+    ]  # fmt: skip
+    async with serving(ANTHROPIC.wire) as upstream:
+        upstream.respond = refuse_blank
+        async with served(ours(ANTHROPIC, upstream.url, plan(step("a", "Find.")))) as api:
+            for messages in histories:
+                await api.ok({"model": model, "messages": messages, "tools": TOOLS})
+
+
+@pytest.mark.parametrize("blank", BLANKS)
+async def test_blank_blocks_of_messages_are_left_out_for_anthropic(blank: str):
+    result = {"type": "tool_result", "tool_use_id": "t", "content": [text(blank)], "is_error": True}
+    use = {"type": "tool_use", "id": "t", "name": "get", "input": {}}
+    body = {
+        "model": "a", "max_tokens": 9, "system": [text(blank), text("S", cache_control={"type": "ephemeral"}), text(blank)],
+        "tools": [{"name": "get", "input_schema": SCHEMA}],
+        "messages": [
+            {"role": "user", "content": [text("A")]},
+            {"role": "assistant", "content": [text(blank), use, text(blank)]},
+            {"role": "user", "content": [result, text(blank)]},
+        ],
+    }  # fmt: skip
+    async with serving(ANTHROPIC.wire) as upstream, served(ours(ANTHROPIC, upstream.url)) as api:
+        upstream.respond = refuse_blank
+        answer = await api.http.post("/v1/messages", json=body)
+    assert answer.status_code == 200, answer.text
+
+
+PICTURES = {
+    "image/jpeg": b"\xff\xd8\xff\xe0\x00\x10JFIF",
+    "image/png": b"\x89PNG\r\n\x1a\n\x00\x00\x00\x0d",
+    "image/gif": b"GIF89a\x01\x00\x01\x00",
+    "image/webp": b"RIFF\x1a\x00\x00\x00WEBPVP8L",
+}
+DECLARED = [
+    ("image/jpg", "image/jpeg"), ("image/JPEG", "image/jpeg"), ("IMAGE/Jpg", "image/jpeg"), ("image/pjpeg", "image/jpeg"),
+    ("image/x-png", "image/png"), ("image/PNG", "image/png"), ("Image/Gif", "image/gif"), ("image/WEBP", "image/webp"),
+    ("image/jpeg", "image/png"), ("image/png", "image/jpeg"),
+]  # fmt: skip
+
+
+def shown(provider: Provider, body: Json) -> tuple[str, str]:
+    """Media type and content of the one picture in a body."""
+    if provider is ANTHROPIC:
+        source = body["messages"][0]["content"][1]["source"]
+        return source["media_type"], source["data"]
+    if provider is GEMINI:
+        inline = body["contents"][0]["parts"][1]["inlineData"]
+        return inline["mime_type"], inline["data"]
+    header, _, data = body["messages"][0]["content"][1]["image_url"]["url"].partition(";base64,")
+    return header.removeprefix("data:"), data
+
+
+@pytest.mark.parametrize("provider", PROVIDERS.values(), ids=PROVIDERS.keys())
+@pytest.mark.parametrize("path", DIALECTS)
+@pytest.mark.parametrize("scheme", ["data", "DATA"])
+async def test_a_picture_says_what_it_is(provider: Provider, path: str, scheme: str):
+    async with serving(provider.wire) as upstream, served(ours(provider, upstream.url)) as api:
+        for declared, real in DECLARED:
+            data = base64.b64encode(PICTURES[real]).decode()
+            url = f"{scheme}:{declared};base64,{data}"
+            match path:
+                case "/v1/messages":
+                    picture: Json = {
+                        "type": "image",
+                        "source": {"type": "base64", "media_type": declared, "data": data},
+                    }
+                    body: Json = {
+                        "max_tokens": 9,
+                        "messages": [{"role": "user", "content": [text("?"), picture]}],
+                    }
+                case "/v1/responses":
+                    content = [{"type": "input_text", "text": "?"}, {"type": "input_image", "image_url": url}]
+                    body = {"input": [{"role": "user", "content": content}]}
+                case _:
+                    content = [text("?"), {"type": "image_url", "image_url": {"url": url}}]
+                    body = {"messages": [{"role": "user", "content": content}]}
+            answer = await api.http.post(path, json={"model": "a", **body})
+            assert answer.status_code == 200, answer.text
+            media_type, sent = shown(provider, upstream.body)
+            assert (media_type, sent.replace("-", "+").replace("_", "/")) == (real, data)

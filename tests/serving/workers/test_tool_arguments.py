@@ -1,0 +1,139 @@
+"""Schemas of tools as providers take them: an object with `properties`, and nothing else at the root."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conductor.errors import WorkerError
+from conductor.model.call import Call
+from conductor.model.messages import Message
+from conductor.model.tools import Tool, Toolset
+from serving.schemas.arguments import object_schema
+from tests.serving.workers.test_native_turns import PROVIDERS, Provider, ask, make
+from tests.wires.server import Answer, serving
+
+Json = dict[str, Any]
+ROOT_REFUSED = ("anyOf", "oneOf", "allOf", "enum", "not", "const", "if", "then", "else", "$ref")
+EMPTY: Json = {"type": "object", "properties": {}}
+A: Json = {
+    "type": "object",
+    "properties": {"kind": {"const": "a"}, "x": {"type": "string"}},
+    "required": ["kind", "x"],
+}
+B: Json = {
+    "type": "object",
+    "properties": {"kind": {"const": "b"}, "y": {"type": "integer"}},
+    "required": ["kind"],
+}
+KIND: Json = {"anyOf": [{"const": "a"}, {"const": "b"}]}
+BOTH: Json = {
+    "type": "object",
+    "properties": {"kind": KIND, "x": {"type": "string"}, "y": {"type": "integer"}},
+    "required": ["kind"],
+}
+ALL: Json = {
+    "type": "object",
+    "properties": {"kind": {"allOf": KIND["anyOf"]}, "x": {"type": "string"}, "y": {"type": "integer"}},
+    "required": ["kind", "x"],
+}
+DEFS: Json = {"$defs": {"A": A, "B": B}}
+DRAFT: Json = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+# schema, what is sent, and the words that say the rest
+SCHEMAS: dict[str, tuple[Any, Json, str]] = {
+    "none": (None, EMPTY, ""),
+    "empty": ({}, EMPTY, ""),
+    "no properties": ({"type": "object"}, EMPTY, ""),
+    "with a draft": ({**DRAFT, "type": "object"}, {**DRAFT, **EMPTY}, ""),
+    "closed, no properties": ({"type": "object", "additionalProperties": False}, {**EMPTY, "additionalProperties": False}, ""),
+    "properties alone": ({"properties": {"x": {}}}, {"type": "object", "properties": {"x": {}}}, ""),
+    "nulls": ({"type": "object", "properties": None, "required": None}, EMPTY, ""),
+    "or null": ({"type": ["object", "null"]}, EMPTY, ""),
+    "anyOf": ({"anyOf": [A, B]}, BOTH, "at least one"),
+    "oneOf": ({"type": "object", "oneOf": [A, B]}, BOTH, "exactly one"),
+    "allOf": ({"allOf": [A, B]}, ALL, "all of"),
+    "by reference": ({"anyOf": [{"$ref": "#/$defs/A"}, {"$ref": "#/$defs/B"}], **DEFS}, {**DEFS, **BOTH}, "at least one"),
+    "nested": ({"anyOf": [{"oneOf": [A, B]}]}, BOTH, "at least one"),
+    "or nothing": ({"anyOf": [A, {"type": "null"}]}, {**A}, "at least one"),
+    "one of several fields": (
+        {"type": "object", "properties": {"x": {}, "y": {}}, "anyOf": [{"required": ["x"]}, {"required": ["y"]}]},
+        {"type": "object", "properties": {"x": {}, "y": {}}},
+        "at least one",
+    ),
+    "a reference": ({"$ref": "#/$defs/A", **DEFS}, {**DEFS, **A}, ""),
+    "not": ({"type": "object", "not": {"required": ["x"]}}, EMPTY, "must also match"),
+    "if": ({**A, "if": {}, "then": {}}, A, "must also match"),
+    "closed variants": (
+        {"anyOf": [{**A, "additionalProperties": False}, {**B, "additionalProperties": False}]},
+        {**BOTH, "additionalProperties": False},
+        "at least one",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("schema", "expected", "said"), SCHEMAS.values(), ids=SCHEMAS.keys())
+@pytest.mark.parametrize("provider", PROVIDERS.values(), ids=PROVIDERS.keys())
+async def test_each_provider_is_sent_one_object(
+    provider: Provider, schema: Any, expected: Json, said: str
+) -> None:
+    tools = Toolset((Tool("find", "Finds.", schema, strict=True),))
+    async with serving(provider.wire) as upstream:
+        upstream.respond = lambda request: Answer(status=400)
+        worker = make(provider, upstream, "sk")
+        with pytest.raises(WorkerError):
+            await ask(worker, (Message.of("user", "?"),), tools)
+        body = upstream.body
+        await worker.aclose()
+    listed = body["tools"][0]
+    tool = (
+        listed.get("function")
+        or (listed.get("functionDeclarations") or listed.get("function_declarations") or [listed])[0]
+    )
+    sent = next(
+        tool[name]
+        for name in ("parameters", "input_schema", "parameters_json_schema", "parametersJsonSchema")
+        if name in tool
+    )
+    assert sent == expected
+    assert tool["description"].startswith("Finds.")
+    assert (said in tool["description"]) if said else tool["description"] == "Finds."
+    if said:
+        assert not tool.get("strict"), "a flattened union leaves properties out"
+
+
+LEAF = st.sampled_from([{"type": "string"}, {"type": "object"}, {"$ref": "#"}, {"$ref": "#/$defs/A"}, {"$ref": "#/anyOf/0"}, True, None, 1])  # fmt: skip
+ANY_SCHEMA = st.recursive(
+    LEAF,
+    lambda inner: st.dictionaries(
+        st.sampled_from(
+            ["anyOf", "oneOf", "allOf", "$defs", "properties", "required", "type", "not", "$ref", "enum"]
+        ),
+        inner | st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("Axy"), inner, max_size=2),
+        max_size=4,
+    ),
+    max_leaves=12,
+)
+
+
+@given(schema=ANY_SCHEMA.filter(lambda each: isinstance(each, dict)))
+def test_whatever_a_client_sends_becomes_one_object(schema: Json) -> None:
+    sent, _ = object_schema(schema)
+    assert sent["type"] == "object"
+    assert isinstance(sent["properties"], dict)
+    assert isinstance(sent.get("required", []), list)
+    assert not any(word in sent for word in ROOT_REFUSED)
+
+
+def test_a_schema_that_refers_to_itself_comes_to_an_end() -> None:
+    endless = {"$defs": {"A": {"anyOf": [{"$ref": "#/$defs/A"}] * 20}}, "anyOf": [{"$ref": "#/$defs/A"}] * 20}
+    sent, _ = object_schema(endless)
+    assert sent["properties"] == {}
+
+
+def test_a_call_is_not_changed_by_what_is_sent_of_it() -> None:
+    schema = {"type": "object", "properties": {"x": {}}, "anyOf": [{"properties": {"y": {}}}]}
+    before = repr(schema)
+    Call((), tools=Toolset((Tool("f", parameters=schema),)))
+    object_schema(schema)
+    assert repr(schema) == before
