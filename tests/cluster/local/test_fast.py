@@ -81,7 +81,10 @@ def rays_config(folder: Path, backend_port: int = 9) -> Path:
 
     cfg = HAProxyConfig(http_options=HTTPOptions(host="127.0.0.1", port=free_port()), socket_path=str(folder / "admin.sock"), metrics_enabled=False, stats_port=free_port(), metrics_port=free_port(), maxconn=16384)  # fmt: skip
     backend = BackendConfig(
-        name="podium", path_prefix="/", app_name="podium", servers=[ServerConfig("one", "127.0.0.1", backend_port)]
+        name="podium",
+        path_prefix="/",
+        app_name="podium",
+        servers=[ServerConfig("one", "127.0.0.1", backend_port)],
     )
     api = HAProxyApi(
         cfg=cfg, backend_configs={"podium": backend}, config_file_path=str(folder / "haproxy.cfg")
@@ -183,7 +186,9 @@ async def test_haproxy_names_who_connected_to_it_whatever_the_client_names(
     config = rays_config(tmp_path, backend.sockets[0].getsockname()[1])
     config.write_text(config.read_text().replace(" check", ""))  # no probe of the backend before the request
     text = guarded(config, PODIUM_HAPROXY_CONNECTIONS_PER_SOURCE=per_source)
-    address = re.findall(r"^frontend http_frontend\n(?:.*\n)*? *bind (127\.0\.0\.1):(\d+)", text, re.MULTILINE)[0]
+    address = re.findall(
+        r"^frontend http_frontend\n(?:.*\n)*? *bind (127\.0\.0\.1):(\d+)", text, re.MULTILINE
+    )[0]
     proxy = await asyncio.create_subprocess_exec(
         fast_environment()["PODIUM_HAPROXY"], "-db", "-f", str(config)
     )
