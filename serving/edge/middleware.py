@@ -35,7 +35,7 @@ ALLOWED_HEADERS = b"authorization, content-type, idempotency-key, traceparent, t
 EXPOSED = (
     "x-podium-workflow-id, x-podium-cache, x-should-retry, retry-after, x-ratelimit-limit-requests, "
     "x-ratelimit-remaining-requests, x-ratelimit-reset-requests, x-ratelimit-limit-tokens, "
-    "x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens"
+    "x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens, x-podium-budget-left-usd, x-podium-budget-window"
 )
 """What a page may read of an answer's headers."""
 HEADER_NAMES = re.compile(rb"^[A-Za-z0-9!#$%&'*+.^_`|~, \t-]{1,2000}$")

@@ -118,6 +118,7 @@ TABLE = (
     Asked("DELETE", "/v1/admin/keys/{key}", ADMINS),
     Asked("POST", "/v1/admin/reload", (*ADMINS[:-1], 400), {}),  # it was started from no file
     Asked("GET", "/v1/admin/openapi.json", ADMINS),
+    Asked("GET", "/v1/budget", ANY_KEY),
     Asked("GET", "/v1/openapi.json", ANY_KEY),
 )
 """Every route, each method of it at least once."""
