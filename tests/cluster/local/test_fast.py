@@ -9,9 +9,11 @@ from pathlib import Path
 
 import httpx2
 import pytest
+from ray.serve._private import constants
 
 from cluster.local.environment import fast_environment
-from cluster.local.processes import ROOT, ServeError, check_nothing_in_the_way, free_port
+from cluster.local.processes import HAPROXY_PORTS, ROOT, ServeError, check_nothing_in_the_way, free_port
+from cluster.local.server import Server
 from conductor.errors import Interrupted
 from serving.errors import TABLE
 
@@ -220,6 +222,23 @@ def test_rays_template_binds_as_the_script_expects() -> None:
         "*:{{ config.stats_port }}",
     ]
     assert "stats socket {{ config.socket_path }} mode 666 level admin" in HAPROXY_CONFIG_TEMPLATE
+
+
+def test_a_second_server_takes_other_ports_of_haproxys_and_keeps_those_that_are_named() -> None:
+    named = {"RAY_SERVE_HAPROXY_STATS_PORT": "8404"}
+    servers = [Server(port=0, env=fast_environment()), Server(port=0, env=fast_environment())]
+    taken = [server.environment[name] for server in servers for name in HAPROXY_PORTS]
+    assert len({*taken}) == 2 * len(HAPROXY_PORTS) > 4
+    assert Server(port=0, env=fast_environment() | named).environment.items() >= named.items()
+    assert not HAPROXY_PORTS.keys() & Server(port=0).environment.keys()
+
+
+def test_no_port_of_rays_beside_those_is_fixed_where_haproxy_is_used() -> None:
+    """A new version of Ray may add one, which a second server would share without a word."""
+    source = Path(constants.__file__).read_text()
+    fixed = set(re.findall(r'"(RAY_SERVE_\w+_PORT)", "?\d{4,5}', source))
+    ranges = {name for name in fixed if "DIRECT_INGRESS_M" in name}  # the replica tries the next one
+    assert fixed - ranges == HAPROXY_PORTS.keys()
 
 
 def test_a_taken_port_of_haproxys_is_told_before_anything_starts() -> None:
