@@ -14,8 +14,6 @@ from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.trace import Status
 
-from serving.telemetry.spans import INPUT_MESSAGES
-
 MOST_BYTES = 3_000_000
 """Of one request, by an estimate that is never too low; receivers take 4,194,304 by default."""
 SHORT_BYTES = 2_000
@@ -153,17 +151,18 @@ def _share(sizes: Sequence[int], most: int) -> int:
 
 
 def _cut_attributes(attributes: Attributes, most: int) -> dict[str, Any]:
-    return {name: _cut(value, most, is_messages=name == INPUT_MESSAGES) for name, value in attributes.items()}
+    return {name: _cut(value, most) for name, value in attributes.items()}
 
 
-def _cut(value: object, most: int, *, is_messages: bool = False) -> object:
+def _cut(value: object, most: int) -> object:
     """Return `value` with at most `most` bytes of text and a note of the cut."""
     if isinstance(value, str):
         if _bytes(value) <= most:
             return value
-        return (is_messages and _cut_messages(value, most)) or _cut_text(value, most)
-    if isinstance(value, Sequence) and _size_of_value(value) > most:
-        return [_cut(each, most // len(value)) for each in cast(Sequence[object], value)]
+        return _cut_messages(value, most) or _cut_text(value, most)
+    if isinstance(value, Sequence):
+        values = cast(Sequence[object], value)
+        return values if _size_of_value(values) <= most else [_cut(v, most // len(values)) for v in values]
     return value
 
 

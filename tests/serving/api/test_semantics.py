@@ -114,6 +114,7 @@ async def test_another_encoding_is_a_415_that_names_the_header_and_those_that_ar
         ("zstd", zstandard.compress(b"x" * 5000) + b"more"),
         ("zstd", gzip.compress(b"{}")),
     ],
+    ids=range(9),
 )
 async def test_a_damaged_body_is_a_400_that_names_the_header(encoding: str, body: bytes) -> None:
     async with served(team()) as api:
