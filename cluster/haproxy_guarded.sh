@@ -29,8 +29,9 @@ limit="tcp-request connection track-sc0 src\\
     tcp-request connection reject if { sc0_conn_cur gt $per_source }"
 caller="http-request del-header x-forwarded-for\\
     option forwardfor"
-# A balancer in front has said who the caller is; without one the caller could say so itself, and be another in every request.
-[ "$per_source" -eq 0 ] && limit="# any number of connections from one address" && caller="option forwardfor if-none"
+# A balancer in front names the caller; without one a caller could name itself. HAProxy always adds the address that connected to it: until
+# a key exists, a router serves requests only if every address in the header is its own machine's.
+[ "$per_source" -eq 0 ] && limit="# any number of connections from one address" && caller="option forwardfor"
 
 # For a router that ended before it had answered (502), and while none is up (503), in place of Ray's page without a code: the error
 # that a router itself has for it (serving/errors.py). 504 stays Ray's: there the run goes on.

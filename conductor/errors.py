@@ -22,7 +22,7 @@
     │   │   └── ContentFiltered      its provider's filter stopped the prompt
     │   ├── AnswerInvalid        its answer is not of the form that was asked for, nor was its second one
     │   └── ContextOverflow      the prompt is longer than the model can read
-    ├── BudgetExceeded       the next call could cost more than is left; says spent, held, limit
+    ├── BudgetExceeded       the next call could cost more than is left; says cost, spent, held, limit
     ├── DeadlineExceeded     the caller's time is over
     ├── Overloaded           Podium itself has no room; says when to come back
     ├── RateLimited          the caller asks for more in a minute than it may; says when to come back
@@ -235,6 +235,8 @@ class BudgetExceeded(PodiumError):
     spent: str = ""
     held: str = ""
     limit: str = ""
+    cost: str = ""
+    """The most that the call could have cost."""
     attempts: tuple[Any, ...] = ()
     """Where it was to be made once more: the `Attempt`s that failed, and are paid."""
     step: int | None = None

@@ -81,7 +81,9 @@ def ask(client: Client, options: argparse.Namespace, question: str) -> int:
     if options.plan:
         body["podium"]["plan"] = read_plan(options.plan)
     if options.json:
-        print(json.dumps(client.post("/v1/chat/completions", body), ensure_ascii=False, indent=2))
+        whole = client.post("/v1/chat/completions", body)
+        print(json.dumps(whole, ensure_ascii=False, indent=2))
+        tell_cut(whole["choices"][0]["finish_reason"])
         return 0
     with client.stream("POST", "/v1/chat/completions", body | {"stream": True}) as stream:
         return show(stream, options.url, quiet=options.quiet)
@@ -140,6 +142,7 @@ def show(stream: Stream, url: str, *, quiet: bool) -> int:
 
     progress, answer = terminal(errors=True), sys.stdout
     summary: Json = {}
+    finish_reason: str | None = None
     has_begun = False
     for chunk in stream:
         if error := chunk.get("error"):
@@ -153,6 +156,7 @@ def show(stream: Stream, url: str, *, quiet: bool) -> int:
                 progress.print(line)
             continue
         summary = told or summary
+        finish_reason = chunk["choices"][0].get("finish_reason") or finish_reason
         if piece := chunk["choices"][0]["delta"].get("content"):
             if not has_begun and not quiet:
                 progress.print()
@@ -160,6 +164,7 @@ def show(stream: Stream, url: str, *, quiet: bool) -> int:
             answer.write(inert(piece) if answer.isatty() else piece)
             answer.flush()
     print(file=answer, flush=True)
+    tell_cut(finish_reason)
     if not quiet and summary:
         cost = dollars(summary.get("cost_usd"))
         steps = f"{len(summary.get('steps', []))} steps"
@@ -169,3 +174,11 @@ def show(stream: Stream, url: str, *, quiet: bool) -> int:
             style="dim",
         )
     return 0
+
+
+def tell_cut(finish_reason: str | None) -> None:
+    """Print a line on stderr if the answer is not whole."""
+    from podium.run_text import cut_text, terminal
+
+    if (line := cut_text(finish_reason)) is not None:
+        terminal(errors=True).print(line, style="yellow")

@@ -19,10 +19,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = parser_of(
         "budgets",
         "What every team and every key may spend in this day and month (UTC), what is spent, and what is held for calls under way. "
-        "Needs a key with the scope `admin`. `podium teams budget` and `podium keys budget` set them.",
+        "Needs a key with the scope `admin`, except with --own. `podium teams budget` and `podium keys budget` set them.",
         "podium budgets --limited",
     )
     parser.add_argument("--team", help="of this team and its keys alone, by name or id")
+    parser.add_argument(
+        "--own", action="store_true", help="of your own key and its team, which needs no scope"
+    )
     parser.add_argument("--limited", action="store_true", help="only where there is a limit")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     options = parser.parse_args(arguments)
@@ -37,7 +40,7 @@ def list_budgets(client: Client, options: argparse.Namespace) -> int:
     """
     rows = [
         row
-        for row in budget_rows(client, options.team)
+        for row in (own_rows(client) if options.own else budget_rows(client, options.team))
         if row["limit_usd"] is not None or not options.limited
     ]
     if options.json:
@@ -95,24 +98,32 @@ def pages(client: Client, what: str) -> Generator[Json]:
         after = page["data"][-1]["id"]
 
 
+def own_rows(client: Client) -> Generator[Json]:
+    """A row for each period of the caller's own key and its team.
+
+    Raises:
+        ClientError: the server refuses, or there is none.
+    """
+    own = client.get("/v1/budget")
+    for whose in ("key", "team"):
+        if own[whose] is not None:
+            yield from _windows(whose, {"id": own[whose]["id"], "name": "own"}, "", own[whose])
+
+
 def _rows(client: Client, whose: str, each: Json, team: str) -> Generator[Json]:
     budget = client.get(f"/v1/admin/{whose}s/{path_part(each['id'])}/budget")
+    yield from _windows(whose, each, team, budget)
+
+
+def _windows(whose: str, each: Json, team: str, budget: Json) -> Generator[Json]:
     for period in ("day", "month"):
-        window: Json = budget[period]
-        limit = window["limit_usd"]
-        left = (
-            None
-            if limit is None
-            else str(Decimal(limit) - Decimal(window["spent_usd"]) - Decimal(window["held_usd"]))
-        )
         yield {
             "whose": whose,
             "id": each["id"],
             "name": each["name"],
             "team": team,
             "period": period,
-            **window,
-            "left_usd": left,
+            **budget[period],
         }
 
 

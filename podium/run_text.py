@@ -18,6 +18,8 @@ from program.inert import inert
 Json = dict[str, Any]
 WIDE = 400
 """Columns of what is no terminal."""
+CUT = {"length": "cut off", "content_filter": "cut off by a content filter"}
+"""What a `finish_reason` adds to `finished` and `done`: the answer is not whole."""
 STYLES = {"done": "green", "finished": "green", "failed": "red", "lost": "red", "running": "cyan"}
 
 
@@ -46,6 +48,21 @@ def seconds(s: float | None) -> str:
     return (
         f"{1000 * s:.0f} ms" if s < 1 else f"{s:.2f} s" if s < 100 else f"{int(s) // 60} min {int(s) % 60} s"
     )
+
+
+def status_text(part: Json) -> Text:
+    """The status of a run or a step, and whether its answer is not whole."""
+    status, cut = inert(part["status"]).replace("_", " "), CUT.get(str(part.get("finish_reason")))
+    if cut and part["status"] in ("finished", "done"):
+        return Text(f"{status}, {cut}", "yellow")
+    return Text(status, STYLES.get(part["status"], ""))
+
+
+def cut_text(finish_reason: str | None) -> str | None:
+    """A sentence on an answer that is not whole; None for one that is."""
+    if finish_reason == "length":
+        return "The answer is cut off: it reached the token limit of the request or of its worker (max_output_tokens)."
+    return "The answer is cut off by its provider's content filter." if finish_reason in CUT else None
 
 
 def event_line(event: Json) -> Text | None:
@@ -85,7 +102,9 @@ def _step_event(event: Json) -> tuple[str, str] | None:
         case "step_began":
             return f"{step} starts", "dim"
         case "step_ended":
-            return f"{step} done, {dollars(event.get('cost_usd'))}", "green"
+            cut = CUT.get(str(event.get("finish_reason")))
+            said = f"{step} done, {cut + ', ' if cut else ''}{dollars(event.get('cost_usd'))}"
+            return said, "yellow" if cut else "green"
         case "step_reused":
             return f"{step} has the output of the plan before", "green"
         case "step_restarted":
@@ -106,9 +125,7 @@ def run_tree(record: Json, *, words: bool, prompts: bool = False) -> Tree:
         words: with what each step said.
         prompts: with what each step was shown.
     """
-    head = cell(f"{record['model']}  ", style="bold").append(
-        inert(record["status"]), STYLES.get(record["status"], "")
-    )
+    head = cell(f"{record['model']}  ", style="bold").append_text(status_text(record))
     head.append(
         f"  {seconds(record['wall_s'])}  {dollars(record['cost_usd'])}  {inert(record['id'])}", "not bold"
     )
@@ -152,9 +169,7 @@ def _add_step(branch: Tree, step: Json, *, words: bool, prompts: bool) -> None:
         else f"{step['worker']} → {step['served_by']}"
     )
     line = cell(f"{step['step'] + 1} ").append(inert(name), "cyan")
-    line.append(f"{f' reads {reads}' if reads else ''}  ").append(
-        inert(step["status"]).replace("_", " "), STYLES.get(step["status"], "")
-    )
+    line.append(f"{f' reads {reads}' if reads else ''}  ").append_text(status_text(step))
     cost = dollars(step["cost_usd"]) if step["ended_s"] is not None and step["started_s"] is not None else ""
     at = f" from {seconds(step['started_s']) or '0 s'}" if step["started_s"] is not None else ""
     line.append(f"  {_took(step)}{at}  {cost}")
@@ -231,7 +246,7 @@ def runs_table(runs: list[Json]) -> Table:
             time.strftime("%m-%d %H:%M:%S", time.localtime(run["created"])),
             cell(run["id"]),
             cell(run["model"]),
-            cell("plan only" if run.get("plan_only") else run["status"], STYLES.get(run["status"], "")),
+            cell("plan only") if run.get("plan_only") else status_text(run),
             cell(", ".join(workers)),
             seconds(run["wall_s"]),
             str(run["usage"]["total_tokens"]),

@@ -96,7 +96,7 @@ def show_run(client: Client, options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(record, ensure_ascii=False, indent=2))
         return 0
-    from podium.run_text import failure_text, run_tree, terminal
+    from podium.run_text import cut_text, failure_text, run_tree, terminal
 
     out = terminal()
     out.print(run_tree(record, words=options.words, prompts=options.prompts))
@@ -104,6 +104,8 @@ def show_run(client: Client, options: argparse.Namespace) -> int:
         out.print("Texts of this run are not kept, only how long they were.", style="dim")
     if options.words:
         out.print(f"\n{inert(record['answer'])}")
+    if record["status"] == "finished" and (line := cut_text(record["finish_reason"])) is not None:
+        terminal(errors=True).print(line, style="yellow")
     if record["error"]:
         raise ClientError(f"The run has failed: {inert(failure_text(record))}")
     return 0

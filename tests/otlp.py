@@ -1,10 +1,12 @@
-"""A real OTLP/gRPC receiver: the collector's `TraceService`, keeping what it is sent."""
+"""Real OTLP receivers, over gRPC (the collector's `TraceService`) and over HTTP, keeping what they are sent."""
 
+import gzip
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import grpc
@@ -33,9 +35,11 @@ class Receiver(trace_service_pb2_grpc.TraceServiceServicer):
         self.spans: list[Received] = []
         self._arrived = threading.Condition()
         self.port = 0
+        self.n_requests = 0
 
     def Export(self, request: Any, context: Any) -> Any:
         with self._arrived:
+            self.n_requests += 1
             for resource in request.resource_spans:
                 service = _attributes(resource.resource.attributes).get("service.name", "")
                 for scope in resource.scope_spans:
@@ -75,10 +79,11 @@ def tree(spans: list[Received]) -> str:
 
 
 @contextmanager
-def receiving() -> Iterator[Receiver]:
-    """A receiver on a free loopback port, for as long as the block lasts."""
+def receiving(most_bytes: int | None = None) -> Iterator[Receiver]:
+    """A receiver on a free loopback port, for as long as the block lasts; it takes 4 MiB unless told otherwise."""
     receiver = Receiver()
-    server = grpc.server(ThreadPoolExecutor(4))
+    options = [] if most_bytes is None else [("grpc.max_receive_message_length", most_bytes)]
+    server = grpc.server(ThreadPoolExecutor(4), options=options)
     trace_service_pb2_grpc.add_TraceServiceServicer_to_server(receiver, server)
     receiver.port = server.add_insecure_port("127.0.0.1:0")
     server.start()
@@ -86,6 +91,37 @@ def receiving() -> Iterator[Receiver]:
         yield receiver
     finally:
         server.stop(None).wait()
+
+
+@contextmanager
+def receiving_http(most_bytes: int = 4_194_304) -> Iterator[Receiver]:
+    """The same over HTTP; a longer body is a 413."""
+    receiver = Receiver()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            body = gzip.decompress(body) if self.headers.get("content-encoding") == "gzip" else body
+            status = 413 if len(body) > most_bytes or self.path != "/v1/traces" else 200
+            if status == 200:
+                receiver.Export(trace_service_pb2.ExportTraceServiceRequest.FromString(body), None)
+            self.send_response(status)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    receiver.port = server.server_address[1]
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield receiver
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 def _attributes(pairs: Any) -> dict[str, Any]:

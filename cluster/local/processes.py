@@ -21,8 +21,14 @@ HOST = "127.0.0.1"
 TAG = "PODIUM_SERVER"
 CHILD = "cluster.local.child"
 """The module that leads a server's processes."""
-HAPROXY_PORTS = {"RAY_SERVE_HAPROXY_STATS_PORT": 8404, "RAY_SERVE_HAPROXY_METRICS_PORT": 9101}
-"""Those that HAProxy takes beside the HTTP port: the variables that name them, and what they are without."""
+HAPROXY_PORTS = {
+    "RAY_SERVE_HAPROXY_STATS_PORT": 8404,
+    "RAY_SERVE_HAPROXY_METRICS_PORT": 9101,
+    "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": 8500,
+    "RAY_SERVE_FALLBACK_PROXY_GRPC_PORT": 9500,
+}
+"""Those that HAProxy and Serve's proxy behind it take beside the HTTP port: the variables that name them, and what they are
+without. A `Server` takes free ones, so that a second one can start."""
 
 
 class ServeError(Exception):
@@ -95,6 +101,13 @@ def is_free(port: int) -> bool:
         except OSError:
             return False
         return not listeners(port)  # 0.0.0.0 with SO_REUSEPORT would let us bind beside it
+
+
+def haproxy_ports(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return a free port for each of `HAPROXY_PORTS` that `environment` does not name; none where HAProxy is not used."""
+    if environment.get("RAY_SERVE_ENABLE_HA_PROXY") != "1":
+        return {}
+    return {name: str(free_port()) for name in HAPROXY_PORTS if name not in environment}
 
 
 def free_port() -> int:

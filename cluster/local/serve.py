@@ -34,6 +34,7 @@ from program.options import address, port
 READY = """
 Podium answers on {url}  (Ctrl-C stops it; log: {log}; metrics: {metrics})
 {console}
+Store of keys, budgets and runs: {store}
 
   curl {url}/v1/chat/completions -H 'content-type: application/json' {header}\\
     -d '{{"model": "{model}", "messages": [{{"role": "user", "content": "What is the capital of France?"}}]}}'
@@ -69,10 +70,24 @@ def ready_text(server: Server, log: Path) -> str:
         model=first_model(models),
         log=log,
         console=console_text(server),
+        store=store_text(server),
         metrics=f"http://{HOST}:{server.metrics_port}/metrics",
         key="none" if is_open else "YOUR_KEY",
         header="" if is_open else "-H 'authorization: Bearer YOUR_KEY' ",
     )
+
+
+def store_text(server: Server) -> str:
+    """Where runs and keys are kept, and how a settings file names a store of its own."""
+    from serving.database.address import find_address
+    from serving.paths import resolve_path
+    from serving.settings.settings import load
+
+    settings = load(resolve_path(Path(server.settings))).store
+    address = find_address(settings, server.environment)
+    if settings.path is not None or server.environment.get(settings.url_env):
+        return address.name
+    return f"{address.name}\n(every server of this account uses it; `store: {{path: FILE}}` in {server.settings} names another)"
 
 
 def first_model(listed: bytes | None) -> str:

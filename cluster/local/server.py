@@ -40,6 +40,7 @@ from cluster.local.processes import (
     describe,
     end,
     free_port,
+    haproxy_ports,
     listeners,
     processes_of,
     tag_of,
@@ -116,7 +117,9 @@ class Server:
         self.log = log or ROOT / "build" / f"serve-{self.port}.log"
         self.tag = f"{ROOT}:{self.port}:{uuid.uuid4().hex}"
         self.environment = {**os.environ, **serve_environment(), **(env or {}), TAG: self.tag}
+        self.environment |= haproxy_ports(self.environment)
         self.environment.pop("RAY_ADDRESS", None)  # a cluster of its own, whatever the shell points at
+        self.settings = settings
         given = {"settings": settings, "model": model, "conductor": conductor}
         app = [APP, *(f"{name}={value}" for name, value in given.items() if value)]
         self._target = [str(config)] if config else app

@@ -188,7 +188,7 @@ class BudgetLedger:
                 return self._make_hold(price, input_tokens, max_output_tokens)
             if not self._can_be_freed:
                 if room < min(LEAST_ANSWER_TOKENS, max_output_tokens):
-                    raise self._budget_error(price, input_tokens, what)
+                    raise self._budget_error(price, input_tokens, max_output_tokens, what)
                 return self._make_hold(price, input_tokens, room)
             await self._changed.wait()
 
@@ -229,7 +229,9 @@ class BudgetLedger:
         _, output_rate = price.dearest(input_tokens)
         return int(left * MILLION / output_rate) if output_rate else None
 
-    def _budget_error(self, price: Price | None, input_tokens: int, what: str) -> BudgetExceeded:
+    def _budget_error(
+        self, price: Price | None, input_tokens: int, max_output_tokens: int, what: str
+    ) -> BudgetExceeded:
         """The error, about the limit that leaves less room; about the price where there is none."""
         by_tokens, by_cost_room = self._room_by_tokens(input_tokens), self._room_by_cost(price, input_tokens)
         by_cost = by_cost_room is not None and (
@@ -244,10 +246,17 @@ class BudgetLedger:
                 f"{self.budget.max_tokens} tokens",
             )
         )
+        worst = self._make_hold(price, input_tokens, max_output_tokens)
+        least = self._make_hold(price, input_tokens, min(LEAST_ANSWER_TOKENS, max_output_tokens))
+        cost, why = (
+            could_cost(worst.cost_usd, least.cost_usd)
+            if by_cost
+            else (f"{worst.tokens} tokens", f"could take {worst.tokens} tokens")
+        )
         why = (
             "has no price, so its cost cannot be kept under a limit"
             if price is None and by_cost
-            else "could cost more than is left"
+            else f"{why}, more than is left"
         )
         field_name = "podium.max_cost_usd" if by_cost else "podium.max_tokens"
         return BudgetExceeded(
@@ -256,4 +265,17 @@ class BudgetLedger:
             spent=spent,
             held=held,
             limit=limit,
+            cost="" if price is None and by_cost else cost,
         )
+
+
+def could_cost(worst_usd: Decimal, least_usd: Decimal) -> tuple[str, str]:
+    """Return the most that a call could cost, and the words for it.
+
+    Args:
+        worst_usd: with the longest answer that was asked for.
+        least_usd: with the shortest that is worth its prompt.
+    """
+    worst, least = (f"${each.normalize():f}" for each in (worst_usd, least_usd))
+    shortest = "" if worst == least else f" ({least} with the shortest answer)"
+    return worst, f"could cost {worst}{shortest}"

@@ -175,15 +175,21 @@ class Record:
 
     @property
     def cost_usd(self) -> Decimal | None:
-        """All of it; None where one call's cost is unknown."""
+        """All of it; None if the cost of a call is unknown. Of the calls that were open when a process was lost, only a
+        key's ledger knows the cost.
+        """
+        if self.status == "lost" and not self.account.key_id and self.n_unmetered_calls:
+            return None
         known = [call.cost_usd for call in (*self.calls, *self.calls_without_answer)]
         return total([*known, self.lost_usd])
 
     @property
     def cost_is_bound(self) -> bool:
         """Whether `cost_usd` is the most that it can have been: what one of the calls took is not known. The
-        notes of the call, or its error, say why.
+        notes of the call, or its error, say why. A lost run's calls that were open are charged all that was held.
         """
+        if self.status == "lost" and self.lost_usd:
+            return True
         return any(call.cost_is_bound for call in (*self.calls, *self.calls_without_answer))
 
     @property

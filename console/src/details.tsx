@@ -18,7 +18,7 @@ export function Details(props: { step: Step; trace: string | null; onClose: () =
         </button>
       </header>
       <dl>
-        <Fact name="Status" value={statusWord(step.status)} />
+        <Fact name="Status" value={statusWord(step.status, step.finish_reason)} />
         <Fact name="Task" value={step.subtask || "the question itself"} />
         <Fact name="Needs" value={step.needs ?? ""} />
         <Fact name="Reads" value={step.access.map((read) => `step ${read + 1}`).join(", ")} />
@@ -69,12 +69,12 @@ function Inner(props: { run: ApiRun }) {
     <>
       <h3>The run inside it</h3>
       <p class="small">
-        {run.model}, {statusWord(run.status)}: {seconds(run.wall_s)}, {dollars(run.cost_usd)}. <code>{run.id}</code>
+        {run.model}, {statusWord(run.status, run.finish_reason)}: {seconds(run.wall_s)}, {dollars(run.cost_usd)}. <code>{run.id}</code>
       </p>
       <ol class="inner">
         {run.steps.map((step) => (
           <li key={`${step.plan}.${step.step}`}>
-            <strong>{step.worker}</strong> <span class="chip">{statusWord(step.status)}</span> {step.subtask || "the question itself"}
+            <strong>{step.worker}</strong> <span class="chip">{statusWord(step.status, step.finish_reason)}</span> {step.subtask || "the question itself"}
             {step.ended_s !== null && step.started_s !== null ? ` (${seconds(step.ended_s - step.started_s)}, ${dollars(step.cost_usd)})` : ""}
             {step.output ? <pre>{step.output}</pre> : null}
             {step.inner ? <Inner run={step.inner} /> : null}

@@ -75,7 +75,7 @@ function Node(props: {
       <span class="node-head">
         <span class="node-number">{step.step + 1}</span>
         <strong>{step.served_by && step.served_by !== step.worker ? `${step.worker} → ${step.served_by}` : step.worker}</strong>
-        <span class="chip">{statusWord(step.status)}</span>
+        <span class="chip">{statusWord(step.status, step.finish_reason)}</span>
       </span>
       <span class="node-task">{brief(step.subtask || "the question itself", 90)}</span>
       <Words step={step} />

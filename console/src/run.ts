@@ -21,6 +21,8 @@ export interface Run {
   status: string;
   created: number;
   trace_id: string | null;
+  /** `length`: the answer is cut off. */
+  finish_reason: string | null;
   error: ApiFault | null;
   fallback: string | null;
   cost_usd: number | null;
@@ -50,6 +52,7 @@ export function fromRecord(api: ApiRun): Run {
     status: api.status,
     created: api.created,
     trace_id: api.trace_id,
+    finish_reason: api.finish_reason,
     error: api.error,
     fallback: api.fallback,
     cost_usd: api.cost_usd,
@@ -80,6 +83,7 @@ export function begun(api: ApiRun): Run {
     has_content: api.content,
     status: "running",
     trace_id: null,
+    finish_reason: null,
     error: null,
     fallback: null,
     cost_usd: null,
@@ -161,7 +165,7 @@ export function after(run: Run, event: RunEvent): Run {
     case "finished":
     case "failed":
     case "cancelled":
-      return { ...run, now_s: at, status: event.type, error: (event.error as Run["error"]) ?? run.error };
+      return { ...run, now_s: at, status: event.type, finish_reason: (event.finish_reason as string | undefined) ?? null, error: (event.error as Run["error"]) ?? run.error };
     case "waits_for_tools":
       return { ...run, now_s: at, status: "waiting", waits: [...run.waits, { at_s: at, waited_s: null, suspended: (event.suspended as number | null) ?? null }] };
     case "resumed":

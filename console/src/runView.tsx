@@ -10,7 +10,7 @@ import { Graph } from "./graph";
 import type { ApiRun } from "./record";
 import { OVER, type Plan, type Run, type RunEvent, type Step, after, at, begun, fromRecord } from "./run";
 import { follow } from "./sse";
-import { statusWord } from "./status";
+import { cutWord, statusWord } from "./status";
 import { Timeline } from "./timeline";
 
 /** A run that is watched: its newest state, and what is wrong with watching it. */
@@ -99,7 +99,7 @@ function Head(props: { run: Run; connected: boolean }) {
   return (
     <header class="run-head">
       <h1>
-        {run.model} <span class={`chip ${run.status}`}>{statusWord(run.status)}</span>
+        {run.model} <span class={`chip ${run.status}`}>{statusWord(run.status, run.finish_reason)}</span>
       </h1>
       <ul class="facts">
         <li>{seconds(run.now_s)}</li>
@@ -176,6 +176,7 @@ function Answer(props: { run: Run }) {
     <div class="answer">
       <h2>Answer</h2>
       <pre class="said">{text || (OVER.has(props.run.status) ? "There is none." : "Not yet.")}</pre>
+      {cutWord(props.run.status, props.run.finish_reason) ? <p class="note">The answer is {cutWord(props.run.status, props.run.finish_reason)}. It is not whole.</p> : null}
     </div>
   );
 }

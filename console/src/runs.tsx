@@ -98,7 +98,7 @@ export function Runs() {
                 <td>{when(run.created)}</td>
                 <td>{run.model}</td>
                 <td>
-                  <span class={`chip ${run.status}`}>{run.plan_only ? "plan only" : statusWord(run.status)}</span>
+                  <span class={`chip ${run.status}`}>{run.plan_only ? "plan only" : statusWord(run.status, run.finish_reason)}</span>
                 </td>
                 <td>{run.steps.length}</td>
                 <td>{[...new Set(run.steps.map((step) => step.served_by ?? step.worker))].join(", ")}</td>

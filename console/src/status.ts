@@ -14,8 +14,16 @@ const WORDS: Record<string, string> = {
   lost: "lost",
 };
 
-export function statusWord(status: string): string {
-  return WORDS[status] ?? status;
+const CUT: Record<string, string> = { length: "cut off", content_filter: "cut off by a content filter" };
+
+/** Whether an answer is not whole, by its finish reason, in words; "" for one that is. */
+export function cutWord(status: string, finish: string | null | undefined): string {
+  return status === "finished" || status === "done" ? (CUT[finish ?? ""] ?? "") : "";
+}
+
+export function statusWord(status: string, finish?: string | null): string {
+  const cut = cutWord(status, finish);
+  return (WORDS[status] ?? status) + (cut ? `, ${cut}` : "");
 }
 
 /** A colour for a worker: the same name, the same colour, in every picture. */

@@ -132,5 +132,5 @@ function described(step: Step, now_s: number): string {
   const worked = step.started_s === null ? "" : `, then worked ${seconds(ended - step.started_s)}`;
   const tools = step.turns.flatMap((turn) => turn.tool_calls.map((call) => call.name));
   const called = tools.length ? `, called ${tools.join(", ")}` : "";
-  return `${statusWord(step.status)}: waited ${seconds(waited)}${worked}${called}`;
+  return `${statusWord(step.status, step.finish_reason)}: waited ${seconds(waited)}${worked}${called}`;
 }

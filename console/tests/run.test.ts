@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { ApiRun } from "../src/record.ts";
+import { statusWord } from "../src/status.ts";
 import { type Run, type RunEvent, after, at, begun, criticalPath } from "../src/run.ts";
 
 const HEAD = {
@@ -47,6 +48,14 @@ test("events make the run: who waits, works and has spoken, and what is said", (
   assert.deepEqual(whole.plans[0]!.steps.map((step) => step.words.value), ["A", "B", "one two"]);
   assert.equal(whole.plans[0]!.steps[0]!.attempts[0]!.message, "away");
   assert.equal(whole.now_s, 1.2);
+});
+
+test("an answer that was cut off does not look finished, live and from its record", () => {
+  const cut = told([...EVENTS.slice(0, -1), { type: "finished", at_s: 1.2, finish_reason: "length" }]);
+  assert.equal(statusWord(cut.status, cut.finish_reason), "finished, cut off");
+  assert.equal(statusWord(told(EVENTS).status, told(EVENTS).finish_reason), "finished");
+  assert.equal(statusWord("done", "content_filter"), "done, cut off by a content filter");
+  assert.equal(statusWord("failed", "length"), "failed");
 });
 
 test("an answer that another server writes anew replaces what was shown", () => {

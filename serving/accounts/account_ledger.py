@@ -15,7 +15,7 @@ from decimal import Decimal
 
 from conductor.errors import BudgetExceeded, StoreUnavailable
 from conductor.model.usage import FREE, MILLION, Price, Usage
-from conductor.run.ledger import LEAST_ANSWER_TOKENS, Hold
+from conductor.run.ledger import LEAST_ANSWER_TOKENS, Hold, could_cost
 from serving.accounts.hold import Bill, Entry, HoldRequest, Refusal
 from serving.accounts.ledger_store import LedgerStore
 from serving.accounts.money import MAX_PICO, to_pico, to_usd
@@ -168,7 +168,9 @@ class AccountLedger:
             if tokens < least:
                 if not can_wait:
                     self._store.tell_exhausted(refusal)
-                raise _too_much(refusal, what, others_hold=can_wait)
+                shortest = Usage(input_tokens, min(LEAST_ANSWER_TOKENS, max_output_tokens))
+                costs = (price.most(Usage(input_tokens, max_output_tokens)), price.most(shortest))
+                raise _too_much(refusal, what, *could_cost(*costs), others_hold=can_wait)
 
     async def _hold(self, request: HoldRequest) -> Refusal | None:
         """Hold, or void what may have been held: the id is used up then."""
@@ -245,7 +247,7 @@ def _unpriced(refusal: Refusal, what: str) -> BudgetExceeded:
     )
 
 
-def _too_much(refusal: Refusal, what: str, *, others_hold: bool) -> BudgetExceeded:
+def _too_much(refusal: Refusal, what: str, cost: str, why: str, *, others_hold: bool) -> BudgetExceeded:
     """Not even a short answer fits; it would without what others hold, or it would not."""
     whose, span = _whose(refusal)
     amounts = _amounts(refusal)
@@ -257,8 +259,9 @@ def _too_much(refusal: Refusal, what: str, *, others_hold: bool) -> BudgetExceed
     facts: dict[str, float] = {"retry_after_s": WAIT_S} if others_hold else {}
     told = ", ".join(f"{name} {amount}" for name, amount in amounts.items())
     return BudgetExceeded(
-        f"A call to {what} could cost more than is left of the {whose}'s budget for {span}: {told}. {remedy}",
+        f"A call to {what} {why}, more than is left of the {whose}'s budget for {span}: {told}. {remedy}",
         retryable=others_hold,
+        cost=cost,
         **facts,
         **amounts,
     )

@@ -131,6 +131,14 @@ class Window(_Body):
     limit_usd: Decimal | None = Field(description="What may be spent in it. null: no limit.")
     spent_usd: Decimal
     held_usd: Decimal = Field(description="Held for calls under way, at the most that they can cost.")
+    left_usd: Decimal | None = Field(description="The limit less what is spent and held. null: no limit.")
+    resets_at: datetime = Field(description="When the next one begins.")
+
+    @classmethod
+    def of(cls, spending: Spending) -> Self:
+        """`spending` as it is told."""
+        names = ("limit_usd", "spent_usd", "held_usd", "left_usd", "resets_at")
+        return cls(**{name: getattr(spending, name) for name in names})
 
 
 class Budget(_Body):
@@ -144,11 +152,19 @@ class Budget(_Body):
     @classmethod
     def of(cls, id: str, windows: Iterable[Spending]) -> Self:
         """The windows under way of the key or team of that id."""
-        by_period = {
-            each.period: Window(limit_usd=each.limit_usd, spent_usd=each.spent_usd, held_usd=each.held_usd)
-            for each in windows
-        }
+        by_period = {each.period: Window.of(each) for each in windows}
         return cls(id=id, day=by_period["day"], month=by_period["month"])
+
+
+class OwnBudget(_Body):
+    """What the caller may spend, and what is spent. A call must fit into every limit."""
+
+    object: Literal["budget"] = "budget"
+    left_usd: Decimal | None = Field(
+        description="What is left of the tightest budget. null: nothing is limited."
+    )
+    key: Budget | None = Field(description="Of the key. null: no key was asked for.")
+    team: Budget | None = Field(description="Of all keys of its team together. null: it belongs to no team.")
 
 
 class BudgetChange(_Body):

@@ -15,6 +15,7 @@ from serving.api import (
     admin,
     admin_ledger,
     batches,
+    budget,
     completions,
     count_tokens,
     feedback,
@@ -36,6 +37,7 @@ from serving.api.dialects.table import DIALECTS
 from serving.api.feed import Feeds
 from serving.api.load_shedding import LoadShedding
 from serving.api.respond import failure
+from serving.api.semantics import Semantics
 from serving.api.slow_clients import SlowClients
 from serving.batches.memory_store import MemoryBatchStore
 from serving.batches.runner import Batches
@@ -81,6 +83,7 @@ def build_api(
         responses.router,
         conversations.router,
         models.router,
+        budget.router,
         workflows.router,
         feedback.router,
         files.router,
@@ -101,6 +104,7 @@ def build_api(
     app.add_exception_handler(Exception, _render_internal_error)
     policy = Policy.of(service.pool.settings)
     room = WaitingRoom(policy.max_waiting, policy.max_unfinished_bytes)
+    app.add_middleware(Semantics, policy=lambda: Policy.of(service.pool.settings))
     app.add_middleware(Authentication, authenticator=authenticator)
     app.add_middleware(LoadShedding, paths=dialects.by_path, check_places=service.places.check)
     app.add_middleware(SlowClients, unread_s=lambda: service.pool.settings.limits.unread_s)

@@ -5,6 +5,7 @@ nothing behind it can log it or pass it on, and leaves a `Caller` in the scope. 
 said by the route: `caller_of(request).require(...)`.
 """
 
+import os
 from collections.abc import Awaitable, Callable, Iterable
 
 from starlette.requests import Request
@@ -27,7 +28,11 @@ CONSOLE = "/console"
 READY = "/readyz"
 """Its status is told to everybody, and no more than that: see `health.readyz`."""
 Headers = Iterable[tuple[bytes, bytes]]
-AUTHORIZATION, API_KEY, FORWARDED_FOR = b"authorization", b"x-api-key", b"x-forwarded-for"
+AUTHORIZATION, API_KEY = b"authorization", b"x-api-key"
+CLIENTS = (b"x-forwarded-for", b"x-real-ip")
+"""Headers in which proxies name their clients."""
+BEHIND_HAPROXY = "RAY_SERVE_ENABLE_HA_PROXY"
+"""Ray Serve's variable; "1" if HAProxy accepts the connections."""
 POLICY_VIOLATION = 1008
 FIRST_KEY = (
     "No key has been made for this server, so it serves its own machine only. Make the first one there, with "
@@ -133,10 +138,15 @@ def _text(value: bytes) -> str:
 
 
 def _is_local(scope: Scope, headers: Headers) -> bool:
-    """Whether the request was sent on this machine, to its loopback address; a proxy on this machine says
-    for whom it asks.
+    """Return whether the request comes from this machine: to its loopback address, and not through a proxy for
+    another machine.
+
+    HAProxy connects to the replicas of its own machine by the loopback address, whoever sent the request, and
+    names the sender. So behind HAProxy a request without a sender is not local.
     """
     server = (scope.get("server") or ("",))[0]
-    forwarded = [_text(value) for name, value in headers if name == FORWARDED_FOR]
-    clients = [client.strip() for value in forwarded for client in value.split(",")]
+    named = [_text(value) for name, value in headers if name in CLIENTS]
+    if not named and os.environ.get(BEHIND_HAPROXY) == "1":
+        return False
+    clients = [client.strip() for value in named for client in value.split(",")]
     return all(map(is_loopback, (server, *clients)))

@@ -31,6 +31,7 @@ def in_proxy() -> list[Middleware]:
         min(policy.max_waiting, raise_file_limit() // FILES_PER_CONNECTION), policy.max_unfinished_bytes
     )
     error_body = DIALECTS.error_body
+    _serve_no_websockets()
     uvicorn.config.HTTP_PROTOCOLS["auto"] = guard_protocol(policy, room, error_body)  # type: ignore[assignment]
     return [Middleware(Edge, policy=policy, room=room, error_body=error_body)]
 
@@ -40,5 +41,11 @@ def in_replica() -> list[Middleware]:
     edge inside. The protocol says who reads.
     """
     raise_file_limit()
+    _serve_no_websockets()
     uvicorn.config.HTTP_PROTOCOLS["auto"] = ReaderProtocol  # type: ignore[assignment]
     return []
+
+
+def _serve_no_websockets() -> None:
+    """Let the edge answer a WebSocket's handshake like any request: with 426."""
+    uvicorn.config.WS_PROTOCOLS["auto"] = None

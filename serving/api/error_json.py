@@ -13,7 +13,7 @@ from conductor.run.record import Record
 from serving.errors import retry_after_s, row
 from serving.runs.same_request import has_called
 
-FACTS = ("reason", "worker", "step", "spent", "held", "limit", "deadline_s", "retry_after_s")
+FACTS = ("reason", "worker", "step", "cost", "spent", "held", "limit", "deadline_s", "retry_after_s")
 
 AGAIN = re.compile(r"(?<=\.) Try again(?: later| soon)?\.")
 """What whoever raises an error advises that may pass, knowing nothing of the run."""

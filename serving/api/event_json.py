@@ -81,6 +81,7 @@ def _step_end(event: StepFinished | StepWaits | StepReused | StepAborted) -> Jso
                 "cost_usd": dollars(result.cost_usd),
                 "cost_is_bound": result.cost_is_bound,
                 "usage": tokens(result.usage),
+                "finish_reason": result.finish.value if result.finish else None,
             }
         case StepWaits(calls=calls):
             return {"type": "step_calls_tools", "tools": [each.call.name for each in calls]}

@@ -78,7 +78,8 @@ class RunResponse(Response):
         a second asking.
         """
         when_given_up(scope, self._note_why)
-        wire = Wire(send, self._dialect, self._siblings)
+        account = self._caller.account
+        wire = Wire(send, self._dialect, self._siblings, lambda: self._service.budget_headers(account))
         answering = asyncio.create_task(self._answer(wire))
         leaving = asyncio.create_task(_wait_for_disconnect(receive))
         try:

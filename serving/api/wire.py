@@ -1,6 +1,7 @@
 """ASGI's sending side of a response that owns a run: JSON, an error, or a stream."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from starlette.types import Message, Send
@@ -22,8 +23,16 @@ WORKFLOW_HEADER = "x-podium-workflow-id"
 class Wire:
     """ASGI's sending side, and what was sent of it."""
 
-    def __init__(self, send: Send, dialect: Dialect, siblings: Siblings | None = None) -> None:
+    def __init__(
+        self,
+        send: Send,
+        dialect: Dialect,
+        siblings: Siblings | None = None,
+        budget: Callable[[], Awaitable[dict[str, str]]] | None = None,
+    ) -> None:
         self._send, self._dialect, self._siblings = send, dialect, siblings
+        self._budget = budget
+        """Reads the headers that say what is left of the caller's budgets."""
         self.run: Run | None = None
         """Its id is in headers and errors from the moment there is one."""
         self.extra: dict[str, str] = {}
@@ -91,7 +100,7 @@ class Wire:
 
     async def _start(self, status: int, headers: dict[str, str]) -> None:
         self.begun = True
-        headers = self.extra | headers
+        headers = self.extra | (await self._budget() if self._budget else {}) | headers
         if self.workflow_id:
             headers = {WORKFLOW_HEADER: self.workflow_id, **headers}
         if self.is_cached:

@@ -8,13 +8,12 @@ ours.
 import threading
 import time
 from collections.abc import Callable, Iterable
-from functools import cache
 from typing import Any
 
 from ray.util import metrics
 
 from serving.telemetry.measurement import Measurement, Meter, report
-from serving.telemetry.metrics import INSTRUMENTS, Instrument, to_prometheus
+from serving.telemetry.metrics import INSTRUMENTS, MOST_SERIES, OTHER, Instrument, to_prometheus
 
 SAMPLED_EVERY_S = 5.0
 """Ray reports to its agent every 10 s by default."""
@@ -25,11 +24,12 @@ class RayMeter:
 
     def __init__(self) -> None:
         self._metrics: dict[str, Any] = {each.name: _metric(each) for each in INSTRUMENTS}
+        self._series = Series()
 
     def take(self, measurement: Measurement) -> None:
         """See `Meter.take`."""
         instrument, value, labels = measurement
-        metric, tags = self._metrics[instrument.name], _tags(instrument, labels)
+        metric, tags = self._metrics[instrument.name], self._series.tags(instrument, labels)
         match instrument.kind:
             case "counter":
                 if value > 0:  # Ray refuses to count by 0
@@ -40,9 +40,20 @@ class RayMeter:
                 metric.set(value, tags)
 
 
-@cache  # there are no more of them than series
-def _tags(instrument: Instrument, labels: tuple[str, ...]) -> dict[str, str]:
-    return dict(zip(map(to_prometheus, instrument.labels), labels, strict=True))
+class Series:
+    """The series that a process has reported, at most `MOST_SERIES` of each instrument: its agent keeps them all."""
+
+    def __init__(self) -> None:
+        self._tags: dict[str, dict[tuple[str, ...], dict[str, str]]] = {each.name: {} for each in INSTRUMENTS}
+
+    def tags(self, instrument: Instrument, labels: tuple[str, ...]) -> dict[str, str]:
+        """Return the labels to report as Ray takes them: `OTHER` for each if there are too many already."""
+        known = self._tags[instrument.name]
+        if labels not in known and len(known) >= MOST_SERIES:
+            labels = (OTHER,) * len(labels)
+        if labels not in known:
+            known[labels] = dict(zip(map(to_prometheus, instrument.labels), labels, strict=True))
+        return known[labels]
 
 
 def _metric(instrument: Instrument) -> Any:

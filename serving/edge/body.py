@@ -11,6 +11,7 @@ from serving.edge.policy import Policy
 from serving.edge.waiting import WaitingRoom
 
 RETRY_AFTER_S = 5.0
+ENCODING = b"content-encoding"
 PICTURE = re.compile(rb'data(?::[a-z]|"\s{0,9}+:\s{0,9}+")')
 """What a picture or a file in JSON begins with, OpenAI's and Anthropic's. It may be as long as the body; text may not:
 what poses as a picture here is counted once the body is parsed."""
@@ -84,6 +85,13 @@ def check_announced(headers: Sequence[tuple[bytes, bytes]], max_body_bytes: int)
     for name, value in headers:
         if name == b"content-length" and value.isdigit() and int(value[:20]) > max_body_bytes:
             raise too_large(max_body_bytes)
+
+
+def encodings(headers: Sequence[tuple[bytes, bytes]]) -> list[str]:
+    """Return the encodings of the body, in the order in which they were applied; none for a body as it is."""
+    values = [value.decode("latin-1") for name, value in headers if name == ENCODING]
+    names = [name.strip().lower() for value in values for name in value.split(",")]
+    return [name for name in names if name not in ("", "identity")]
 
 
 def check_text(body: bytes, max_text_bytes: int) -> None:

@@ -81,6 +81,11 @@ def check_content_type(method: str, headers: Headers, *, is_upload: bool = False
         )
 
 
+def asks_for_websocket(headers: Headers) -> bool:
+    """Return whether the request is a WebSocket's handshake."""
+    return "websocket" in [value.lower() for value in _values(headers, b"upgrade")]
+
+
 def _has_body(headers: Headers) -> bool:
     """By its length or its framing (RFC 9112, section 6.3)."""
     lengths = {*_values(headers, b"content-length")}

@@ -12,10 +12,10 @@ from typing import Any
 import orjson
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from conductor.errors import Overloaded, PodiumError, TooSlow
+from conductor.errors import BadTask, Overloaded, PodiumError, TooSlow
 from serving import errors
-from serving.edge.body import ClientGoneError, check_text, read_body
-from serving.edge.caller import WITH_BODY, check_content_type, check_host, check_origin
+from serving.edge.body import ClientGoneError, check_text, encodings, read_body
+from serving.edge.caller import WITH_BODY, asks_for_websocket, check_content_type, check_host, check_origin
 from serving.edge.policy import UPLOAD, ErrorBody, Policy
 from serving.edge.waiting import WaitingRoom
 
@@ -35,11 +35,18 @@ ALLOWED_HEADERS = b"authorization, content-type, idempotency-key, traceparent, t
 EXPOSED = (
     "x-podium-workflow-id, x-podium-cache, x-should-retry, retry-after, x-ratelimit-limit-requests, "
     "x-ratelimit-remaining-requests, x-ratelimit-reset-requests, x-ratelimit-limit-tokens, "
-    "x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens"
+    "x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens, x-podium-budget-left-usd, x-podium-budget-window"
 )
 """What a page may read of an answer's headers."""
 HEADER_NAMES = re.compile(rb"^[A-Za-z0-9!#$%&'*+.^_`|~, \t-]{1,2000}$")
 LOG_EVERY_S = 10.0
+JSON = (b"content-type", b"application/json")
+NO_WEBSOCKET = "WebSocket is not served here. Send the request as a POST; `stream: true` streams its answer."
+UPGRADE_REQUIRED, UPGRADE = (
+    426,
+    ((b"upgrade", b"HTTP/1.1"), (b"connection", b"upgrade, close"), (b"x-should-retry", b"false")),
+)
+"""The answer to a WebSocket's handshake: clients such as Codex then speak HTTP (RFC 9110, section 15.5.22)."""
 
 
 class Edge:
@@ -68,6 +75,9 @@ class Edge:
                 if scope["method"] == "OPTIONS":
                     allowed = (b"access-control-allow-headers", _allowed_headers(scope))
                     return await _answer(send, 204, [*PREFLIGHT, allowed], b"")
+            if asks_for_websocket(scope["headers"]):
+                body = self._error_body(BadTask(NO_WEBSOCKET, param="Upgrade"), scope["path"])
+                return await _answer(send, UPGRADE_REQUIRED, [*UPGRADE, JSON], orjson.dumps(body))
             if scope["method"] in WITH_BODY:
                 receive = await self._whole(scope, receive)
         except ClientGoneError:
@@ -87,12 +97,14 @@ class Edge:
         return origin
 
     async def _whole(self, scope: Scope, receive: Receive) -> Receive:
-        """Reads the body; gives it as one message, and after it what else is received."""
+        """Read the body. Return a `receive` that gives it as one message, and then what else is received. The text of an
+        encoded body is bounded where it is decoded (`serving/api/semantics.py`), once the caller is known.
+        """
         policy, is_upload = self._policy, _is_upload(scope)
         if is_upload:
             policy = policy.model_copy(update={"max_body_bytes": policy.max_upload_bytes})
         body = await read_body(scope, receive, policy, self._room)
-        if not is_upload:
+        if not is_upload and not encodings(scope["headers"]):
             check_text(body, policy.max_text_bytes)
         given = False
 
@@ -144,7 +156,7 @@ def _allowing(send: Send, origin: str) -> Send:
 async def _refuse(send: Send, error: PodiumError, body: dict[str, Any]) -> None:
     """Answer with `body`. The connection of a request that is not going to be whole ends with it."""
     headers = [(name.encode(), value.encode()) for name, value in errors.headers(error).items()]
-    headers.append((b"content-type", b"application/json"))
+    headers.append(JSON)
     if isinstance(error, TooSlow | Overloaded):
         headers.append((b"connection", b"close"))
     await _answer(send, errors.row(error).status, headers, orjson.dumps(body))

@@ -110,6 +110,9 @@ class EdgeProtocol(HttpToolsProtocol):
             self._wait()
             self._start_timer()
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """Do not advise to install a WebSocket library: the edge answers the handshake."""
+
     def on_message_begin(self) -> None:
         """The first bytes of a request."""
         self._in_head = True

@@ -33,6 +33,9 @@ class ReaderProtocol(HttpToolsProtocol):
         with suppress(OSError, AttributeError):  # no TCP, or a kernel without it
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """Do not advise to install a WebSocket library: the edge answers the handshake."""
+
     def on_message_begin(self) -> None:
         """The scope is new with each request."""
         super().on_message_begin()

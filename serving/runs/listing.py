@@ -9,10 +9,10 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, literal, select, tuple_
+from sqlalchemy import ColumnElement, Row, Select, case, func, literal, select, tuple_
 
 from serving.accounts.caller import Caller
-from serving.database.schema import run
+from serving.database.schema import ledger, run
 from serving.runs.finding import Wanted
 from serving.runs.queries import among, conditions, visible
 from serving.runs.store import Place
@@ -31,7 +31,7 @@ Ask = Callable[[Select[*tuple[Any, ...]]], Awaitable[Sequence[Row[Any]]]]
 async def list_rows(
     ask: Ask, limit: int, caller: Caller, before: Place | None, wanted: Wanted, enough_s: float = ENOUGH_S
 ) -> tuple[list[Row[Any]], Place | None]:
-    """Up to `limit` runs that began before a place, as `status`, `numbers`, `made_us` and `id`, the newest first; and where
+    """Up to `limit` runs that began before a place, as `status`, `numbers`, `made_us`, `id` and `billed`, the newest first; and where
     the list goes on, with what is before it (None: nothing is).
     """
     base = (visible(caller), *among(wanted))
@@ -60,7 +60,9 @@ async def _end_of_window(
 
 
 def _newest_first(*where: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:
-    query = select(run.c.status, run.c.numbers, run.c.made_us, run.c.id).where(*where)
+    billed = select(func.sum(ledger.c.amount)).where(ledger.c.run_id == run.c.id).scalar_subquery()
+    is_lost = case((run.c.status == "lost", billed)).label("billed")
+    query = select(run.c.status, run.c.numbers, run.c.made_us, run.c.id, is_lost).where(*where)
     return query.order_by(run.c.made_us.desc(), run.c.id.desc())
 
 

@@ -9,6 +9,7 @@ import time
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import Any, cast
 
 import orjson
@@ -152,10 +153,18 @@ def fold_items(run_id: str, items: Iterable[Item]) -> RunRecords | None:
     return None if top is None else RunRecords(top, records)
 
 
-def mark_lost(records: RunRecords) -> RunRecords:
-    """A run whose replica ended and which nobody continues: what was open is cut."""
+def mark_lost(records: RunRecords, billed_usd: Decimal | None = None) -> RunRecords:
+    """Return a run whose replica ended and which is not continued. Its open calls are cut.
+
+    Args:
+        records: as the events made them.
+        billed_usd: what the ledger charged for the run; None if nothing.
+    """
     inner = {id: _lose(record) for id, record in records.inner.items()}
-    return replace(records, record=_lose(records.record), inner=inner)
+    lost = replace(records, record=_lose(records.record), inner=inner)
+    if billed_usd is None:
+        return lost
+    return replace(lost, record=replace(lost.record, lost_usd=lost.lost_usd(billed_usd)))
 
 
 def _lose(record: Record) -> Record:

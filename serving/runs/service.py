@@ -43,6 +43,8 @@ from serving.telemetry.measurement import Measurement, Meter, of_run, report
 
 logger = logging.getLogger("podium")
 
+BUDGET_LEFT, BUDGET_WINDOW = "x-podium-budget-left-usd", "x-podium-budget-window"
+"""Headers of an answer: what is left of the tightest budget of its caller, and whose budget for what."""
 ReplicaCount = Callable[[], Awaitable[dict[str, dict[str, int]]]]
 """Asks for the replicas of each deployment by their state; whoever runs the service on a cluster knows."""
 TurnKeeper = Callable[[RunRecords], Awaitable[None]]
@@ -120,6 +122,13 @@ class Service:
     def is_store_away(self) -> bool:
         """Whether what is paid cannot be written down at the moment."""
         return self._ledgers is not None and self._ledgers.is_away
+
+    async def budget_headers(self, account: Account) -> dict[str, str]:
+        """Return the headers that say what is left of the tightest budget of an account; none if nothing is limited."""
+        left = await self._ledgers.left(account) if self._ledgers else None
+        if left is None:
+            return {}
+        return {BUDGET_LEFT: f"{left.usd:f}", BUDGET_WINDOW: f"{left.whose} {left.period}"}
 
     @property
     def calls(self) -> int:

@@ -69,14 +69,15 @@ class StoredRuns:
         records = fold_items(id, load_items(id, [each.body for each in bodies]))
         if records is not None and not records.record.task.permit.stores:
             records = replace(records, has_content=False)
-        return _with_status(row.status, records or load_records(row.numbers, has_content=False))
+        records = records or load_records(row.numbers, has_content=False)
+        billed_usd = await self._billed_usd(id) if row.status == "lost" else None
+        return _with_status(row.status, records, billed_usd)
 
     async def newest(self, limit: int, caller: Caller, before: Place | None, wanted: Wanted) -> RunPage:
         """A page of the list; see `RecordStore.newest`."""
         rows, end = await list_rows(self._store.read, limit, caller, before, wanted)
-        return RunPage(
-            [_with_status(row.status, load_records(row.numbers, has_content=False)) for row in rows], end
-        )
+        found = [(row.status, load_records(row.numbers, has_content=False), row.billed) for row in rows]
+        return RunPage([_with_status(status, run, _usd(billed)) for status, run, billed in found], end)
 
     async def events(self, id: str, after: int) -> EventPage:
         """See `RecordStore.events`. Who asks for what is being looked up gets that page: many who follow one run look as
@@ -110,6 +111,11 @@ class StoredRuns:
         is_known = (table.run_id == id) & (table.kind == "call") & (table.exact == 1)
         rows = await self._store.read(select(func.sum(table.amount)).where(is_known))
         return to_usd(int(rows[0][0] or 0) if rows else 0)
+
+    async def _billed_usd(self, id: str) -> Decimal | None:
+        """Return what the ledger has for a run in all; None if it has nothing."""
+        rows = await self._store.read(select(func.sum(ledger.c.amount)).where(ledger.c.run_id == id))
+        return _usd(rows[0][0]) if rows else None
 
     async def find_answer(self, owner: str, asked: str) -> str | None:
         """See `RecordStore.find_answer`."""
@@ -149,10 +155,21 @@ class StoredRuns:
         return found
 
 
-def _with_status(status: str, records: RunRecords) -> RunRecords:
-    """A run that was lost, or ended while it waited, says so; no event of it does."""
+def _usd(pico: Decimal | int | None) -> Decimal | None:
+    """Return the sum of a column as dollars; PostgreSQL's is a decimal."""
+    return None if pico is None else to_usd(int(pico))
+
+
+def _with_status(status: str, records: RunRecords, billed_usd: Decimal | None) -> RunRecords:
+    """Return the run with the status that no event says: lost, or ended while it waited.
+
+    Args:
+        status: of the run's row.
+        records: as the events made them.
+        billed_usd: what the ledger charged for a lost run; None if nothing.
+    """
     if status == "lost":
-        return mark_lost(records)
+        return mark_lost(records, billed_usd)
     if records.record.status == "waiting" and status in ("expired", "cancelled"):
         return replace(records, record=replace(records.record, status=cast(RunStatus, status)))
     return records

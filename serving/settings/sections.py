@@ -215,7 +215,7 @@ class StoreSettings(Frozen):
     """The environment variable that holds the address of a Redis, `redis://:PASSWORD@HOST:6379/0`; where it is set,
     requests and tokens in a minute are counted there for all routers together, else by each router for itself."""
     path: Path | None = None
-    """The SQLite file, on a disk of the machine itself. null: `podium/podium.db` in `$XDG_DATA_HOME`, or in
+    """The SQLite file, on a disk of the machine itself, relative to the settings file: a store of this file's own. null: `podium/podium.db` in `$XDG_DATA_HOME`, or in
     `~/.local/share`."""
     records: bool = True
     """Write runs down: their records, and what happens in them. Off: the newest are kept in the memory of the

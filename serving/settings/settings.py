@@ -214,7 +214,7 @@ def parse(data: Any, where: str = "settings", root: yaml.Node | None = None) -> 
 
 
 def load(path: str | Path) -> Settings:
-    """Read a settings file.
+    """Read a settings file. A relative `store.path` in it is relative to the file: replicas have another working folder.
 
     Raises:
         SettingsError: it is not there, not YAML, or not settings.
@@ -229,7 +229,11 @@ def load(path: str | Path) -> Settings:
         raise SettingsError(f"{path} is not YAML: {explain_yaml(exc)}.") from exc
     except SettingsError as exc:
         raise SettingsError(f"{path} cannot be used: {exc.message}.") from exc
-    return parse(data, str(path), root)
+    settings = parse(data, str(path), root)
+    if settings.store.path is None:
+        return settings
+    own = Path(path).absolute().parent / settings.store.path.expanduser()
+    return settings.model_copy(update={"store": settings.store.model_copy(update={"path": own})})
 
 
 def _faults(exc: ValidationError) -> list[ErrorDetails]:

@@ -83,6 +83,7 @@ def _of_whole(record: Record) -> Iterator[Measurement]:
         yield Measurement(metrics.COST_UNKNOWN, 1, model)
     else:
         yield Measurement(metrics.COST, float(cost_usd), model)
+        yield Measurement(metrics.TEAM_COST, float(cost_usd), (record.account.team_id or "none",))
         if limit_usd := record.task.budget.max_cost_usd:
             yield Measurement(metrics.BUDGET_USED, float(cost_usd / limit_usd), model)
     if plan is not None:

@@ -4,8 +4,8 @@ in `spans.py`.
 Names are those of the OpenTelemetry GenAI conventions where they have one (`docs/gen-ai/gen-ai-metrics.md`
 of https://github.com/open-telemetry/semantic-conventions-genai, development status as of 2026-11, buckets
 included), ours start with `podium.`. A label holds a name from the settings or a word of a closed set,
-never an id and never a caller's words, so there are no more series than workers times models times kinds of
-errors.
+a team's id, and never a caller's words, so there are no more series than workers times models times kinds of
+errors. However many names there are, an instrument has at most `MOST_SERIES`.
 
 Ray's agent rebuilds histograms from bucket counts, so their `_sum` is a guess: what must add up (tokens,
 money) is a counter.
@@ -17,6 +17,9 @@ from typing import Literal
 from serving.health import WINDOW
 from serving.telemetry import spans
 
+MOST_SERIES = 500
+"""Of an instrument, in a process; labels that come later are `OTHER`. A histogram's series has a line for each bucket."""
+OTHER = "other"
 SUFFIXES = {"s": "_seconds", "USD": "_usd"}
 SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
 LONG_SECONDS = (*SECONDS[3:], 163.84, 327.68, 655.36)
@@ -101,6 +104,13 @@ OVER_CRITICAL_PATH = Instrument(
     (1, 1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2, 5),
 )
 COST = Instrument("counter", "podium.workflow.cost", "USD", "Dollars spent.", (spans.WORKFLOW,))
+TEAM_COST = Instrument(
+    "counter",
+    "podium.team.cost",
+    "USD",
+    "Dollars spent, by the id of the team of the key that asked; `none`: no team, or no key.",
+    (spans.TEAM,),
+)
 COST_UNKNOWN = Instrument(
     "counter",
     "podium.workflow.cost_unknown",

@@ -54,6 +54,7 @@ DEPLOYMENT = "podium.deployment"
 COST_USD = "podium.cost_usd"
 FALLBACK = "podium.fallback"
 ROUNDS = "podium.rounds"
+TEAM = "podium.team"
 STATUS = "podium.status"
 SOURCE = "podium.source"
 REASON = "podium.reason"
@@ -190,15 +191,16 @@ def span_processors() -> list[SpanProcessor]:
     environment names an endpoint.
 
     `OTEL_EXPORTER_OTLP_ENDPOINT` or `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`, with the standard variables beside
-    them, over gRPC.
+    them, over gRPC or, with `OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf`, over HTTP.
     """
     logging.getLogger("opentelemetry.sdk.trace").addFilter(_not_of_an_ended_span)
     if find_endpoint(os.environ) is None:
         return []
-    from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    return [BatchSpanProcessor(OTLPSpanExporter())]
+    from serving.telemetry.exporting import otlp_exporter
+
+    return [BatchSpanProcessor(otlp_exporter())]
 
 
 def _not_of_an_ended_span(record: logging.LogRecord) -> bool:

@@ -235,7 +235,7 @@ async def test_the_rest_is_as_long_as_is_left_and_is_reserved_before_it_is_asked
     assert len(dear.calls) == 1
     assert isinstance(run.error, WorkerUnavailable)
     assert not isinstance(run.error, BudgetExceeded)
-    assert "the rest is missing. A call to a could cost more than is left" in run.error.message
+    assert "the rest is missing. A call to a could cost $" in run.error.message
     assert run.error.message.endswith("Raise podium.max_cost_usd.")
     assert run.record.cost_usd == run.ledger.spent_usd
 

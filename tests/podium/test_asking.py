@@ -119,6 +119,46 @@ async def test_runs_are_listed_filtered_and_shown_as_a_tree(api: Served, capsys:
     assert (absent.code, "No run" in absent.err) == (1, True)
 
 
+CUT = {"text": "Blue light is", "finish": "length"}
+FILTERED = {"text": "Blue", "finish": "content_filter"}
+
+
+@pytest.mark.parametrize("model", ["mini", "b"])
+@pytest.mark.parametrize(
+    ("reply", "said", "status"),
+    [
+        (CUT, "The answer is cut off: it reached the token limit", "finished, cut off"),
+        (FILTERED, "content filter", "finished, cut off by a content filter"),
+        ("Whole.", "", "finished"),
+    ],
+)
+async def test_an_answer_that_was_cut_off_does_not_look_finished(
+    model: str, reply: Any, said: str, status: str, capsys: Any
+) -> None:
+    async with served(team(plan(step("b")), workers=[scripted("a"), scripted("b", reply)])) as api:
+        where = ("--url", api.url)
+        answered = [await podium(capsys, "ask", "Why?", "--model", model, *more, *where) for more in ((), ("--quiet",), ("--json",))]  # fmt: skip
+        shown, listed = await podium(capsys, "show", *where), await podium(capsys, "runs", *where)
+    for ended in (*answered, shown):
+        assert (said and said in ended.err) or (not said and "cut off" not in ended.err)
+    assert f"{status}  " in shown.out
+    assert f"{status.replace('finished', 'done')}  " in shown.out
+    assert f"{status}  " in listed.out
+
+
+@pytest.mark.parametrize("reply", [CUT, "Whole."])
+async def test_a_step_whose_words_were_cut_off_says_so_in_a_run_that_is_whole(
+    reply: Any, capsys: Any
+) -> None:
+    async with served(team(workers=[scripted("a", reply), scripted("b")])) as api:
+        ended = await podium(capsys, "ask", "Why?", "--url", api.url)
+        shown = await podium(capsys, "show", "--url", api.url)
+    assert ("step 1 done, cut off" in ended.err) == (reply is CUT)
+    assert ("done, cut off" in shown.out) == (reply is CUT)
+    assert "finished, cut off" not in shown.out
+    assert "The answer is cut off" not in ended.err
+
+
 async def test_a_run_under_way_is_followed_to_its_end(capsys: Any) -> None:
     slow = scripted("b", "one two three four", tokens_per_s=1.5)
     async with served(team(workers=[scripted("a"), slow])) as api:

@@ -4,13 +4,16 @@ import json
 import logging
 import re
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from serving.deployments.ray_meter import Series
 from serving.telemetry import metrics
 from serving.telemetry.logs import JsonLines
 from serving.telemetry.measurement import Measurement
+from tests.serving.api.keyed import keyed
 from tests.serving.api.served import ASK, PRICE, Served, plan, scripted, served, step, team
 from tests.states import until
 
@@ -63,6 +66,7 @@ async def test_a_run_is_measured_whole_from_its_record() -> None:
     assert kept.sums(metrics.PLAN_DEPTH) == {("mini",): 2}
     assert kept.sums(metrics.STEPS) == {("a", "done"): 1, ("b", "done"): 1, ("c", "done"): 1}
     assert kept.sums(metrics.COST) == {("mini",): pytest.approx(answer["podium"]["cost_usd"])}
+    assert kept.sums(metrics.TEAM_COST) == {("none",): pytest.approx(answer["podium"]["cost_usd"])}
     assert kept.sums(metrics.BUDGET_USED) == {("mini",): pytest.approx(answer["podium"]["cost_usd"])}
     tokens = kept.sums(metrics.WORKER_TOKENS)
     assert tokens["chat", "c", "output"] == answer["usage"]["completion_tokens"]
@@ -71,6 +75,26 @@ async def test_a_run_is_measured_whole_from_its_record() -> None:
     assert 0 < began_s <= kept.sums(metrics.WORKFLOW_DURATION)["mini", "finished", ""]
     assert kept.sums(metrics.OVER_CRITICAL_PATH)["mini",] >= 1
     assert {m.instrument.name for m in kept.taken if len(m.labels) != len(m.instrument.labels)} == set()
+
+
+async def test_what_is_spent_is_counted_by_team(tmp_path: Path) -> None:
+    async with keyed(tmp_path) as it:
+        kept = metered(it.api)
+        for who in ("mine", "only run", "other team", "alone"):
+            assert (await it.ask(who, "POST", "/v1/chat/completions", ASK)).status_code == 200
+        await until(lambda: len(kept.sums(metrics.TEAM_COST)) == 3, "every run is measured")
+        spent = kept.sums(metrics.TEAM_COST)
+    assert set(spent) == {(it.ids["search"],), (it.ids["sales"],), ("none",)}
+    assert spent[it.ids["search"],] == pytest.approx(2 * spent["none",])
+
+
+def test_an_instrument_has_no_more_series_than_it_may_whatever_names_come() -> None:
+    series = Series()
+    tags = [series.tags(metrics.STEPS, (f"worker{n % 3000}", "done")) for n in range(6000)]
+    assert len({tuple(each.items()) for each in tags}) == metrics.MOST_SERIES + 1
+    assert tags[0] == tags[3000] == {"podium_worker": "worker0", "podium_status": "done"}
+    assert tags[-1] == {"podium_worker": "other", "podium_status": "other"}
+    assert series.tags(metrics.COST, ("mini",)) == {"gen_ai_workflow_name": "mini"}, "each by itself"
 
 
 async def test_a_streamed_answer_has_a_first_chunk_time_however_late_it_comes() -> None:

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import httpx2
 import pytest
+from ray.serve._private import constants
 
 from cluster.local.environment import fast_environment
-from cluster.local.processes import ROOT, ServeError, check_nothing_in_the_way, free_port
+from cluster.local.processes import HAPROXY_PORTS, ROOT, ServeError, check_nothing_in_the_way, free_port
+from cluster.local.server import Server
 from conductor.errors import Interrupted
 from serving.errors import TABLE
 
@@ -74,14 +76,17 @@ def guarded(config: Path, **env: str) -> str:
     return config.read_text()
 
 
-def rays_config(folder: Path) -> Path:
+def rays_config(folder: Path, backend_port: int = 9) -> Path:
     """The configuration that Ray writes for one application, by Ray's own code."""
     from ray.serve._private.haproxy import BackendConfig, HAProxyApi, HAProxyConfig, ServerConfig
     from ray.serve.config import HTTPOptions
 
     cfg = HAProxyConfig(http_options=HTTPOptions(host="127.0.0.1", port=free_port()), socket_path=str(folder / "admin.sock"), metrics_enabled=False, stats_port=free_port(), metrics_port=free_port(), maxconn=16384)  # fmt: skip
     backend = BackendConfig(
-        name="podium", path_prefix="/", app_name="podium", servers=[ServerConfig("one", "127.0.0.1", 9)]
+        name="podium",
+        path_prefix="/",
+        app_name="podium",
+        servers=[ServerConfig("one", "127.0.0.1", backend_port)],
     )
     api = HAProxyApi(
         cfg=cfg, backend_configs={"podium": backend}, config_file_path=str(folder / "haproxy.cfg")
@@ -164,6 +169,50 @@ def test_connections_from_one_address_are_bounded_as_told_or_not_at_all(tmp_path
     assert "reject" not in guarded(rays_config(tmp_path / "any"), PODIUM_HAPROXY_CONNECTIONS_PER_SOURCE="0")
 
 
+@pytest.mark.parametrize("per_source", ["0", "100"])
+@pytest.mark.parametrize("forged", [None, "127.0.0.1", "::1, 127.0.0.1"])
+async def test_haproxy_names_who_connected_to_it_whatever_the_client_names(
+    tmp_path: Path, per_source: str, forged: str | None
+) -> None:
+    """In place of another machine, a client at another loopback address."""
+    received = asyncio.get_running_loop().create_future()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        values = [line.split(":", 1)[1] for line in head.split("\r\n") if line.startswith("x-forwarded-for:")]
+        received.set_result([each.strip() for each in ",".join(values).split(",")])
+        writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
+        writer.close()
+
+    backend = await asyncio.start_server(answer, "127.0.0.1", 0)
+    config = rays_config(tmp_path, backend.sockets[0].getsockname()[1])
+    config.write_text(config.read_text().replace(" check", ""))  # no probe of the backend before the request
+    text = guarded(config, PODIUM_HAPROXY_CONNECTIONS_PER_SOURCE=per_source)
+    address = re.findall(
+        r"^frontend http_frontend\n(?:.*\n)*? *bind (127\.0\.0\.1):(\d+)", text, re.MULTILINE
+    )[0]
+    proxy = await asyncio.create_subprocess_exec(
+        fast_environment()["PODIUM_HAPROXY"], "-db", "-f", str(config)
+    )
+    head = f"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n{f'X-Forwarded-For: {forged}' + chr(13) + chr(10) if forged else ''}\r\n"
+    try:
+        async with asyncio.timeout(20):
+            while not received.done():
+                try:
+                    _, writer = await asyncio.open_connection(*address, local_addr=("127.0.0.9", 0))
+                    writer.write(head.encode())
+                except ConnectionError:
+                    await asyncio.sleep(0.05)
+                    continue
+                named = await received
+                writer.close()
+    finally:
+        proxy.kill()
+        await proxy.wait()
+        backend.close()
+    assert named[-1] == "127.0.0.9"
+
+
 def test_rays_template_binds_as_the_script_expects() -> None:
     from ray.serve._private.haproxy_templates import HAPROXY_CONFIG_TEMPLATE
 
@@ -173,6 +222,23 @@ def test_rays_template_binds_as_the_script_expects() -> None:
         "*:{{ config.stats_port }}",
     ]
     assert "stats socket {{ config.socket_path }} mode 666 level admin" in HAPROXY_CONFIG_TEMPLATE
+
+
+def test_a_second_server_takes_other_ports_of_haproxys_and_keeps_those_that_are_named() -> None:
+    named = {"RAY_SERVE_HAPROXY_STATS_PORT": "8404"}
+    servers = [Server(port=0, env=fast_environment()), Server(port=0, env=fast_environment())]
+    taken = [server.environment[name] for server in servers for name in HAPROXY_PORTS]
+    assert len({*taken}) == 2 * len(HAPROXY_PORTS) > 4
+    assert Server(port=0, env=fast_environment() | named).environment.items() >= named.items()
+    assert not HAPROXY_PORTS.keys() & Server(port=0).environment.keys()
+
+
+def test_no_port_of_rays_beside_those_is_fixed_where_haproxy_is_used() -> None:
+    """A new version of Ray may add one, which a second server would share without a word."""
+    source = Path(constants.__file__).read_text()
+    fixed = set(re.findall(r'"(RAY_SERVE_\w+_PORT)", "?\d{4,5}', source))
+    ranges = {name for name in fixed if "DIRECT_INGRESS_M" in name}  # the replica tries the next one
+    assert fixed - ranges == HAPROXY_PORTS.keys()
 
 
 def test_a_taken_port_of_haproxys_is_told_before_anything_starts() -> None:

@@ -69,6 +69,28 @@ def test_it_says_where_the_web_console_is_or_how_it_is_built(asks: bool, said: s
     assert said in printed(asks=asks)
 
 
+def test_it_says_which_store_it_uses_and_how_to_name_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PODIUM_STORE_URL", raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", "/data")
+    server = Ready(asks=False)
+    assert "Store of keys, budgets and runs: /data/podium/podium.db\n(every server" in ready_text(
+        server, Path("x")
+    )
+    (tmp_path / "own.yaml").write_text(
+        "workers: [{name: a, kind: scripted, replies: [x]}]\nstore: {path: own.db}\n"
+    )
+    server.settings = tmp_path / "own.yaml"
+    assert f"runs: {tmp_path}/own.db\n\n" in ready_text(server, Path("x")), (
+        "relative to the file, wherever it is served"
+    )
+    server.environment["PODIUM_STORE_URL"] = "postgresql://me:secret@db:5432/podium"
+    said = ready_text(server, Path("x"))
+    assert "runs: db:5432/podium\n" in said
+    assert "secret" not in said
+
+
 def test_the_file_that_prometheus_watches_is_gone_with_the_server(tmp_path: Path) -> None:
     server = Server(port=0)
     server.targets = tmp_path / "targets.json"

@@ -102,7 +102,8 @@ async def test_where_nobody_holds_anything_the_answer_is_cut_to_what_is_left_or_
         async with ledger.hold(A_CENT_A_TOKEN, 0, 500, "dear"):
             raise AssertionError("63 tokens are no answer")
     assert str(caught.value) == (
-        "A call to dear could cost more than is left of the team's budget for today: spent $1.87, held $0, limit $2.5. "
+        "A call to dear could cost $5 ($0.64 with the shortest answer), more than is left of the team's budget for today: "
+        "spent $1.87, held $0, limit $2.5. "
         "Raise the team's budget, or wait for the next day (UTC)."
     )
     assert not caught.value.retryable

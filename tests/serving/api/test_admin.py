@@ -124,12 +124,14 @@ async def test_a_budget_holds_from_when_it_is_set_and_what_is_not_named_stays(st
     async with keyed(store_address) as it:
         for whose, id in (("teams", it.ids["search"]), ("keys", it.ids["mine"])):
             path = f"/v1/admin/{whose}/{id}/budget"
-            nothing = {"limit_usd": None, "spent_usd": "0", "held_usd": "0"}
-            empty = {"object": "budget", "id": id, "day": nothing, "month": nothing}
-            assert (await it.ask("admin", "GET", path)).json() == empty
+            empty = (await it.ask("admin", "GET", path)).json()
+            assert empty["id"] == id
+            nothing = {"limit_usd": None, "spent_usd": "0", "held_usd": "0", "left_usd": None}
+            assert [empty[each] | nothing for each in ("day", "month")] == [empty["day"], empty["month"]]
             await it.ask("admin", "POST", path, {"day_usd": "12.000000000001", "month_usd": 100})
             changed = (await it.ask("admin", "POST", path, {"month_usd": None})).json()
-            assert changed == empty | {"day": nothing | {"limit_usd": "12.000000000001"}}
+            limited = {"limit_usd": "12.000000000001", "left_usd": "12.000000000001"}
+            assert changed == empty | {"day": empty["day"] | limited}
             for wrong in ({"day_usd": -1}, {"day_usd": "NaN"}, {"day_usd": "1e9"}, {"year_usd": 1}):
                 assert (await it.ask("admin", "POST", path, wrong)).status_code == 400
 

@@ -118,6 +118,7 @@ TABLE = (
     Asked("DELETE", "/v1/admin/keys/{key}", ADMINS),
     Asked("POST", "/v1/admin/reload", (*ADMINS[:-1], 400), {}),  # it was started from no file
     Asked("GET", "/v1/admin/openapi.json", ADMINS),
+    Asked("GET", "/v1/budget", ANY_KEY),
     Asked("GET", "/v1/openapi.json", ANY_KEY),
 )
 """Every route, each method of it at least once."""
@@ -130,7 +131,9 @@ BESIDES = (
     Asked("GET", "/healthz/%2e%2e/v1/workflows", NOT_THERE),
     Asked("GET", "/v1/models/%2e%2e/admin/keys", NOT_THERE),
     Asked("GET", "/v1/workflows/", ELSEWHERE),
-    Asked("HEAD", "/healthz", NOBODY),
+    Asked("HEAD", "/healthz", (200,) * 7),
+    Asked("HEAD", "/v1/workflows", READS),
+    Asked("HEAD", CHAT, NOT_SO),
     Asked("POST", "/healthz", NOBODY, {}),
     Asked("POST", "/console/", NOBODY, {}),
     Asked("GET", "/console/absent.js", (404,) * 7),
@@ -412,6 +415,31 @@ async def test_without_any_key_whoever_a_proxy_asks_for_is_refused_and_told_how_
         assert "podium keys create NAME --scopes admin" in answer.json()["error"]["message"]
         probe = await api.http.get("/readyz", headers={"x-forwarded-for": "10.1.2.3"})
         assert (probe.status_code, probe.json()) == (200, {"status": "ready"})
+
+
+@pytest.mark.parametrize(
+    ("is_behind_haproxy", "headers", "status"),
+    [
+        (False, {}, 200),
+        (False, {"x-real-ip": "10.1.2.3"}, 403),
+        (False, {"x-real-ip": "127.0.0.1"}, 200),
+        (True, {}, 403),
+        (True, {"host": "localhost"}, 403),
+        (True, {"x-forwarded-for": ""}, 403),
+        (True, {"x-forwarded-for": "127.0.0.1, 10.1.2.3"}, 403),
+        (True, {"x-forwarded-for": "127.0.0.1"}, 200),
+        (True, {"x-forwarded-for": "127.0.0.1, ::1"}, 200),
+    ],
+)
+async def test_without_any_key_haproxys_own_connection_is_not_a_caller_on_this_machine(
+    is_behind_haproxy: bool, headers: dict[str, str], status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if is_behind_haproxy:
+        monkeypatch.setenv("RAY_SERVE_ENABLE_HA_PROXY", "1")
+    async with served(team()) as api:
+        assert (await api.http.get("/v1/models", headers=headers)).status_code == status
+        assert (await api.http.post(CHAT, json=ASK, headers=headers)).status_code == status
+        assert (await api.http.get("/healthz", headers=headers)).status_code == 200
 
 
 def test_the_keys_of_these_tests_are_of_every_sort() -> None:

@@ -311,6 +311,7 @@ def test_the_proxy_is_given_the_protocol_in_the_place_where_uvicorn_looks(
 ) -> None:
     protocols = dict(uvicorn.config.HTTP_PROTOCOLS)
     monkeypatch.setattr(uvicorn.config, "HTTP_PROTOCOLS", protocols)
+    monkeypatch.setattr(uvicorn.config, "WS_PROTOCOLS", dict(uvicorn.config.WS_PROTOCOLS))
     monkeypatch.setenv(
         "PODIUM_EDGE", Policy.of(parse(team(http={"max_header_bytes": 2048}))).model_dump_json()
     )
@@ -324,3 +325,4 @@ def test_the_proxy_is_given_the_protocol_in_the_place_where_uvicorn_looks(
     config = uvicorn.Config(lambda: None, factory=True)
     config.load()
     assert config.http_protocol_class is ReaderProtocol
+    assert config.ws_protocol_class is None  # a handshake is a request that the edge answers

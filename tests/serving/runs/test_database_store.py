@@ -15,7 +15,7 @@ from conductor.model.usage import Usage
 from conductor.plan.plan import Step
 from conductor.run.events import AnswerDelta, PlanStarted, RunFinished, StepFinished, StepPlanned, StepStarted
 from conductor.run.fold import fold
-from conductor.run.record import Account, Record, RunRecords
+from conductor.run.record import NOBODY, Account, Record, RunRecords
 from conductor.run.task import Task
 from conductor.run.waiting import end_task
 from serving.accounts.caller import ANYBODY, DEFAULT_SCOPES, Caller
@@ -160,6 +160,50 @@ async def test_a_lost_run_costs_what_the_ledger_says_also_where_its_own_last_wor
         assert [run.record.id for run in (await other.newest(9, ANYBODY, wanted=COSTS_70_CENTS)).runs] == [
             "wf_1"
         ]
+
+
+@pytest.mark.parametrize(
+    ("n_events", "entries", "cost_usd", "is_bound"),
+    [
+        (3, None, None, False),  # without a key no ledger knows what the open call cost
+        (1, None, None, False),
+        (3, [], "0", False),  # the worker is free
+        (3, [("lost", 0.7)], "0.7", True),
+        (3, [("lost", 0.7), ("correction", -0.6)], "0.1", True),
+        (4, [("call", 0.5)], "0.5", False),  # what is on record is what was charged
+        (4, [("call", 0.5), ("lost", 0.2)], "0.7", True),
+        (1, [("lost", 0.3)], "0.3", True),  # while it was planned
+    ],
+)
+async def test_a_lost_run_shows_what_the_ledger_charged_also_after_it_was_marked_as_lost(
+    store_address: Address,
+    n_events: int,
+    entries: list[tuple[str, float]] | None,
+    cost_usd: str | None,
+    is_bound: bool,
+) -> None:
+    async with opened(store_address) as (dying, one), opened(store_address) as (_, other):
+        account = NOBODY if entries is None else MINE
+        record = replace(begun("wf_1", account=account), owner=one.owner)
+        for event in EVENTS[:n_events]:
+            record = fold(record, [event])
+            one.note(record, record.seq, event)
+        await until_written(other, n_events)
+        async with (await dying.database()).writing() as connection:
+            await connection.exec_driver_sql("UPDATE replica SET lease_until_us = 1")
+        assert await other.sweep() == 1
+        async with (await dying.database()).writing() as connection:  # its holds are swept later
+            for n, (kind, usd) in enumerate(entries or ()):
+                await connection.exec_driver_sql(
+                    f"""INSERT INTO ledger (hold_id, kind, run_id, key_id, day, month, amount, exact, above_hold, at_us)
+                    VALUES ('h{n}', '{kind}', 'wf_1', 'k', 1, 1, {int(usd * 1e12)}, 0, 0, 1)"""
+                )
+        read = await other.get("wf_1")
+        (listed,) = (await other.newest(9, ANYBODY)).runs
+        for records in (read, listed):
+            assert records is not None
+            shown = records.record.cost_usd
+            assert (None if shown is None else f"{shown.normalize():f}", records.record.cost_is_bound) == (cost_usd, is_bound)  # fmt: skip
 
 
 async def test_a_run_of_a_dead_replica_is_lost_with_what_it_had_spent(store_address: Address) -> None:

@@ -1,0 +1,32 @@
+"""`GET /v1/budget`: what the caller's key and its team may spend, and what is left."""
+
+from fastapi import APIRouter, Request, Response
+
+from serving.accounts.budgets import Spending, least_left
+from serving.accounts.directory import Directory
+from serving.accounts.windows import key_subject, team_subject
+from serving.api.admin_schema import Budget, OwnBudget
+from serving.api.authentication import caller_of
+
+router = APIRouter()
+
+
+@router.get("/v1/budget")
+async def budget(request: Request, response: Response) -> OwnBudget:
+    """What your key and its team may spend in the day and the month under way, what is spent, held for calls under way,
+    and left. Every key may ask; answers to runs have what is left in `x-podium-budget-left-usd`.
+    """
+    directory: Directory | None = request.app.state.directory
+    account = caller_of(request).account
+    response.headers["cache-control"] = "no-store"
+    key: list[Spending] = []
+    team: list[Spending] = []
+    if directory is not None and account.key_id:
+        key = await directory.budget(key_subject(account.key_id))
+        team = await directory.budget(team_subject(account.team_id)) if account.team_id else []
+    left = least_left({"key": key, "team": team})
+    return OwnBudget(
+        left_usd=left and left.usd,
+        key=Budget.of(account.key_id, key) if key else None,
+        team=Budget.of(account.team_id, team) if team else None,
+    )

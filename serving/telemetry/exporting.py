@@ -1,0 +1,191 @@
+"""Spans on their way to the collector, in requests that it takes whatever the spans hold.
+
+Receivers reject a request that is too long as a whole, 4 MiB by gRPC's default, and every span in it is lost. So a
+batch is split by bytes, and what a span quotes is cut if the span alone is too long.
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, cast
+
+from opentelemetry.sdk.trace import Event, ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from opentelemetry.trace import Status
+
+MOST_BYTES = 3_000_000
+"""Of one request, by an estimate that is never too low; receivers take 4,194,304 by default."""
+SHORT_BYTES = 2_000
+"""Of each text, in a request that a receiver has rejected: its own limit may be lower."""
+REJECTED_WITHIN_S = 5.0
+"""A failure that takes longer is an outage, and is not sent again."""
+SPAN_BYTES, FIELD_BYTES = 1_000, 50
+"""Of a span without its attributes, and of an attribute beside its name and its text."""
+MOST_TEXT_BYTES = MOST_BYTES - 100_000
+"""Of all texts of one span."""
+PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+
+Attributes = Mapping[str, Any]
+
+
+class BoundedExporter(SpanExporter):
+    """`exporter` behind a bound for each of its requests.
+
+    Args:
+        exporter: sends spans.
+        now_s: a clock.
+    """
+
+    def __init__(self, exporter: SpanExporter, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._exporter, self._now_s = exporter, now_s
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """See `SpanExporter.export`."""
+        results = [self._send(part) for part in _split([_fit(span, MOST_TEXT_BYTES) for span in spans])]
+        return SpanExportResult.FAILURE if SpanExportResult.FAILURE in results else SpanExportResult.SUCCESS
+
+    def _send(self, spans: list[ReadableSpan]) -> SpanExportResult:
+        """Send one request; once more with short texts if the receiver rejects it, so that usage and ids arrive."""
+        began_s = self._now_s()
+        result = self._exporter.export(spans)
+        if result is SpanExportResult.SUCCESS or self._now_s() - began_s > REJECTED_WITHIN_S:
+            return result
+        short = [_fit(span, SHORT_BYTES) for span in spans]
+        return result if short == spans else self._exporter.export(short)
+
+    def shutdown(self) -> None:
+        """See `SpanExporter.shutdown`."""
+        self._exporter.shutdown()
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        """See `SpanExporter.force_flush`."""
+        return self._exporter.force_flush(timeout_millis)
+
+
+def otlp_exporter() -> SpanExporter:
+    """The exporter of the protocol that the environment names; gRPC by default."""
+    protocol = next((found for name in PROTOCOLS if (found := os.environ.get(name))), "grpc")
+    if protocol.startswith("http"):
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as Http
+
+        return BoundedExporter(Http())
+    from grpc import StatusCode
+    from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as Grpc
+
+    # Without RESOURCE_EXHAUSTED, by which a receiver rejects a long request: the same again is rejected again.
+    outages = (StatusCode.UNAVAILABLE, StatusCode.DEADLINE_EXCEEDED, StatusCode.CANCELLED, StatusCode.ABORTED)
+    return BoundedExporter(Grpc(retryable_error_codes=outages))
+
+
+def _split(spans: list[ReadableSpan]) -> Iterator[list[ReadableSpan]]:
+    part, left = list[ReadableSpan](), MOST_BYTES
+    for span in spans:
+        size = _size(span)
+        if part and size > left:
+            yield part
+            part, left = [], MOST_BYTES
+        part.append(span)
+        left -= size
+    if part:
+        yield part
+
+
+def _size(span: ReadableSpan) -> int:
+    fields = [span.attributes or {}, *(event.attributes or {} for event in span.events)]
+    status = span.status.description or ""
+    links = SPAN_BYTES * len(span.links)
+    return SPAN_BYTES + _bytes(status) + links + sum(map(_size_of_attributes, fields))
+
+
+def _size_of_attributes(attributes: Attributes) -> int:
+    return sum(_bytes(name) + FIELD_BYTES + _size_of_value(value) for name, value in attributes.items())
+
+
+def _size_of_value(value: object) -> int:
+    if isinstance(value, str):
+        return _bytes(value)
+    if isinstance(value, Sequence):
+        return sum(FIELD_BYTES + _size_of_value(each) for each in cast(Sequence[object], value))
+    return 0
+
+
+def _bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+
+
+def _fit(span: ReadableSpan, most: int) -> ReadableSpan:
+    """Return `span`, its longest texts cut if it has more than `most` bytes of them."""
+    fields = [span.attributes or {}, *(event.attributes or {} for event in span.events)]
+    sizes = [_size_of_value(value) for attributes in fields for value in attributes.values()]
+    sizes.append(_bytes(span.status.description or ""))
+    if sum(sizes) <= most:
+        return span
+    each = _share(sizes, most)
+    status = Status(span.status.status_code, cast(str | None, _cut(span.status.description, each)))
+    return ReadableSpan(
+        span.name,
+        span.context,
+        span.parent,
+        span.resource,
+        _cut_attributes(span.attributes or {}, each),
+        [Event(e.name, _cut_attributes(e.attributes or {}, each), e.timestamp) for e in span.events],
+        span.links,
+        span.kind,
+        status=status,
+        start_time=span.start_time,
+        end_time=span.end_time,
+        instrumentation_scope=span.instrumentation_scope,
+    )
+
+
+def _share(sizes: Sequence[int], most: int) -> int:
+    """Return the length to which the longest of texts are cut so that all together have `most`."""
+    left = most
+    for n_shorter, size in enumerate(sorted(sizes)):
+        each = left // (len(sizes) - n_shorter)
+        if size > each:
+            return each
+        left -= size
+    return most
+
+
+def _cut_attributes(attributes: Attributes, most: int) -> dict[str, Any]:
+    return {name: _cut(value, most) for name, value in attributes.items()}
+
+
+def _cut(value: object, most: int) -> object:
+    """Return `value` with at most `most` bytes of text and a note of the cut."""
+    if isinstance(value, str):
+        if _bytes(value) <= most:
+            return value
+        return _cut_messages(value, most) or _cut_text(value, most)
+    if isinstance(value, Sequence):
+        values = cast(Sequence[object], value)
+        return values if _size_of_value(values) <= most else [_cut(v, most // len(values)) for v in values]
+    return value
+
+
+def _cut_text(text: str, most: int) -> str:
+    note = f" [cut off: {_bytes(text)} bytes]"
+    return text.encode("utf-8", "replace")[: max(0, most - len(note))].decode("utf-8", "ignore") + note
+
+
+def _cut_messages(text: str, most: int) -> str | None:
+    """Return messages in JSON, cut and still JSON. None if that does not fit or they are no messages."""
+    try:
+        messages: list[dict[str, Any]] = json.loads(text)
+        sizes = [len(json.dumps(each["content"])) for each in messages]
+        frame = len(text) - sum(sizes)
+        each = _share(sizes, most - frame)
+        cut = [m | {"content": _cut_json(m["content"], each)} for m in messages]
+    except (ValueError, TypeError, KeyError):
+        return None
+    written = json.dumps(cut)
+    return written if len(written) <= most else None
+
+
+def _cut_json(text: str, most: int) -> str:
+    """Return the beginning of `text` that is about `most` characters in JSON, which writes up to six for one."""
+    written = len(json.dumps(text))
+    return text if written <= most else _cut_text(text, (most - 2) * _bytes(text) // written)

@@ -1,0 +1,96 @@
+"""What a caller learns of its own budgets: `GET /v1/budget`, a header of every answer, and the error of a call that does not fit."""
+
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serving.accounts.windows import key_subject, team_subject
+from tests.serving.api.keyed import keyed
+from tests.serving.api.served import ASK, scripted, served, team
+
+PATHS: dict[str, Any] = {
+    "/v1/chat/completions": ASK,
+    "/v1/messages": ASK | {"max_tokens": 100},
+    "/v1/responses": {"model": "mini", "input": "Why?"},
+    "/v1/completions": {"model": "a", "prompt": "Why?"},
+}
+
+
+async def test_every_key_sees_its_own_budget_and_its_teams_and_no_other(tmp_path: Path) -> None:
+    async with keyed(tmp_path) as it:
+        await it.directory.set_budget(key_subject(it.ids["mine"]), {"day": Decimal("0.5")})
+        await it.directory.set_budget(team_subject(it.ids["search"]), {"month": Decimal(2)})
+        assert (await it.ask("mine", "POST", "/v1/chat/completions", ASK)).status_code == 200
+        await it.store.aclose()  # its bills are written
+        mine = (await it.ask("mine", "GET", "/v1/budget")).json()
+        spent = Decimal(mine["key"]["day"]["spent_usd"])
+        assert spent > 0
+        assert mine["key"]["day"] | {"resets_at": ""} == {"limit_usd": "0.5", "spent_usd": f"{spent:f}", "held_usd": "0", "left_usd": f"{Decimal('0.5') - spent:f}", "resets_at": ""}  # fmt: skip
+        assert (mine["key"]["month"]["limit_usd"], mine["key"]["month"]["left_usd"]) == (None, None)
+        assert Decimal(mine["team"]["month"]["left_usd"]) == 2 - spent
+        assert mine["left_usd"] == mine["key"]["day"]["left_usd"]
+        assert (mine["key"]["id"], mine["team"]["id"]) == (it.ids["mine"], it.ids["search"])
+        same_team = (await it.ask("only run", "GET", "/v1/budget")).json()
+        assert same_team["team"] == mine["team"]
+        assert Decimal(same_team["key"]["day"]["spent_usd"]) == 0
+        other = (await it.ask("other team", "GET", "/v1/budget")).json()
+        assert (other["left_usd"], Decimal(other["team"]["month"]["spent_usd"])) == (None, 0)
+        assert (await it.ask("alone", "GET", "/v1/budget")).json()["team"] is None
+
+
+async def test_without_keys_nothing_is_limited() -> None:
+    async with served(team()) as api:
+        answer = await api.http.get("/v1/budget")
+        assert answer.json() == {"object": "budget", "left_usd": None, "key": None, "team": None}
+        assert "x-podium-budget-left-usd" not in (await api.post()).headers
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_has_what_is_left_of_the_tightest_budget_in_a_header(
+    path: str, stream: bool, tmp_path: Path
+) -> None:
+    async with keyed(tmp_path) as it:
+        await it.directory.set_budget(key_subject(it.ids["mine"]), {"month": Decimal(3), "day": Decimal(2)})
+        await it.directory.set_budget(team_subject(it.ids["search"]), {"day": Decimal(1)})
+        answer = await it.ask("mine", "POST", path, PATHS[path] | {"stream": stream})
+        assert answer.headers["x-podium-budget-window"] == "team day"
+        assert Decimal("0.9") < Decimal(answer.headers["x-podium-budget-left-usd"]) < 1
+        unlimited = await it.ask("alone", "POST", path, PATHS[path])
+        assert "x-podium-budget-left-usd" not in unlimited.headers
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_call_that_does_not_fit_is_told_what_it_could_cost_and_what_is_left(
+    path: str, tmp_path: Path
+) -> None:
+    dear = {"input_usd_per_mtok": 0, "output_usd_per_mtok": 100_000}
+    settings = team(workers=[scripted("a", price=dear)], workflows={})
+    async with keyed(tmp_path, settings) as it:
+        await it.directory.set_budget(team_subject(it.ids["search"]), {"day": Decimal(5)})
+        answer = await it.ask("mine", "POST", path, PATHS[path] | {"model": "a", "max_tokens": 100, "max_output_tokens": 100} if path != "/v1/responses" else {"model": "a", "input": "Why?", "max_output_tokens": 100})  # fmt: skip
+        assert answer.status_code == (
+            429 if path == "/v1/responses" else 402
+        )  # what Codex takes for a used-up quota
+        error = answer.json()["error"]
+        assert "could cost $10 ($6.4 with the shortest answer), more than is left of the team's budget for today" in error["message"]  # fmt: skip
+        assert Decimal(answer.headers["x-podium-budget-left-usd"]) == 5
+        if path != "/v1/messages":
+            assert error["podium"]["cost"] == "$10"
+
+
+@pytest.mark.parametrize(
+    ("podium", "said"),
+    [
+        ({"max_cost_usd": 5}, "could cost $10 ($6.4 with the shortest answer), more than is left"),
+        ({"max_tokens": 60}, "tokens, more than is left"),
+    ],
+)
+async def test_a_request_that_is_over_its_own_limit_is_told_so_too(podium: Any, said: str) -> None:
+    dear = {"input_usd_per_mtok": 0, "output_usd_per_mtok": 100_000}
+    async with served(team(workers=[scripted("a", price=dear)], workflows={})) as api:
+        answer = await api.post({"model": "a", "max_tokens": 100}, **podium)
+        assert answer.status_code == 402
+        assert said in answer.json()["error"]["message"]

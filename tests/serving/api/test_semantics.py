@@ -1,0 +1,243 @@
+"""Encoded request bodies, HEAD, and WebSocket handshakes, over real sockets."""
+
+import asyncio
+import gzip
+import io
+import json
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+import zstandard
+
+from serving.api.semantics import STEP_BYTES
+from tests.serving.api.keyed import keyed
+from tests.serving.api.served import ASK, Served, scripted, served, team
+from tests.serving.edge.test_bounds import listening
+
+CHAT, MESSAGES, RESPONSES, COMPLETIONS = (
+    "/v1/chat/completions",
+    "/v1/messages",
+    "/v1/responses",
+    "/v1/completions",
+)
+BODIES: dict[str, Any] = {
+    CHAT: ASK,
+    MESSAGES: ASK | {"max_tokens": 100},
+    RESPONSES: {"model": "mini", "input": "Why is the sky blue?"},
+    COMPLETIONS: {"model": "a", "prompt": "Why is the sky blue?"},
+    "/v1/messages/count_tokens": ASK,
+    "/v1/conversations": {"items": []},
+}
+Encode = Callable[[bytes], bytes]
+
+
+def raw_deflate(body: bytes) -> bytes:
+    made = zlib.compressobj(wbits=-15)
+    return made.compress(body) + made.flush()
+
+
+def zstd_stream(body: bytes) -> bytes:
+    """As Codex: a frame without its size."""
+    made = zstandard.ZstdCompressor(level=3).compressobj()
+    return made.compress(body) + made.flush()
+
+
+def two(encode: Encode) -> Encode:
+    """Members or frames, one behind the other."""
+    return lambda body: encode(body[:20]) + encode(body[20:])
+
+
+ENCODINGS: dict[str, tuple[str, Encode]] = {
+    "gzip": ("gzip", gzip.compress),
+    "x-gzip": ("X-GZIP", gzip.compress),
+    "gzip of two members": ("gzip", two(gzip.compress)),
+    "deflate": ("deflate", zlib.compress),
+    "deflate without its header": ("deflate", raw_deflate),
+    "zstd": ("zstd", zstandard.compress),
+    "zstd as a stream": ("zstd", zstd_stream),
+    "zstd of two frames": ("zstd", two(zstandard.compress)),
+    "identity": ("identity", bytes),
+    "identity beside another": ("identity, gzip", gzip.compress),
+}
+
+
+async def sent(api: Served, path: str, body: bytes, encoding: str) -> httpx2.Response:
+    headers = {"content-type": "application/json", "content-encoding": encoding}
+    return await api.http.post(path, content=body, headers=headers)
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_an_encoded_body_is_read_as_if_it_were_not_encoded(path: str) -> None:
+    async with served(team()) as api:
+        for name, (encoding, encode) in ENCODINGS.items():
+            answer = await sent(api, path, encode(json.dumps(BODIES[path]).encode()), encoding)
+            assert answer.status_code == 200, (name, answer.text)
+
+
+async def test_an_encoded_body_streams_too() -> None:
+    async with served(team()) as api:
+        body = gzip.compress(json.dumps(ASK | {"stream": True}).encode())
+        answer = await sent(api, CHAT, body, "gzip")
+        assert answer.text.endswith("data: [DONE]\n\n")
+
+
+@pytest.mark.parametrize("encoding", ["br", "compress", "gzip, gzip", "gzip, zstd", "zip"])
+@pytest.mark.parametrize("path", [CHAT, MESSAGES, RESPONSES])
+async def test_another_encoding_is_a_415_that_names_the_header_and_those_that_are_served(
+    path: str, encoding: str
+) -> None:
+    async with served(team()) as api:
+        answer = await sent(api, path, b"...", encoding)
+        assert answer.status_code == 415
+        message = answer.json()["error"]["message"]
+        assert "Content-Encoding" in message
+        assert encoding in message
+        assert answer.headers["accept-encoding"] == "gzip, deflate, zstd"
+        assert answer.json()["error"].get("param", "Content-Encoding") == "Content-Encoding"
+        assert not api.worker("conductor").calls
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body"),
+    [
+        ("gzip", b"{}"),
+        ("gzip", gzip.compress(b"x" * 5000)[:-9]),
+        ("gzip", gzip.compress(b"x" * 5000) + b"more"),
+        ("deflate", b"\x78\x9c{}"),
+        ("deflate", zlib.compress(b"x" * 5000)[:-5]),
+        ("deflate", zlib.compress(b"{}") + b"more"),
+        ("zstd", b"{}"),
+        ("zstd", zstandard.compress(b"x" * 5000) + b"more"),
+        ("zstd", gzip.compress(b"{}")),
+    ],
+    ids=range(9),
+)
+async def test_a_damaged_body_is_a_400_that_names_the_header(encoding: str, body: bytes) -> None:
+    async with served(team()) as api:
+        answer = await sent(api, CHAT, body, encoding)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "Content-Encoding")
+
+
+def bomb(encode: str, size_bytes: int) -> bytes:
+    piece, out = bytes(STEP_BYTES), io.BytesIO()
+    made: Any = zstandard.ZstdCompressor().compressobj() if encode == "zstd" else zlib.compressobj(wbits=31 if encode == "gzip" else 15)  # fmt: skip
+    for _ in range(size_bytes // STEP_BYTES):
+        out.write(made.compress(piece))
+    return out.getvalue() + made.flush()
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "zstd"])
+@pytest.mark.parametrize("path", [CHAT, "/v1/conversations", "/v1/messages/count_tokens"])
+async def test_a_bomb_is_a_413_and_is_not_decoded_beyond_the_limit(encoding: str, path: str) -> None:
+    import tracemalloc
+
+    body = bomb(encoding, 300 * STEP_BYTES)
+    assert len(body) < 1_000_000
+    async with served(team(limits={"max_body_bytes": 4_000_000})) as api:
+        tracemalloc.start()
+        answer = await sent(api, path, body, encoding)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert (answer.status_code, answer.json()["error"]["param"]) == (413, "body")
+        assert peak < 30_000_000
+
+
+async def test_the_limits_hold_for_the_decoded_body_and_not_for_the_encoded_one() -> None:
+    async with served(team(limits={"max_body_bytes": 400_000, "max_text_bytes": 50_000})) as api:
+        text = json.dumps(ASK | {"messages": [{"role": "user", "content": "long " * 20_000}]}).encode()
+        refused = await sent(api, CHAT, gzip.compress(text), "gzip")
+        assert (refused.status_code, refused.json()["error"]["param"]) == (413, "messages")
+        large = await sent(api, CHAT, gzip.compress(b" " * 400_000 + b"{}"), "gzip")
+        assert (large.status_code, large.json()["error"]["param"]) == (413, "body")
+        # Random digits: the encoded body is longer than the text may be, and is a picture's.
+        import random
+
+        digits = "".join(random.Random(1).choices("abcdefghijklmnopqrstuvwxyzABCDEFGH0123", k=100_000))
+        picture = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{digits}"}}
+        parts = [{"type": "text", "text": "What is it?"}, picture]
+        body = gzip.compress(json.dumps(ASK | {"messages": [{"role": "user", "content": parts}]}).encode())
+        assert len(body) > 50_000
+        assert (await sent(api, CHAT, body, "gzip")).status_code != 413
+
+
+async def test_nothing_is_decoded_for_a_caller_without_a_key(tmp_path: Path) -> None:
+    async with keyed(tmp_path) as it:
+        answer = await it.api.http.post(
+            CHAT,
+            content=b"no gzip",
+            headers={"content-type": "application/json", "content-encoding": "gzip"},
+        )
+        assert answer.status_code == 401
+
+
+async def test_an_encoded_upload_is_decoded() -> None:
+    line = {"custom_id": "1", "method": "POST", "url": CHAT, "body": ASK}
+    form = "\r\n".join([
+        "--x", 'content-disposition: form-data; name="purpose"', "", "batch",
+        "--x", 'content-disposition: form-data; name="file"; filename="a.jsonl"', "", json.dumps(line), "--x--", "",
+    ])  # fmt: skip
+    headers = {"content-type": "multipart/form-data; boundary=x", "content-encoding": "gzip"}
+    async with served(team()) as api:
+        answer = await api.http.post("/v1/files", content=gzip.compress(form.encode()), headers=headers)
+        assert answer.status_code == 200
+        kept = await api.http.get(f"/v1/files/{answer.json()['id']}/content")
+        assert json.loads(kept.text) == line
+
+
+GETS = ["/healthz", "/readyz", "/v1/models", "/v1/models/mini", "/v1/workflows", "/v1/openapi.json", "/v1/replicas", "/v1/files", "/v1/batches"]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", [*GETS, "/v1/workflows/absent", "/v1/absent", CHAT])
+async def test_head_is_answered_as_get_without_a_body(path: str) -> None:
+    async with served(team()) as api:
+        get, head = await api.http.get(path), await api.http.head(path)
+        assert (head.status_code, head.content) == (get.status_code, b"")
+        for name in ("content-type", "content-length"):
+            assert head.headers.get(name) == get.headers.get(name)
+        again = await api.http.get(path)  # on the same connection, which holds nothing more of the HEAD
+        assert again.status_code == get.status_code
+
+
+async def test_head_of_a_run_and_of_its_events_ends_at_once_also_while_the_run_goes_on() -> None:
+    slow = [scripted("a", "Slow.", delay_s=30)]
+    async with served(team(workers=slow, workflows={})) as api:
+        id = (await api.post({"model": "a"}, background=True)).json()["id"]
+        async with asyncio.timeout(10):
+            for path in (f"/v1/workflows/{id}", f"/v1/workflows/{id}/events"):
+                head = await api.http.head(path)
+                assert (head.status_code, head.content) == (200, b""), path
+        await api.http.post(f"/v1/workflows/{id}/cancel")
+
+
+@pytest.mark.parametrize("path", [RESPONSES, CHAT, MESSAGES, "/v1/realtime", "/v1/models"])
+@pytest.mark.parametrize("edge", ["router", "proxy"])
+async def test_a_websocket_handshake_is_a_426_that_says_what_to_send(path: str, edge: str) -> None:
+    handshake = (
+        f"GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: keep-alive, Upgrade\r\nupgrade: WebSocket\r\n"
+        "sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nopenai-beta: responses_websockets=2026-02-06\r\n\r\n"
+    )
+
+    async def answer(port: int) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(handshake.encode())
+        async with asyncio.timeout(10):
+            head = await reader.readuntil(b"\r\n\r\n")
+            size = next(int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length"))  # fmt: skip
+            body = await reader.readexactly(size)
+        writer.close()
+        return head + body
+
+    if edge == "proxy":
+        async with listening() as (port, _):
+            said = await answer(port)
+    else:
+        async with served(team()) as api:
+            said = await answer(int(api.url.rpartition(":")[2]))
+    head, _, body = said.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 426 ")
+    assert b"upgrade: HTTP/1.1" in head
+    assert "POST" in json.loads(body)["error"]["message"]
