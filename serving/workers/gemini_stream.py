@@ -69,15 +69,17 @@ class ChunkChecker:
             yield event  # the SDK says what is wrong with it
             return
         for chunk in cast(list[object], value) if isinstance(value, list) else [value]:
-            yield Event(event.name, self._checked(chunk, data if chunk is value else b"", event.name))
+            body = cast(dict[str, Any], chunk) if isinstance(chunk, dict) else {}
+            if "candidates" not in body and (error := error_in_event(body, event.name)):
+                yield Event(b"", msgspec.json.encode({"error": _as_googles(error)}))
+            else:
+                yield Event(event.name, self._checked(chunk, data if chunk is value else b""))
 
-    def _checked(self, chunk: object, data: bytes, name: bytes) -> bytes:
+    def _checked(self, chunk: object, data: bytes) -> bytes:
         """The chunk, as it came in `data` where nothing has to be replaced."""
         if not isinstance(chunk, dict):
             return data or msgspec.json.encode(chunk)
         body = cast(dict[str, Any], chunk)
-        if "candidates" not in body and (error := error_in_event(body, name)):
-            return msgspec.json.encode({"error": _as_googles(error)})
         is_changed = _read_arguments(body) | _check_usage(body)
         if self._holds_half or b"\\ud" in data or b"\\uD" in data or not data:
             self._join_halves(body)

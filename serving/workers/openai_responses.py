@@ -201,7 +201,9 @@ def _read(event: SentEvent) -> Event:
     if told.get("object") == "response":
         status = str(told.get("status"))
         return {"type": f"response.{status if status in STATUSES else 'completed'}", "response": told}
-    return told if told.get("type") else told | {"type": event.name.decode("utf-8", "replace")}
+    return (
+        told if told.get("type") or not event.name else told | {"type": event.name.decode("utf-8", "replace")}
+    )
 
 
 def _words(event: Event, model: str | None) -> Delta | None:

@@ -441,8 +441,8 @@ async def test_what_a_failed_inner_run_took_is_in_the_record_and_in_the_bill() -
     inner = run.record.plans[0].steps[0].result
     assert inner.usage == Usage(20, 2), "what is known of it"
     assert run.inner[inner.inner_run].plans[0].steps[0].status == "failed"
-    assert run.record.cost_usd == run.ledger.spent_usd > Decimal("0.4"), (
-        "the broken calls count with their bounds"
+    assert run.record.cost_usd == run.ledger.spent_usd > Decimal("0.0006"), (
+        "the broken call counts beside the conductor's"
     )
     assert run.record.cost_is_bound
     assert run.record.n_unmetered_calls == 0, (
