@@ -17,7 +17,11 @@ from serving.layers.layer import Layer
 
 KNOWN_CALLS = 20
 """So many first tokens are enough to go by."""
-START_S = 15.0
+FIRST_WORD_WITHIN_S = 15.0
+"""Until then the client has a word after so long, whoever says it."""
+STAND_IN_S = 2.0
+"""The part of that which is the other worker's: it has to be called and to begin."""
+START_S = FIRST_WORD_WITHIN_S - STAND_IN_S
 """The limit until then."""
 FAILING_S = 30.0
 """The limit while its calls fail: what it was like before says nothing then, and one that has become slower for good

@@ -17,6 +17,8 @@ said again, and paid: about 240 tokens.
 """
 WHOLE_CHARS = 80
 """Of an answer that comes whole once more, without a mark: a shorter one may be the next of equal words."""
+INSIDE_CHARS = 40
+"""The same if the answer broke off inside a line: equal rows repeat from the end of one to the end of the next."""
 WORD_CHARS = 40
 """A longer word is cut: some scripts have no blanks."""
 
@@ -88,13 +90,29 @@ class Seam:
             if len(said) <= len(MARK) and not is_last:
                 return None
             return self._after_mark(said[len(MARK) :].lstrip(), is_last=is_last)
-        if len(self._whole) < WHOLE_CHARS or not said.startswith(self._whole[: len(said)]):
+        if len(self._whole) < self._least_whole_chars() or not said.startswith(self._whole[: len(said)]):
             raise NotContinued("It begins with other words than it was asked to.")
         if self._whole[:LEAST_CHARS] in self._whole[1:]:  # the next of equal rows begins so as well
             raise NotContinued("It begins without the mark, and with words that come more than once.")
         if len(said) < len(self._whole):
             return self._wait(is_last=is_last)
-        return self._after_blanks(said[len(self._whole) :], is_last=is_last)
+        return self._after_whole(said[len(self._whole) :], is_last=is_last)
+
+    def _least_whole_chars(self) -> int:
+        """How long an answer must be to be recognised when it comes whole once more, without the mark."""
+        has_gap = bool(self.blanks) or self._held[:1].isspace()
+        return INSIDE_CHARS if self._whole[-1].isalnum() and not has_gap else WHOLE_CHARS
+
+    def _after_whole(self, rest: str, *, is_last: bool) -> str | None:
+        """`rest`, which follows all of the answer. Of a short one it must not be the next of equal lines."""
+        if len(self._whole) < WHOLE_CHARS:
+            in_line = rest.lstrip(" ")
+            is_again = self._whole.startswith(in_line[:LEAST_CHARS])
+            if is_again and len(in_line) < LEAST_CHARS and not is_last:
+                return None
+            if is_again or in_line[0] in "\r\n":
+                raise NotContinued("It comes without the mark, and may be the next of equal lines.")
+        return self._after_blanks(rest, is_last=is_last)
 
     def _wait(self, *, is_last: bool) -> None:
         if is_last:

@@ -169,7 +169,7 @@ class VllmSettings(_WorkerBase):
     """How long the first token may take, the engine's queue included; while no replica is up and one is being started
     the time does not count. null: as `stall_timeout_s` says where it is set, else 300 s (`batch`: 600 s); but where a
     fallback is free to answer and the priority is not `batch`, four times the p99 of its newest calls, 10 s at
-    least, 15 s until 20 calls are known, and 30 s while its calls fail. Always at most half of the request's time that is
+    least, 13 s until 20 calls are known, and 30 s while its calls fail. Always at most half of the request's time that is
     left while another one is free."""
     stand_in: StandInSettings | None = None
     """Serve a scripted engine in vLLM's place: scaling and routing can then be tried without a model."""
@@ -249,7 +249,7 @@ class _ApiSettings(Access, _WorkerBase):
     first_token_timeout_s: float | None = Field(default=None, gt=0)
     """How long the first word may take, counted likewise. null: as `stall_timeout_s` says; but where a fallback
     or another deployment is free to answer and the model does not think at the call's effort, four times the
-    p99 of its newest calls, 10 s at least, 15 s until 20 calls are known, and 30 s while its calls fail. Always at
+    p99 of its newest calls, 10 s at least, 13 s until 20 calls are known, and 30 s while its calls fail. Always at
     most half of the request's time that is left while another one is free."""
     connect_timeout_s: float = Field(default=5.0, gt=0)
     """How long opening a connection may take, and looking up its name."""

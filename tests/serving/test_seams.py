@@ -129,6 +129,45 @@ def test_all_of_an_answer_that_does_not_begin_as_it_goes_on_is_taken_out_without
     assert feed(Seam(prefix), prefix + ROW + "Total: 0", 7) == ROW + "Total: 0"
 
 
+@pytest.mark.parametrize("size", [1, 7, 400])
+def test_a_short_answer_that_broke_off_inside_a_line_is_recognised_when_it_comes_whole_again(size: int):
+    prefix, rest = "A gateway earns trust only when the provider behind it", " misbehaves.\nAt last."
+    assert feed(Seam(prefix), prefix + rest, size) == rest
+
+
+@pytest.mark.parametrize(
+    ("prefix", "said"),
+    [
+        ("All work and no play makes Jack a dull boy.", "All work and no play makes Jack a dull boy. End."),
+        (
+            "Ring a ring of roses, a pocket full of posies ",
+            "Ring a ring of roses, a pocket full of posies up",
+        ),
+        (
+            "Ring a ring of roses, a pocket full of posies",
+            " Ring a ring of roses, a pocket full of posies up",
+        ),
+        (
+            "Ring a ring of roses, a pocket full of posies",
+            "Ring a ring of roses, a pocket full of posies\nEnd",
+        ),
+        (
+            "Ring a ring of roses, a pocket full of posies",
+            "Ring a ring of roses, a pocket full of posies " * 2,
+        ),
+        ("Ring a ring of roses, a pocket full of posies", "Ring a ring of roses, a pocket full of posies"),
+        ("Ring a ring of roses, a pocket full", "Ring a ring of roses, a pocket full of posies"),
+    ],
+    ids=["a sentence", "a blank ends it", "a blank begins it", "a line", "twice", "no more", "too short"],
+)
+@pytest.mark.parametrize("size", [1, 7, 400])
+def test_a_short_answer_that_comes_without_the_mark_and_may_be_the_next_equal_line_is_not_taken_out(
+    prefix: str, said: str, size: int
+):
+    with pytest.raises(NotContinued):
+        feed(Seam(prefix), said, size)
+
+
 @given(TEXTS)
 def test_an_anchor_is_the_end_of_what_is_there_and_begins_with_a_word(prefix: str):
     anchor = anchor_of(prefix)

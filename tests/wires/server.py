@@ -41,6 +41,8 @@ class Answer:
     """The whole error body, where it is not the provider's usual shape."""
     extra: dict[str, Any] = field(default_factory=dict)
     """For what only one wire has."""
+    resets: bool = False
+    """Reset the connection before a byte of the answer."""
     cut_after: int | None = None
     """Reset the connection."""
     end_after: int | None = None
@@ -157,6 +159,9 @@ class WireServer:
         request = Request(request_line.split(" ")[1], headers, json.loads(content))
         self.requests.append(request)
         answer = self.answers.popleft() if self.answers else self.respond(request)
+        if answer.resets:
+            _reset(writer)
+            return False
         self.open_requests += 1
         try:
             ended = await self._answer(answer, reader, writer)

@@ -93,7 +93,7 @@ async def test_where_no_budget_is_left_for_a_second_try_the_first_ones_error_is_
     price = {"input_usd_per_mtok": 1000, "output_usd_per_mtok": 2000}
     settings = team(workers=[scripted("a", BREAKS, WORDS, price=price)], workflows={})
     async with served(settings) as api:
-        answer = await api.post({"model": "a", "max_tokens": 100}, max_cost_usd=0.3)
+        answer = await api.post({"model": "a", "max_tokens": 100}, max_cost_usd=0.23)
         assert (answer.status_code, answer.json()["error"]["code"]) == (400, "worker_unavailable")
         assert len(api.worker("a").calls) == 1
         assert (await api.newest())["status"] == "failed"
