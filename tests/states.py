@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 
 async def until(
-    true: Callable[[], object], what: str | Callable[[], str] = "", within_s: float = 10.0
+    true: Callable[[], object], what: str | Callable[[], str] = "", within_s: float = 60.0
 ) -> None:
     """Return once `true()` holds; fail where it never does, and say `what` would have been."""
     try:

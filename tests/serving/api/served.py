@@ -44,6 +44,9 @@ Json = dict[str, Any]
 PRICE = {"input_usd_per_mtok": 1, "output_usd_per_mtok": 2}
 ASK: Json = {"model": "mini", "messages": [{"role": "user", "content": "Why is the sky blue?"}]}
 
+TIMEOUT_S = 120.0
+"""Of clients: a busy machine is slow, and only a request that never ends may reach it."""
+
 
 def step(worker: str | int, subtask: str = "Do your part.", access: list[int] | str = ()) -> Json:  # type: ignore[assignment]
     """A step as a conductor writes it and as `podium.plan` takes it."""
@@ -112,13 +115,13 @@ class Served:
 
     def openai(self, key: str = "none") -> openai.AsyncOpenAI:
         """A client of this API's own."""
-        sdk = openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=20)
+        sdk = openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=TIMEOUT_S)
         self.sdks.append(sdk)
         return sdk
 
     def anthropic(self, key: str = "none") -> anthropic.AsyncAnthropic:
         """A client of this API's own."""
-        sdk = anthropic.AsyncAnthropic(base_url=self.url, api_key=key, max_retries=0, timeout=20)
+        sdk = anthropic.AsyncAnthropic(base_url=self.url, api_key=key, max_retries=0, timeout=TIMEOUT_S)
         self.sdks.append(sdk)
         return sdk
 
@@ -266,7 +269,7 @@ async def served(
     connections = set[ReaderProtocol]()
     async with (
         listening(build_api(service, directory=directory, work=work), connections) as url,
-        httpx2.AsyncClient(base_url=url, timeout=20, verify=tls_context()) as http,
+        httpx2.AsyncClient(base_url=url, timeout=TIMEOUT_S, verify=tls_context()) as http,
     ):
         with noting_ledgers() as made:
             running = Served(service, url, http, work, connections, made, earlier)
