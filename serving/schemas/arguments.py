@@ -3,7 +3,7 @@
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, cast
 
 Schema = dict[str, Any]
@@ -19,20 +19,50 @@ MOST_REFERENCES = 8
 """That are followed from the root, one from another."""
 MOST_VARIANTS = 256
 """That are looked into, those inside others included: references may make a small schema endless."""
+GROWTH, LEAST_BYTES = 4, 32_768
+"""The variants that are looked into have so many times the bytes of the whole schema, or so many bytes, at most: references
+may give a megabyte to each of them. Variants inside others count once for each level.
+"""
+
+
+class _Budget:
+    """What may still be looked into."""
+
+    def __init__(self, n_bytes: int) -> None:
+        self._variants, self._bytes = MOST_VARIANTS, n_bytes
+
+    def spend(self, variant: Schema) -> bool:
+        """Return whether `variant` may be looked into."""
+        self._variants -= 1
+        if self._variants >= 0 and self._bytes > 0:
+            self._bytes -= len(_text(variant))
+        return self._variants >= 0 and self._bytes >= 0
+
+
+_newest: tuple[Mapping[str, Any] | None, tuple[Schema, str]] | None = None
+"""A wire asks for the schema of a tool, for its description and whether it is strict, one after the other."""
 
 
 def object_schema(given: Mapping[str, Any] | None) -> tuple[Schema, str]:
     """Return `given` as one object that takes at least all that it took, and in words what is lost by that."""
+    global _newest
+    if _newest is None or given is None or _newest[0] is not given:
+        _newest = given, _object_schema(given)
+    return _newest[1]
+
+
+def _object_schema(given: Mapping[str, Any] | None) -> tuple[Schema, str]:
     whole = given if given is not None else dict[str, Any]()
     root = _resolve(whole, whole)
     lost = [f"{HOW[union]}: {_text(root[union])}" for union in UNIONS if root.get(union)]
     if conditions := {name: root[name] for name in CONDITIONS if name in root}:
         lost.append(f"The arguments must also match this JSON Schema: {_text(conditions)}")
-    return _flatten(root, root, iter(range(MOST_VARIANTS))), "\n".join(lost)
+    budget = _Budget(max(LEAST_BYTES, GROWTH * len(_text(whole))) if lost else 0)
+    return _flatten(root, root, budget), "\n".join(lost)
 
 
-def _flatten(given: Schema, root: Schema, budget: Iterator[int]) -> Schema:
-    """`given`, a part of `root`, as one object; `budget` has an item for each variant that may still be looked into."""
+def _flatten(given: Schema, root: Schema, budget: _Budget) -> Schema:
+    """`given`, a part of `root`, as one object."""
     schema = {name: value for name, value in given.items() if name not in (*UNIONS, *CONDITIONS)}
     schema["type"] = "object"
     schema["properties"] = _mapping(schema.get("properties"))
@@ -40,17 +70,21 @@ def _flatten(given: Schema, root: Schema, budget: Iterator[int]) -> Schema:
         del schema["required"]
     for union in UNIONS:
         listed = cast(list[Any], given[union]) if isinstance(given.get(union), list) else []
-        resolved = [
-            _resolve(cast(Schema, each), root)
-            for _, each in zip(budget, listed, strict=False)
-            if isinstance(each, Mapping)
-        ]
-        _merge(schema, union, [_flatten(each, root, budget) for each in resolved if _may_be_object(each)])
+        variants: list[Schema] = []
+        is_whole = True
+        for each in listed:
+            variant = _resolve(cast(Schema, each), root) if isinstance(each, Mapping) else {"type": "null"}
+            if not _may_be_object(variant):
+                continue
+            if not (is_whole := budget.spend(variant)):
+                break
+            variants.append(_flatten(variant, root, budget))
+        _merge(schema, union, variants, is_whole=is_whole)
     return schema
 
 
-def _merge(schema: Schema, union: str, variants: list[Schema]) -> None:
-    """Add what the variants take to `schema`."""
+def _merge(schema: Schema, union: str, variants: list[Schema], *, is_whole: bool) -> None:
+    """Add what the variants take to `schema`. If they are not all of a union, nothing is required or forbidden by it."""
     properties = schema["properties"] = dict(schema["properties"])
     for name in dict.fromkeys(name for variant in variants for name in variant["properties"]):
         given = [variant["properties"][name] for variant in variants if name in variant["properties"]]
@@ -58,6 +92,8 @@ def _merge(schema: Schema, union: str, variants: list[Schema]) -> None:
         if name in properties and not own:
             continue  # the root's own rule for it holds in every variant
         properties[name] = _together([*own, *given], "allOf" if union == "allOf" else "anyOf")
+    if not is_whole and union != "allOf":
+        return
     needed = [set[str](variant.get("required", ())) for variant in variants]
     common = (
         (set[str].union if union == "allOf" else set[str].intersection)(*needed) if needed else set[str]()
@@ -76,7 +112,7 @@ def _merge(schema: Schema, union: str, variants: list[Schema]) -> None:
 
 
 def _together(schemas: list[Any], union: str) -> Any:
-    different = [each for n, each in enumerate(schemas) if each not in schemas[:n]]
+    different = list({_text(each): each for each in reversed(schemas)}.values())[::-1]
     return different[0] if len(different) == 1 else {union: different}
 
 

@@ -4,8 +4,9 @@ import asyncio
 import gzip
 import io
 import json
+import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import httpx2
 import pytest
 import zstandard
 
-from serving.api.semantics import STEP_BYTES
+from serving.api.semantics import STEP_BYTES, _decode
 from tests.serving.api.keyed import keyed
 from tests.serving.api.served import ASK, Served, scripted, served, team
 from tests.serving.edge.test_bounds import listening
@@ -241,3 +242,39 @@ async def test_a_websocket_handshake_is_a_426_that_says_what_to_send(path: str, 
     assert head.startswith(b"HTTP/1.1 426 ")
     assert b"upgrade: HTTP/1.1" in head
     assert "POST" in json.loads(body)["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body"),
+    [
+        ("gzip", gzip.compress(b"") * 500_000),
+        ("gzip", gzip.compress(b"{") * 400_000),
+        ("gzip", b"\x1f\x8b\x08\x08\0\0\0\0\0\x03" + b"a" * 9_000_000),
+        ("zstd", zstandard.compress(b"") * 1_000_000),
+    ],
+    ids=["empty members", "short members", "a long header", "empty frames"],
+)
+async def test_a_body_of_many_empty_parts_takes_little_time(encoding: str, body: bytes) -> None:
+    async with served(team(limits={"max_body_bytes": 20_000_000})) as api:
+        began_s = time.thread_time()
+        answer = await sent(api, CHAT, body, encoding)
+        assert answer.status_code == 400
+        assert time.thread_time() - began_s < 0.7
+
+
+async def test_long_bodies_are_decoded_one_after_the_other() -> None:
+    under_way, most = 0, 0
+
+    def pieces() -> Iterator[bytes]:
+        nonlocal under_way, most
+        yield bytes(STEP_BYTES)
+        yield bytes(STEP_BYTES)
+        under_way += 1
+        most = max(most, under_way)
+        yield bytes(STEP_BYTES)
+        under_way -= 1
+
+    long = asyncio.Lock()
+    decoded = await asyncio.gather(*(_decode(pieces(), 10**8, long) for _ in range(5)))
+    assert [len(each) for each in decoded] == [3 * STEP_BYTES] * 5
+    assert most == 1

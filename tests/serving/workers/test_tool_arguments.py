@@ -1,5 +1,7 @@
 """Schemas of tools as providers take them: an object with `properties`, and nothing else at the root."""
 
+import json
+import time
 from typing import Any
 
 import pytest
@@ -137,3 +139,33 @@ def test_a_call_is_not_changed_by_what_is_sent_of_it() -> None:
     Call((), tools=Toolset((Tool("f", parameters=schema),)))
     object_schema(schema)
     assert repr(schema) == before
+
+
+def test_references_make_a_schema_only_a_few_times_longer_and_nothing_is_forbidden_by_what_was_not_looked_into() -> (
+    None
+):
+    large: Json = {"p": {"enum": [f"value {n}" for n in range(20_000)]}}
+    variants = [
+        {
+            "allOf": [
+                {"$ref": "#/$defs/large"},
+                {"properties": {"p": {"minLength": n}, f"q{n}": {}}, "required": ["p"]},
+            ],
+            "additionalProperties": False,
+        }
+        for n in range(100)
+    ]
+    schema = {"$defs": {"large": {"properties": large}}, "anyOf": variants}
+    sent, _ = object_schema(schema)
+    assert len(json.dumps(sent)) < 8 * len(json.dumps(schema))
+    assert "required" not in sent
+    assert "additionalProperties" not in sent
+
+
+def test_a_reference_to_many_properties_costs_no_more_for_being_repeated() -> None:
+    names: Json = {f"p{n}": {} for n in range(20_000)}
+    schema = {"$defs": {"a": {"properties": names}}, "anyOf": [{"$ref": "#/$defs/a"}] * 256}
+    began_s = time.thread_time()
+    sent, _ = object_schema(schema)
+    assert time.thread_time() - began_s < 1.5
+    assert set(sent["properties"]) == set(names)
