@@ -3,7 +3,7 @@
 A bill is never lower than what was told and believed (decisions 0018, 0031, 0065).
 """
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -14,7 +14,16 @@ from conductor.model.characters import HalfJoiner, whole, whole_value
 from conductor.model.failure import Attempt
 from conductor.model.messages import Native, ToolCall
 from conductor.model.operation import TokenLogprob
-from conductor.model.usage import ESTIMATE_BYTES_PER_TOKEN, FREE, Price, Usage, cost_of, dearer, estimate
+from conductor.model.usage import (
+    ESTIMATE_BYTES_PER_TOKEN,
+    ESTIMATE_SUMMARY_FACTOR,
+    FREE,
+    Price,
+    Usage,
+    cost_of,
+    dearer,
+    estimate,
+)
 
 MODEL_CHARS = 200
 """A longer model name that a server reports is cut."""
@@ -104,6 +113,10 @@ class CallResult:
     """See `Delta.stop_sequence`."""
 
 
+def _nothing() -> None:
+    return None
+
+
 @dataclass(slots=True)
 class Reply:
     """An answer from its first token on. Iterate once; `result` says at any time what it gave and took so
@@ -129,6 +142,10 @@ class Reply:
     """About what the call took, once its stream has broken: it is billed in place of `bound`."""
     hides_thoughts: bool = False
     """Whether its model may think unseen: what it took is not estimated then, unless some of its thoughts are shown."""
+    summarizes_thoughts: bool = False
+    """Whether the thoughts that it shows may be summaries of longer ones."""
+    told: Callable[[], Usage | None] = _nothing
+    """Returns what the server has counted so far, for an estimate: the prompt, while it does not count the answer."""
     streamed_bytes: int = 0
     """How much of the answer had streamed when it broke, if its wire said so."""
     usage: Usage | None = None
@@ -233,9 +250,9 @@ class Reply:
         if self.bound is None or (self.hides_thoughts and not any(self.thoughts)):
             return "Billed at the call's bound."
         calls = (part for call in self.tool_calls for part in (call.name, call.arguments))
-        pieces = "".join([*self.texts, *self.thoughts, *calls])
-        n_bytes = len(pieces.encode("utf-8", "surrogatepass"))
-        self.estimated = estimate(self.bound, max(n_bytes, self.streamed_bytes))
+        n_bytes = _n_bytes([*self.texts, *calls])
+        thought = _n_bytes(self.thoughts) * (ESTIMATE_SUMMARY_FACTOR if self.summarizes_thoughts else 1)
+        self.estimated = estimate(self.bound, max(n_bytes + thought, self.streamed_bytes), self.told())
         return f"Estimated from what streamed, one token for {ESTIMATE_BYTES_PER_TOKEN} bytes: about twice what prose takes."
 
     def charge(self, error: WorkerError) -> None:
@@ -296,6 +313,8 @@ async def open_reply(
     price: Price | None = FREE,
     *,
     hides_thoughts: bool = False,
+    summarizes_thoughts: bool = False,
+    told: Callable[[], Usage | None] = _nothing,
 ) -> AsyncGenerator[Reply]:
     """Turn a generator of deltas into what `Worker.open` promises: entered at the first token, closed at the
     end.
@@ -305,7 +324,9 @@ async def open_reply(
         model: the model asked for.
         deltas: not started yet. Its `finally` blocks close what it opened.
         price: what `worker` takes.
-        hides_thoughts: see `Reply.hides_thoughts`.
+        hides_thoughts: see `Reply`.
+        summarizes_thoughts: likewise.
+        told: likewise.
 
     Raises:
         WorkerError: whatever `deltas` raises before its first token; `WorkerUnavailable` where it has none,
@@ -336,7 +357,20 @@ async def open_reply(
 
         async with aclosing(all_of_it()) as whole:
             is_empty = _is_empty(early[-1])
-            yield Reply(worker, whole, model, price, hides_thoughts=hides_thoughts, is_empty=is_empty)
+            yield Reply(
+                worker,
+                whole,
+                model,
+                price,
+                hides_thoughts=hides_thoughts,
+                summarizes_thoughts=summarizes_thoughts,
+                told=told,
+                is_empty=is_empty,
+            )
+
+
+def _n_bytes(texts: Sequence[str]) -> int:
+    return len("".join(texts).encode("utf-8", "surrogatepass"))
 
 
 class _Mender:

@@ -5,7 +5,7 @@ and no price list.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 
 MILLION = Decimal(1_000_000)
@@ -72,15 +72,22 @@ ESTIMATE_SLACK_TOKENS = 16
 """Written by a model and not received when its stream broke, in an estimate."""
 
 
-def estimate(bound: Usage, n_bytes: int) -> Usage:
+ESTIMATE_SUMMARY_FACTOR = 10
+"""How much longer than its summary a thought is taken to be, in an estimate."""
+
+
+def estimate(bound: Usage, n_bytes: int, told: Usage | None = None) -> Usage:
     """Return about what a call took whose stream broke before its server said so; never more than `bound`.
 
     Args:
         bound: the most that it can take; its prompt is counted as one token a byte.
         n_bytes: of the answer that streamed, thoughts and the arguments of calls included.
+        told: what its server had counted by then, such as the prompt and what of it was written to a cache.
     """
-    written = n_bytes // ESTIMATE_BYTES_PER_TOKEN + ESTIMATE_SLACK_TOKENS
-    return Usage(-(-bound.input_tokens // ESTIMATE_BYTES_PER_TOKEN), min(bound.output_tokens, written))
+    written = min(bound.output_tokens, n_bytes // ESTIMATE_BYTES_PER_TOKEN + ESTIMATE_SLACK_TOKENS)
+    if told is None or not told.input_tokens:
+        return Usage(-(-bound.input_tokens // ESTIMATE_BYTES_PER_TOKEN), written)
+    return replace(told, output_tokens=max(written, told.output_tokens))
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ def input_bound(call: Call) -> int:
 
 def _message_bound(message: Message) -> int:
     native = _json_size(message.native.payload) if message.native else 0
+    native += _json_size(message.thoughts) if message.thoughts else 0
     return TOKENS_PER_MESSAGE + native + sum(_part_bound(part) for part in message.parts)
 
 

@@ -190,6 +190,8 @@ class ApiRequest:
             yield from (step.subtask, step.needs)
         for conversation in asked:
             for message in conversation:
+                if message.thoughts:
+                    yield _shape_text(message.thoughts)
                 for part in message.all_parts:
                     yield from _texts_of(part)
         for tool in self.tools.tools:

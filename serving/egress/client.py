@@ -127,8 +127,10 @@ def _has_idle(transport: Any) -> bool:
 async def _close_idle(transport: Any) -> None:
     if isinstance(transport, httpx2.AsyncHTTPTransport):
         pool = cast(Any, transport)._pool  # noqa: SLF001
-        for each in [each for each in pool.connections if each.is_idle()]:
+        idle = [each for each in pool.connections if each.is_idle()]
+        for each in idle:  # all before the first is closed: meanwhile other calls would be given them
             pool._connections.remove(each)  # noqa: SLF001
+        for each in idle:
             await each.aclose()
         return
     kept = transport.client.connector._conns  # noqa: SLF001

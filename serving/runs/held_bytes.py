@@ -101,6 +101,7 @@ def bytes_of(messages: Iterable[Message]) -> int:
     return sum(
         sum(map(_bytes_of_part, message.parts))
         + (_bytes_of_json(message.native.payload) if message.native is not None else 0)
+        + _bytes_of_json(message.thoughts)
         for message in messages
     )
 

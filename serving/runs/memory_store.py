@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from decimal import Decimal
+from typing import Any, cast
 
 from conductor.model.messages import File, Image, Message, Text, ToolCall, ToolResult
 from conductor.run.events import AnswerDelta, Event, StepRestarted
@@ -291,6 +292,7 @@ def _texts(record: Record) -> Iterator[str]:
 
 def _of(messages: tuple[Message, ...]) -> Iterator[str]:
     for message in messages:
+        yield from _texts_in(message.thoughts)
         for part in message.all_parts:
             match part:
                 case Text(text=text):
@@ -304,3 +306,17 @@ def _of(messages: tuple[Message, ...]) -> Iterator[str]:
                     yield text or ""
                 case ToolResult():
                     pass  # its parts come by themselves
+
+
+def _texts_in(value: Any) -> Iterator[str]:
+    match value:
+        case str():
+            yield value
+        case dict():
+            for each in cast(dict[str, Any], value).values():
+                yield from _texts_in(each)
+        case list():
+            for each in cast(list[Any], value):
+                yield from _texts_in(each)
+        case _:
+            pass

@@ -77,7 +77,15 @@ class AnthropicWorker:
         meter = OutputMeter(call.sampling.max_output_tokens, hides_thoughts=thinks)
         deltas = within_limit(self._deltas(call, meter), meter)
         account = self._account
-        return open_reply(self.name, account.model, deltas, account.price, hides_thoughts=thinks)
+        return open_reply(
+            self.name,
+            account.model,
+            deltas,
+            account.price,
+            hides_thoughts=thinks,
+            summarizes_thoughts=True,
+            told=lambda: meter.told,
+        )
 
     async def aclose(self) -> None:
         """Close every connection. The worker is of no use afterwards."""

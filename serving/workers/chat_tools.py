@@ -123,12 +123,20 @@ class _Call:
     id: str = ""
     name: str = ""
     arguments: list[str] = field(default_factory=list[str])
+    n_chars: int = 0
+    """Of the arguments."""
     extra: object = None
 
     @property
     def text(self) -> str:
         """The arguments."""
         return whole("".join(self.arguments))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the arguments are JSON of an object. Its end is looked at first: some servers ask with each piece."""
+        newest = next((piece for piece in reversed(self.arguments) if piece.strip()), "")
+        return newest.rstrip().endswith("}") and _is_object(self.text)
 
     @property
     def says_something(self) -> bool:
@@ -198,11 +206,14 @@ class CallCollector:
         if piece.extra_content:
             self._meter.keep(piece.extra_content)
             call.extra = piece.extra_content
-        if text and not (text.startswith("{") and text == call.text):  # some say all of it again at the end
+        is_repeated = len(text) == call.n_chars and text.startswith("{") and text == call.text
+        if text and not is_repeated:  # some say all of it again at the end
             if call.arguments == ["{}"]:
                 call.arguments.clear()
+                call.n_chars = 0
             self._meter.add_arguments(text)
             call.arguments.append(text)
+            call.n_chars += len(text)
             is_new = True
         if len(call.id) + len(call.name) > MOST_NAME_CHARS:
             raise ValueError("A call has a name or an id that is too long.")
@@ -244,8 +255,8 @@ def _starts_another(call: _Call, id: str, name: str, text: str) -> bool:
     if id and call.id and id != call.id:
         return True
     if id:
-        return name != call.name and _is_object(call.text)
-    return name != call.name or (bool(text.strip()) and _is_object(call.text))
+        return name != call.name and call.is_whole
+    return name != call.name or (bool(text.strip()) and call.is_whole)
 
 
 def _is_object(text: str) -> bool:

@@ -24,6 +24,8 @@ MOST_VALUES = 200_000
 FIELDS = (b"data", b"event", b"id", b"retry", b"")
 """Of an event; the last one is a comment's."""
 JSON_BEGINS, JSON_ENDS = (b"{", b"["), (b"}", b"]")
+MOST_BLANK = 100
+"""Bytes after JSON at the end of a line."""
 MOST_DIGITS = 100
 """Of an integer that is read as one."""
 
@@ -95,7 +97,7 @@ class EventReader:
         for each in lines:
             line = each.rstrip(b"\r")
             if not line:
-                if not self._is_bare or self._data[-1].rstrip().endswith(JSON_ENDS):
+                if not self._is_bare or self._data[-1][-MOST_BLANK:].rstrip().endswith(JSON_ENDS):
                     self._close(events)
                 continue
             field, _, value = line.partition(b":")

@@ -41,6 +41,8 @@ PROVIDERS_HOSTS = ("openai.com", "anthropic.com", "googleapis.com")
 """Of the providers themselves; errors name any other server by its address."""
 MAX_QUOTE_CHARS = 300
 """How much of what a provider said goes into an error's detail."""
+MAX_READ_CHARS = 20_000
+"""How much of it is read for that. What an error inside a stream says may be 16 MiB long."""
 WIRE_ERRORS = (
     aiohttp.ClientError,
     httpx2.HTTPError,
@@ -79,7 +81,7 @@ class ErrorMapper:
         """What the provider said: on one line, shortened, and with nothing in it that is or looks like a
         key.
         """
-        line = " ".join(whole(text).split())
+        line = " ".join(whole(text[:MAX_READ_CHARS]).split())
         if self.secret:
             line = line.replace(self.secret, "***")
         line = _LOOKS_LIKE_A_KEY.sub("***", line)

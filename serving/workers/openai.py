@@ -47,7 +47,7 @@ from serving.workers.http_guard import AS_IT_IS, bound_response, end_with_connec
 from serving.workers.openai_content import part_json, response_format_of
 from serving.workers.openai_embeddings import embedding_delta, embedding_request, most_bytes
 from serving.workers.openai_endpoints import address, endpoints
-from serving.workers.openai_hints import THOUGHTS, refused_hints, without_hints
+from serving.workers.openai_hints import THOUGHTS, is_for_all, refused_hints, without_hints
 from serving.workers.openai_options import logprobs_of, options_json
 from serving.workers.openai_usage import cost_of, usage_of
 from serving.workers.output_limit import OutputMeter, within_limit
@@ -65,6 +65,9 @@ EMPTY = Text("")
 
 class OpenAIWorker:
     """A model behind OpenAI's chat completions."""
+
+    summarizes_thoughts = False
+    """See `Reply.summarizes_thoughts`."""
 
     def __init__(self, account: Account) -> None:
         """Connects to nobody yet.
@@ -111,13 +114,21 @@ class OpenAIWorker:
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
         """See `conductor.model.worker.Worker.open`."""
         thinks = self._account.accepts.thinks(call.sampling.effort)
+        meter = OutputMeter(call.sampling.max_output_tokens, hides_thoughts=thinks)
         if call.site.operation == "embeddings":
             deltas = self._embedding(call)
         else:
-            meter = OutputMeter(call.sampling.max_output_tokens, hides_thoughts=thinks)
             deltas = within_limit(self._deltas(call, meter), meter)
         account = self._account
-        return open_reply(self.name, account.model, deltas, account.price, hides_thoughts=thinks)
+        return open_reply(
+            self.name,
+            account.model,
+            deltas,
+            account.price,
+            hides_thoughts=thinks,
+            summarizes_thoughts=self.summarizes_thoughts,
+            told=lambda: meter.told,
+        )
 
     async def aclose(self) -> None:
         """Close every connection. The worker is of no use afterwards."""
@@ -215,7 +226,7 @@ class OpenAIWorker:
         Raises:
             WorkerError: its status is an error's.
         """
-        refused = self._refused_hints
+        refused = for_all = self._refused_hints
         while True:
             sent = without_hints(body, refused)
             response = await self._send(endpoint, sent)
@@ -228,8 +239,9 @@ class OpenAIWorker:
                     if not more:
                         raise failure from exc
                     refused |= more
+                    for_all |= {hint for hint in more if is_for_all(hint, response.text)}
                     continue
-                self._refused_hints = refused
+                self._refused_hints |= for_all
                 yield response
                 return
             finally:

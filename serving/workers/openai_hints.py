@@ -18,6 +18,12 @@ ENCODING = "encoding_format"
 BASE64 = f"{ENCODING}: base64"
 REFUSALS = (400, 415, 422, 500, 501)
 """Statuses of an answer that may name a field as the reason."""
+UNKNOWN = re.compile(
+    r"\b(unsupported|unknown|unrecogni[sz]ed|unexpected|additional|extra|invalid (argument|field|parameter))"
+    r"|\b(not|n't) (be )?(supported?|permitted|allowed|accepted?|available|implemented|recogni[sz]ed|exist)",
+    re.IGNORECASE,
+)
+"""Words for a field that a server does not know. Others may be about the value that one client sent."""
 MOST_KEY_CHARS = 64
 """Of a cache key, as OpenAI takes it."""
 Json = dict[str, Any]
@@ -46,6 +52,11 @@ def refused_hints(body: Mapping[str, Any], status: int, said: str) -> frozenset[
     if form is not None and (is_named or (form == "base64" and status in (400, 422))):
         named.add(BASE64 if form == "base64" else ENCODING)
     return frozenset(named)
+
+
+def is_for_all(hint: str, said: str) -> bool:
+    """Return whether an error answer refuses `hint` with whatever value, so that no client's need be sent again."""
+    return hint in (BASE64, ENCODING) or UNKNOWN.search(said) is not None
 
 
 def without_hints(body: Json, refused: Collection[str]) -> Json:

@@ -42,6 +42,8 @@ STATUSES = ("completed", "incomplete", "failed")
 class OpenAIResponsesWorker(OpenAIWorker):
     """A model behind OpenAI's Responses; completions of text and embeddings go where they always go."""
 
+    summarizes_thoughts = True
+
     def __init__(self, account: Account) -> None:
         """See `OpenAIWorker`."""
         super().__init__(account)

@@ -31,6 +31,8 @@ WORDS: tuple[tuple[Meaning, Container[int], str], ...] = (
 into a provider's words, such as the name of an argument, must not be read here as a fault of every call.
 """
 
+MOST_CHARS = 20_000
+"""Of a provider's words that are read. An error inside a stream may be as long as an event."""
 MAY_BE_TOO_LONG = (400, 413, 422, 500)
 """Statuses that servers give a prompt that their model cannot hold."""
 TOO_LONG = re.compile(
@@ -94,6 +96,7 @@ may have said it of one prompt; a redirect always.
 
 def meaning_of(status: int, text: str, code: str) -> Meaning | None:
     """What the provider says beside the status, where that changes what the status means."""
+    text, code = text[:MOST_CHARS], code[:MOST_CHARS]
     if status in MAY_BE_TOO_LONG and any(is_too_long(each) for each in (text, *code.split())):
         return "too long"
     for meaning, statuses, words in WORDS:
@@ -107,4 +110,5 @@ def is_certain(status: int, text: str, code: str) -> bool:
     if status not in CERTAIN:
         return False
     codes, first_words = CERTAIN[status]
+    text, code = text[:MOST_CHARS], code[:MOST_CHARS]
     return bool(codes.search(code) or first_words.match(text))

@@ -41,8 +41,9 @@ def to_message(index: int, message: ChatMessage) -> Message:
 
 def _thoughts(message: ChatMessage) -> dict[str, Any]:
     """Those that were sent, by the names under which they came."""
-    named = {name: getattr(message, name) for name in ("reasoning_content", "reasoning", "reasoning_details")}
-    return {name: value for name, value in named.items() if value and isinstance(value, str | list)}
+    kinds = {"reasoning_content": str, "reasoning": str, "reasoning_details": list}
+    named = {name: getattr(message, name) for name in kinds}
+    return {name: value for name, value in named.items() if value and isinstance(value, kinds[name])}
 
 
 def _calls(index: int, message: ChatMessage) -> tuple[ToolCall, ...]:

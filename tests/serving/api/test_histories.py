@@ -8,7 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.serving.api.served import Json, Served, plan, served, step
+from conductor.model.call import Call
+from conductor.run.call_bound import input_bound
+from serving.api.dialects.chat import ChatDialect
+from serving.runs.held_bytes import bytes_of
+from tests.serving.api.served import Json, Served, plan, served, step, team
 from tests.serving.api.test_prompt_cache import ANTHROPIC, GEMINI, OPENAI, ours, text
 from tests.serving.workers.test_http import PROVIDERS, Provider
 from tests.wires.server import Answer, serving, sse
@@ -175,6 +179,21 @@ async def test_the_thoughts_of_others_are_not_shown_to_the_steps_of_a_plan():
         assert "I should look." not in json.dumps(upstream.body)
 
 
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning", "reasoning_details"])
+async def test_thoughts_that_are_forwarded_count_as_text(name: str):
+    """In what is held for the call, in the key's tokens a minute, in the text that a request may have and in memory."""
+    said = "data:x " + "I should look. " * 20_000
+    thoughts: Any = [{"type": "reasoning.text", "text": said}] if name == "reasoning_details" else said
+    request = ChatDialect().parse(json.dumps({"model": "a", "messages": thinking({name: thoughts})}).encode())
+    assert request.text_chars > len(said)
+    assert request.token_estimate > len(said) // 4
+    assert bytes_of(request.conversation) > len(said)
+    assert input_bound(Call(messages=request.conversation)) > len(said)
+    async with served(team(limits={"max_text_bytes": 100_000})) as api:
+        answer = await api.post({"model": "a", "messages": thinking({name: thoughts})})
+        assert answer.status_code == 413
+
+
 async def test_a_server_that_refuses_thoughts_is_asked_without_them_from_then_on():
     def respond(request: Any) -> Answer:
         refuses = "reasoning_content" in json.dumps(request.body)
@@ -187,6 +206,21 @@ async def test_a_server_that_refuses_thoughts_is_asked_without_them_from_then_on
         for _ in range(2):
             await api.ok({"model": "a", "messages": thinking(THOUGHTS[0]), "tools": TOOLS})
         assert len(upstream.requests) == 3
+
+
+async def test_a_server_that_refuses_what_one_client_sent_is_asked_with_the_thoughts_of_others():
+    def respond(request: Any) -> Answer:
+        refuses = "too strange" in json.dumps(request.body)
+        return (
+            Answer(status=400, error="reasoning_details: must be a list of thoughts") if refuses else Answer()
+        )
+
+    strange, own = ({"reasoning_details": [{"text": said}]} for said in ("too strange", "I should look."))
+    async with serving(OPENAI.wire) as upstream, served(ours(OPENAI, upstream.url, model="kimi-9")) as api:
+        upstream.respond = respond
+        await api.ok({"model": "a", "messages": thinking(strange), "tools": TOOLS})
+        await api.ok({"model": "a", "messages": thinking(own), "tools": TOOLS})
+        assert "I should look." in json.dumps(upstream.body)
 
 
 def refuse_blank(request: Any) -> Answer:

@@ -165,8 +165,50 @@ async def test_after_a_word_a_count_of_the_prompt_alone_is_no_bill(name: str):
     reply.bound = Usage(100, 1000)
     reply.close_bill()
     assert reply.result.cost_is_bound
-    assert reply.result.cost_usd == PRICE.of(Usage(50, 1 + ESTIMATE_SLACK_TOKENS))
+    input_tokens = 12 if name in ("anthropic", "gemini") else 50  # as counted, or the half of its bytes
+    assert reply.result.cost_usd == PRICE.of(Usage(input_tokens, 1 + ESTIMATE_SLACK_TOKENS))
     assert "about twice" in reply.result.notes[-1]
+
+
+async def test_a_broken_stream_is_billed_what_was_counted_as_written_to_the_cache():
+    usage = {"input_tokens": 2, "cache_creation_input_tokens": 1000, "output_tokens": 1,
+             "cache_creation": {"ephemeral_1h_input_tokens": 1000, "ephemeral_5m_input_tokens": 0}}  # fmt: skip
+    message = {
+        "id": "m",
+        "type": "message",
+        "role": "assistant",
+        "content": [],
+        "model": MODEL,
+        "usage": usage,
+    }
+    _, reply = await broken("anthropic", event("message_start", message=message), WORD["anthropic"])
+    assert reply is not None
+    reply.bound = Usage(1100, 1000)
+    reply.close_bill()
+    written = Usage(1002, 1 + ESTIMATE_SLACK_TOKENS, cache_write_tokens=1000, cache_write_1h_tokens=1000)
+    assert reply.result.cost_usd == PRICE.of(written)
+
+
+@pytest.mark.parametrize("name", ["anthropic", "responses", "gemini", "openai"])
+async def test_a_broken_stream_is_billed_more_than_the_summary_of_its_thoughts(name: str):
+    said = "Let me see. " * 10
+    events = {
+        "anthropic": event(
+            "content_block_delta", index=0, delta={"type": "thinking_delta", "thinking": said}
+        ),
+        "responses": event("response.reasoning_summary_text.delta", delta=said),
+        "gemini": sse(
+            {"candidates": [{"index": 0, "content": {"parts": [{"text": said, "thought": True}]}}]}
+        ),
+        "openai": chat(reasoning_content=said),
+    }
+    _, reply = await broken(name, events[name], accepts=Accepts(default_effort="high"))
+    assert reply is not None
+    reply.bound = Usage(100, 5000)
+    reply.close_bill()
+    times = 1 if name == "openai" else 10
+    n_tokens = times * len(said) // 2 + ESTIMATE_SLACK_TOKENS
+    assert reply.result.cost_usd == PRICE.of(Usage(50, n_tokens))
 
 
 @pytest.mark.parametrize("name", DIALECTS)
