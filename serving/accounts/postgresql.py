@@ -92,10 +92,12 @@ mine AS (UPDATE hold h SET state = 'posted', ended_us = t.at_us FROM told t WHER
 {ENTER.format(kind="'call'", exact="is_exact::int", at="at_us", worker="coalesce(served_by, worker)", account="account", **BILLED)} RETURNING hold_id"""
 SETTLE_LATE = f"""WITH told AS ({TOLD}),
 mine AS (UPDATE hold h SET state = 'posted', ended_us = t.at_us FROM told t WHERE h.id = t.id AND h.state = 'lost' AND t.cost IS NOT NULL
+    AND NOT EXISTS (SELECT 1 FROM ledger l JOIN ledger a ON a.run_id = l.run_id AND a.corrects = l.id WHERE l.hold_id = h.id)
     RETURNING h.*, 0 AS freed, t.cost - h.amount AS posted, {TELLS}),
 {MOVED}
 {ENTER.format(kind="'correction'", exact="is_exact::int", at="at_us", **ASKED_WORKER, **BILLED)}"""
-"""The replica was only frozen, and its holds are posted already: the difference, if the cost is known."""
+"""The replica was only frozen, and its holds are posted already: the difference, if the cost is known, and if an adjustment
+has not corrected it meanwhile."""
 VOID = f"""WITH
 mine AS (UPDATE hold h SET state = 'voided', ended_us = {NOW_US} WHERE h.id = ANY ($1::text[]) AND h.state = 'open'
     RETURNING h.*, h.amount AS freed, 0 AS posted),

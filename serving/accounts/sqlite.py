@@ -26,6 +26,7 @@ DEAD = """SELECT h.id FROM hold h LEFT JOIN replica r ON r.id = h.owner
 WHERE h.state = 'open' AND (r.id IS NULL OR r.lease_until_us < ?) ORDER BY h.made_us LIMIT ?"""
 ENTER = """INSERT INTO ledger (hold_id, kind, run_id, call_no, key_id, team_id, day, month, worker, amount, exact, above_hold,
     input_tokens, output_tokens, cached_tokens, price, at_us, account) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+ADJUSTED = """SELECT 1 FROM ledger l JOIN ledger a ON a.run_id = l.run_id AND a.corrects = l.id WHERE l.hold_id = ?"""
 RENEW = """INSERT INTO replica (id, lease_until_us, began_us) VALUES (?, ?, ?)
 ON CONFLICT (id) DO UPDATE SET lease_until_us = excluded.lease_until_us"""
 
@@ -79,8 +80,12 @@ def settle(connection: sqlite3.Connection, bills: Sequence[Bill]) -> list[None]:
 
 
 def _settle_late(connection: sqlite3.Connection, bill: Bill) -> None:
-    """The replica was only frozen, and its hold is posted already: the difference, if the cost is known."""
-    if bill.cost is not None and (ended := _end(connection, bill.hold_id, "lost", "posted", bill.at_us)):
+    """The replica was only frozen, and its hold is posted already: the difference, if the cost is known, and if an
+    adjustment has not corrected it meanwhile.
+    """
+    if bill.cost is None or connection.execute(ADJUSTED, (bill.hold_id,)).fetchone():
+        return
+    if ended := _end(connection, bill.hold_id, "lost", "posted", bill.at_us):
         _post(connection, [(ended, Move("correction", 0, bill.cost - ended.amount), bill)])
 
 

@@ -6,14 +6,16 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import select, text
 
 from conductor.errors import StoreUnavailable
 from serving.accounts.hold import Entry
+from serving.accounts.ledger_lines import adjust
 from serving.accounts.ledger_store import LedgerStore
 from serving.accounts.money import to_pico
 from serving.accounts.postgresql import ASKED
 from serving.database.address import Address
+from serving.database.schema import ledger
 from tests.serving.accounts.ledgers import CENT, Ledgers, bill, open_ledgers
 
 pytestmark = pytest.mark.postgresql
@@ -147,6 +149,24 @@ async def test_a_void_gives_back_and_bars_a_hold_that_is_on_its_way(ledgers: Led
     assert await ledgers.cents() == (0, 0), "it can never be held any more"
     assert await ledgers.states() == ["voided", "voided"]
     assert await ledgers.entries() == []
+
+
+async def test_what_was_adjusted_is_not_corrected_once_more_by_a_replica_that_was_only_frozen(
+    ledgers: Ledgers, store_address: Address
+) -> None:
+    frozen = ledgers.request(30)
+    await ledgers.store.hold(frozen)
+    async with LedgerStore(store_address, 60) as other:
+        await _end_lease(ledgers)
+        await other.beat()
+    async with ledgers.database.reading() as connection:
+        (entry_id,) = (await connection.execute(select(ledger.c.id))).scalars()
+    await adjust(ledgers.database, entry_id, to_pico(10 * CENT), "the invoice")
+    assert await ledgers.cents() == (10, 0)
+    await ledgers.store.settle(bill(frozen, 10))
+    await ledgers.store.void(frozen)
+    assert await ledgers.cents() == (10, 0)
+    await ledgers.see_no_fault()
 
 
 async def test_holds_of_a_dead_replica_are_posted_in_full_and_corrected_if_it_was_only_frozen(
