@@ -68,8 +68,9 @@ class ChunkChecker:
         except msgspec.DecodeError:
             yield event  # the SDK says what is wrong with it
             return
-        for chunk in cast(list[object], value) if isinstance(value, list) else [value]:
-            body = cast(dict[str, Any], chunk) if isinstance(chunk, dict) else {}
+        chunks: list[Any] = cast(list[Any], value) if isinstance(value, list) else [value]
+        for chunk in chunks:
+            body: dict[str, Any] = cast(dict[str, Any], chunk) if isinstance(chunk, dict) else {}
             if "candidates" not in body and (error := error_in_event(body, event.name)):
                 yield Event(b"", msgspec.json.encode({"error": _as_googles(error)}))
             else:
