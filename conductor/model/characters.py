@@ -9,6 +9,12 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 _HALF = re.compile("[\ud800-\udfff]")
+_ESCAPED_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
+_ESCAPES = re.compile(
+    rb"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<half>\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
+)
+"""An escaped backslash, a pair of halves, or one half."""
+_REPLACEMENT = rb"\ufffd"
 
 
 def whole(text: str) -> str:
@@ -16,6 +22,18 @@ def whole(text: str) -> str:
     if text.isascii() or not _HALF.search(text):
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def with_whole_escapes(body: bytes) -> bytes:
+    """Return JSON in which each escape of a half without its other one is that of U+FFFD.
+
+    JavaScript writes such halves where a text was cut inside a character.
+    """
+    return _ESCAPES.sub(_whole_escape, body) if _ESCAPED_HALF.search(body) else body
+
+
+def _whole_escape(escape: re.Match[bytes]) -> bytes:
+    return _REPLACEMENT if escape["half"] else escape[0]
 
 
 def whole_value(value: Any) -> Any:

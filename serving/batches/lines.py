@@ -13,6 +13,7 @@ from typing import Any, Literal, cast
 import orjson
 from pydantic import BaseModel, Field, ValidationError
 
+from conductor.model.characters import with_whole_escapes
 from serving.batches.model import LineResult
 
 MOST_ERRORS = 20
@@ -71,7 +72,8 @@ class Lines:
     def __getitem__(self, number: int) -> Line:
         begin = self._begins[number]
         end = self._content.find(b"\n", begin)
-        line = orjson.loads(self._content[begin : len(self._content) if end < 0 else end])
+        text = self._content[begin : len(self._content) if end < 0 else end]
+        line = orjson.loads(with_whole_escapes(text))
         return Line(number, line["custom_id"], line["body"])
 
     def add(self, begin: int) -> None:
@@ -92,7 +94,7 @@ def parse_lines(content: bytes, endpoint: str, most: int) -> tuple[Lines, list[d
         if len(lines) >= most:
             return Lines(b""), [_error("too_many_lines", f"A batch has {most} lines at most.", at)]
         try:
-            line = _InputLine.model_validate(orjson.loads(text))
+            line = _InputLine.model_validate(orjson.loads(with_whole_escapes(text)))
         except orjson.JSONDecodeError:
             errors.append(_error("invalid_json_line", "This line is no JSON object.", at))
             continue

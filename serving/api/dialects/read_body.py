@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails, from_json
 
 from conductor.errors import BadTask, quote
+from conductor.model.characters import with_whole_escapes
 
 Body = TypeVar("Body", bound=BaseModel)
 MOST_STRINGS, MOST_BRACKETS = 200_000, 500_000
@@ -53,6 +54,7 @@ def read_body(kind: type[Body], body: bytes, remedy: Remedy = give_no_remedy) ->
         BadTask: naming the field, and what it may be.
     """
     check_parts(body)
+    body = with_whole_escapes(body)
     try:
         return kind.model_validate_json(body)
     except ValidationError as exc:
