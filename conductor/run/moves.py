@@ -5,10 +5,10 @@ for more than one round the conductor's verdict on the outcome. A further round 
 before it.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from conductor.errors import ContentFiltered, NoPlan, WorkerError
+from conductor.errors import ContentFiltered, ContextOverflow, NoPlan, WorkerError
 from conductor.model.failure import Failure
 from conductor.model.reply import CallResult
 from conductor.plan.plan import Plan, Step
@@ -159,7 +159,14 @@ def _fall_back(record: Record, fallbacks: Sequence[str], why: str, failure: Fail
     left = [name for name in fallbacks if name not in tried]
     if left:
         return RunPlan(_alone(left[0]), "fallback", why)
-    return _give_up(record, failure or Failure.of(NoPlan(f"No plan could be had: {why}.")))
+    overflow = next((each for each in _failures(record) if each.is_a(ContextOverflow)), None)
+    return _give_up(record, overflow or failure or Failure.of(NoPlan(f"No plan could be had: {why}.")))
+
+
+def _failures(record: Record) -> Iterator[Failure]:
+    """Yield the failures of a run's plans and of their steps, the first one first."""
+    for plan in record.plans:
+        yield from (each for each in (plan.failure, *(step.failure for step in plan.steps)) if each)
 
 
 def _give_up(record: Record, failure: Failure) -> Move:

@@ -3,10 +3,11 @@
 import time
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Protocol
 
-from conductor.errors import ContentFiltered, LineTooLong, WorkerError, WorkerUnavailable
+from conductor.errors import ContentFiltered, ContextOverflow, LineTooLong, WorkerError, WorkerUnavailable
 from conductor.model.call import Call
 from conductor.model.failure import Attempt, Failure, charges
 from conductor.model.field_values import copy_with
@@ -46,6 +47,8 @@ class FailingOver:
     once its rest is over, one call tries whether it is well. So is one whose line is too long, which is so sooner where
     another worker would answer at once; a call that waits in it leaves for that one, and comes back where that one fails.
     A call whose turn comes once the circuit has opened is not made either, where another worker is ready.
+
+    Where all of them fail and one could not hold the prompt, that is the error: agents then shorten it.
 
     A call whose caller has somebody else (`Call.has_stand_in`, as of the conductor's: a worker answers without a plan)
     is made only to those that are well.
@@ -97,6 +100,7 @@ class FailingOver:
                 else self._last_those_that_rest(self._line(call), call)
             )
             passed = {each.worker for each in failed}
+            errors: list[WorkerError] = []
             first, begins = call.site.attempt - len(failed), call.begins
             for number, worker in enumerate(line):  # which grows by those that are left alone meanwhile
                 began_s = time.monotonic()
@@ -129,8 +133,8 @@ class FailingOver:
                     took_s = time.monotonic() - began_s
                     is_told = isinstance(exc, ContentFiltered) and worker.name in self._telling
                     if number == len(line) - 1 or is_told:
-                        exc.attempts = (*failed, *exc.attempts)
-                        raise
+                        raise _last_error(exc, () if is_told else errors, failed, took_s) from exc.__cause__
+                    errors.append(exc)
                     call = await call_again(call, exc)
                     failed += [*exc.attempts, Attempt.of(worker.name, Failure.of(exc), took_s=took_s)]
             else:
@@ -297,6 +301,32 @@ def _resting(health: WorkerHealth) -> str:
         else ("its newest calls failed, it asked for a rest, or its rate here was reached.")
     )
     return f"for {health.rest_s:.1f} s more: {why}"
+
+
+def _last_error(
+    last: WorkerError, earlier: Sequence[WorkerError], failed: Sequence[Attempt], took_s: float
+) -> WorkerError:
+    """Return the error of a call that all workers failed: that of the `last` one, or else the first of the `earlier` that could
+    not hold the prompt. It is billed what the last call was.
+    """
+    overflow = next((each for each in earlier if isinstance(each, ContextOverflow)), None)
+    if overflow is None:
+        last.attempts = (*failed, *last.attempts)
+        return last
+    unpaid = replace(Failure.of(last), usage=None, cost_usd=None)
+    attempt = Attempt.of(last.worker or "", unpaid, took_s=took_s)
+    return ContextOverflow(
+        overflow.message,
+        worker=overflow.worker,
+        detail=overflow.detail,
+        provider_status=overflow.provider_status,
+        attempts=(*failed, *last.attempts, attempt),
+        usage=last.usage,
+        cost_usd=last.cost_usd,
+        billed_at_bound=last.billed_at_bound,
+        streamed_bytes=last.streamed_bytes,
+        sent_bytes=last.sent_bytes,
+    )
 
 
 def _nobody(name: str, failed: Sequence[Attempt]) -> WorkerUnavailable:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.serving.api.served import PRICE, Json, scripted, served, step, team
+from tests.serving.api.served import PRICE, Json, plan, scripted, served, step, team
 from tests.wires.openai import OpenAIWire
 from tests.wires.server import Answer, serving, sse
 
@@ -49,3 +49,41 @@ async def test_a_prompt_that_is_too_long_is_told_so_that_agents_compact(
     assert told in answer.text
     assert answer.status_code == 400 or stream
     assert len(upstream.requests) == 1
+
+
+@pytest.mark.parametrize("model", ["a", "mini", "two"])
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("status", [400, 401, 404, 429, 503])
+@pytest.mark.parametrize("dialect", ["chat", "messages", "responses"])
+async def test_a_prompt_that_is_too_long_is_told_also_after_the_fallback_failed(
+    dialect: str, status: int, stream: bool, model: str
+):
+    path, asked, told = DIALECTS[dialect]
+    own: Json = {"kind": "openai", "model": "m", "price": PRICE, "retry": {"attempts": 1}}
+    async with serving(OpenAIWire()) as small, serving(OpenAIWire()) as other:
+        small.respond = lambda _: ANSWERS["a status"]
+        other.respond = lambda _: Answer(status=status, error="no")
+        workers = [
+            own | {"name": "a", "base_url": f"{small.url}/v1", "fallbacks": ["c"]},
+            own | {"name": "c", "base_url": f"{other.url}/v1", "in_pool": False},
+            scripted("b"),
+        ]
+        workflows = {"two": [step("b"), step("a", "Go on.", [0])]}
+        async with served(team(plan(step("a")), workers=workers, workflows=workflows)) as api:
+            answer = await api.http.post(path, json={"model": model, "stream": stream, **asked})
+            record = await api.newest()
+    assert told in answer.text
+    assert answer.status_code == 400 or stream
+    failed = record["error"]["podium"]["attempts"]
+    assert [(each["worker"], each["error"] == "ContextOverflow") for each in failed] == [
+        ("a", True),
+        ("c", False),
+    ]
+
+
+async def test_a_prompt_that_is_too_long_for_the_conductor_is_told_after_all_others_failed():
+    workers = [scripted("a", {"error": "refused"})]
+    settings = team({"error": "overflow"}, workers=workers, workflows={})
+    async with served(settings) as api:
+        answer = await api.post()
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "context_length_exceeded")
