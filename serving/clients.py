@@ -11,6 +11,7 @@ from serving.egress.reach import ANYWHERE, SETTINGS
 from serving.health import Identity
 from serving.lora.adapters import name_of
 from serving.settings.absent import key_that_is_missing
+from serving.settings.engine_arguments import engine_faults
 from serving.settings.keys import read_key
 from serving.settings.known_models import accepts_of
 from serving.settings.settings import Settings, SettingsError
@@ -90,9 +91,10 @@ def build_client(
 
 
 async def find_faults(settings: Settings, environment: Mapping[str, str]) -> list[SettingsError]:
-    """Return why workers and webhooks cannot be made here: plugins, libraries, credentials, secrets. No provider is asked.
+    """Return why workers and webhooks cannot be made here: plugins, libraries, credentials, secrets, and engine arguments that
+    vLLM does not know. No provider is asked.
 
-    Keys that are missing are `absent_workers`' business, engines the machine's.
+    Keys that are missing are `absent_workers`' business, whether an engine fits is the machine's.
     """
     faults: list[SettingsError] = []
     try:
@@ -100,6 +102,8 @@ async def find_faults(settings: Settings, environment: Mapping[str, str]) -> lis
     except SecretError as exc:
         faults.append(SettingsError(str(exc), at=("webhooks", "secret_env")))
     for worker in settings.workers:
+        if isinstance(worker, VllmSettings):
+            faults += engine_faults(worker)
         for own in places_of(worker).values():
             try:
                 if isinstance(own, VllmSettings) or (

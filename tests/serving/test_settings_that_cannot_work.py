@@ -9,11 +9,15 @@ import yaml
 
 import serving.app
 from podium.doctor.cli import main as doctor
+from serving.clients import find_faults
 from serving.health import Health
 from serving.pool import build_pool
 from serving.runs.live_settings import LiveSettings
+from serving.settings.engine_arguments import engine_faults
+from serving.settings.faults import in_file
 from serving.settings.settings import SettingsError, load, parse
 from serving.settings.source import SettingsSource
+from serving.settings.workers import VllmSettings
 from tests.serving.api.served import served
 
 A = "{name: a, kind: scripted}"
@@ -234,3 +238,36 @@ async def test_a_reload_of_what_is_not_here_is_refused_in_the_same_words(
         assert caught.value.message.startswith(f"{place}, line {line}: ")
         assert all(each in caught.value.message for each in said)
         await it.ok({"model": "a"})
+
+
+@pytest.mark.parametrize(
+    ("field", "said"),
+    [
+        ("max_model_length: 4096", "Did you mean 'max_model_len'?"),
+        ("max-model-len: 4096", "Did you mean 'max_model_len'?"),
+        ("gpu_mem_utilization: 0.5", "Did you mean 'gpu_memory_utilization'?"),
+        ("tool_cal_parser: hermes", "Did you mean 'tool_call_parser'?"),
+        ("Dtype: float16", "Did you mean 'dtype'?"),
+    ],
+)
+async def test_an_engine_argument_that_vllm_does_not_know_is_a_fault(
+    tmp_path: Path, field: str, said: str
+) -> None:
+    path = tmp_path / "settings.yaml"
+    path.write_text(
+        f"workers:\n  - name: own\n    kind: vllm\n    model: m\n    engine:\n      enforce_eager: true\n      {field}\n"
+    )
+    [fault] = await find_faults(load(path), {})
+    message = in_file(fault, path).message
+    assert message.startswith(f"{path}, line 7: worker 'own': engine.")
+    assert message.endswith(f"is not an engine argument of vLLM. {said}")
+
+
+@pytest.mark.parametrize("path", ["cluster/local.yaml", "cluster/gpu.yaml"])
+def test_the_settings_that_ship_use_arguments_that_vllm_knows(path: str) -> None:
+    assert [
+        fault
+        for each in load(path).workers
+        if isinstance(each, VllmSettings)
+        for fault in engine_faults(each)
+    ] == []

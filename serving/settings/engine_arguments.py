@@ -1,0 +1,64 @@
+"""The names of vLLM's engine arguments, read from the source of the vLLM that is installed: to import it takes seconds."""
+
+import ast
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+from conductor.errors import did_you_mean, quote
+from serving.settings.faults import SettingsError
+from serving.settings.workers import VllmSettings
+
+OURS = frozenset({"chat_template_kwargs", "tool_call_parser"})
+"""Podium's own, beside vLLM's."""
+CLASSES = ("EngineArgs", "AsyncEngineArgs")
+FROM_ELSEWHERE = {
+    "max_model_length": "max_model_len",
+    "max_context_length": "max_model_len",
+    "max_seq_len": "max_model_len",
+    "context_length": "max_model_len",
+    "gpu_mem_utilization": "gpu_memory_utilization",
+    "mem_fraction_static": "gpu_memory_utilization",
+    "tp": "tensor_parallel_size",
+    "tp_size": "tensor_parallel_size",
+}
+"""What other servers, and people, call some of them."""
+
+
+def engine_faults(worker: VllmSettings) -> list[SettingsError]:
+    """Return an error for each engine argument that vLLM does not know; none if vLLM is not installed here."""
+    known = engine_arguments()
+    if not known or worker.deployment not in (None, worker.name):
+        return []
+    return [
+        SettingsError(
+            f"worker {worker.name!r}: engine.{quote(name)[1:-1]} is not an engine argument of vLLM.{_nearest(name, known)}",
+            at=("workers", worker.name, "engine", name),
+        )
+        for name in worker.engine
+        if name not in known
+    ]
+
+
+def _nearest(name: str, known: frozenset[str]) -> str:
+    plain = name.lstrip("-").replace("-", "_").lower()
+    found = FROM_ELSEWHERE.get(plain, plain)
+    return f" Did you mean {found!r}?" if found in known else did_you_mean(plain, known)
+
+
+@cache
+def engine_arguments() -> frozenset[str]:
+    """Return the names that `engine` of a worker may have; empty if vLLM is not installed."""
+    spec = find_spec("vllm")
+    places = spec.submodule_search_locations if spec else None
+    source = Path(places[0], "engine", "arg_utils.py") if places else None
+    if source is None or not source.is_file():
+        return frozenset()
+    names = {
+        field.target.id
+        for each in ast.parse(source.read_bytes()).body
+        if isinstance(each, ast.ClassDef) and each.name in CLASSES
+        for field in each.body
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+    }
+    return frozenset(names | OURS) if names else frozenset()
