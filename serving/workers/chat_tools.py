@@ -202,6 +202,8 @@ class CallCollector:
         self._newest[index] = call
         if id:
             self._by_id[index, id] = call
+        if name and name != call.name and not id and _may_be_rest_of_name(call):
+            call.name += name
         call.id, call.name = call.id or id, call.name or name
         if piece.extra_content:
             self._meter.keep(piece.extra_content)
@@ -250,13 +252,18 @@ def _starts_another(call: _Call, id: str, name: str, text: str) -> bool:
 
     A new id alone starts none, because some servers make one up for each piece. Nor does the same name: some repeat it.
     """
-    if not (name and call.name):
+    if not (name and call.name) or (not id and _may_be_rest_of_name(call)):
         return False
     if id and call.id and id != call.id:
         return True
     if id:
         return name != call.name and call.is_whole
     return name != call.name or (bool(text.strip()) and call.is_whole)
+
+
+def _may_be_rest_of_name(call: _Call) -> bool:
+    """Return whether a name without an id goes on with the name of `call`: a server that gives ids gives one to each call."""
+    return bool(call.id and call.name) and not call.text.strip()
 
 
 def _is_object(text: str) -> bool:

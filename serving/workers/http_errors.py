@@ -17,6 +17,7 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
+from typing import cast
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -43,6 +44,8 @@ MAX_QUOTE_CHARS = 300
 """How much of what a provider said goes into an error's detail."""
 MAX_READ_CHARS = 20_000
 """How much of it is read for that. What an error inside a stream says may be 16 MiB long."""
+MAX_RAW_CHARS = 4000
+"""How much of an error is read that a router quotes of the provider behind it."""
 WIRE_ERRORS = (
     aiohttp.ClientError,
     httpx2.HTTPError,
@@ -281,7 +284,20 @@ def error_text(body: object) -> str:
     if isinstance(body, str):
         return body
     found = _message_in(body)
-    return found if found is not None else json.dumps(body, default=str)
+    if found is None:
+        return json.dumps(body, default=str)
+    return f"{found}: {raw}" if (raw := _raw_in(body)) else found
+
+
+def _raw_in(body: object) -> str:
+    """Return what a router such as OpenRouter quotes of the provider behind it; "" if it quotes nothing."""
+    while isinstance(body, Mapping):
+        fields = cast(Mapping[str, object], body)
+        about = fields.get("metadata")
+        if isinstance(about, Mapping) and (raw := cast(Mapping[str, object], about).get("raw")):
+            return (raw if isinstance(raw, str) else json.dumps(raw, default=str))[:MAX_RAW_CHARS]
+        body = fields.get("error")
+    return ""
 
 
 def _message_in(body: object) -> str | None:

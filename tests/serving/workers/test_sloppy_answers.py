@@ -141,6 +141,7 @@ CALLS_IN_CHAT = {
         called(piece(1, "b", "get_time", UTC[:4])), called(piece(1, "b", "get_time", UTC[4:])), CALLED],
     "the name in each piece and no id": [called(piece(0, None, "get_weather", ROME[:4])), called(piece(0, None, "get_weather", ROME[4:])),
         called(piece(1, None, "get_time", UTC)), CALLED],
+    "a name in pieces": [called(piece(0, "a", "get_")), called(piece(0, None, "weather")), called(piece(0, None, None, ROME)), called(piece(1, "b", "get_time", UTC)), CALLED],
     "empty ids and names in later pieces": [called(piece(0, "a", "get_weather", "")), called(piece(0, "", "", ROME)), called(piece(1, "b", "get_time", UTC)), CALLED],
     "arguments as an object": [called(piece(0, "a", "get_weather", {"city": "Rome"}), piece(1, "b", "get_time", {"tz": "UTC"})), CALLED],
     "an empty object before the arguments": [called(piece(0, "a", "get_weather", {})), called(piece(0, None, None, ROME)),

@@ -47,6 +47,16 @@ ERRORS: dict[str, tuple[Any, type[WorkerError]]] = {
 BARE: dict[str, tuple[Any, type[WorkerError]]] = {
     "vLLM's old form": ({"object": "error", "message": LONG, "code": 400}, ContextOverflow),
     "FastAPI's form": ({"detail": "Slow down.", "status": 429}, WorkerBusy),
+    "what OpenRouter quotes of a provider": (
+        {
+            "error": {
+                "message": "Provider returned error",
+                "code": 400,
+                "metadata": {"raw": f'{{"error": {{"message": "{LONG}"}}}}'},
+            }
+        },
+        ContextOverflow,
+    ),
     "a code and a message": ({"code": 429, "message": "Slow down."}, WorkerBusy),
     "OpenRouter's form": (
         {"choices": [{"index": 0, "delta": {"content": ""}, "error": {"code": 429, "message": "Slow."}}]},
