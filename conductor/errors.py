@@ -166,8 +166,10 @@ class WorkerError(PodiumError):
     """Whether the model was at work when it failed, so that the call is probably paid: it is billed at the most
     that it could cost, or by what streamed."""
     streamed_bytes: int | None = None
-    """How much of an answer had streamed when it failed, for an estimate of its cost; None: not known, or its model may
-    have thought unseen."""
+    """How much of an answer had streamed when it failed, unseen thoughts estimated; for an estimate of its cost. None: not
+    known."""
+    sent_bytes: int | None = None
+    """About how many bytes of prompt were sent, likewise; None: not known."""
 
 
 class WorkerUnavailable(WorkerError):

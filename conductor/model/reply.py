@@ -3,6 +3,7 @@
 A bill is never lower than what was told and believed (decisions 0018, 0031, 0065).
 """
 
+import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -16,13 +17,16 @@ from conductor.model.messages import Native, ToolCall
 from conductor.model.operation import TokenLogprob
 from conductor.model.usage import (
     ESTIMATE_BYTES_PER_TOKEN,
+    ESTIMATE_SLACK_TOKENS,
     ESTIMATE_SUMMARY_FACTOR,
     FREE,
+    THOUGHT_TOKENS_PER_S,
     Price,
     Usage,
     cost_of,
     dearer,
     estimate,
+    unseen_bytes,
 )
 
 MODEL_CHARS = 200
@@ -141,11 +145,15 @@ class Reply:
     estimated: Usage | None = None
     """About what the call took, once its stream has broken: it is billed in place of `bound`."""
     hides_thoughts: bool = False
-    """Whether its model may think unseen: what it took is not estimated then, unless some of its thoughts are shown."""
+    """Whether its model may think unseen: thoughts are estimated by the time to its first token then, unless some are shown."""
     summarizes_thoughts: bool = False
     """Whether the thoughts that it shows may be summaries of longer ones."""
     told: Callable[[], Usage | None] = _nothing
     """Returns what the server has counted so far, for an estimate: the prompt, while it does not count the answer."""
+    unseen_s: float = 0.0
+    """The time to its first token."""
+    sent_bytes: int | None = None
+    """About how many bytes of prompt were sent; None: not known."""
     streamed_bytes: int = 0
     """How much of the answer had streamed when it broke, if its wire said so."""
     usage: Usage | None = None
@@ -247,13 +255,18 @@ class Reply:
 
     def _estimate(self) -> str:
         """Estimate what the call took, where that is possible. Return what the record says of it."""
-        if self.bound is None or (self.hides_thoughts and not any(self.thoughts)):
+        if self.bound is None:
             return "Billed at the call's bound."
         calls = (part for call in self.tool_calls for part in (call.name, call.arguments))
         n_bytes = _n_bytes([*self.texts, *calls])
         thought = _n_bytes(self.thoughts) * (ESTIMATE_SUMMARY_FACTOR if self.summarizes_thoughts else 1)
-        self.estimated = estimate(self.bound, max(n_bytes + thought, self.streamed_bytes), self.told())
-        return f"Estimated from what streamed, one token for {ESTIMATE_BYTES_PER_TOKEN} bytes: about twice what prose takes."
+        how = f"Estimated from what was sent and what streamed, one token for {ESTIMATE_BYTES_PER_TOKEN} bytes (about twice what prose takes) and {ESTIMATE_SLACK_TOKENS} more."
+        if self.hides_thoughts and not any(self.thoughts):
+            thought = unseen_bytes(self.unseen_s)
+            how += f" Its model may have thought unseen for {self.unseen_s:.1f} s: {THOUGHT_TOKENS_PER_S} tokens a second."
+        n_bytes = max(n_bytes + thought, self.streamed_bytes)
+        self.estimated = estimate(self.bound, n_bytes, self.told(), self.sent_bytes)
+        return how
 
     def charge(self, error: WorkerError) -> None:
         """Put into `error`, which stands for an answer that nobody was shown, what it took and what had failed before it."""
@@ -315,6 +328,7 @@ async def open_reply(
     hides_thoughts: bool = False,
     summarizes_thoughts: bool = False,
     told: Callable[[], Usage | None] = _nothing,
+    sent_bytes: int | None = None,
 ) -> AsyncGenerator[Reply]:
     """Turn a generator of deltas into what `Worker.open` promises: entered at the first token, closed at the
     end.
@@ -327,12 +341,13 @@ async def open_reply(
         hides_thoughts: see `Reply`.
         summarizes_thoughts: likewise.
         told: likewise.
+        sent_bytes: likewise.
 
     Raises:
         WorkerError: whatever `deltas` raises before its first token; `WorkerUnavailable` where it has none,
             `ContentFiltered` where its provider refused before it.
     """
-    mend = _Mender().mend
+    mend, began_s = _Mender().mend, time.monotonic()
     async with aclosing(deltas):
         early: list[Delta] = []
         try:
@@ -348,6 +363,7 @@ async def open_reply(
             raise
         if not early:
             raise WorkerUnavailable(f"{worker} closed the stream without a word.", worker=worker)
+        unseen_s = time.monotonic() - began_s
 
         async def all_of_it() -> AsyncGenerator[Delta]:
             for delta in early:
@@ -356,7 +372,6 @@ async def open_reply(
                 yield mend(delta)
 
         async with aclosing(all_of_it()) as whole:
-            is_empty = _is_empty(early[-1])
             yield Reply(
                 worker,
                 whole,
@@ -365,7 +380,9 @@ async def open_reply(
                 hides_thoughts=hides_thoughts,
                 summarizes_thoughts=summarizes_thoughts,
                 told=told,
-                is_empty=is_empty,
+                unseen_s=unseen_s,
+                sent_bytes=sent_bytes,
+                is_empty=_is_empty(early[-1]),
             )
 
 

@@ -37,6 +37,14 @@ def input_bound(call: Call) -> int:
     return TOKENS_PER_MESSAGE + messages + tools + begun + _format_bound(call.answer_format)
 
 
+def sent_bytes(call: Call) -> int:
+    """Return about how many bytes of prompt `call` sends: nothing is held for words that may be put around it."""
+    held = TOKENS_PER_CONTINUATION if call.prefix else 0
+    if wanted := call.answer_format:
+        held += TOKENS_PER_FORMAT + _format_size(wanted)
+    return input_bound(call) - held
+
+
 def _message_bound(message: Message) -> int:
     native = _json_size(message.native.payload) if message.native else 0
     native += _json_size(message.thoughts) if message.thoughts else 0
@@ -73,7 +81,11 @@ def _format_bound(wanted: AnswerFormat | None) -> int:
     """Of a schema twice: a server may be sent it beside the words that tell it to the model."""
     if wanted is None:
         return 0
-    return TOKENS_PER_FORMAT + 2 * (_json_size(wanted.schema) + _size(wanted.description))
+    return TOKENS_PER_FORMAT + 2 * _format_size(wanted)
+
+
+def _format_size(wanted: AnswerFormat) -> int:
+    return _json_size(wanted.schema) + _size(wanted.description)
 
 
 def _json_size(value: object) -> int:

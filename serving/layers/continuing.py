@@ -17,6 +17,7 @@ from conductor.model.field_values import copy_with
 from conductor.model.messages import Message
 from conductor.model.reply import Delta, FinishReason, Reply
 from conductor.model.retries import call_again
+from conductor.model.usage import unseen_bytes
 from conductor.model.worker import Worker
 from conductor.run.continuing import BYTES_PER_TOKEN, byte_size
 from serving.layers.layer import Layer
@@ -132,7 +133,9 @@ class Continuing(Layer):
                 detail=str(exc),
                 attempts=reply.attempts,
                 billed_at_bound=True,
-                streamed_bytes=None if reply.hides_thoughts else byte_size("".join(heard)),
+                streamed_bytes=byte_size("".join(heard))
+                + (unseen_bytes(reply.unseen_s) if reply.hides_thoughts else 0),
+                sent_bytes=reply.sent_bytes,
                 only_this_call=not isinstance(exc, BrokenOff),
             ) from exc
         except WorkerError as exc:

@@ -29,6 +29,7 @@ from conductor.model.call import Call
 from conductor.model.messages import File, Image, Message, Text
 from conductor.model.reply import Delta, FinishReason, Reply, open_reply
 from conductor.model.usage import Usage
+from conductor.run.call_bound import sent_bytes
 from serving.egress.client import guard, tls_context
 from serving.schemas.gemini import answer_schema
 from serving.workers.account import Account
@@ -87,8 +88,8 @@ class GeminiWorker:
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
         """See `conductor.model.worker.Worker.open`."""
-        thinks = self._account.accepts.thinks(call.sampling.effort)
-        meter = OutputMeter(call.sampling.max_output_tokens, hides_thoughts=thinks)
+        thinks, sent = self._account.accepts.thinks(call.sampling.effort), sent_bytes(call)
+        meter = OutputMeter(call.sampling.max_output_tokens, hides_thoughts=thinks, sent_bytes=sent)
         deltas = within_limit(self._deltas(call, meter), meter)
         account = self._account
         return open_reply(
@@ -99,6 +100,7 @@ class GeminiWorker:
             hides_thoughts=thinks,
             summarizes_thoughts=True,
             told=lambda: meter.told,
+            sent_bytes=sent,
         )
 
     async def aclose(self) -> None:

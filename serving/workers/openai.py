@@ -33,6 +33,7 @@ from conductor.model.messages import File, Image, Message, Text
 from conductor.model.operation import TOKENS_GONE, read_tokens
 from conductor.model.reply import Delta, FinishReason, Reply, open_reply
 from conductor.model.usage import Usage
+from conductor.run.call_bound import sent_bytes
 from serving.egress.client import guard, tls_context
 from serving.settings.known_models import OPENAI_MODEL
 from serving.workers.account import Account
@@ -113,8 +114,8 @@ class OpenAIWorker:
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
         """See `conductor.model.worker.Worker.open`."""
-        thinks = self._account.accepts.thinks(call.sampling.effort)
-        meter = OutputMeter(call.sampling.max_output_tokens, hides_thoughts=thinks)
+        thinks, sent = self._account.accepts.thinks(call.sampling.effort), sent_bytes(call)
+        meter = OutputMeter(call.sampling.max_output_tokens, hides_thoughts=thinks, sent_bytes=sent)
         if call.site.operation == "embeddings":
             deltas = self._embedding(call)
         else:
@@ -128,6 +129,7 @@ class OpenAIWorker:
             hides_thoughts=thinks,
             summarizes_thoughts=self.summarizes_thoughts,
             told=lambda: meter.told,
+            sent_bytes=sent,
         )
 
     async def aclose(self) -> None:

@@ -6,13 +6,14 @@ for `usage.py` to judge, whichever packet it comes in; here, whether it goes wit
 """
 
 import json
+import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
 
 from conductor.errors import WorkerError
 from conductor.model.reply import Delta, FinishReason
-from conductor.model.usage import Usage
+from conductor.model.usage import Usage, unseen_bytes
 
 MARGIN = 1.25
 MARGIN_TOKENS = 32
@@ -47,11 +48,20 @@ class OutputMeter:
 
     Args:
         limit: its `max_output_tokens`; None: none is set.
-        hides_thoughts: whether more may be written than streams.
+        hides_thoughts: whether more may be written than streams. What may be is estimated by the time to the first piece.
+        sent_bytes: about how many bytes of prompt are sent; None: not known.
     """
 
-    def __init__(self, limit: int | None = None, *, hides_thoughts: bool = False) -> None:
-        self.limit, self.hides_thoughts = limit, hides_thoughts
+    def __init__(
+        self,
+        limit: int | None = None,
+        *,
+        hides_thoughts: bool = False,
+        sent_bytes: int | None = None,
+    ) -> None:
+        self.limit, self.hides_thoughts, self.sent_bytes = limit, hides_thoughts, sent_bytes
+        self._began_s = time.monotonic()
+        self._unseen_s: float | None = None
         self._pieces = self._bytes = self._argument_bytes = 0
         self._calls = self._kept_bytes = self._likely = 0
         self.told: Usage | None = None
@@ -72,6 +82,7 @@ class OutputMeter:
         Raises:
             OutputPassed: it is one too many.
         """
+        self._note_first()
         self._calls += 1
         if self._calls > MOST_CALLS:
             raise OutputPassed(f"called more than {MOST_CALLS} tools")
@@ -90,10 +101,12 @@ class OutputMeter:
             raise OutputPassed(f"passed max_output_tokens ({most})")
 
     @property
-    def streamed_bytes(self) -> int | None:
-        """See `WorkerError.streamed_bytes`."""
-        is_known = (self._bytes or self.has_calls) and not self.hides_thoughts
-        return self._bytes if is_known else None
+    def streamed_bytes(self) -> int:
+        """See `WorkerError.streamed_bytes`. Before the first piece, any model may have written unseen."""
+        unseen_s = self._unseen_s
+        if unseen_s is None:
+            return unseen_bytes(time.monotonic() - self._began_s)
+        return self._bytes + (unseen_bytes(unseen_s) if self.hides_thoughts else 0)
 
     @property
     def has_calls(self) -> bool:
@@ -111,8 +124,14 @@ class OutputMeter:
             raise OutputPassed(f"sent more than {MOST_KEPT_BYTES} bytes beside its words")
 
     def _count(self, n_bytes: int, pieces: int) -> None:
+        if n_bytes:
+            self._note_first()
         self._bytes += n_bytes
         self._pieces += pieces if n_bytes else 0
+
+    def _note_first(self) -> None:
+        if self._unseen_s is None:
+            self._unseen_s = time.monotonic() - self._began_s
 
     def has_passed(self, limit: int) -> bool:
         """Whether the answer is longer than `limit` tokens: pieces as long as tokens are tokens, and else it
@@ -161,7 +180,7 @@ async def within_limit(deltas: AsyncGenerator[Delta], meter: OutputMeter) -> Asy
             note = f"The server {exc} and was cut off: billed at the call's bound."
             yield Delta(finish=FinishReason.LENGTH, notes=(note,), billed_at_bound=True)
         except WorkerError as exc:
-            exc.streamed_bytes = meter.streamed_bytes
+            exc.streamed_bytes, exc.sent_bytes = meter.streamed_bytes, meter.sent_bytes
             if not is_shown:  # else `Reply` makes the bill
                 told = meter.told
                 exc.billed_at_bound |= meter.has_calls and not (told and told.output_tokens)

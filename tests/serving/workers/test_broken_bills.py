@@ -11,7 +11,14 @@ from conductor.errors import WorkerError
 from conductor.model.call import Call
 from conductor.model.reply import FinishReason, Reply
 from conductor.model.tools import NO_TOOLS
-from conductor.model.usage import ESTIMATE_SLACK_TOKENS, Usage, estimate
+from conductor.model.usage import (
+    ESTIMATE_BYTES_PER_TOKEN,
+    ESTIMATE_SLACK_TOKENS,
+    THOUGHT_TOKENS_PER_S,
+    Usage,
+    estimate,
+)
+from conductor.run.call_bound import input_bound
 from serving.settings.accepts import Accepts
 from serving.workers.account import Account
 from tests.serving.workers.fuzz_streams import CALL, DIALECTS
@@ -97,11 +104,16 @@ FIVE = Usage(12, 5)
 
 
 async def broken(
-    name: str, *events: bytes, cut: bool = True, call: Call = CALL, **account: Any
+    name: str, *events: bytes, cut: bool = True, call: Call = CALL, late_s: float = 0.0, **account: Any
 ) -> tuple[WorkerError, Reply | None]:
     """What a call raises whose server says that and is gone, and its reply where it had begun."""
     dialect, reply = DIALECTS[name], None
-    answer = Answer(instead=events, pause_after=len(events), cut_after=len(events) if cut else None)
+    answer = Answer(
+        instead=(b": hello\n\n", *events) if late_s else events,
+        pause_after=1 if late_s else len(events),
+        late_s=late_s,
+        cut_after=len(events) + bool(late_s) if cut else None,
+    )
     async with serving(dialect.wire, answer) as server:
         worker = dialect.worker(Account("w", MODEL, SECRET, server.url + dialect.path, PRICE, **account))
         with pytest.raises(WorkerError) as caught:
@@ -212,12 +224,17 @@ async def test_a_broken_stream_is_billed_more_than_the_summary_of_its_thoughts(n
 
 
 @pytest.mark.parametrize("name", DIALECTS)
-async def test_an_estimate_counts_what_streamed_of_a_call_and_no_unseen_thoughts(name: str):
+async def test_an_estimate_counts_what_streamed_of_a_call_and_unseen_thoughts_by_their_time(name: str):
     error, _ = await broken(name, BEGUN[name])
-    assert error.streamed_bytes is not None
+    seen = error.streamed_bytes
+    assert (error.billed_at_bound, error.sent_bytes) == (True, input_bound(CALL))
+    assert seen is not None
     thinks = Accepts(default_effort="high")
-    error, _ = await broken(name, BEGUN[name], accepts=thinks)
-    assert (error.billed_at_bound, error.streamed_bytes) == (True, None)
+    error, _ = await broken(name, BEGUN[name], accepts=thinks, late_s=10.0)
+    least = ESTIMATE_BYTES_PER_TOKEN * 10 * THOUGHT_TOKENS_PER_S
+    assert error.billed_at_bound
+    assert error.streamed_bytes is not None
+    assert seen + least <= error.streamed_bytes < seen + 2 * least
 
 
 def test_an_estimate_is_never_above_the_bound_nor_below_what_prose_takes():
