@@ -61,12 +61,12 @@ class ChunkChecker:
         data = event.data
         is_list = data.startswith(b"[")
         if not (is_list or self._holds_half or any(mark in data for mark in MARKS)):
-            yield event
+            yield Event(b"", data)  # the SDK takes the name of an event for JSON
             return
         try:
             value: object = json_of(data)
         except msgspec.DecodeError:
-            yield event  # the SDK says what is wrong with it
+            yield Event(b"", data)  # the SDK says what is wrong with it
             return
         chunks: list[Any] = cast(list[Any], value) if isinstance(value, list) else [value]
         for chunk in chunks:
@@ -74,7 +74,7 @@ class ChunkChecker:
             if "candidates" not in body and (error := error_in_event(body, event.name)):
                 yield Event(b"", msgspec.json.encode({"error": _as_googles(error)}))
             else:
-                yield Event(event.name, self._checked(chunk, data if chunk is value else b""))
+                yield Event(b"", self._checked(chunk, data if chunk is value else b""))
 
     def _checked(self, chunk: object, data: bytes) -> bytes:
         """The chunk, as it came in `data` where nothing has to be replaced."""

@@ -148,7 +148,7 @@ class OpenAIResponsesWorker(OpenAIWorker):
         """
         kind, response = event.get("type"), fields(event.get("response"))
         error = response.get("error") or (
-            error_in_event(event) if kind in (None, "", "error") else event.get("error")
+            error_in_event(event) if kind in (None, "error") else event.get("error")
         )
         usage = _usage(response.get("usage"), check) if kind in ENDS or error else None
         if error:

@@ -270,7 +270,7 @@ async def test_every_attempt_has_a_hold_of_its_own(provider: Provider, store_add
 
 async def test_a_call_is_not_made_again_where_its_budget_has_no_room_for_another(tmp_path: Any):
     provider = PROVIDERS["openai"]
-    silent = {"stall_timeout_s": SILENT_S, "fallbacks": ["b"]}
+    silent = {"stall_timeout_s": 15, "fallbacks": ["b"]}
     async with serving(provider.wire, Answer(stall_after=0)) as upstream, serving(provider.wire) as other:
         workers = [
             priced(provider, upstream.url, **silent),

@@ -188,7 +188,7 @@ async def test_what_it_costs_is_by_the_price_of_the_deployment_that_answered() -
 
 
 async def test_the_next_deployment_is_asked_only_with_what_is_left_after_the_one_before_is_paid() -> None:
-    async with deployed({"weight": 1e6}, {}, stall_timeout_s=0.3) as (running, wires):
+    async with deployed({"weight": 1e6}, {}, stall_timeout_s=15) as (running, wires):
         wires["a"].respond = lambda _: Answer(stall_after=1)
         answer = await running.post({"model": "gpt"}, max_cost_usd=0.001)
         assert answer.status_code == 402, answer.text

@@ -421,6 +421,7 @@ GEMINI = {
     "a list of chunks as JSON": Row([bare([candidate({"text": "It is "}), candidate({"text": "four."}, reason="STOP")], 2)], FOUR),
     "a list of chunks in pieces": Row([b"[", bare(candidate({"text": "It is "})), b"\r\n,\r\n", bare(candidate({"text": "four."}, reason="STOP"), 2), b"]\n"], FOUR),
     "the mark of chat's end": Row([parts({"text": FOUR}, reason="STOP"), DONE], FOUR),
+    "events with names": Row([b"event: message\n" + each for each in (parts({"text": FOUR}), parts(reason="STOP"))], FOUR),
     "lines end with CR LF": Row([each.replace(b"\n", b"\r\n") for each in (parts({"text": FOUR}), parts(reason="STOP"))], FOUR),
     "no blank line at the end": Row([parts({"text": FOUR}), parts(reason="STOP").rstrip()], FOUR),
     "a character in halves": Row([parts({"text": "Fine \ud83d"}), parts({"text": "\ude00 day"}), parts({"text": ""}, reason="STOP")], FACE),
