@@ -78,9 +78,7 @@ THOUGHT_TOKENS_PER_S = 400
 """Of thoughts that are not shown, in an estimate: about twice what fast models write."""
 
 
-def estimate(
-    bound: Usage, n_bytes: int, told: Usage | None = None, sent_bytes: int | None = None
-) -> Usage:
+def estimate(bound: Usage, n_bytes: int, told: Usage | None = None, sent_bytes: int | None = None) -> Usage:
     """Return about what a call took whose stream broke before its server said so; never more than `bound`.
 
     Args:

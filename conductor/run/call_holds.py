@@ -304,7 +304,9 @@ class CallHolds:
         if error.billed_at_bound and price is not None and price != FREE:
             bound, n_bytes = self._bound_of(made), error.streamed_bytes
             took = (
-                price.most(bound) if n_bytes is None else price.of(estimate(bound, n_bytes, sent_bytes=error.sent_bytes))
+                price.most(bound)
+                if n_bytes is None
+                else price.of(estimate(bound, n_bytes, sent_bytes=error.sent_bytes))
             )
             error.cost_usd = max(took, error.cost_usd or Decimal(0))
         return Failure.of(error)

@@ -270,15 +270,18 @@ async def test_every_attempt_has_a_hold_of_its_own(provider: Provider, store_add
 
 async def test_a_call_is_not_made_again_where_its_budget_has_no_room_for_another(tmp_path: Any):
     provider = PROVIDERS["openai"]
-    silent = {"stall_timeout_s": 15, "fallbacks": ["b"]}
+    silent = {"stall_timeout_s": SILENT_S, "fallbacks": ["b"]}
+    flat = {"price": {"input_usd_per_mtok": 10, "output_usd_per_mtok": 100}}
     async with serving(provider.wire, Answer(stall_after=0)) as upstream, serving(provider.wire) as other:
         workers = [
-            priced(provider, upstream.url, **silent),
-            priced(provider, other.url, name="b"),
+            priced(provider, upstream.url, **silent, **flat),
+            priced(provider, other.url, name="b", **flat),
         ]
         async with keyed(tmp_path, only(*workers)) as it:
             await it.directory.set_budget(key_subject(it.ids["mine"]), {"day": Decimal("0.05")})
-            refused = await it.ask("mine", "POST", CHAT, ASKED)
+            # what is held for a long prompt does not shrink with the longest answer
+            long: Json = {"messages": [{"role": "user", "content": "x" * 2000}]}
+            refused = await it.ask("mine", "POST", CHAT, ASKED | long)
             (run,) = (await it.ask("mine", "GET", "/v1/workflows")).json()["data"]
             (entry,) = await entries(it)
     assert (refused.status_code, other.requests) == (402, [])
