@@ -15,6 +15,7 @@ import httpx2
 import msgspec
 
 from conductor.model.characters import HalfJoiner, whole_value
+from serving.workers.chat_chunks import fields
 from serving.workers.event_stream import Event, WholeEvents, json_of
 from serving.workers.http_errors import error_text
 from serving.workers.http_guard import MAX_ERROR_BYTES, BoundedBody
@@ -70,7 +71,7 @@ class ChunkChecker:
             return
         chunks: list[Any] = cast(list[Any], value) if isinstance(value, list) else [value]
         for chunk in chunks:
-            body: dict[str, Any] = cast(dict[str, Any], chunk) if isinstance(chunk, dict) else {}
+            body = fields(chunk)
             if "candidates" not in body and (error := error_in_event(body, event.name)):
                 yield Event(b"", msgspec.json.encode({"error": _as_googles(error)}))
             else:
