@@ -44,7 +44,10 @@ def deploy(name: str, settings: Path, user_config: dict[str, Any] | None = None)
     if user_config is not None:
         app["deployments"] = [{"name": "router", "user_config": user_config}]
     client: Any = _get_global_client()
-    client.deploy_apps(ServeDeploySchema.model_validate({"applications": [app]}), _blocking=True)
+    client.deploy_apps(ServeDeploySchema.model_validate({"applications": [app]}), _blocking=False)
+    client._wait_for_application_running(
+        name, timeout_s=240
+    )  # its own limit of 60 s is short on a busy machine
 
 
 @contextmanager

@@ -25,14 +25,12 @@ PLAN = """\
 {"worker": "a", "subtask": "Begin.", "access": []}
 {"worker": "b", "subtask": "End.", "access": [0]}
 """
-ONE_STEP = '{"worker": "free", "subtask": "", "access": []}'
 SETTINGS: dict[str, Any] = {
     "conductor": {"worker": "conductor"},
     "workers": [
-        {"name": "conductor", "kind": "scripted", "in_pool": False, "replies": ["no plan", PLAN, ONE_STEP, ONE_STEP], "delay_s": 0.2},
+        {"name": "conductor", "kind": "scripted", "in_pool": False, "replies": ["no plan", PLAN], "delay_s": 0.2},
         {"name": "a", "kind": "scripted", "replies": [{"error": "busy"}, "One."], "retry": QUICK, "price": PRICE},
         {"name": "b", "kind": "scripted", "replies": [{"error": "refused"}], "fallbacks": ["a"]},
-        {"name": "free", "kind": "scripted", "replies": ["Three."]},
         {"name": "cut", "kind": "scripted", "replies": [{"text": "x y z", "fail_after_tokens": 2}], "price": PRICE},
     ],
     "models": {"podium-mini": {"max_cost_usd": 1}},
@@ -85,8 +83,6 @@ def known(prometheus: Prometheus) -> set[str]:
 
 def test_every_panel_and_every_alert_asks_for_what_is_there(podium: str, prometheus: Prometheus) -> None:
     assert [ask(podium, model) for model in ("podium-mini", "cut", "unpriced")] == [200, 400, 200]
-    for _ in range(4):  # after which some workers were asked early, for something and for nothing
-        ask(podium, "podium-mini")
     asked = {**expressions("overview"), **expressions("workers")} | {
         name: expression for name, expression in alerts().items() if not name.startswith("Engine")
     }
