@@ -148,7 +148,7 @@ class OpenAIWorker:
         )
         collector, texts, reader = CallCollector(meter), list[str](), ChunkReader()
         wants_logprobs = call.sampling.options.top_logprobs is not None
-        last = Delta()
+        last, is_marked = Delta(), False
         try:
             async with aclosing(self._arrivals(endpoint, request, timer, reader)) as arrivals:
                 while (chunks := await timer.next(arrivals)) is not None:
@@ -165,6 +165,7 @@ class OpenAIWorker:
                         else ()
                     )
                     texts += [text for text, _ in words if text]
+                    is_marked = _is_marked_whole(reader, texts, collector)
                     ends = is_over(last.finish, has_answer=bool(texts or collector or reader.is_done))
                     if ends or words or is_new:
                         timer.hear(is_last=ends, is_new=bool(words) or is_new)
@@ -177,8 +178,10 @@ class OpenAIWorker:
                         )
         except WorkerError:
             # else the answer is whole, and only the accounts were cut off
-            if not is_over(last.finish, has_answer=bool(texts or collector or reader.is_done)):
+            if not (is_marked or is_over(last.finish, has_answer=bool(texts or collector or reader.is_done))):
                 raise
+        if last.finish is None and is_marked:
+            last = replace(last, finish=FinishReason.STOP)
         if last.finish is not None:
             with self._map_errors():
                 last = self._with_calls(last, collector, tools, "".join(texts))
@@ -407,3 +410,8 @@ def _marks_of(model: str, host: str) -> ShowMark:
         return cache_control
     is_openais = host.endswith((".openai.azure.com", "api.openai.com")) or OPENAI_MODEL.search(model)
     return cache_breakpoint if is_openais else no_marks
+
+
+def _is_marked_whole(reader: ChunkReader, texts: list[str], collector: CallCollector) -> bool:
+    """Return whether `[DONE]` ended an answer that has words or calls, for servers that give no finish reason."""
+    return reader.is_done and not (reader.error or reader.fault) and bool(texts or collector)

@@ -67,9 +67,17 @@ FILLERS = re.compile(
 """Names a prompt, and means no more than "error"."""
 
 
+A_RATE = re.compile(
+    r"\b(tokens|requests) (per|a|each)[ -](second|minute|min|hour|day|month)\b", re.IGNORECASE
+)
+"""A limit of what may be sent in a time."""
+
+
 def is_too_long(words: str) -> bool:
     """Return whether a provider's words say that a prompt is longer than its model can hold."""
     words = FILLERS.sub("", words.replace("_", " ") if " " not in words else words)
+    if A_RATE.search(words):
+        return False
     if TOO_LONG.search(words) or ITS_WORDS.search(words):
         return True
     if ANOTHER_LIMIT.search(words):

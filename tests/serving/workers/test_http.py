@@ -185,6 +185,7 @@ NOT_TOO_LONG = (
     "prompt length must be greater than 0",
     "You exceeded your current token quota, request more",
     "Rate limit reached for requests: tokens per min limit 30000",
+    "Too many tokens: the limit of 30000 tokens per minute is exceeded",
     "messages.1.content.0.tool_use.id: String should have at most 64 characters",
     "thinking.budget_tokens must be less than max_tokens in the request",
     "max_completion_tokens is too large",

@@ -186,6 +186,7 @@ SAID_IN_CHAT = {
     "an index of null or text": Row([sse({"choices": [{"index": index, "delta": {"content": word}}]}) for index, word in ((None, "It "), ("0", "is "), (0, "four."))] + [finish()], FOUR),
     "no mark of the end": Row([*WORDS, finish()], FOUR),
     "the mark of the end in other forms": Row([*WORDS, finish(), b'data: "[DONE]"\n\n', b"data: no JSON\n\n"], FOUR),
+    "the mark of the end without a reason": Row([*WORDS, DONE], FOUR),
     "no blank line at the end": Row([*WORDS, finish().rstrip()], FOUR),
     "lines end with CR LF": Row([each.replace(b"\n", b"\r\n") for each in (*WORDS, finish(), DONE)], FOUR),
     "no blank after `data:`": Row([each.replace(b"data: ", b"data:") for each in (*WORDS, finish(), DONE)], FOUR),
