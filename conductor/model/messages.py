@@ -188,9 +188,9 @@ class Message:
 
 def without_cache_marks(messages: Iterable[Message]) -> tuple[Message, ...]:
     """Return `messages` without the marks of their parts, for whatever must not depend on where a client put them."""
-    return tuple(replace(message, parts=tuple(map(_unmarked, message.parts))) for message in messages)
+    return tuple(replace(message, parts=tuple(map(_without_mark, message.parts))) for message in messages)
 
 
-def _unmarked(part: Any) -> Any:
-    inside = {"parts": tuple(map(_unmarked, part.parts))} if isinstance(part, ToolResult) else {}
+def _without_mark(part: Any) -> Any:
+    inside = {"parts": tuple(map(_without_mark, part.parts))} if isinstance(part, ToolResult) else {}
     return replace(part, cache="", **inside)

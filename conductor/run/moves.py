@@ -89,7 +89,7 @@ def next_move(
             return RunPlan(task.plan, task.plan_source)
         return WritePlan("conductor", 0) if has_conductor else Fail(_no_conductor())
     plan = record.plans[-1]
-    filtered = _filtered(plan, tells_filters)
+    filtered = _filter_failure(plan, tells_filters)
     if filtered is not None:
         return _give_up(record, filtered)
     if plan.rejection is not None:
@@ -103,7 +103,7 @@ def next_move(
     return _after_steps(record, plan, fallbacks)
 
 
-def _filtered(plan: PlanRecord, tells_filters: Collection[str]) -> Failure | None:
+def _filter_failure(plan: PlanRecord, tells_filters: Collection[str]) -> Failure | None:
     """Return the failure of a plan or its last step whose prompt a provider refused, if no other is to be sent it."""
     last = plan.steps[-1] if plan.steps else None
     failure = plan.failure or (last.failure if last and last.status == "failed" else None)

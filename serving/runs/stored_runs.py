@@ -70,7 +70,7 @@ class StoredRuns:
         if records is not None and not records.record.task.permit.stores:
             records = replace(records, has_content=False)
         records = records or load_records(row.numbers, has_content=False)
-        billed_usd = await self._billed_usd(id) if row.status == "lost" else None
+        billed_usd = await self._ledger_cost_usd(id) if row.status == "lost" else None
         return _with_status(row.status, records, billed_usd)
 
     async def newest(self, limit: int, caller: Caller, before: Place | None, wanted: Wanted) -> RunPage:
@@ -112,7 +112,7 @@ class StoredRuns:
         rows = await self._store.read(select(func.sum(table.amount)).where(is_known))
         return to_usd(int(rows[0][0] or 0) if rows else 0)
 
-    async def _billed_usd(self, id: str) -> Decimal | None:
+    async def _ledger_cost_usd(self, id: str) -> Decimal | None:
         """Return what the ledger has for a run in all; None if it has nothing."""
         rows = await self._store.read(select(func.sum(ledger.c.amount)).where(ledger.c.run_id == id))
         return _usd(rows[0][0]) if rows else None

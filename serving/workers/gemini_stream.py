@@ -75,9 +75,9 @@ class ChunkChecker:
             if "candidates" not in body and (error := error_in_event(body, event.name)):
                 yield Event(b"", msgspec.json.encode({"error": _as_googles(error)}))
             else:
-                yield Event(b"", self._checked(chunk, data if chunk is value else b""))
+                yield Event(b"", self._check_chunk(chunk, data if chunk is value else b""))
 
-    def _checked(self, chunk: object, data: bytes) -> bytes:
+    def _check_chunk(self, chunk: object, data: bytes) -> bytes:
         """The chunk, as it came in `data` where nothing has to be replaced."""
         if not isinstance(chunk, dict):
             return data or msgspec.json.encode(chunk)
