@@ -4,7 +4,7 @@ A bill is never lower than what was told and believed (decisions 0018, 0031, 006
 """
 
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -12,22 +12,11 @@ from enum import StrEnum
 
 from conductor.errors import ContentFiltered, WorkerError, WorkerUnavailable
 from conductor.model.characters import HalfJoiner, whole, whole_value
+from conductor.model.estimate import Meter, estimate_answer, unseen_bytes
 from conductor.model.failure import Attempt
 from conductor.model.messages import Native, ToolCall
 from conductor.model.operation import TokenLogprob
-from conductor.model.usage import (
-    ESTIMATE_BYTES_PER_TOKEN,
-    ESTIMATE_SLACK_TOKENS,
-    ESTIMATE_SUMMARY_FACTOR,
-    FREE,
-    THOUGHT_TOKENS_PER_S,
-    Price,
-    Usage,
-    cost_of,
-    dearer,
-    estimate,
-    unseen_bytes,
-)
+from conductor.model.usage import FREE, Price, Usage, cost_of, dearer
 
 MODEL_CHARS = 200
 """A longer model name that a server reports is cut."""
@@ -117,10 +106,6 @@ class CallResult:
     """See `Delta.stop_sequence`."""
 
 
-def _nothing() -> None:
-    return None
-
-
 @dataclass(slots=True)
 class Reply:
     """An answer from its first token on. Iterate once; `result` says at any time what it gave and took so
@@ -144,18 +129,10 @@ class Reply:
     """The most that the call can take, where it is known."""
     estimated: Usage | None = None
     """About what the call took, once its stream has broken: it is billed in place of `bound`."""
-    hides_thoughts: bool = False
-    """Whether its model may think unseen: thoughts are estimated by the time to its first token then, unless some are shown."""
-    summarizes_thoughts: bool = False
-    """Whether the thoughts that it shows may be summaries of longer ones."""
-    told: Callable[[], Usage | None] = _nothing
-    """Returns what the server has counted so far, for an estimate: the prompt, while it does not count the answer."""
+    meter: Meter | None = None
+    """What its worker counts beside the answer, for an estimate; None: nothing."""
     unseen_s: float = 0.0
     """The time to its first token."""
-    sent_bytes: int | None = None
-    """About how many bytes of prompt were sent; None: not known."""
-    streamed_bytes: int = 0
-    """How much of the answer had streamed when it broke, if its wire said so."""
     usage: Usage | None = None
     """What was consumed so far, as the server says; None until it says so, and where it is not believed."""
     counted: Usage | None = None
@@ -185,13 +162,9 @@ class Reply:
 
     async def __aiter__(self) -> AsyncGenerator[Delta]:
         async with aclosing(self.deltas) as deltas:
-            try:
-                async for delta in deltas:
-                    self._fold(delta)
-                    yield delta
-            except WorkerError as exc:
-                self.streamed_bytes = exc.streamed_bytes or 0
-                raise
+            async for delta in deltas:
+                self._fold(delta)
+                yield delta
         if self.finish is None:
             raise WorkerUnavailable(
                 f"{self.worker} was cut off: its stream ended without a finish reason.", worker=self.worker
@@ -258,15 +231,18 @@ class Reply:
         if self.bound is None:
             return "Billed at the call's bound."
         calls = (part for call in self.tool_calls for part in (call.name, call.arguments))
-        n_bytes = _n_bytes([*self.texts, *calls])
-        thought = _n_bytes(self.thoughts) * (ESTIMATE_SUMMARY_FACTOR if self.summarizes_thoughts else 1)
-        how = f"Estimated from what was sent and what streamed, one token for {ESTIMATE_BYTES_PER_TOKEN} bytes (about twice what prose takes) and {ESTIMATE_SLACK_TOKENS} more."
-        if self.hides_thoughts and not any(self.thoughts):
-            thought = unseen_bytes(self.unseen_s)
-            how += f" Its model may have thought unseen for {self.unseen_s:.1f} s: {THOUGHT_TOKENS_PER_S} tokens a second."
-        n_bytes = max(n_bytes + thought, self.streamed_bytes)
-        self.estimated = estimate(self.bound, n_bytes, self.told(), self.sent_bytes)
+        n_bytes, thought_bytes = _n_bytes([*self.texts, *calls]), _n_bytes(self.thoughts)
+        self.estimated, how = estimate_answer(self.bound, n_bytes, thought_bytes, self.unseen_s, self.meter)
         return how
+
+    def charge_part(self, error: WorkerError, text: str) -> None:
+        """Put into `error`, for an estimate, that `text` had streamed of an answer that nobody was shown."""
+        meter = self.meter
+        unseen = unseen_bytes(self.unseen_s) if meter and meter.hides_thoughts else 0
+        error.streamed_bytes, error.sent_bytes = (
+            _n_bytes([text]) + unseen,
+            meter.sent_bytes if meter else None,
+        )
 
     def charge(self, error: WorkerError) -> None:
         """Put into `error`, which stands for an answer that nobody was shown, what it took and what had failed before it."""
@@ -324,11 +300,7 @@ async def open_reply(
     model: str,
     deltas: AsyncGenerator[Delta],
     price: Price | None = FREE,
-    *,
-    hides_thoughts: bool = False,
-    summarizes_thoughts: bool = False,
-    told: Callable[[], Usage | None] = _nothing,
-    sent_bytes: int | None = None,
+    meter: Meter | None = None,
 ) -> AsyncGenerator[Reply]:
     """Turn a generator of deltas into what `Worker.open` promises: entered at the first token, closed at the
     end.
@@ -338,10 +310,7 @@ async def open_reply(
         model: the model asked for.
         deltas: not started yet. Its `finally` blocks close what it opened.
         price: what `worker` takes.
-        hides_thoughts: see `Reply`.
-        summarizes_thoughts: likewise.
-        told: likewise.
-        sent_bytes: likewise.
+        meter: see `Reply`.
 
     Raises:
         WorkerError: whatever `deltas` raises before its first token; `WorkerUnavailable` where it has none,
@@ -377,11 +346,8 @@ async def open_reply(
                 whole,
                 model,
                 price,
-                hides_thoughts=hides_thoughts,
-                summarizes_thoughts=summarizes_thoughts,
-                told=told,
+                meter=meter,
                 unseen_s=unseen_s,
-                sent_bytes=sent_bytes,
                 is_empty=_is_empty(early[-1]),
             )
 

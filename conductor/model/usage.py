@@ -5,7 +5,7 @@ and no price list.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 
 MILLION = Decimal(1_000_000)
@@ -64,39 +64,6 @@ class Usage:
             self.cache_write_tokens,
             self.cache_write_1h_tokens,
         )
-
-
-ESTIMATE_BYTES_PER_TOKEN = 2
-"""Of an estimate. Prose has about four bytes to a token, so an estimate is about twice the truth: that is its margin."""
-ESTIMATE_SLACK_TOKENS = 16
-"""Written by a model and not received when its stream broke, in an estimate."""
-
-
-ESTIMATE_SUMMARY_FACTOR = 10
-"""How much longer than its summary a thought is taken to be, in an estimate."""
-THOUGHT_TOKENS_PER_S = 400
-"""Of thoughts that are not shown, in an estimate: about twice what fast models write."""
-
-
-def estimate(bound: Usage, n_bytes: int, told: Usage | None = None, sent_bytes: int | None = None) -> Usage:
-    """Return about what a call took whose stream broke before its server said so; never more than `bound`.
-
-    Args:
-        bound: the most that it can take; its prompt is counted as one token a byte.
-        n_bytes: of the answer that streamed, thoughts and the arguments of calls included.
-        told: what its server had counted by then, such as the prompt and what of it was written to a cache.
-        sent_bytes: of the prompt; None: not known, so `bound` stands for it.
-    """
-    written = min(bound.output_tokens, n_bytes // ESTIMATE_BYTES_PER_TOKEN + ESTIMATE_SLACK_TOKENS)
-    if told is None or not told.input_tokens:
-        sent = bound.input_tokens if sent_bytes is None else min(sent_bytes, bound.input_tokens)
-        return Usage(-(-sent // ESTIMATE_BYTES_PER_TOKEN), written)
-    return replace(told, output_tokens=max(written, told.output_tokens))
-
-
-def unseen_bytes(time_s: float) -> int:
-    """Return about the most bytes that a model thinks unseen in `time_s` before its first word."""
-    return int(time_s * THOUGHT_TOKENS_PER_S) * ESTIMATE_BYTES_PER_TOKEN
 
 
 @dataclass(frozen=True, slots=True)

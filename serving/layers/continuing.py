@@ -17,7 +17,6 @@ from conductor.model.field_values import copy_with
 from conductor.model.messages import Message
 from conductor.model.reply import Delta, FinishReason, Reply
 from conductor.model.retries import call_again
-from conductor.model.usage import unseen_bytes
 from conductor.model.worker import Worker
 from conductor.run.continuing import BYTES_PER_TOKEN, byte_size
 from serving.layers.layer import Layer
@@ -127,17 +126,16 @@ class Continuing(Layer):
         try:
             held = await _hold(seam, reply.deltas, heard)
         except NotContinued as exc:
-            raise WorkerUnavailable(
+            error = WorkerUnavailable(
                 f"{reply.worker} did not go on with the answer that had broken off.",
                 worker=reply.worker,
                 detail=str(exc),
                 attempts=reply.attempts,
                 billed_at_bound=True,
-                streamed_bytes=byte_size("".join(heard))
-                + (unseen_bytes(reply.unseen_s) if reply.hides_thoughts else 0),
-                sent_bytes=reply.sent_bytes,
                 only_this_call=not isinstance(exc, BrokenOff),
-            ) from exc
+            )
+            reply.charge_part(error, "".join(heard))
+            raise error from exc
         except WorkerError as exc:
             exc.billed_at_bound, exc.attempts = True, (*reply.attempts, *exc.attempts)
             raise

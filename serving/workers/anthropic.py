@@ -26,9 +26,8 @@ from anthropic.types import RawMessageStreamEvent
 from conductor.errors import WorkerError
 from conductor.model.call import Call
 from conductor.model.messages import File, Image, Message
-from conductor.model.reply import Delta, FinishReason, Reply, open_reply
+from conductor.model.reply import Delta, FinishReason, Reply
 from conductor.model.usage import Usage
-from conductor.run.call_bound import sent_bytes
 from serving.egress.client import guard, tls_context
 from serving.schemas.anthropic import output_format
 from serving.workers.account import NO_KEY, Account
@@ -43,7 +42,7 @@ from serving.workers.event_stream import WholeEvents
 from serving.workers.http_errors import ErrorMapper, error_text
 from serving.workers.http_guard import AS_IT_IS, bound_response
 from serving.workers.images import split_data_url
-from serving.workers.output_limit import OutputMeter, within_limit
+from serving.workers.output_limit import OutputMeter, open_metered
 from serving.workers.pictures import check_pictures
 from serving.workers.stall_timer import StallTimer
 from serving.workers.stream_errors import error_code, status_in_stream
@@ -74,20 +73,7 @@ class AnthropicWorker:
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
         """See `conductor.model.worker.Worker.open`."""
-        thinks, sent = self._account.accepts.thinks(call.sampling.effort), sent_bytes(call)
-        meter = OutputMeter(call.sampling.max_output_tokens, hides_thoughts=thinks, sent_bytes=sent)
-        deltas = within_limit(self._deltas(call, meter), meter)
-        account = self._account
-        return open_reply(
-            self.name,
-            account.model,
-            deltas,
-            account.price,
-            hides_thoughts=thinks,
-            summarizes_thoughts=True,
-            told=lambda: meter.told,
-            sent_bytes=sent,
-        )
+        return open_metered(self._account, call, self._deltas, summarizes_thoughts=True)
 
     async def aclose(self) -> None:
         """Close every connection. The worker is of no use afterwards."""

@@ -25,7 +25,7 @@ class Bounded:
         call = copy_with(call, messages=tuple(with_stable_system(call.messages)))
         async with (
             self._worker.open(call) as reply,
-            aclosing(within_limit(reply.deltas, OutputMeter(call.sampling.max_output_tokens))) as deltas,
+            aclosing(within_limit(reply.deltas, OutputMeter(call))) as deltas,
         ):
             reply.deltas = deltas
             yield reply

@@ -33,7 +33,6 @@ from conductor.model.messages import File, Image, Message, Text
 from conductor.model.operation import TOKENS_GONE, read_tokens
 from conductor.model.reply import Delta, FinishReason, Reply, open_reply
 from conductor.model.usage import Usage
-from conductor.run.call_bound import sent_bytes
 from serving.egress.client import guard, tls_context
 from serving.settings.known_models import OPENAI_MODEL
 from serving.workers.account import Account
@@ -51,7 +50,7 @@ from serving.workers.openai_endpoints import address, endpoints
 from serving.workers.openai_hints import THOUGHTS, is_for_all, refused_hints, without_hints
 from serving.workers.openai_options import logprobs_of, options_json
 from serving.workers.openai_usage import cost_of, usage_of
-from serving.workers.output_limit import OutputMeter, within_limit
+from serving.workers.output_limit import OutputMeter, open_metered
 from serving.workers.pictures import check_pictures
 from serving.workers.stall_timer import StallTimer
 from serving.workers.stream_errors import error_code, status_in_stream
@@ -68,7 +67,7 @@ class OpenAIWorker:
     """A model behind OpenAI's chat completions."""
 
     summarizes_thoughts = False
-    """See `Reply.summarizes_thoughts`."""
+    """See `Meter`."""
 
     def __init__(self, account: Account) -> None:
         """Connects to nobody yet.
@@ -114,23 +113,10 @@ class OpenAIWorker:
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
         """See `conductor.model.worker.Worker.open`."""
-        thinks, sent = self._account.accepts.thinks(call.sampling.effort), sent_bytes(call)
-        meter = OutputMeter(call.sampling.max_output_tokens, hides_thoughts=thinks, sent_bytes=sent)
-        if call.site.operation == "embeddings":
-            deltas = self._embedding(call)
-        else:
-            deltas = within_limit(self._deltas(call, meter), meter)
         account = self._account
-        return open_reply(
-            self.name,
-            account.model,
-            deltas,
-            account.price,
-            hides_thoughts=thinks,
-            summarizes_thoughts=self.summarizes_thoughts,
-            told=lambda: meter.told,
-            sent_bytes=sent,
-        )
+        if call.site.operation == "embeddings":
+            return open_reply(account.name, account.model, self._embedding(call), account.price)
+        return open_metered(account, call, self._deltas, summarizes_thoughts=self.summarizes_thoughts)
 
     async def aclose(self) -> None:
         """Close every connection. The worker is of no use afterwards."""

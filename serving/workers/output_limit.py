@@ -7,13 +7,17 @@ for `usage.py` to judge, whichever packet it comes in; here, whether it goes wit
 
 import json
 import time
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import replace
 
 from conductor.errors import WorkerError
-from conductor.model.reply import Delta, FinishReason
-from conductor.model.usage import Usage, unseen_bytes
+from conductor.model.call import Call
+from conductor.model.estimate import unseen_bytes
+from conductor.model.reply import Delta, FinishReason, Reply, open_reply
+from conductor.model.usage import Usage
+from conductor.run.call_bound import sent_bytes
+from serving.workers.account import Account
 
 MARGIN = 1.25
 MARGIN_TOKENS = 32
@@ -47,19 +51,16 @@ class OutputMeter:
     """Counts an answer as it streams, thoughts and the arguments of calls included.
 
     Args:
-        limit: its `max_output_tokens`; None: none is set.
-        hides_thoughts: whether more may be written than streams. What may be is estimated by the time to the first piece.
-        sent_bytes: about how many bytes of prompt are sent; None: not known.
+        call: what is answered; None: not known, and nothing limits the answer.
+        hides_thoughts: see `Meter`; what may be written unseen is estimated by the time to the first piece.
+        summarizes_thoughts: see `Meter`.
     """
 
     def __init__(
-        self,
-        limit: int | None = None,
-        *,
-        hides_thoughts: bool = False,
-        sent_bytes: int | None = None,
+        self, call: Call | None = None, *, hides_thoughts: bool = False, summarizes_thoughts: bool = False
     ) -> None:
-        self.limit, self.hides_thoughts, self.sent_bytes = limit, hides_thoughts, sent_bytes
+        self._call, self.limit = call, call.sampling.max_output_tokens if call else None
+        self.hides_thoughts, self.summarizes_thoughts = hides_thoughts, summarizes_thoughts
         self._began_s = time.monotonic()
         self._unseen_s: float | None = None
         self._pieces = self._bytes = self._argument_bytes = 0
@@ -99,6 +100,11 @@ class OutputMeter:
         most = NO_LIMIT_TOKENS if self.limit is None else self.limit
         if self.has_passed(most):
             raise OutputPassed(f"passed max_output_tokens ({most})")
+
+    @property
+    def sent_bytes(self) -> int | None:
+        """See `Meter`. Counted when it is asked for, which is only of a call that broke."""
+        return sent_bytes(self._call) if self._call else None
 
     @property
     def streamed_bytes(self) -> int:
@@ -151,6 +157,20 @@ class OutputMeter:
     def _is_clearly_over(self, tokens: int) -> bool:
         least = max(self._likely, min(self._pieces, self._bytes / BYTES_PER_TOKEN))
         return least > MARGIN * tokens + MARGIN_TOKENS
+
+
+def open_metered(
+    account: Account,
+    call: Call,
+    deltas: Callable[[Call, OutputMeter], AsyncGenerator[Delta]],
+    *,
+    summarizes_thoughts: bool,
+) -> AbstractAsyncContextManager[Reply]:
+    """Open an answer of a provider's as `Worker.open` does, counted and ended at the call's limit; see `within_limit`."""
+    thinks = account.accepts.thinks(call.sampling.effort)
+    meter = OutputMeter(call, hides_thoughts=thinks, summarizes_thoughts=summarizes_thoughts)
+    answer = within_limit(deltas(call, meter), meter)
+    return open_reply(account.name, account.model, answer, account.price, meter)
 
 
 async def within_limit(deltas: AsyncGenerator[Delta], meter: OutputMeter) -> AsyncGenerator[Delta]:
