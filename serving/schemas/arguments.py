@@ -66,8 +66,9 @@ def _flatten(given: Schema, root: Schema, budget: _Budget) -> Schema:
     schema = {name: value for name, value in given.items() if name not in (*UNIONS, *CONDITIONS)}
     schema["type"] = "object"
     schema["properties"] = _mapping(schema.get("properties"))
-    if not isinstance(schema.get("required", []), list):
-        del schema["required"]
+    names = schema.pop("required", None)
+    if isinstance(names, list):
+        schema["required"] = [name for name in cast(list[Any], names) if isinstance(name, str)]
     for union in UNIONS:
         listed = cast(list[Any], given[union]) if isinstance(given.get(union), list) else []
         variants: list[Schema] = []

@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from conductor.errors import WorkerError
@@ -118,6 +118,7 @@ ANY_SCHEMA = st.recursive(
 )
 
 
+@example(schema={"properties": {"type": "string"}, "required": [{"type": "string"}]})
 @given(schema=ANY_SCHEMA.filter(lambda each: isinstance(each, dict)))
 def test_whatever_a_client_sends_becomes_one_object(schema: Json) -> None:
     sent, _ = object_schema(schema)
