@@ -38,7 +38,7 @@ async def upstreams(**answers: list[Answer]) -> AsyncGenerator[dict[str, WireSer
         }
 
 
-def led(
+def led_pool(
     up: dict[str, WireServer], *, conductor: str = "big", conductor_fallbacks: tuple[str, ...] = ()
 ) -> Json:
     """A conductor at one upstream, and a pool at others."""
@@ -61,7 +61,7 @@ async def ready(it: Served | Keyed, who: str | None = None) -> tuple[int, Json]:
 
 async def test_a_conductor_whose_key_is_refused_degrades_after_one_request() -> None:
     async with upstreams(big=[REFUSED] * 9, small=[Answer(text="Words.")] * 9) as up:  # noqa: SIM117
-        async with served(led(up)) as api:
+        async with served(led_pool(up)) as api:
             assert (await ready(api))[1]["status"] == "ready"
             await api.ok()
             status, told = await ready(api)
@@ -78,7 +78,7 @@ async def test_when_no_worker_can_answer_it_is_a_503_and_after_a_while_may_be_tr
     fault: Answer, n: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with upstreams(big=[fault] * 99, small=[fault] * 99, tiny=[fault] * 99) as up:  # noqa: SIM117
-        async with served(led(up)) as api:
+        async with served(led_pool(up)) as api:
             for _ in range(n):
                 for model in ("mini", "small", "tiny"):
                     assert (await api.post({"model": model})).status_code >= 400
@@ -102,7 +102,7 @@ async def test_a_worker_of_the_pool_that_fails_degrades_and_one_answer_ends_it()
     async with upstreams(  # noqa: SIM117
         big=[Answer(text=plan(step(0)))] * 9, small=[BROKEN] * 3, tiny=[Answer(text="T.")] * 9
     ) as up:
-        async with served(led(up)) as api:
+        async with served(led_pool(up)) as api:
             for number in range(3):
                 assert (await ready(api))[1]["status"] == "ready", number
                 await api.post({"model": "small"})
@@ -121,7 +121,7 @@ async def test_a_worker_of_the_pool_that_fails_degrades_and_one_answer_ends_it()
 
 
 async def test_workers_that_are_busy_are_told_and_do_not_take_the_server_out() -> None:
-    async with upstreams(big=[BUSY] * 99, small=[BUSY] * 99) as up, served(led(up)) as api:
+    async with upstreams(big=[BUSY] * 99, small=[BUSY] * 99) as up, served(led_pool(up)) as api:
         for _ in range(3):
             for model in ("big", "small"):
                 await api.post({"model": model})
@@ -133,7 +133,7 @@ async def test_workers_that_are_busy_are_told_and_do_not_take_the_server_out() -
 
 async def test_a_prompt_that_is_refused_says_nothing_of_the_worker() -> None:
     async with upstreams(big=[Answer(text="x")], small=[Answer(status=400, error="no")] * 9) as up:  # noqa: SIM117
-        async with served(led(up)) as api:
+        async with served(led_pool(up)) as api:
             for _ in range(5):
                 await api.post({"model": "small"})
             assert (await ready(api))[1]["status"] == "ready"
@@ -141,7 +141,7 @@ async def test_a_prompt_that_is_refused_says_nothing_of_the_worker() -> None:
 
 async def test_details_are_for_operators(tmp_path: Path) -> None:
     async with upstreams(big=[REFUSED] * 9, small=[Answer(text="Words.")] * 9) as up:  # noqa: SIM117
-        async with keyed(tmp_path, led(up)) as it:
+        async with keyed(tmp_path, led_pool(up)) as it:
             await it.ask("mine", "POST", CHAT, ASK)
             told = {who: (await ready(it, who))[1] for who in (None, "mine", "admin")}
     assert told[None] == {"status": "degraded"}
@@ -152,7 +152,7 @@ async def test_details_are_for_operators(tmp_path: Path) -> None:
 
 @pytest.mark.real_time
 async def test_the_doctor_says_which_worker_why_and_since_when(tmp_path: Path) -> None:
-    async with upstreams(big=[REFUSED] * 9, small=[BROKEN] * 9) as up, keyed(tmp_path, led(up)) as it:
+    async with upstreams(big=[REFUSED] * 9, small=[BROKEN] * 9) as up, keyed(tmp_path, led_pool(up)) as it:
         await it.ask("mine", "POST", CHAT, ASK)
 
         async def found(who: str) -> Any:
@@ -182,7 +182,7 @@ async def test_the_first_cause_comes_first_in_readiness_record_and_log(
 ) -> None:
     caplog.set_level(logging.INFO, "podium")
     async with upstreams(big=[REFUSED] * 99, small=[BROKEN] * 99, tiny=[BROKEN] * 99) as up:
-        settings = led(up, conductor_fallbacks=("small",))
+        settings = led_pool(up, conductor_fallbacks=("small",))
         settings["workers"][2]["fallbacks"] = ["small"]
         async with served(settings) as api:
             for _ in range(10):
@@ -224,7 +224,7 @@ def shown(record: Json) -> str:
 
 async def test_show_tells_operators_every_detail_the_first_cause_first(tmp_path: Path) -> None:
     async with upstreams(big=[REFUSED] * 99, small=[BROKEN] * 99, tiny=[BROKEN] * 99) as up:
-        settings = led(up)
+        settings = led_pool(up)
         settings["workers"][1]["fallbacks"] = ["tiny"]
         async with keyed(tmp_path, settings) as it:
             answer = await it.ask("mine", "POST", CHAT, ASK)

@@ -79,7 +79,7 @@ PLACES = {
 }
 
 
-def marked_at(turn: int, block: int, mark: Json) -> Json:
+def with_mark_at(turn: int, block: int, mark: Json) -> Json:
     body = json.loads(json.dumps(MARKED))
     body["messages"][turn]["content"][block] |= mark
     return body
@@ -89,7 +89,7 @@ def marked_at(turn: int, block: int, mark: Json) -> Json:
 @pytest.mark.parametrize("mark", [FIVE_MINUTES, STATED, HOUR], ids=["no ttl", "5m", "1h"])
 @pytest.mark.parametrize("stream", [False, True])
 async def test_cache_control_reaches_anthropic_where_it_was(where: Any, path: str, mark: Json, stream: bool):
-    body = marked_at(*where, mark)
+    body = with_mark_at(*where, mark)
     async with serving(ANTHROPIC.wire) as upstream, served(ours(ANTHROPIC, upstream.url)) as api:
         answer = await api.http.post("/v1/messages", json=body | {"stream": stream})
         assert answer.status_code == 200, answer.text
@@ -184,7 +184,7 @@ async def test_the_steps_of_a_plan_share_the_marked_prefix():
     )
 
 
-def called(provider: Provider, id: str) -> tuple[bytes, ...]:
+def tool_call_events(provider: Provider, id: str) -> tuple[bytes, ...]:
     """The events of an answer that calls `read`."""
     if provider is ANTHROPIC:
         event = ANTHROPIC.wire.event  # type: ignore[union-attr]
@@ -206,7 +206,7 @@ def called(provider: Provider, id: str) -> tuple[bytes, ...]:
 async def test_a_run_with_tools_sends_its_earlier_turns_unchanged_and_four_marks_at_most():
     """Claude Code moves its mark to the newest result each time."""
     async with serving(ANTHROPIC.wire) as upstream, served(ours(ANTHROPIC, upstream.url)) as api:
-        upstream.answers.extend(Answer(instead=called(ANTHROPIC, f"toolu_{n}")) for n in range(4))
+        upstream.answers.extend(Answer(instead=tool_call_events(ANTHROPIC, f"toolu_{n}")) for n in range(4))
         body = MARKED | {"messages": [{"role": "user", "content": [text("Go.", **FIVE_MINUTES)]}]}
         for _ in range(4):
             answer = (await api.http.post("/v1/messages", json=body)).json()
@@ -453,7 +453,7 @@ async def test_reads_and_writes_come_back_in_each_dialect_and_are_priced(stream:
 
 async def test_a_chat_that_waits_for_tools_says_what_the_cache_gave():
     usage = {"prompt_tokens": 100, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 80}}
-    first, _, done = called(OPENAI, "call_1")
+    first, _, done = tool_call_events(OPENAI, "call_1")
     end = sse({"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}], "usage": usage})
     tools = [{"type": "function", "function": {"name": "read", "parameters": SCHEMA}}]
     async with serving(OPENAI.wire) as upstream, served(ours(OPENAI, upstream.url, price=PRICE)) as api:

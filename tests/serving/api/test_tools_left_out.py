@@ -46,7 +46,7 @@ WHO: dict[str, Json] = {
 }
 
 
-def mixed(*plans: str, **settings: object) -> Json:
+def mixed_team(*plans: str, **settings: object) -> Json:
     return team(*plans, workers=[PLAIN, ABLE, PLAIN_TOO], workflows=FLOWS, **settings)
 
 
@@ -56,7 +56,7 @@ def mixed(*plans: str, **settings: object) -> Json:
 async def test_a_tool_that_must_be_called_and_that_no_worker_can_call_is_a_400_that_names_the_field(
     path: str, choice: object, who: str, stream: bool
 ) -> None:
-    async with served(mixed(plan(step("able")))) as api:
+    async with served(mixed_team(plan(step("able")))) as api:
         body = DIALECTS[path] | WHO[who] | {"tool_choice": choice, "stream": stream}
         answer = await api.http.post(path, json=body)
         calls = [len(api.worker(name).calls) for name in ("conductor", "plain", "able", "plain-too")]
@@ -71,7 +71,7 @@ async def test_a_tool_that_must_be_called_and_that_no_worker_can_call_is_a_400_t
 @pytest.mark.parametrize("who", ["a worker", "a workflow", "a part of the pool"])
 @pytest.mark.parametrize("path", DIALECTS)
 async def test_tools_that_may_be_called_and_cannot_are_noted_on_the_record(path: str, who: str) -> None:
-    async with served(mixed(plan(step("plain")))) as api:
+    async with served(mixed_team(plan(step("plain")))) as api:
         answer = await api.http.post(path, json=DIALECTS[path] | WHO[who])
         assert (answer.status_code, "Sunny." in answer.text) == (200, True)
         record = await api.newest()
@@ -80,7 +80,7 @@ async def test_tools_that_may_be_called_and_cannot_are_noted_on_the_record(path:
 
 
 async def test_a_step_of_a_worker_that_calls_none_is_noted_and_the_others_have_them() -> None:
-    async with served(mixed(plan(step("plain", "Guess."), step("able", "Look.", [0])))) as api:
+    async with served(mixed_team(plan(step("plain", "Guess."), step("able", "Look.", [0])))) as api:
         await api.ok(DIALECTS[CHAT])
         record = await api.newest()
         offered = [len(api.worker(name).calls[0].tools.tools) for name in ("plain", "able")]
@@ -93,7 +93,7 @@ async def test_a_step_of_a_worker_that_calls_none_is_noted_and_the_others_have_t
     "tools", [{}, {"tools": CHAT_TOOLS, "tool_choice": "none"}], ids=["none", "none may be called"]
 )
 async def test_nothing_is_noted_where_no_tool_may_be_called(tools: Json) -> None:
-    async with served(mixed()) as api:
+    async with served(mixed_team()) as api:
         await api.ok({"model": "plain", "messages": ASKED} | tools)
         record = await api.newest()
     assert "left_out" not in record
@@ -114,20 +114,20 @@ async def test_nothing_is_noted_where_no_tool_may_be_called(tools: Json) -> None
 )
 async def test_a_forced_call_is_planned_for_a_worker_that_can_make_it(plans: list[str], stream: bool) -> None:
     asked = DIALECTS[CHAT] | {"tool_choice": "required", "stream": stream}
-    async with served(mixed(*plans, conductor={"worker": "conductor", "fallback": "plain"})) as api:
+    async with served(mixed_team(*plans, conductor={"worker": "conductor", "fallback": "plain"})) as api:
         answer = await api.post(asked)
         assert (answer.status_code, "get_weather" in answer.text) == (200, True), answer.text
         assert "Sunny." not in answer.text
 
 
 async def test_the_worker_that_answers_without_a_plan_is_one_that_calls_tools() -> None:
-    async with served(mixed("no plan", conductor={"worker": "conductor", "fallback": "plain"})) as api:
+    async with served(mixed_team("no plan", conductor={"worker": "conductor", "fallback": "plain"})) as api:
         assert "get_weather" in (await api.post(DIALECTS[CHAT])).text
         assert "Sunny." in (await api.post({"messages": ASKED})).text, "where there are no tools"
 
 
 async def test_models_tell_who_calls_tools() -> None:
-    async with served(mixed()) as api:
+    async with served(mixed_team()) as api:
         listed = (await api.http.get("/v1/models")).json()["data"]
     told = {
         each["id"]: each["podium"].get("calls_tools") for each in listed if each["podium"]["kind"] == "worker"

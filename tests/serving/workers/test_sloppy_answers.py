@@ -85,7 +85,7 @@ def chat(delta: object = None, finish: object = None, **more: object) -> bytes:
     )
 
 
-def called(*pieces: object) -> bytes:
+def calls_chunk(*pieces: object) -> bytes:
     return chat({"tool_calls": list(pieces)})
 
 
@@ -120,41 +120,41 @@ def bare(value: object, indent: int | None = None) -> bytes:
 
 
 CALLS_IN_CHAT = {
-    "parallel calls under one index": [called(piece(0, "a", "get_weather")), called(piece(0, None, None, ROME)),
-        called(piece(0, "b", "get_time")), called(piece(0, None, None, UTC)), CALLED],
-    "whole calls under one index": [called(piece(0, "a", "get_weather", ROME)), called(piece(0, "b", "get_time", UTC)), CALLED],
-    "whole calls under one index in one piece": [called(piece(0, "a", "get_weather", ROME), piece(0, "b", "get_time", UTC)), CALLED],
-    "one index, pieces of both in turn, by their ids": [called(piece(0, "a", "get_weather", "")), called(piece(0, "b", "get_time", "")),
-        called(piece(0, "a", None, ROME)), called(piece(0, "b", None, UTC)), CALLED],
-    "one index and no ids": [called(piece(0, None, "get_weather", ROME)), called(piece(0, None, "get_time", UTC)), CALLED],
-    "one index and one id": [called(piece(0, "a", "get_weather", ROME)), called(piece(0, "a", "get_time", UTC)), CALLED],
-    "two indexes and one id": [called(piece(0, "a", "get_weather", ROME)), called(piece(1, "a", "get_time", UTC)), CALLED],
-    "no index": [called(piece(None, "a", "get_weather")), called(piece(None, None, None, ROME)),
-        called(piece(None, "b", "get_time")), called(piece(None, None, None, UTC)), CALLED],
-    "no index and no ids": [called(piece(None, None, "get_weather", ROME), piece(None, None, "get_time", UTC)), CALLED],
-    "an index of null": [called(piece(0, "a", "get_weather", ROME) | {"index": None}, piece(0, "b", "get_time", UTC) | {"index": None}), CALLED],
-    "an index as text": [called(piece("0", "a", "get_weather")), called(piece("0", None, None, ROME)), called(piece("1", "b", "get_time", UTC)), CALLED],
-    "ids as numbers": [called(piece(0, 1, "get_weather", ROME), piece(1, 2, "get_time", UTC)), CALLED],
-    "a new id in each piece": [called(piece(0, "a", "get_weather", "")), called(piece(0, "x", None, ROME[:4])), called(piece(0, "y", None, ROME[4:])),
-        called(piece(1, "b", "get_time", "")), called(piece(1, "z", None, UTC)), CALLED],
-    "id and name in each piece": [called(piece(0, "a", "get_weather", ROME[:4])), called(piece(0, "a", "get_weather", ROME[4:])),
-        called(piece(1, "b", "get_time", UTC[:4])), called(piece(1, "b", "get_time", UTC[4:])), CALLED],
-    "the name in each piece and no id": [called(piece(0, None, "get_weather", ROME[:4])), called(piece(0, None, "get_weather", ROME[4:])),
-        called(piece(1, None, "get_time", UTC)), CALLED],
-    "a name in pieces": [called(piece(0, "a", "get_")), called(piece(0, None, "weather")), called(piece(0, None, None, ROME)), called(piece(1, "b", "get_time", UTC)), CALLED],
-    "empty ids and names in later pieces": [called(piece(0, "a", "get_weather", "")), called(piece(0, "", "", ROME)), called(piece(1, "b", "get_time", UTC)), CALLED],
-    "arguments as an object": [called(piece(0, "a", "get_weather", {"city": "Rome"}), piece(1, "b", "get_time", {"tz": "UTC"})), CALLED],
-    "an empty object before the arguments": [called(piece(0, "a", "get_weather", {})), called(piece(0, None, None, ROME)),
-        called(piece(1, "b", "get_time", "{}")), called(piece(1, None, None, UTC)), CALLED],
-    "all arguments again at the end": [called(piece(0, "a", "get_weather", ROME[:4])), called(piece(0, "a", None, ROME[4:])), called(piece(0, "a", "get_weather", ROME)),
-        called(piece(1, "b", "get_time", UTC)), CALLED],
-    "calls without `function`": [called({"index": 0, "id": "a", "name": "get_weather", "arguments": ROME}, {"id": "b", "index": 1, "name": "get_time", "arguments": {"tz": "UTC"}}), CALLED],
-    "null among the pieces": [called(None, piece(0, "a", "get_weather", ROME) | {"extra_content": None}, piece(1, "b", "get_time", UTC) | {"type": None}), CALLED],
-    "a placeholder of nothing": [called(piece(2, "", "", "")), called(piece(0, "a", "get_weather", ROME), piece(1, "b", "get_time", UTC)), CALLED],
-    "`stop` after calls": [called(piece(0, "a", "get_weather", ROME), piece(1, "b", "get_time", UTC)), finish()],
-    "`tool_use` after calls": [called(piece(0, "a", "get_weather", ROME), piece(1, "b", "get_time", UTC)), finish("tool_use")],
+    "parallel calls under one index": [calls_chunk(piece(0, "a", "get_weather")), calls_chunk(piece(0, None, None, ROME)),
+        calls_chunk(piece(0, "b", "get_time")), calls_chunk(piece(0, None, None, UTC)), CALLED],
+    "whole calls under one index": [calls_chunk(piece(0, "a", "get_weather", ROME)), calls_chunk(piece(0, "b", "get_time", UTC)), CALLED],
+    "whole calls under one index in one piece": [calls_chunk(piece(0, "a", "get_weather", ROME), piece(0, "b", "get_time", UTC)), CALLED],
+    "one index, pieces of both in turn, by their ids": [calls_chunk(piece(0, "a", "get_weather", "")), calls_chunk(piece(0, "b", "get_time", "")),
+        calls_chunk(piece(0, "a", None, ROME)), calls_chunk(piece(0, "b", None, UTC)), CALLED],
+    "one index and no ids": [calls_chunk(piece(0, None, "get_weather", ROME)), calls_chunk(piece(0, None, "get_time", UTC)), CALLED],
+    "one index and one id": [calls_chunk(piece(0, "a", "get_weather", ROME)), calls_chunk(piece(0, "a", "get_time", UTC)), CALLED],
+    "two indexes and one id": [calls_chunk(piece(0, "a", "get_weather", ROME)), calls_chunk(piece(1, "a", "get_time", UTC)), CALLED],
+    "no index": [calls_chunk(piece(None, "a", "get_weather")), calls_chunk(piece(None, None, None, ROME)),
+        calls_chunk(piece(None, "b", "get_time")), calls_chunk(piece(None, None, None, UTC)), CALLED],
+    "no index and no ids": [calls_chunk(piece(None, None, "get_weather", ROME), piece(None, None, "get_time", UTC)), CALLED],
+    "an index of null": [calls_chunk(piece(0, "a", "get_weather", ROME) | {"index": None}, piece(0, "b", "get_time", UTC) | {"index": None}), CALLED],
+    "an index as text": [calls_chunk(piece("0", "a", "get_weather")), calls_chunk(piece("0", None, None, ROME)), calls_chunk(piece("1", "b", "get_time", UTC)), CALLED],
+    "ids as numbers": [calls_chunk(piece(0, 1, "get_weather", ROME), piece(1, 2, "get_time", UTC)), CALLED],
+    "a new id in each piece": [calls_chunk(piece(0, "a", "get_weather", "")), calls_chunk(piece(0, "x", None, ROME[:4])), calls_chunk(piece(0, "y", None, ROME[4:])),
+        calls_chunk(piece(1, "b", "get_time", "")), calls_chunk(piece(1, "z", None, UTC)), CALLED],
+    "id and name in each piece": [calls_chunk(piece(0, "a", "get_weather", ROME[:4])), calls_chunk(piece(0, "a", "get_weather", ROME[4:])),
+        calls_chunk(piece(1, "b", "get_time", UTC[:4])), calls_chunk(piece(1, "b", "get_time", UTC[4:])), CALLED],
+    "the name in each piece and no id": [calls_chunk(piece(0, None, "get_weather", ROME[:4])), calls_chunk(piece(0, None, "get_weather", ROME[4:])),
+        calls_chunk(piece(1, None, "get_time", UTC)), CALLED],
+    "a name in pieces": [calls_chunk(piece(0, "a", "get_")), calls_chunk(piece(0, None, "weather")), calls_chunk(piece(0, None, None, ROME)), calls_chunk(piece(1, "b", "get_time", UTC)), CALLED],
+    "empty ids and names in later pieces": [calls_chunk(piece(0, "a", "get_weather", "")), calls_chunk(piece(0, "", "", ROME)), calls_chunk(piece(1, "b", "get_time", UTC)), CALLED],
+    "arguments as an object": [calls_chunk(piece(0, "a", "get_weather", {"city": "Rome"}), piece(1, "b", "get_time", {"tz": "UTC"})), CALLED],
+    "an empty object before the arguments": [calls_chunk(piece(0, "a", "get_weather", {})), calls_chunk(piece(0, None, None, ROME)),
+        calls_chunk(piece(1, "b", "get_time", "{}")), calls_chunk(piece(1, None, None, UTC)), CALLED],
+    "all arguments again at the end": [calls_chunk(piece(0, "a", "get_weather", ROME[:4])), calls_chunk(piece(0, "a", None, ROME[4:])), calls_chunk(piece(0, "a", "get_weather", ROME)),
+        calls_chunk(piece(1, "b", "get_time", UTC)), CALLED],
+    "calls without `function`": [calls_chunk({"index": 0, "id": "a", "name": "get_weather", "arguments": ROME}, {"id": "b", "index": 1, "name": "get_time", "arguments": {"tz": "UTC"}}), CALLED],
+    "null among the pieces": [calls_chunk(None, piece(0, "a", "get_weather", ROME) | {"extra_content": None}, piece(1, "b", "get_time", UTC) | {"type": None}), CALLED],
+    "a placeholder of nothing": [calls_chunk(piece(2, "", "", "")), calls_chunk(piece(0, "a", "get_weather", ROME), piece(1, "b", "get_time", UTC)), CALLED],
+    "`stop` after calls": [calls_chunk(piece(0, "a", "get_weather", ROME), piece(1, "b", "get_time", UTC)), finish()],
+    "`tool_use` after calls": [calls_chunk(piece(0, "a", "get_weather", ROME), piece(1, "b", "get_time", UTC)), finish("tool_use")],
     "the end in the piece with the calls": [chat({"tool_calls": [piece(0, "a", "get_weather", ROME), piece(1, "b", "get_time", UTC)]}, "tool_calls")],
-    "`stop` once more with the usage": [called(piece(0, "a", "get_weather", ROME), piece(1, "b", "get_time", UTC)), CALLED, finish()],
+    "`stop` once more with the usage": [calls_chunk(piece(0, "a", "get_weather", ROME), piece(1, "b", "get_time", UTC)), CALLED, finish()],
     "whole JSON": [bare(whole(content=None, tool_calls=[piece(None, "a", "get_weather", ROME), piece(None, "b", "get_time", UTC)]))],
 }  # fmt: skip
 SAID_IN_CHAT = {
@@ -175,8 +175,8 @@ SAID_IN_CHAT = {
     "thoughts by both names": Row([chat({"reasoning_content": "Hm.", "reasoning": "Hm."}), *WORDS, finish()], FOUR, "Hm."),
     "words, `tool_calls` and no call": Row([*WORDS, CALLED], FOUR),
     "words, `function_call` and no call": Row([*WORDS, finish("function_call")], FOUR),
-    "words, `tool_calls` and an empty list": Row([*WORDS, called(), CALLED], FOUR),
-    "words and a placeholder of a call": Row([*WORDS, called(piece(0, "", "", "")), finish()], FOUR),
+    "words, `tool_calls` and an empty list": Row([*WORDS, calls_chunk(), CALLED], FOUR),
+    "words and a placeholder of a call": Row([*WORDS, calls_chunk(piece(0, "", "", "")), finish()], FOUR),
     "words with `tool_calls: null`": Row([chat({"content": FOUR, "tool_calls": None, "function_call": None, "refusal": None}), finish()], FOUR),
     "a call in the older form": Row([chat({"function_call": {"name": "get_weather", "arguments": ""}}), chat({"function_call": {"arguments": ROME}}), finish("function_call")], calls=BOTH[:1]),
     "the role in each chunk, null for words": Row([chat({"role": "assistant", "content": None}), *(chat({"role": "assistant", "content": word, "reasoning_content": None}) for word in ("It is ", "four.")), finish()], FOUR),
@@ -214,11 +214,11 @@ SAID_IN_CHAT = {
     "a lone half alone": Row([chat({"content": "\ud83d"}), finish()], "\ufffd"),
     "a half with the end": Row([chat({"content": "Fine \ud83d"}), chat({"content": "\ude00 day"}, "stop")], FACE),
     "whole JSON with a lone half": Row([bare(whole(content="Fine \ud83d day"))], LONE),
-    "arguments in halves": Row([called(piece(0, "a", "get_weather", '{"city": "\ud83d')), called(piece(0, None, None, '\ude00"}')), CALLED], calls=[("get_weather", '{"city": "😀"}')]),
-    "arguments with a lone half": Row([called(piece(0, "a", "get_weather", '{"city": "\ud83d"}')), CALLED], calls=[("get_weather", '{"city": "\ufffd"}')]),
-    "arguments with a lone half in an escape": Row([called(piece(0, "a", "get_weather", '{"city": "\\ud83d"}')), CALLED], calls=[("get_weather", '{"city": "\ufffd"}')]),
-    "halves in thoughts that go back with a call": Row([chat({"reasoning_content": "\ud83d"}), chat({"reasoning_content": "\ude00"}), called(piece(0, "a", "get_weather", ROME)), CALLED], "", "😀", BOTH[:1]),
-    "a lone half in the model's name and an id": Row([chat({"content": FOUR}, model="m\ud83d"), called(piece(0, "a\ud83d", "get_weather", ROME)), CALLED], FOUR, calls=BOTH[:1]),
+    "arguments in halves": Row([calls_chunk(piece(0, "a", "get_weather", '{"city": "\ud83d')), calls_chunk(piece(0, None, None, '\ude00"}')), CALLED], calls=[("get_weather", '{"city": "😀"}')]),
+    "arguments with a lone half": Row([calls_chunk(piece(0, "a", "get_weather", '{"city": "\ud83d"}')), CALLED], calls=[("get_weather", '{"city": "\ufffd"}')]),
+    "arguments with a lone half in an escape": Row([calls_chunk(piece(0, "a", "get_weather", '{"city": "\\ud83d"}')), CALLED], calls=[("get_weather", '{"city": "\ufffd"}')]),
+    "halves in thoughts that go back with a call": Row([chat({"reasoning_content": "\ud83d"}), chat({"reasoning_content": "\ude00"}), calls_chunk(piece(0, "a", "get_weather", ROME)), CALLED], "", "😀", BOTH[:1]),
+    "a lone half in the model's name and an id": Row([chat({"content": FOUR}, model="m\ud83d"), calls_chunk(piece(0, "a\ud83d", "get_weather", ROME)), CALLED], FOUR, calls=BOTH[:1]),
 }  # fmt: skip
 CHAT = {**{name: Row(events, calls=BOTH) for name, events in CALLS_IN_CHAT.items()}, **SAID_IN_CHAT}
 
@@ -257,7 +257,7 @@ def said(text: str) -> Json:
     return {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}
 
 
-def completed(*output: Json, status: str = "completed", **more: object) -> bytes:
+def response_end(*output: Json, status: str = "completed", **more: object) -> bytes:
     usage = {"input_tokens": 12, "output_tokens": 4}
     response = {"object": "response", "status": status, "output": list(output), "usage": usage, **more}
     return event(f"response.{status}", response=response)
@@ -269,32 +269,32 @@ def response(*output: Json) -> bytes:
 
 WEATHER, TIME = item("a", "get_weather", ROME), item("b", "get_time", UTC)
 RESPONSES = {
-    "parallel calls under one index": Row([done(WEATHER), done(TIME), completed()], calls=BOTH, ids=["a", "b"]),
-    "no index": Row([done(WEATHER, None), done(TIME, None), completed()], calls=BOTH),
-    "an index as text": Row([done(WEATHER, "0"), done(TIME, "1"), completed(WEATHER, TIME)], calls=BOTH),
-    "calls with the end alone": Row([completed(WEATHER, TIME)], calls=BOTH),
-    "calls twice": Row([done(WEATHER), done(TIME, 1), completed(WEATHER, TIME)], calls=BOTH),
-    "calls without ids": Row([done(item(None, "get_weather", ROME)), done(item(None, "get_time", UTC), 1), completed()], calls=BOTH),
-    "arguments as an object": Row([done(item("a", "get_weather", {"city": "Rome"})), done(item("b", "get_time", {"tz": "UTC"}), 1), completed()], calls=BOTH),
+    "parallel calls under one index": Row([done(WEATHER), done(TIME), response_end()], calls=BOTH, ids=["a", "b"]),
+    "no index": Row([done(WEATHER, None), done(TIME, None), response_end()], calls=BOTH),
+    "an index as text": Row([done(WEATHER, "0"), done(TIME, "1"), response_end(WEATHER, TIME)], calls=BOTH),
+    "calls with the end alone": Row([response_end(WEATHER, TIME)], calls=BOTH),
+    "calls twice": Row([done(WEATHER), done(TIME, 1), response_end(WEATHER, TIME)], calls=BOTH),
+    "calls without ids": Row([done(item(None, "get_weather", ROME)), done(item(None, "get_time", UTC), 1), response_end()], calls=BOTH),
+    "arguments as an object": Row([done(item("a", "get_weather", {"city": "Rome"})), done(item("b", "get_time", {"tz": "UTC"}), 1), response_end()], calls=BOTH),
     "arguments in pieces alone": Row([event("response.output_item.added", output_index=0, item=item("a", "get_weather", "")),
-        event("response.function_call_arguments.delta", output_index=0, delta=ROME), completed()], calls=BOTH[:1]),
-    "words with the end alone": Row([completed(said(FOUR))], FOUR),
-    "words with the item alone": Row([done(said(FOUR)), completed()], FOUR),
-    "words in pieces and at the end": Row([text_delta("It is "), text_delta("four."), done(said(FOUR)), completed(said(FOUR))], FOUR),
+        event("response.function_call_arguments.delta", output_index=0, delta=ROME), response_end()], calls=BOTH[:1]),
+    "words with the end alone": Row([response_end(said(FOUR))], FOUR),
+    "words with the item alone": Row([done(said(FOUR)), response_end()], FOUR),
+    "words in pieces and at the end": Row([text_delta("It is "), text_delta("four."), done(said(FOUR)), response_end(said(FOUR))], FOUR),
     "whole JSON": Row([response(said(FOUR))], FOUR),
     "whole JSON with thoughts": Row([response({"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm."}]}, said(FOUR))], FOUR, "Hm."),
     "whole JSON with calls": Row([response(WEATHER, TIME)], calls=BOTH),
-    "events without names": Row([sse({"type": "response.output_text.delta", "delta": FOUR}), completed()], FOUR),
-    "events without types": Row([sse({"delta": FOUR}, "response.output_text.delta"), completed()], FOUR),
-    "no blank line at the end": Row([text_delta(FOUR), completed().rstrip()], FOUR),
-    "lines end with CR LF": Row([each.replace(b"\n", b"\r\n") for each in (text_delta(FOUR), completed())], FOUR),
+    "events without names": Row([sse({"type": "response.output_text.delta", "delta": FOUR}), response_end()], FOUR),
+    "events without types": Row([sse({"delta": FOUR}, "response.output_text.delta"), response_end()], FOUR),
+    "no blank line at the end": Row([text_delta(FOUR), response_end().rstrip()], FOUR),
+    "lines end with CR LF": Row([each.replace(b"\n", b"\r\n") for each in (text_delta(FOUR), response_end())], FOUR),
     "usage of null": Row([text_delta(FOUR), event("response.completed", response={"usage": None, "output": None})], FOUR),
-    "the mark of chat's end": Row([text_delta(FOUR), completed(), DONE], FOUR),
-    "a character in halves": Row([text_delta("Fine \ud83d"), text_delta("\ude00 day"), completed()], FACE),
-    "thoughts in halves": Row([text_delta("\ud83d", "reasoning_text"), text_delta("\ude00", "reasoning_text"), text_delta(FOUR), completed()], FOUR, "😀"),
-    "a lone half": Row([text_delta("Fine \ud83d"), text_delta(" day"), completed()], LONE),
-    "a lone half at the end": Row([text_delta("Fine \ud83d"), completed()], "Fine \ufffd"),
-    "arguments with a lone half": Row([done(item("a", "get_weather", '{"city": "\ud83d"}')), completed()], calls=[("get_weather", '{"city": "\ufffd"}')]),
+    "the mark of chat's end": Row([text_delta(FOUR), response_end(), DONE], FOUR),
+    "a character in halves": Row([text_delta("Fine \ud83d"), text_delta("\ude00 day"), response_end()], FACE),
+    "thoughts in halves": Row([text_delta("\ud83d", "reasoning_text"), text_delta("\ude00", "reasoning_text"), text_delta(FOUR), response_end()], FOUR, "😀"),
+    "a lone half": Row([text_delta("Fine \ud83d"), text_delta(" day"), response_end()], LONE),
+    "a lone half at the end": Row([text_delta("Fine \ud83d"), response_end()], "Fine \ufffd"),
+    "arguments with a lone half": Row([done(item("a", "get_weather", '{"city": "\ud83d"}')), response_end()], calls=[("get_weather", '{"city": "\ufffd"}')]),
 }  # fmt: skip
 
 
@@ -445,7 +445,7 @@ async def test_contents_are_read_generously(row: Row):
 
 NO_CALL = {
     "openai": [chat({"role": "assistant"}), CALLED],
-    "openai, a placeholder": [called(piece(0, "", "", "")), CALLED],
+    "openai, a placeholder": [calls_chunk(piece(0, "", "", "")), CALLED],
     "openai, thoughts": [chat({"reasoning_content": "Hm."}), CALLED],
     "openai, whole JSON": [
         bare(WHOLE | {"choices": [{"message": {"content": None}, "finish_reason": "tool_calls"}]})
@@ -506,7 +506,7 @@ async def test_words_after_an_end_are_read_for_as_long_as_they_come(name: str):
 
 CUT = {
     "openai": (WORDS[1], finish()),
-    "responses": (text_delta("It is "), completed()),
+    "responses": (text_delta("It is "), response_end()),
     "anthropic": (BEGIN + TEXT + delta("It is "), end()),
     "gemini": (parts({"text": "It is "}), parts(reason="STOP")),
 }

@@ -67,7 +67,7 @@ WIRES = {**PROVIDERS, "responses": None}
 
 
 @asynccontextmanager
-async def asked(wire: str, *events: bytes) -> AsyncIterator[tuple[Any, Any]]:
+async def worker_for(wire: str, *events: bytes) -> AsyncIterator[tuple[Any, Any]]:
     if provider := WIRES[wire]:
         async with provider(Answer(instead=events)) as (worker, server):
             yield worker, server
@@ -79,7 +79,7 @@ async def asked(wire: str, *events: bytes) -> AsyncIterator[tuple[Any, Any]]:
 
 
 async def failing(wire: str, *events: bytes) -> WorkerError:
-    async with asked(wire, *events) as (worker, server):
+    async with worker_for(wire, *events) as (worker, server):
         with pytest.raises(WorkerError) as caught:
             async with worker.open(CALL) as reply:
                 [_ async for _ in reply]
@@ -113,5 +113,5 @@ async def test_it_means_the_same_after_words(wire: str):
 async def test_a_chunk_without_choices_is_no_error():
     events = PROVIDERS["openai"].wire.events(Answer(text="a b"))
     odd = (sse({"id": "x", "object": "chat.completion.chunk", "choices": []}), sse({"type": "ping"}))
-    async with asked("openai", *odd, *events) as (worker, _), worker.open(CALL) as reply:
+    async with worker_for("openai", *odd, *events) as (worker, _), worker.open(CALL) as reply:
         assert "".join([delta.text async for delta in reply]) == "a b"
