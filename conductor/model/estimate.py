@@ -1,4 +1,4 @@
-"""About what a call took whose stream broke before its server said so. Knows no wire and no price."""
+"""Estimate of the tokens of a call whose stream broke before its server reported them. Knows no wire and no price."""
 
 from dataclasses import replace
 from typing import Protocol
@@ -6,52 +6,52 @@ from typing import Protocol
 from conductor.model.usage import Usage
 
 ESTIMATE_BYTES_PER_TOKEN = 2
-"""Of an estimate. Prose has about four bytes to a token, so an estimate is about twice the truth: that is its margin."""
+"""Prose has about four bytes to a token, so an estimate is about twice the truth. That is its margin."""
 ESTIMATE_SLACK_TOKENS = 16
-"""Written by a model and not received when its stream broke, in an estimate."""
+"""Tokens that the model wrote and that were not received when the stream broke."""
 ESTIMATE_SUMMARY_FACTOR = 10
-"""How much longer than its summary a thought is taken to be, in an estimate."""
+"""Length of a thought over the length of its summary."""
 THOUGHT_TOKENS_PER_S = 400
-"""Of thoughts that are not shown, in an estimate: about twice what fast models write."""
+"""Rate of thoughts that are not shown: about twice the rate of fast models."""
 
 
 class Meter(Protocol):
-    """What a worker counts of a call while its answer streams."""
+    """Counts that a worker keeps of a call while its answer streams."""
 
     @property
     def hides_thoughts(self) -> bool:
-        """Whether the model may think unseen: no thought has been shown so far."""
+        """The model may think unseen: it has shown no thought so far."""
         ...
 
     @property
     def summarizes_thoughts(self) -> bool:
-        """Whether thoughts that are shown may be summaries of longer ones."""
+        """Thoughts that are shown may be summaries of longer ones."""
         ...
 
     @property
     def told(self) -> Usage | None:
-        """The newest count of the server's: of the prompt alone, if it does not count the answer yet."""
+        """The server's newest count. It may cover the prompt alone."""
         ...
 
     @property
     def sent_bytes(self) -> int | None:
-        """About how many bytes of prompt were sent. None: not known."""
+        """Size of the prompt that was sent, or None if it is not known."""
         ...
 
     @property
     def streamed_bytes(self) -> int:
-        """How much of the answer has streamed, thoughts and unfinished calls included."""
+        """Size of the answer so far, with thoughts and unfinished calls."""
         ...
 
 
 def estimate(bound: Usage, n_bytes: int, told: Usage | None = None, sent_bytes: int | None = None) -> Usage:
-    """Return about what a call took whose stream broke before its server said so; never more than `bound`.
+    """Return the estimated usage of a call whose stream broke. It is never more than `bound`.
 
     Args:
-        bound: the most that it can take; its prompt is counted as one token a byte.
-        n_bytes: of the answer that streamed, thoughts and the arguments of calls included.
-        told: what its server had counted by then, such as the prompt and what of it was written to a cache.
-        sent_bytes: of the prompt; None: not known, so `bound` stands for it.
+        bound: the most that the call can take, with one prompt token for each byte.
+        n_bytes: size of the answer so far, with thoughts and the arguments of calls.
+        told: the server's newest count, for example of the prompt and of its cached part.
+        sent_bytes: size of the prompt. None: not known, so `bound` is used.
     """
     written = min(bound.output_tokens, n_bytes // ESTIMATE_BYTES_PER_TOKEN + ESTIMATE_SLACK_TOKENS)
     if told is None or not told.input_tokens:
@@ -63,14 +63,14 @@ def estimate(bound: Usage, n_bytes: int, told: Usage | None = None, sent_bytes: 
 def estimate_answer(
     bound: Usage, n_bytes: int, thought_bytes: int, unseen_s: float, meter: Meter | None
 ) -> tuple[Usage, str]:
-    """Return about what a call took of whose answer so much streamed, and how that was estimated, for the record.
+    """Return the estimated usage of a call whose stream broke, and a sentence for the record that explains it.
 
     Args:
-        bound: the most that it can take.
-        n_bytes: of words and calls.
-        thought_bytes: of thoughts.
-        unseen_s: the time to the first token.
-        meter: what the worker counted; None: nothing.
+        bound: the most that the call can take.
+        n_bytes: size of words and calls.
+        thought_bytes: size of thoughts.
+        unseen_s: time to the first token.
+        meter: the worker's counts. None: the worker keeps none.
     """
     how = f"Estimated from what was sent and what streamed, one token for {ESTIMATE_BYTES_PER_TOKEN} bytes (about twice what prose takes) and {ESTIMATE_SLACK_TOKENS} more."
     if meter is None:
@@ -85,5 +85,5 @@ def estimate_answer(
 
 
 def unseen_bytes(time_s: float) -> int:
-    """Return about the most bytes that a model thinks unseen in `time_s` before its first word."""
+    """Return the estimated size of the thoughts that a model does not show in `time_s` before its first word."""
     return int(time_s * THOUGHT_TOKENS_PER_S) * ESTIMATE_BYTES_PER_TOKEN

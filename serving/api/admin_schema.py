@@ -64,7 +64,7 @@ class Reloaded(_Body):
 
     workers: list[str] = Field(description="Every worker that can be asked.")
     policies: list[str] = Field(
-        description="What policies of teams and keys name and the settings do not have: such a policy does not do what it says."
+        description="Names in the policies of teams and keys that the settings do not have. Such a policy has no effect."
     )
 
 
@@ -157,14 +157,16 @@ class Budget(_Body):
 
 
 class OwnBudget(_Body):
-    """What the caller may spend, and what is spent. A call must fit into every limit."""
+    """Budgets of the caller's key and team. A call must fit into every limit."""
 
     object: Literal["budget"] = "budget"
     left_usd: Decimal | None = Field(
-        description="What is left of the tightest budget. null: nothing is limited."
+        description="Dollars left in the tightest budget. null: there is no limit."
     )
-    key: Budget | None = Field(description="Of the key. null: no key was asked for.")
-    team: Budget | None = Field(description="Of all keys of its team together. null: it belongs to no team.")
+    key: Budget | None = Field(description="Budget of the key. null: the server needs no key.")
+    team: Budget | None = Field(
+        description="Budget of the team, for all its keys together. null: the key has no team."
+    )
 
 
 class BudgetChange(_Body):

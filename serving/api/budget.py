@@ -1,4 +1,4 @@
-"""`GET /v1/budget`: what the caller's key and its team may spend, and what is left."""
+"""`GET /v1/budget`: limit, spending and remainder of the caller's key and team."""
 
 from fastapi import APIRouter, Request, Response
 
@@ -13,8 +13,9 @@ router = APIRouter()
 
 @router.get("/v1/budget")
 async def budget(request: Request, response: Response) -> OwnBudget:
-    """What your key and its team may spend in the day and the month under way, what is spent, held for calls under way,
-    and left. Every key may ask; answers to runs have what is left in `x-podium-budget-left-usd`.
+    """Return the daily and monthly budgets of your key and your team: limit, spent, held for open calls, left.
+
+    Every key may call this. Answers to runs carry what is left in `x-podium-budget-left-usd`.
     """
     directory: Directory | None = request.app.state.directory
     account = caller_of(request).account

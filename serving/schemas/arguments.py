@@ -9,49 +9,38 @@ from typing import Any, cast
 Schema = dict[str, Any]
 UNIONS = ("anyOf", "oneOf", "allOf")
 CONDITIONS = ("not", "if", "then", "else", "enum", "const", "dependentSchemas", "dependentRequired")
-"""What OpenAI refuses at the root beside unions."""
+"""Keywords that OpenAI refuses at the root, beside unions."""
 HOW = {
     "anyOf": "The arguments must match at least one of these JSON Schemas",
     "oneOf": "The arguments must match exactly one of these JSON Schemas",
     "allOf": "The arguments must match all of these JSON Schemas",
 }
 MOST_REFERENCES = 8
-"""That are followed from the root, one from another."""
+"""Longest chain of references that is followed from the root."""
 MOST_VARIANTS = 256
-"""That are looked into, those inside others included: references may make a small schema endless."""
+"""Most variants that are read, nested ones included. References can make a small schema endless."""
 GROWTH, LEAST_BYTES = 4, 32_768
-"""The variants that are looked into have so many times the bytes of the whole schema, or so many bytes, at most: references
-may give a megabyte to each of them. Variants inside others count once for each level.
+"""Most bytes of the variants that are read: a multiple of the whole schema, but at least so many. A reference can add a
+megabyte to each of them. A nested variant counts once for each level.
 """
 
 
 class _Budget:
-    """What may still be looked into."""
+    """Variants and bytes that may still be read."""
 
     def __init__(self, n_bytes: int) -> None:
         self._variants, self._bytes = MOST_VARIANTS, n_bytes
 
     def spend(self, variant: Schema) -> bool:
-        """Return whether `variant` may be looked into."""
+        """Count `variant`; return whether it may be read."""
         self._variants -= 1
         if self._variants >= 0 and self._bytes > 0:
             self._bytes -= len(_text(variant))
         return self._variants >= 0 and self._bytes >= 0
 
 
-_newest: tuple[Mapping[str, Any] | None, tuple[Schema, str]] | None = None
-"""A wire asks for the schema of a tool, for its description and whether it is strict, one after the other."""
-
-
 def object_schema(given: Mapping[str, Any] | None) -> tuple[Schema, str]:
-    """Return `given` as one object that takes at least all that it took, and in words what is lost by that."""
-    global _newest
-    if _newest is None or given is None or _newest[0] is not given:
-        _newest = given, _object_schema(given)
-    return _newest[1]
-
-
-def _object_schema(given: Mapping[str, Any] | None) -> tuple[Schema, str]:
+    """Return a schema of one object that takes at least all that `given` takes, and in words what is lost by that."""
     whole = given if given is not None else dict[str, Any]()
     root = _resolve(whole, whole)
     lost = [f"{HOW[union]}: {_text(root[union])}" for union in UNIONS if root.get(union)]
@@ -118,7 +107,7 @@ def _together(schemas: list[Any], union: str) -> Any:
 
 
 def _resolve(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Schema:
-    """`schema` with what a `$ref` at its root stands for; rules beside the reference win."""
+    """Return `schema` with the `$ref` at its root replaced by its target. Rules beside the reference win."""
     resolved = dict(schema)
     for _ in range(MOST_REFERENCES):
         reference = resolved.pop("$ref", None)

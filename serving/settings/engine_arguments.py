@@ -10,7 +10,7 @@ from serving.settings.faults import SettingsError
 from serving.settings.workers import VllmSettings
 
 OURS = frozenset({"chat_template_kwargs", "tool_call_parser"})
-"""Podium's own, beside vLLM's."""
+"""Arguments of Podium's own."""
 CLASSES = ("EngineArgs", "AsyncEngineArgs")
 FROM_ELSEWHERE = {
     "max_model_length": "max_model_len",
@@ -22,7 +22,7 @@ FROM_ELSEWHERE = {
     "tp": "tensor_parallel_size",
     "tp_size": "tensor_parallel_size",
 }
-"""What other servers, and people, call some of them."""
+"""Names that other servers use for them."""
 
 
 def engine_faults(worker: VllmSettings) -> list[SettingsError]:

@@ -15,15 +15,15 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.trace import Status
 
 MOST_BYTES = 3_000_000
-"""Of one request, by an estimate that is never too low; receivers take 4,194,304 by default."""
+"""Largest request, by an estimate that is never too low. Receivers accept 4,194,304 by default."""
 SHORT_BYTES = 2_000
-"""Of each text, in a request that a receiver has rejected: its own limit may be lower."""
+"""Longest text in a request that is sent again after a rejection. The receiver's limit may be lower."""
 REJECTED_WITHIN_S = 5.0
 """A failure that takes longer is an outage, and is not sent again."""
 SPAN_BYTES, FIELD_BYTES = 1_000, 50
-"""Of a span without its attributes, and of an attribute beside its name and its text."""
+"""Size of a span without attributes, and of an attribute without its name and text."""
 MOST_TEXT_BYTES = MOST_BYTES - 100_000
-"""Of all texts of one span."""
+"""Most text in one span."""
 PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 
 Attributes = Mapping[str, Any]

@@ -19,10 +19,9 @@ from serving.workers.output_limit import OutputMeter
 from serving.workers.wire_tools import (
     WireTools,
     arguments_of,
-    description_of,
+    function_of,
     name_of,
     object_or_input,
-    schema_of,
     wire_id,
 )
 
@@ -38,12 +37,13 @@ def tools_json(tools: WireTools) -> dict[str, object]:
         return {}
     listed = [
         {
-            "name": name_of(tool.namespace, tool.name),
-            "description": description_of(tool),
-            "input_schema": schema_of(tool),
+            "name": function.name,
+            "description": function.description,
+            "input_schema": function.schema,
             **cache_control(tool.cache),
         }
         for tool in tools.tools
+        for function in [function_of(tool)]
     ]
     return {"tools": listed, "tool_choice": _choice(tools)}
 

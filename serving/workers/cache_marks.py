@@ -6,16 +6,16 @@ from typing import Any
 from conductor.model.messages import CacheMark
 
 ShowMark = Callable[[CacheMark], dict[str, Any]]
-"""Gives the field of a part that ends a cached prefix; nothing if it ends none."""
+"""Return the field of a part that ends a cached prefix, or no field."""
 ANTHROPIC_TTL: Mapping[CacheMark, str] = {"5m": "5m", "1h": "1h", "12h": "1h"}
-"""Of a mark; others have none, which is five minutes."""
+"""Lifetime by mark. A mark without one lasts five minutes."""
 OPENAI_TTL: Mapping[CacheMark, str] = {"30m": "30m", "12h": "12h"}
 OPENAI_MARKS = ("explicit", *OPENAI_TTL)
-"""Anthropic's are not sent there: OpenAI caches by itself, and takes no more than four of its own."""
+"""Anthropic's marks are not sent to OpenAI, which caches by itself and accepts four marks of its own."""
 
 
 def cache_control(mark: CacheMark) -> dict[str, Any]:
-    """Anthropic's, which other servers of its models take too."""
+    """Return Anthropic's field. Other servers of its models accept it too."""
     if not mark:
         return {}
     ttl = {"ttl": ANTHROPIC_TTL[mark]} if mark in ANTHROPIC_TTL else {}
@@ -23,7 +23,7 @@ def cache_control(mark: CacheMark) -> dict[str, Any]:
 
 
 def cache_breakpoint(mark: CacheMark) -> dict[str, Any]:
-    """OpenAI's."""
+    """Return OpenAI's field."""
     if mark not in OPENAI_MARKS:
         return {}
     ttl = {"ttl": OPENAI_TTL[mark]} if mark in OPENAI_TTL else {}
@@ -31,5 +31,5 @@ def cache_breakpoint(mark: CacheMark) -> dict[str, Any]:
 
 
 def no_marks(mark: CacheMark) -> dict[str, Any]:
-    """For a server that may refuse them."""
+    """Return no field, for a server that may refuse marks."""
     return {}

@@ -20,10 +20,8 @@ from serving.workers.output_limit import OutputMeter
 from serving.workers.wire_tools import (
     WireTools,
     arguments_text,
-    description_of,
-    is_strict,
+    function_of,
     name_of,
-    schema_of,
     wire_id,
 )
 
@@ -51,14 +49,15 @@ def tools_json(tools: WireTools, *, takes_strict: bool, show_mark: ShowMark = no
 
 
 def _tool_json(tool: Tool, takes_strict: bool) -> dict[str, object]:
-    function: dict[str, object] = {
-        "name": name_of(tool.namespace, tool.name),
-        "description": description_of(tool),
-        "parameters": schema_of(tool),
+    function = function_of(tool)
+    strict = {"strict": True} if takes_strict and function.is_strict else {}
+    body = {
+        "name": function.name,
+        "description": function.description,
+        "parameters": function.schema,
+        **strict,
     }
-    if takes_strict and is_strict(tool):
-        function["strict"] = True
-    return {"type": "function", "function": function}
+    return {"type": "function", "function": body}
 
 
 def messages_json(

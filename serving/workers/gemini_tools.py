@@ -13,7 +13,7 @@ from google.genai import types
 
 from conductor.model.messages import File, Image, Message, Text, ToolCall, ToolResult
 from serving.workers.output_limit import OutputMeter
-from serving.workers.wire_tools import WireTools, arguments_of, description_of, name_of, schema_of
+from serving.workers.wire_tools import WireTools, arguments_of, function_of, name_of
 
 Part = dict[str, Any]
 ShowPart = Callable[[Text | Image | File], Part]
@@ -25,11 +25,9 @@ def tools_config(tools: WireTools) -> dict[str, Any]:
         return {}
     listed = [
         types.FunctionDeclaration(
-            name=name_of(tool.namespace, tool.name),
-            description=description_of(tool),
-            parameters_json_schema=schema_of(tool),
+            name=function.name, description=function.description, parameters_json_schema=function.schema
         )
-        for tool in tools.tools
+        for function in map(function_of, tools.tools)
     ]
     mode = types.FunctionCallingConfigMode.AUTO
     if not tools.is_offered:

@@ -20,10 +20,8 @@ from serving.workers.usage import integer
 from serving.workers.wire_tools import (
     WireTools,
     arguments_text,
-    description_of,
-    is_strict,
+    function_of,
     name_of,
-    schema_of,
     wire_id,
 )
 
@@ -57,16 +55,17 @@ def tools_json(tools: WireTools, *, takes_custom: bool) -> dict[str, object]:
 
 
 def _tool_json(tool: Tool, takes_custom: bool) -> Item:
-    name = name_of(tool.namespace, tool.name)
     if tool.kind == "custom" and takes_custom:
+        name = name_of(tool.namespace, tool.name)
         format = {"format": dict(tool.format)} if tool.format else {}
         return {"type": "custom", "name": name, "description": tool.description, **format}
+    function = function_of(tool)
     return {
         "type": "function",
-        "name": name,
-        "description": description_of(tool),
-        "parameters": schema_of(tool),
-        "strict": is_strict(tool),
+        "name": function.name,
+        "description": function.description,
+        "parameters": function.schema,
+        "strict": function.is_strict,
     }
 
 

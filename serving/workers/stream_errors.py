@@ -1,4 +1,4 @@
-"""What an error inside a stream means, where the HTTP status was long sent: one reading for all wires.
+"""Meaning of an error inside a stream, after the HTTP status was sent. All wires use it.
 
 Servers put the status that it stands for into many fields and forms. Knows no error of ours, and no SDK.
 """
@@ -10,7 +10,7 @@ from typing import cast
 from serving.workers.status_words import meaning_of
 
 STATUS_FIELDS = ("status", "status_code", "statusCode", "http_status", "http_code", "code", "type")
-"""Where servers put the status, as a number or as a word, the surest first."""
+"""Fields in which servers put the status, as a number or a word. The most reliable comes first."""
 STATUS_OF = {
     "badrequest": 400,
     "invalidrequest": 400,

@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 import uuid
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from conductor.model.characters import whole_value
 from conductor.model.messages import ToolCall
@@ -95,31 +95,34 @@ def wire_id(id: str) -> str:
     return "call_" + hashlib.sha256(id.encode("utf-8", "surrogatepass")).hexdigest()[:24]
 
 
-def description_of(tool: Tool) -> str:
-    """For the model; with what `schema_of` cannot say, and of a custom tool with what its input must look like."""
+class WireFunction(NamedTuple):
+    """A tool as a function."""
+
+    name: str
+    description: str
+    """For the model, with what the schema cannot say."""
+    schema: dict[str, Any]
+    """JSON Schema of the arguments: one object."""
+    is_strict: bool
+    """Whether a provider can hold the arguments to the schema. Not after a union was flattened: properties may be left out."""
+
+
+def function_of(tool: Tool) -> WireFunction:
+    """Return the function that stands for a tool. A custom tool becomes one with a text, and its format is described."""
+    name = name_of(tool.namespace, tool.name)
     if tool.kind == "function":
-        _, lost = object_schema(tool.parameters)
-        return f"{tool.description}\n\n{lost}".strip() if lost else tool.description
-    if not tool.format:
-        return tool.description
-    return f"{tool.description}\n\nThe format of `{INPUT}`: {json.dumps(tool.format)}".strip()
-
-
-def schema_of(tool: Tool) -> dict[str, Any]:
-    """JSON Schema of the arguments; always that of one object."""
-    if tool.kind == "custom":
-        return {
-            "type": "object",
-            "properties": {INPUT: {"type": "string"}},
-            "required": [INPUT],
-            "additionalProperties": False,
-        }
-    return object_schema(tool.parameters)[0]
-
-
-def is_strict(tool: Tool) -> bool:
-    """Whether a provider can hold the arguments to `schema_of`: where a union was flattened, properties may be left out."""
-    return tool.strict and tool.kind == "function" and not object_schema(tool.parameters)[1]
+        schema, lost = object_schema(tool.parameters)
+        return WireFunction(
+            name, "\n\n".join(filter(None, (tool.description, lost))), schema, tool.strict and not lost
+        )
+    form = f"The format of `{INPUT}`: {json.dumps(tool.format)}" if tool.format else ""
+    schema = {
+        "type": "object",
+        "properties": {INPUT: {"type": "string"}},
+        "required": [INPUT],
+        "additionalProperties": False,
+    }
+    return WireFunction(name, "\n\n".join(filter(None, (tool.description, form))), schema, is_strict=False)
 
 
 def arguments_text(call: ToolCall) -> str:

@@ -1,4 +1,4 @@
-"""What clients say about a provider's prompt cache: Anthropic's `cache_control` and OpenAI's `prompt_cache_breakpoint` on parts of
+"""Fields of clients for a provider's prompt cache: Anthropic's `cache_control` and OpenAI's `prompt_cache_breakpoint` on parts of
 a prompt, and OpenAI's fields of a request.
 """
 
@@ -38,7 +38,7 @@ class MarkFields(_Ignoring):
 
     @property
     def mark(self) -> CacheMark:
-        """The mark; empty if there is none."""
+        """The mark, or "" if there is none."""
         if self.cache_control is not None:
             return self.cache_control.ttl or "ephemeral"
         if self.prompt_cache_breakpoint is not None:
@@ -62,11 +62,13 @@ class CacheFields(_Ignoring):
 
     @property
     def prompt_cache(self) -> PromptCache | None:
-        """What they say; None if they say nothing."""
+        """The options, or None if no field is set."""
         options = self.prompt_cache_options or CacheOptions()
         retention = (self.prompt_cache_retention or "").replace("-", "_")
-        said = PromptCache(self.prompt_cache_key or "", retention, options.mode or "", options.ttl or "")
-        return None if said == PromptCache() else said
+        options_sent = PromptCache(
+            self.prompt_cache_key or "", retention, options.mode or "", options.ttl or ""
+        )
+        return None if options_sent == PromptCache() else options_sent
 
 
 def mark_last(messages: Sequence[Message], mark: CacheMark) -> tuple[Message, ...]:
