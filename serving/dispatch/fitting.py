@@ -2,48 +2,15 @@
 record.
 """
 
-from collections.abc import AsyncGenerator
-from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 from conductor.model.call import Call, Sampling
 from conductor.model.field_values import copy_with
-from conductor.model.reply import Reply
-from conductor.model.worker import Worker
-from serving.layers.layer import Layer
-from serving.layers.stop_sequences import cut_at
+from conductor.model.permit import EFFORTS
 from serving.settings.accepts import Accepts
 
 NEUTRAL = {"top_k": 0, "min_p": 0, "repetition_penalty": 1}
 """What each of them is where it changes nothing."""
-
-
-class Fitting(Layer):
-    """`worker`, sent no parameter that its model would answer with an error.
-
-    Args:
-        worker: who is called.
-        model: its model's name, for the notes.
-        accepts: what that model accepts.
-    """
-
-    def __init__(self, worker: Worker, model: str, accepts: Accepts) -> None:
-        super().__init__(worker)
-        self._model, self._accepts = model, accepts
-
-    @asynccontextmanager
-    async def open(self, call: Call) -> AsyncGenerator[Reply]:
-        """See `Worker.open`; `notes` of the reply say what was changed."""
-        fitted, notes = fit(call, self._accepts, self._model)
-        ours = tuple(stop for stop in call.sampling.stop if stop not in fitted.sampling.stop)
-        async with self._worker.open(fitted) as reply:
-            reply.notes = (*notes, *reply.notes)
-            if not ours:
-                yield reply
-                return
-            async with aclosing(cut_at(ours, reply.deltas, call.deadline_at_s)) as deltas:
-                reply.deltas = deltas
-                yield reply
 
 
 def fit(call: Call, accepts: Accepts, model: str) -> tuple[Call, tuple[str, ...]]:
@@ -135,3 +102,20 @@ def _stop(call: Call, accepts: Accepts, model: str, notes: list[str]) -> tuple[s
             f"{which} not sent but applied here: {model} does not accept {'it' if not sent else 'them'}."
         )
     return sent
+
+
+def limit_effort(effort: str | None, most: str | None, default: str) -> str | None:
+    """Return the level to ask for: `effort`, or `most` if that is lower. An unknown level counts as the highest.
+
+    Args:
+        effort: what is asked for; None: what the model does by itself.
+        most: the highest level that is allowed; None: any.
+        default: what the model does by itself.
+    """
+    if most is None:
+        return effort
+    return most if _rank(effort or default) > _rank(most) else effort
+
+
+def _rank(level: str) -> int:
+    return EFFORTS.index(level) if level in EFFORTS else len(EFFORTS)

@@ -15,18 +15,14 @@ too); where it is busy again on the way there, it took less than that.
 """
 
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from math import inf
 from statistics import median_low
 
-from conductor.errors import WorkerBusy
 from conductor.model.call import Call
-from conductor.model.reply import Reply
-from conductor.model.worker import Worker
-from serving.layers.layer import Layer
-from serving.layers.limited import Limited
-from serving.witnesses import Witnesses, party_of, witness_of
+from conductor.model.terms import Terms
+from serving.dispatch.limiter import Limiter
+from serving.witnesses import Witnesses, witness_of
 
 CUT = 0.8
 LATE = 2.0
@@ -153,41 +149,31 @@ def _are_sooner(before: Mapping[str, Sequence[float]], now: Mapping[str, Sequenc
     return 2 * sum(sooner) > len(sooner)
 
 
-class Adaptive(Limited):
-    """`worker` with as many places as it can take, but not more than `slots`."""
+class AdaptiveLimiter(Limiter):
+    """As many slots as the worker can take, and no more than `slots`."""
 
-    def __init__(self, worker: Worker, slots: int, max_wait_s: float = inf) -> None:
-        super().__init__(Measured(worker, self), slots, max_wait_s)
+    def __init__(self, name: str, slots: int, max_wait_s: float = inf) -> None:
+        super().__init__(name, slots, max_wait_s)
         self.learned = Slots(slots)
         self.witnesses = Witnesses()
         """Of busy times."""
 
+    def on_sent(self, terms: Terms) -> None:
+        """See `Limiter.on_sent`."""
+        self.witnesses.traffic.note(terms.tenant)
 
-class Measured(Layer):
-    """`worker`, whose first tokens and refusals tell `limiter` how many it can take."""
+    def on_first_token(self, terms: Terms, sent_s: float, *, was_full: bool) -> None:
+        """See `Limiter.on_first_token`."""
+        first_token_s = time.monotonic() - sent_s
+        self.learned.speak(sent_s, first_token_s, is_full=was_full, party=terms.tenant)
+        self._resize()
 
-    def __init__(self, worker: Worker, limiter: Adaptive) -> None:
-        super().__init__(worker)
-        self._limiter = limiter
-
-    @asynccontextmanager
-    async def open(self, call: Call) -> AsyncGenerator[Reply]:
-        """See `Worker.open`."""
-        sent_s, limiter = time.monotonic(), self._limiter
-        is_full = limiter.is_full or limiter.queued > 0
-        limiter.witnesses.traffic.note(party_of(call))
-        try:
-            async with self._worker.open(call) as reply:
-                first_token_s, party = time.monotonic() - sent_s, party_of(call)
-                limiter.learned.speak(sent_s, first_token_s, is_full=is_full, party=party)
-                self._resize()
-                yield reply
-        except WorkerBusy:
-            if limiter.witnesses.tell("busy", witness_of(call)):
-                limiter.learned.refuse(sent_s)
-                self._resize()
-            raise
+    def on_busy(self, call: Call, sent_s: float) -> None:
+        """See `Limiter.on_busy`."""
+        if self.witnesses.tell("busy", witness_of(call)):
+            self.learned.refuse(sent_s)
+            self._resize()
 
     def _resize(self) -> None:
-        if self._limiter.n_slots != (n := self._limiter.learned.n):
-            self._limiter.resize(n)
+        if self.n_slots != (n := self.learned.n):
+            self.resize(n)

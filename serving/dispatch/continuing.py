@@ -1,27 +1,23 @@
 """The rest of an answer that another call began, and of which its reader has the beginning (`Call.prefix`).
 
 Where the wire goes on with a turn of the model's at the end of a conversation, it is sent the prefix as that. Else the
-model is asked in words to go on, and what it says is held back until it is known to fit (`seam.py`). What does not
+model is asked in words to go on, and what it says is held back until it is known to fit (`resume_point.py`). What does not
 fit is a failure before the first token: nothing of it is shown, it is paid, and a fallback may be asked.
 """
 
-import time
 from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
-from dataclasses import replace
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass, replace
+from typing import Literal
 
-from conductor.errors import ContentFiltered, WorkerError, WorkerRefused, WorkerUnavailable
+from conductor.errors import WorkerError, WorkerUnavailable
 from conductor.model.call import Call
-from conductor.model.failure import Attempt, Failure
 from conductor.model.field_values import copy_with
 from conductor.model.messages import Message
 from conductor.model.reply import Delta, FinishReason, Reply
-from conductor.model.retries import call_again
-from conductor.model.worker import Worker
 from conductor.run.continuing import BYTES_PER_TOKEN, byte_size
-from serving.layers.layer import Layer
-from serving.layers.seam import NotContinued, Seam, drop_blanks
-from serving.layers.stop_sequences import cut_at_seam, missing_ends
+from serving.dispatch.resume_point import NotContinued, Seam, drop_blanks
+from serving.dispatch.stop_sequences import cut_at_seam, missing_ends
 
 GO_ON = """\
 Your answer above was cut off by a fault of the network, and its reader has it up to its last character. Finish it. \
@@ -36,92 +32,80 @@ class BrokenOff(NotContinued):
     """What came broke off as well, before it was known whether it goes on."""
 
 
-class Continuing(Layer):
-    """`worker`, which goes on with what another call began. That it does something else says nothing of whether it
-    is up: it is no failure of its health.
+Form = Literal["plain", "prefill", "ask"]
+"""How a call is sent: as it is, with its prefix as the model's turn, or with words that ask to go on."""
+
+
+def form_of(call: Call, prefills: Callable[[Call], bool]) -> Form:
+    """Return how a worker is sent the call first."""
+    if not call.prefix:
+        return "plain"
+    # without a word there is nothing to go on with: it begins again, and with these blanks perhaps
+    return "prefill" if not call.prefix.strip() or prefills(call) else "ask"
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """A call for the rest of an answer.
 
     Args:
-        worker: who is called.
-        prefills: whether its wire takes a call's prefix as the beginning of the model's turn.
+        form: how it is sent.
+        call: before it was changed for that.
+        sent: as it is sent.
+        blanks: at the end of the prefix, which a prefilled turn is sent without.
+        seam: finds where an asked model goes on.
     """
 
-    def __init__(self, worker: Worker, prefills: Callable[[Call], bool]) -> None:
-        super().__init__(worker)
-        self._prefills = prefills
+    form: Form
+    call: Call
+    sent: Call
+    blanks: str = ""
+    seam: Seam | None = None
 
-    def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
-        """See `Worker.open`.
+    @classmethod
+    def of(cls, call: Call, form: Form) -> "Continuation":
+        """Change `call` for that form.
 
-        Raises:
-            WorkerUnavailable: also where what comes does not go on with the prefix.
+        A wire that is sent the prefix gets it without blanks at its end: tokens begin with blanks, so a model says them
+        once more.
+
+        What an asked model has to repeat counts as its answer. So if the rest is limited, it may say more by a bound of
+        the repetition's tokens, its bytes: the rest is not short for the repetition, and may be longer than its limit by
+        what is left of that bound. Only if the budget allows no more may it be short.
         """
-        if not call.prefix:
-            return self._worker.open(_without_room(call))
-        return self._open(call)
-
-    @asynccontextmanager
-    async def _open(self, call: Call) -> AsyncGenerator[Reply]:
-        async with AsyncExitStack() as opened:
-            reply = await self._continue(opened, call)
-            if ends := missing_ends(call.sampling.stop, call.prefix):
-                cut = cut_at_seam(ends, reply.deltas, call.deadline_at_s)
-                reply.deltas = await opened.enter_async_context(aclosing(cut))
-            yield reply
-
-    async def _continue(self, opened: AsyncExitStack, call: Call) -> Reply:
-        failed: tuple[Attempt, ...] = ()
-        if (
-            not call.prefix.strip()
-        ):  # there is nothing to go on with: it begins again, and with these blanks perhaps
-            return await self._prefill(opened, call)
-        if self._prefills(call):
-            began_s = time.monotonic()
-            try:
-                return await self._prefill(opened, call)
-            except ContentFiltered:
-                raise
-            except WorkerRefused as exc:  # perhaps it is the turn at the end that it does not take
-                took_s = time.monotonic() - began_s
-                call = await call_again(call, exc)
-                failed = (*exc.attempts, Attempt.of(self.name, Failure.of(exc), took_s=took_s))
-        site = copy_with(call.site, attempt=call.site.attempt + len(failed))
-        try:
-            reply = await self._ask(opened, copy_with(call, site=site))
-        except WorkerError as exc:
-            exc.attempts = (*failed, *exc.attempts)
-            raise
-        reply.attempts = (*failed, *reply.attempts)
-        return reply
-
-    async def _prefill(self, opened: AsyncExitStack, call: Call) -> Reply:
-        """The wire goes on with the prefix, without blanks at its end: tokens begin with blanks, so a model says them
-        once more. A refusal is of this form of the call, so that the run does not keep it.
-        """
-        sent = call.prefix.rstrip()
-        blanks = call.prefix[len(sent) :]
-        asked = copy_with(_without_room(call, repeated=blanks), prefix=sent, refusals=None)
-        reply = await opened.enter_async_context(self._worker.open(asked))
-        if blanks:
-            reply.deltas = await opened.enter_async_context(aclosing(_without(blanks, reply.deltas)))
-        return reply
-
-    async def _ask(self, opened: AsyncExitStack, call: Call) -> Reply:
-        """The model is asked to go on; entered once it is known that it does.
-
-        What it has to repeat counts as its answer. So where the rest is limited, it may say more by a bound of the
-        repetition's tokens, its bytes: the rest is not short for the repetition, and may be longer than its limit,
-        by what is left of that bound. Only where the budget allows no more may it be short. One that repeats much
-        more than it was asked to, and ends at its limit, has broken off.
-        """
+        if form == "plain":
+            return cls(form, call, _without_room(call))
+        if form == "prefill":
+            prefix = call.prefix.rstrip()
+            blanks = call.prefix[len(prefix) :]
+            return cls(form, call, copy_with(_without_room(call, blanks), prefix=prefix), blanks)
         seam = Seam(call.prefix)
         turns = (
             Message.of("assistant", call.prefix),
             Message.of("user", GO_ON.format(beginning=seam.beginning)),
         )
-        wanted = seam.beginning + seam.blanks
-        limited = _without_room(call, repeated=wanted)
-        asked = copy_with(limited, messages=(*call.messages, *turns), prefix="")
-        reply = await opened.enter_async_context(self._worker.open(asked))
+        limited = _without_room(call, seam.beginning + seam.blanks)
+        sent = copy_with(limited, messages=(*call.messages, *turns), prefix="")
+        return cls(form, call, sent, seam=seam)
+
+    async def join(self, opened: AsyncExitStack, reply: Reply) -> None:
+        """Let the reply begin right after the prefix.
+
+        Raises:
+            WorkerUnavailable: what comes does not go on with the prefix. It is paid, and nothing of it was shown.
+        """
+        if self.form == "plain":
+            return
+        if self.seam is not None:
+            await self._find_seam(opened, reply, self.seam)
+        elif self.blanks:
+            reply.deltas = await opened.enter_async_context(aclosing(_without(self.blanks, reply.deltas)))
+        if ends := missing_ends(self.call.sampling.stop, self.call.prefix):
+            cut = cut_at_seam(ends, reply.deltas, self.call.terms.deadline_at_s)
+            reply.deltas = await opened.enter_async_context(aclosing(cut))
+
+    async def _find_seam(self, opened: AsyncExitStack, reply: Reply, seam: Seam) -> None:
+        """One that repeats much more than it was asked to, and ends at its limit, has broken off."""
         heard: list[str] = []
         try:
             held = await _hold(seam, reply.deltas, heard)
@@ -140,22 +124,23 @@ class Continuing(Layer):
             exc.billed_at_bound, exc.attempts = True, (*reply.attempts, *exc.attempts)
             raise
         deltas = _first(held, reply.deltas)
+        wanted = seam.beginning + seam.blanks
         is_much = byte_size(seam.repeated) > BYTES_PER_TOKEN * byte_size(
             wanted
         )  # more tokens than it had for it
-        if is_much and call.rest_tokens is not None:
+        if is_much and self.call.terms.rest_tokens is not None:
             deltas = _unless_full(deltas, reply.worker)
         reply.deltas = await opened.enter_async_context(aclosing(deltas))
         reply.notes += (SEAM_NOTE,)
-        return reply
 
 
 def _without_room(call: Call, repeated: str = "") -> Call:
     """`call`, as long as its rest may be and what is `repeated` before it, and no longer than is held for it."""
     most = call.sampling.max_output_tokens
-    if call.rest_tokens is None or most is None:
+    rest_tokens = call.terms.rest_tokens
+    if rest_tokens is None or most is None:
         return call
-    longest = min(most, call.rest_tokens + byte_size(repeated))
+    longest = min(most, rest_tokens + byte_size(repeated))
     return copy_with(call, sampling=copy_with(call.sampling, max_output_tokens=longest))
 
 

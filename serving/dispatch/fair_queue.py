@@ -27,13 +27,13 @@ Waiting = tuple[str, "asyncio.Future[None]"]
 """A payer, and one of its turns."""
 
 
-class Turns:
+class FairQueue:
     """`places` that are taken and given back."""
 
     def __init__(self, places: int) -> None:
         self._places = self._free = places
         """Fewer than none are free while there are fewer places than calls that have one."""
-        self._lines: dict[Priority, _Line] = {"interactive": _Line(), "batch": _Line()}
+        self._queues: dict[Priority, _Queue] = {"interactive": _Queue(), "batch": _Queue()}
         self._held = Counter[str]()
         """By payer: whoever waits while others have more places is next."""
         self._given = 0
@@ -43,15 +43,23 @@ class Turns:
         self.lent_after_s = TRAFFIC_S
         """So long nobody else has called: kept places are lent."""
 
-    async def take(self, priority: Priority, payer: str) -> None:
-        """Wait for a place. Whoever is cancelled meanwhile has none."""
+    def take_now(self, priority: Priority, payer: str) -> bool:
+        """Take a slot if one is free for everyone. Return False otherwise."""
+        if self._free <= self._kept:
+            return False
         if priority == "interactive":
             self._traffic.note(payer)
-        if self._free > self._kept:  # nobody waits then
-            self._free -= 1
-            self._held[payer] += 1
+        self._free -= 1
+        self._held[payer] += 1
+        return True
+
+    async def take(self, priority: Priority, payer: str) -> None:
+        """Wait for a place. Whoever is cancelled meanwhile has none."""
+        if self.take_now(priority, payer):
             return
-        line, turn = self._lines[priority], asyncio.get_running_loop().create_future()
+        if priority == "interactive":
+            self._traffic.note(payer)
+        line, turn = self._queues[priority], asyncio.get_running_loop().create_future()
         line.join(payer, turn)
         self._hand_out()
         try:
@@ -81,9 +89,9 @@ class Turns:
         """About how many interactive calls would have a turn before one more of `payer`: of those that wait, and of
         so many of each payer that will soon, as if all had as many places.
         """
-        line = self._lines["interactive"]
+        line = self._queues["interactive"]
         if self.free(payer):  # those that wait may not have what is free
-            line = _Line()
+            line = _Queue()
         return line.ahead(payer, coming)
 
     def free(self, payer: str) -> int:
@@ -95,7 +103,7 @@ class Turns:
     @property
     def is_waited_for(self) -> bool:
         """Whether somebody waits for a place."""
-        return any(self._lines.values())
+        return any(self._queues.values())
 
     @property
     def _kept(self) -> int:
@@ -116,7 +124,7 @@ class Turns:
                 turn.set_result(None)
 
     def _next(self) -> "Waiting | None":
-        interactive, batch = self._lines["interactive"], self._lines["batch"]
+        interactive, batch = self._queues["interactive"], self._queues["batch"]
         first, later = self._first("interactive"), self._first("batch")
         if not batch:
             self._given = 0
@@ -130,13 +138,13 @@ class Turns:
 
     def _first(self, priority: Priority) -> str | None:
         """Whose turn is next of those of that priority; None: nobody's, or no place that is free is for them."""
-        payer = self._lines[priority].first(self._held)
+        payer = self._queues[priority].first(self._held)
         if payer is None or self._free > self._kept or self._may_have_kept(priority, payer):
             return payer
         return None
 
 
-class _Line:
+class _Queue:
     """Those who wait: each payer's in their order, the payers in turn."""
 
     def __init__(self) -> None:
