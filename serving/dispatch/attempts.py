@@ -65,6 +65,8 @@ class Attempts:
     """That answer, if it was not of the form that was asked for."""
     may_ask_again: bool | None = None
     """Whether an answer without a word is asked for once more. None: the newest attempt gave no such answer."""
+    deployment: str = ""
+    """Deployment that gave the newest answer. Empty: there was no answer, or the worker has one place."""
 
     @property
     def route(self) -> Route:
@@ -80,3 +82,9 @@ class Attempts:
     def number(self) -> int:
         """Number of the next attempt: `CallSite.attempt`."""
         return self.call.site.attempt + len(self.failed) - self.n_not_made
+
+    def bring_forward(self, name: str) -> None:
+        """Try the worker of that name next, if it is still to be tried."""
+        for free in [each for each in self.others if each.name == name][:1]:
+            del self.queue[self.queue.index(free, self.at + 1)]
+            self.queue.insert(self.at + 1, free)

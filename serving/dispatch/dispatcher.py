@@ -120,9 +120,8 @@ class Dispatcher:
             attempts.queue.append(route)
         elif not attempts.others:
             raise policy.nobody(self.name, attempts.failed) from None
-        for free in [each for each in attempts.others if each.name == skipped.skipped_for][:1]:
-            attempts.queue.remove(free)
-            attempts.queue.insert(attempts.at + 1, free)
+        if skipped.skipped_for:
+            attempts.bring_forward(skipped.skipped_for)
         if any(charges(None, skipped.attempts)):
             attempts.call = copy_with(attempts.call, terms=copy_with(terms, begins=False))
         attempts.waited_s += skipped.waited_s
@@ -149,7 +148,7 @@ async def _go_on(attempts: Attempts, failed: policy.Failed) -> None:
     holds = attempts.call.terms.holds
     attempts.call = await call_again(attempts.call, holds.hold() if holds else None, error, wait_s)
     lost = Attempt.of(route.name, Failure.of(error), waited_s=wait_s, took_s=failed.took_s)
-    attempts.failed += [*error.attempts, lost]
+    attempts.failed += [*error.attempts, replace(lost, deployment=attempts.deployment)]
     match step:
         case policy.Retry():
             attempts.tries.waited_s += wait_s
@@ -173,7 +172,7 @@ async def _try(made: AsyncExitStack, expected: ExitStack, attempts: Attempts, *,
     """
     route, tries, call, terms = attempts.route, attempts.tries, attempts.call, attempts.call.terms
     tries.number += 1
-    attempts.had_answer, attempts.wrong, attempts.may_ask_again = False, None, None
+    attempts.had_answer, attempts.wrong, attempts.may_ask_again, attempts.deployment = False, None, None, ""
     _check_allowed(attempts)
     began_s, wanted = time.monotonic(), call.answer_format
     call, notes = _shape(route, call, tries)
@@ -195,6 +194,7 @@ async def _try(made: AsyncExitStack, expected: ExitStack, attempts: Attempts, *,
     if terms.refusals is not None and tries.form != "prefill":  # which may be refused for its form alone
         made.push(_RefusalNote(route.name, sent))
     reply = await _send(made, expected, attempts, sent)
+    attempts.deployment = reply.deployment
     if reply.is_empty and policy.should_say_more(sent):
         took_s = time.monotonic() - began_s
         may_ask_again = policy.may_ask_again(

@@ -202,9 +202,9 @@ def after(failed: Failed, attempts: Attempts, now_s: float) -> Step:
         return Retry(failed.wait_s)
     is_turn_refused = isinstance(error, WorkerRefused) and not isinstance(error, ContentFiltered)
     if tries.form == "prefill" and attempts.call.prefix.strip() and is_turn_refused:
-        return Change(Tries("ask"))  # perhaps it is the turn at the end that it does not take
+        return Change(Tries("ask", tries.repair))  # perhaps it is the turn at the end that it does not take
     if attempts.wrong is not None and tries.repair is None:
-        return Change(Tries(repair=attempts.wrong))
+        return Change(Tries(tries.form, attempts.wrong))
     is_reported = isinstance(error, ContentFiltered) and route.profile.reports_filter
     return Stop(is_reported) if is_reported or not attempts.others else Next()
 

@@ -4,10 +4,10 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 
-from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused
+from conductor.errors import ContextOverflow, LineTooLong, WorkerBusy, WorkerError, WorkerRefused
 from conductor.model.call import Call
 from conductor.model.failure import Attempt, Failure, charges
 from conductor.model.field_values import copy_with
@@ -111,7 +111,9 @@ class Route:
         async with self.limiter.slot(call, waiting, waited_s=waited_s, on_turn=on_turn, may_leave=may_leave):
             with Watch(self.name, self.health, call) as watch:
                 async with AsyncExitStack() as opened:
-                    target, reply, estimate = await self._open_one(opened, call, hold, watch)
+                    target, reply, estimate = await self._open_one(
+                        opened, call, hold, watch, waited_s=waited_s, on_turn=on_turn, may_leave=may_leave
+                    )
                     reply.deployment = target.name
                     watch.speak(reply)
                     try:
@@ -121,7 +123,15 @@ class Route:
                             target.correct(reply.usage.total_tokens - estimate)
 
     async def _open_one(
-        self, opened: AsyncExitStack, call: Call, hold: AttemptHold | None, watch: Watch
+        self,
+        opened: AsyncExitStack,
+        call: Call,
+        hold: AttemptHold | None,
+        watch: Watch,
+        *,
+        waited_s: float,
+        on_turn: Callable[[], None] | None,
+        may_leave: Callable[[], bool] | None,
     ) -> tuple[Target, Reply, int]:
         failed: list[Attempt] = []
         targets = self._order(call)
@@ -137,13 +147,17 @@ class Route:
                 site = copy_with(call.site, attempt=call.site.attempt + len(failed))
                 made = copy_with(call, site=site, terms=copy_with(terms, has_fallback=has_fallback))
             try:
-                reply = await opened.enter_async_context(_probe(target, made, hold, watch))
+                opening = target.open(
+                    made, hold, watch, waited_s=waited_s, on_turn=on_turn, may_leave=may_leave
+                )
+                reply = await opened.enter_async_context(_probe(target, opening))
             except WorkerError as exc:
                 target.correct(-estimate)
                 if not others or not _may_differ(exc):
                     exc.attempts = (*failed, *exc.attempts)
                     raise
                 took_s = time.monotonic() - began_s
+                waited_s += exc.waited_s if isinstance(exc, LineTooLong) else 0.0
                 call = await call_again(call, hold, exc)
                 lost = Attempt.of(self.name, Failure.of(exc), took_s=took_s)  # with what was paid for it
                 failed += [*exc.attempts, replace(lost, deployment=target.name)]
@@ -221,10 +235,10 @@ def is_paid(error: WorkerError) -> bool:
 
 
 @asynccontextmanager
-async def _probe(target: Target, call: Call, hold: AttemptHold | None, watch: Watch) -> AsyncGenerator[Reply]:
+async def _probe(target: Target, opening: AbstractAsyncContextManager[Reply]) -> AsyncGenerator[Reply]:
     probes_until_s = target.health.begin_call()
     try:
-        async with target.open(call, hold, watch) as reply:
+        async with opening as reply:
             yield reply
     finally:
         target.health.end_call(probes_until_s)

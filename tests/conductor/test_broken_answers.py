@@ -62,7 +62,9 @@ async def test_an_answer_goes_on_where_it_broke_off_and_each_call_is_paid_for_it
     assert [call.prefix for call in player.calls] == ["", "It is", "It is fo"]
     assert [call.terms.broken for call in player.calls] == [frozenset(), {("a", "")}, {("a", "")}]
     assert [call.site.attempt for call in player.calls] == [1, 2, 3]
-    assert [call.terms.begins for call in player.calls] == [True, False, False], "no line sends it away any more"
+    assert [call.terms.begins for call in player.calls] == [True, False, False], (
+        "no line sends it away any more"
+    )
     assert (len(run.of(StepContinued)), run.of(StepRestarted)) == (2, [])
     (step,) = run.record.plans[0].steps
     assert [(lost.outcome, lost.cost_is_bound) for lost in step.cut] == [("cut", True)] * 2

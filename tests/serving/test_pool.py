@@ -5,13 +5,6 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-
-from conductor.model.call import Call
-from conductor.model.messages import Message
-from conductor.model.usage import FREE, Price
-from serving.accounts.caller import ANYBODY
-from serving.api.dialects.chat import ChatDialect
-from serving.api.resolve import resolve
 from serving.layers.adaptive import Adaptive, Measured
 from serving.layers.conforming import Conforming
 from serving.layers.continuing import Continuing
@@ -24,6 +17,13 @@ from serving.layers.retrying import Retrying
 from serving.layers.skipping_refused import SkippingRefused
 from serving.layers.traced import Traced
 from serving.layers.watched import Watched
+
+from conductor.model.call import Call
+from conductor.model.messages import Message
+from conductor.model.usage import FREE, Price
+from serving.accounts.caller import ANYBODY
+from serving.api.dialects.chat import ChatDialect
+from serving.api.resolve import resolve
 from serving.pool import Pool, build_pool
 from serving.runs.service import Service
 from serving.settings.settings import SettingsError, parse

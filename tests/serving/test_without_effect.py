@@ -4,11 +4,11 @@ import logging
 from typing import Any
 
 import pytest
+from serving.layers.hedging import IDLE
+from serving.layers.limited import Limited
 
 from conductor.model.call import Call
 from conductor.model.messages import Message
-from serving.layers.hedging import IDLE
-from serving.layers.limited import Limited
 from serving.pool import build_pool
 from serving.settings.settings import parse
 from serving.settings.without_effect import LEAST_SLOTS_TO_HEDGE, without_effect

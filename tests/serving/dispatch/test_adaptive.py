@@ -7,10 +7,12 @@ import pytest
 from conductor.errors import WorkerBusy
 from conductor.model.call import Call
 from conductor.model.messages import Message
-from serving.layers import adaptive
-from serving.layers.adaptive import Adaptive, Slots
-from serving.layers.limited import Limited
+from conductor.model.terms import Terms
+from conductor.model.worker import Worker
+from serving.dispatch import adaptive
+from serving.dispatch.adaptive import AdaptiveLimiter, Slots
 from serving.workers.scripted import ScriptedReply, ScriptedWorker
+from tests.serving.dispatch.routes import dispatcher, route
 
 CALL = Call((Message.of("user", "hi"),))
 LATER_S = 1e12
@@ -19,7 +21,7 @@ ENGINE, MOST = 4, 24
 """Calls that the engine works on at once, and that it is given at most; the others wait in it."""
 
 
-async def ask(worker: Limited, times: int) -> None:
+async def ask(worker: Worker, times: int) -> None:
     for _ in range(times):
         try:
             async with worker.open(CALL) as reply:
@@ -41,19 +43,22 @@ def test_an_engine_with_a_line_of_its_own_is_given_about_what_it_works_on():
 
 
 async def test_all_slots_are_free_after_all_calls():
-    worker = Adaptive(Limited(ScriptedWorker("w", ["x"], delay_s=0.001), ENGINE), MOST)
+    engine = dispatcher(route(ScriptedWorker("w", ["x"], delay_s=0.001), slots=ENGINE))
+    limiter = AdaptiveLimiter("w", MOST)
+    worker = dispatcher(route(engine, limiter=limiter))
     await asyncio.gather(*(ask(worker, 3) for _ in range(MOST + 8)))
-    assert (worker.open_calls, worker.queued) == (0, 0)
+    assert (limiter.open_calls, limiter.queued) == (0, 0)
 
 
 async def test_a_worker_that_says_it_is_busy_is_given_fewer_once_for_all_calls_under_way():
     inner = ScriptedWorker("w", [*[ScriptedReply(error="busy")] * 5, *["x"] * 100], delay_s=0.01)
-    worker = Adaptive(inner, 10)
+    limiter = AdaptiveLimiter("w", 10)
+    worker = dispatcher(route(inner, limiter=limiter))
     await asyncio.gather(*(ask(worker, 1) for _ in range(5)))
-    assert worker.n_slots == 8
+    assert limiter.n_slots == 8
     for _ in range(3):
         await asyncio.gather(*(ask(worker, 1) for _ in range(20)))
-    assert worker.n_slots == 10, "it takes them again, one more at a time"
+    assert limiter.n_slots == 10, "it takes them again, one more at a time"
 
 
 def test_after_a_short_time_in_which_it_was_busy_a_worker_soon_takes_what_it_took_before():
@@ -155,8 +160,9 @@ def test_an_engine_with_a_line_of_its_own_is_given_fewer_whoever_calls(n: int):
 
 
 async def test_first_tokens_are_told_by_team():
-    worker = Adaptive(ScriptedWorker("w", ["x"]), 1)
+    limiter = AdaptiveLimiter("w", 1)
+    worker = dispatcher(route(ScriptedWorker("w", ["x"]), limiter=limiter))
     for key, team in (("a", "t"), ("a2", "t"), ("b", "")):
-        async with worker.open(Call(CALL.messages, payer=key, team=team)):
+        async with worker.open(Call(CALL.messages, terms=Terms(payer=key, team=team))):
             pass
-    assert {party: len(times) for party, times in worker.learned._first_token_s.items()} == {"t": 2, "b": 1}
+    assert {party: len(times) for party, times in limiter.learned._first_token_s.items()} == {"t": 2, "b": 1}

@@ -18,10 +18,10 @@ from conductor.model.tools import Tool, Toolset
 from conductor.model.usage import Price, Usage
 from conductor.run.call import open_call
 from conductor.run.ledger import Budget, BudgetLedger
-from serving.layers.conforming import FENCE_NOTE, STOP_NOTE, Conforming
+from serving.dispatch.conforming import FENCE_NOTE, STOP_NOTE
 from serving.schemas import vllm
-from serving.schemas.translation import translate_to_words
 from serving.workers.scripted import ScriptedReply, ScriptedWorker
+from tests.serving.dispatch.routes import deployed, dispatcher, route, target
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 WANTED = AnswerFormat(SCHEMA)
@@ -38,9 +38,8 @@ async def asked(
     **settings: Any,
 ) -> AsyncIterator[tuple[ScriptedWorker, Any]]:
     script = ScriptedWorker("w", replies, price=PRICE, **settings)
-    member = PoolMember(
-        "w", Conforming(script, translate_to_words), price=PRICE, worst_price=PRICE, max_output_tokens=100
-    )
+    worker = dispatcher(route(script, price=PRICE))
+    member = PoolMember("w", worker, price=PRICE, worst_price=PRICE, max_output_tokens=100)
     call = Call((Message.of("user", "How many?"),), answer_format=wanted, sampling=sampling)
     async with open_call(member, call, ledger or BudgetLedger()) as reply:
         yield script, reply
@@ -85,6 +84,14 @@ async def test_a_wrong_answer_is_repaired_once_and_both_calls_are_paid():
     both = sum(PRICE.most(Usage(script_tokens(script, n), 2)) for n in (0, 1))
     assert ledger.spent_usd == both
     assert not ledger.holds
+
+
+async def test_the_record_names_the_deployment_that_gave_a_wrong_answer():
+    worker = dispatcher(deployed(target(ScriptedWorker("w", ["About one.", RIGHT]), "east")))
+    async with worker.open(Call((Message.of("user", "How many?"),), answer_format=WANTED)) as reply:
+        async for _ in reply:
+            pass
+    assert [(each.deployment, each.error) for each in reply.attempts] == [("east", "AnswerInvalid")]
 
 
 async def test_no_stop_sequence_cuts_an_answer_that_has_to_hold_to_its_schema():
@@ -161,7 +168,7 @@ class Caller:
 
 
 async def test_a_turn_that_calls_tools_is_passed_on_as_it_is_and_the_last_one_is_bound():
-    worker = Conforming(Caller(), translate_to_words)
+    worker = dispatcher(Caller())
     call = Call((Message.of("user", "When?"),), tools=Toolset((Tool("clock"),)), answer_format=WANTED)
     async with worker.open(call) as reply:
         async for _ in reply:

@@ -12,10 +12,12 @@ from conductor.model.failure import Attempt
 from conductor.model.messages import Message
 from conductor.model.reply import Delta, FinishReason, Reply
 from conductor.model.usage import Usage
+from conductor.model.worker import Worker
 from conductor.run.continuing import Shown
-from serving.layers.continuing import Continuing
-from serving.layers.seam import MARK, Seam
+from serving.dispatch.profile import ModelProfile
+from serving.dispatch.resume_point import MARK, Seam
 from tests.conductor.team import Piece, Player
+from tests.serving.dispatch.routes import dispatcher, route
 from tests.wires.server import tokens
 
 LIMIT = 30
@@ -45,8 +47,12 @@ def saying(text: str) -> Player:
     return Player("a", say)
 
 
+def continuing(player: Player, *, prefills: bool) -> Worker:
+    return dispatcher(route(player, profile=ModelProfile(prefills=lambda _: prefills)))
+
+
 async def ask(player: Player, call: Call, *, prefills: bool = False) -> tuple[str, FinishReason | None]:
-    async with Continuing(player, lambda _: prefills).open(call) as reply:
+    async with continuing(player, prefills=prefills).open(call) as reply:
         return "".join([delta.text async for delta in reply]), reply.finish
 
 
@@ -115,7 +121,8 @@ async def test_a_stop_sequence_that_begins_before_the_seam_ends_the_answer(
     blanks = prefix[len(prefix.rstrip()) :]  # which a model says once more
     said = ("" if prefills else Seam(prefix).beginning) + blanks + rest
     pieces = [*said[:-5], said[-5:]] if len(said) > 5 else [*said]
-    async with Continuing(Player("a", [*pieces, Usage(7, 5)]), lambda _: prefills).open(call) as reply:
+    player = Player("a", [*pieces, Usage(7, 5)])
+    async with continuing(player, prefills=prefills).open(call) as reply:
         text = "".join([delta.text async for delta in reply])
     assert (text, reply.finish) == (shown, FinishReason.STOP)
     assert reply.stop_sequence == (None if shown or not rest else "END" if "E" in prefix else "\n\n")

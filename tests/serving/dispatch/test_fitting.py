@@ -16,10 +16,12 @@ from conductor.model.call import Call, CallSite, Sampling
 from conductor.model.messages import Message
 from conductor.model.reply import Delta, FinishReason
 from conductor.model.usage import Usage
+from conductor.model.worker import Worker
 from conductor.plan.grammars import grammar
-from serving.layers import stop_sequences
-from serving.layers.fitting import Fitting, fit
-from serving.layers.stop_sequences import UNREAD, cut_at
+from serving.dispatch import stop_sequences
+from serving.dispatch.fitting import fit
+from serving.dispatch.profile import ModelProfile
+from serving.dispatch.stop_sequences import UNREAD, cut_at
 from serving.settings.accepts import LEVELS, Accepts
 from serving.settings.known_models import accepts_by_name, accepts_of
 from serving.settings.settings import parse
@@ -28,6 +30,7 @@ from serving.workers.anthropic import AnthropicWorker
 from serving.workers.gemini import GeminiWorker
 from serving.workers.openai import OpenAIWorker
 from serving.workers.scripted import ScriptedReply, ScriptedWorker
+from tests.serving.dispatch.routes import dispatcher, route
 from tests.wires import strict
 from tests.wires.anthropic import AnthropicWire
 from tests.wires.gemini import GeminiWire
@@ -63,15 +66,19 @@ NASTY = [
 ]
 
 
+def fitting(worker: Worker, model: str, accepts: Accepts) -> Worker:
+    return dispatcher(route(worker, profile=ModelProfile(model, accepts)))
+
+
 @asynccontextmanager
-async def fitted(kind: str, model: str) -> AsyncGenerator[tuple[Fitting, WireServer]]:
+async def fitted(kind: str, model: str) -> AsyncGenerator[tuple[Worker, WireServer]]:
     """The worker of `model` with what is known of it, at a provider that enforces its rules."""
     wire, respond, worker_of, path, _ = PROVIDERS[kind]
     accepts = accepts_by_name(kind, model)
     async with serving(wire()) as server:
         server.respond = respond
         worker = worker_of(Account("w", model, "key", server.url + path, accepts=accepts))
-        yield Fitting(worker, model, accepts), server
+        yield fitting(worker, model, accepts), server
         await worker.aclose()
 
 
@@ -333,7 +340,7 @@ async def test_a_stop_sequence_as_long_as_a_book_takes_no_time():
 
 async def test_a_broken_off_call_leaves_nothing_open():
     script = ScriptedWorker("w", [ScriptedReply("one two three", stall_after_tokens=2)])
-    worker = Fitting(script, "m", Accepts(stop_sequences=0))
+    worker = fitting(script, "m", Accepts(stop_sequences=0))
     async with worker.open(Call((USER,), Sampling(stop=("END",)))) as reply:
         async for delta in reply:
             if "one" in delta.text:

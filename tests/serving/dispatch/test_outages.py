@@ -11,12 +11,6 @@ from email.utils import formatdate
 from typing import Any
 
 import pytest
-
-from conductor.errors import ContentFiltered, ContextOverflow, WorkerError, WorkerRefused, WorkerUnavailable
-from conductor.model.call import Call
-from conductor.model.messages import Message
-from conductor.model.reply import Reply
-from serving.health import FAILURES_BEFORE_REST, PROBE_S, WINDOW, Health, WorkerHealth
 from serving.layers import first_token_limit
 from serving.layers.balancing import Balancing, Deployment
 from serving.layers.failing_over import FailingOver
@@ -32,9 +26,15 @@ from serving.layers.limited import Limited
 from serving.layers.retry_budget import RESERVE, RetryBudget
 from serving.layers.seam import MARK
 from serving.layers.watched import Watched
+from serving.stack import Context, Stack, lost_at_once
+
+from conductor.errors import ContentFiltered, ContextOverflow, WorkerError, WorkerRefused, WorkerUnavailable
+from conductor.model.call import Call
+from conductor.model.messages import Message
+from conductor.model.reply import Reply
+from serving.health import FAILURES_BEFORE_REST, PROBE_S, WINDOW, Health, WorkerHealth
 from serving.pool import Pool, build_pool
 from serving.settings.settings import Settings, parse
-from serving.stack import Context, Stack, lost_at_once
 from serving.witnesses import OFTEN
 from serving.workers.patience import Patience
 from serving.workers.scripted import ScriptedReply, ScriptedWorker

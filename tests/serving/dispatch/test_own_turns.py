@@ -5,12 +5,12 @@ from collections.abc import AsyncGenerator
 from conductor.model.call import Call
 from conductor.model.messages import Message, Native, Text, ToolCall, ToolResult
 from conductor.model.reply import Delta, FinishReason
-from serving.health import WorkerHealth
-from serving.layers.balancing import Balancing, Deployment
-from serving.layers.limited import Limited
-from serving.layers.stop_sequences import cut_at
+from conductor.model.worker import Worker
+from serving.dispatch.stop_sequences import cut_at
+from serving.dispatch.target import Target
 from serving.workers.own_turns import Origin
 from serving.workers.scripted import ScriptedWorker
+from tests.serving.dispatch.routes import deployed, dispatcher, target
 
 CALLED = ToolCall("call_1", "read", '{"path": "a"}')
 
@@ -23,12 +23,11 @@ def talk(worker: str, account: str) -> tuple[Message, ...]:
     )
 
 
-def place(name: str) -> Deployment:
-    limited = Limited(ScriptedWorker("w", [name]), 4)
-    return Deployment(name, limited, limited, WorkerHealth(), 1.0, account=f"account-{name}")
+def place(name: str) -> Target:
+    return target(ScriptedWorker("w", [name]), name, slots=4, account=f"account-{name}")
 
 
-async def asked(worker: Balancing, call: Call) -> str:
+async def asked(worker: Worker, call: Call) -> str:
     async with worker.open(call) as reply:
         async for _ in reply:
             pass
@@ -37,7 +36,7 @@ async def asked(worker: Balancing, call: Call) -> str:
 
 async def test_a_conversation_goes_on_where_it_began():
     places = [place("a"), place("b"), place("c")]
-    worker = Balancing("w", places)
+    worker = dispatcher(deployed(*places))
     call = Call(talk("w", "account-b"))
     assert {await asked(worker, call) for _ in range(20)} == {"b"}
     places[1].health.fail(rest_s=60)
@@ -45,7 +44,7 @@ async def test_a_conversation_goes_on_where_it_began():
 
 
 async def test_a_conversation_of_another_worker_goes_anywhere():
-    worker = Balancing("w", [place("a"), place("b")])
+    worker = dispatcher(deployed(place("a"), place("b")))
     call = Call(talk("v", "account-b"))
     assert {await asked(worker, call) for _ in range(40)} == {"a", "b"}
 

@@ -7,6 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from serving.layers import first_token_limit, pause_limit
+from serving.layers.first_token_limit import KNOWN_CALLS
+from serving.layers.pause_limit import KNOWN_ANSWERS
 
 from conductor.errors import WorkerUnavailable
 from conductor.model.call import Call
@@ -15,9 +18,6 @@ from conductor.model.pauses import Pauses
 from conductor.model.reply import Delta, FinishReason, Reply, open_reply
 from conductor.model.usage import Price
 from serving.health import Health
-from serving.layers import first_token_limit, pause_limit
-from serving.layers.first_token_limit import KNOWN_CALLS
-from serving.layers.pause_limit import KNOWN_ANSWERS
 from serving.pool import Pool, build_pool
 from serving.settings.settings import parse
 from serving.workers import stall_timer

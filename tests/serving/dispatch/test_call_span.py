@@ -13,10 +13,12 @@ from conductor.errors import WorkerBusy, WorkerUnavailable
 from conductor.model.call import Call, CallSite, Sampling
 from conductor.model.messages import Message
 from conductor.model.permit import Permit
+from conductor.model.terms import Terms
 from conductor.model.usage import Price, Usage
-from serving.layers.traced import Traced
+from serving.dispatch.call_span import SpanFacts
 from serving.telemetry import spans
 from serving.workers.scripted import ScriptedReply, ScriptedWorker
+from tests.serving.dispatch.routes import dispatcher, route
 from tests.serving.spans import SPANS
 from tests.states import until
 
@@ -34,7 +36,8 @@ def fresh():
 
 
 async def ask(worker: ScriptedWorker, call: Call = CALL, *, content: bool = False) -> Any:
-    async with Traced(worker, "podium.scripted", "model-1", content=content).open(call) as reply:
+    facts = SpanFacts("podium.scripted", "model-1", content)
+    async with dispatcher(route(worker, span=facts)).open(call) as reply:
         async for _ in reply:
             pass
     assert reply.result.span == spans.span_id(SPANS.ended[-1])
@@ -135,7 +138,7 @@ async def test_an_errors_words_are_in_a_span_only_where_texts_are(
     with pytest.raises(WorkerBusy):
         await ask(
             ScriptedWorker("jane@doe.org", [ScriptedReply(error="busy")]),
-            replace(CALL, permit=permit),
+            replace(CALL, terms=Terms(permit=permit)),
             content=content,
         )
     assert SPANS.ended[-1].status.description == said

@@ -8,10 +8,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import openai
 import pytest
-
-from serving.health import FAILURES_BEFORE_REST
 from serving.layers.rate import Rate
 from serving.layers.watched import BUSY_REST_S
+
+from serving.health import FAILURES_BEFORE_REST
 from serving.settings.absent import absent_workers, without_workers
 from serving.settings.settings import SettingsError, parse
 from tests.serving.api.served import PRICE, Json, Served, served

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conductor.model.priority import Priority
-from serving.layers.turns import BATCH_EVERY, FEWEST, Turns
+from serving.dispatch.fair_queue import BATCH_EVERY, FEWEST, FairQueue
 
 PRIORITIES: tuple[Priority, ...] = get_args(Priority)
 Event = tuple[str, int]
@@ -22,7 +22,7 @@ class Crowd:
     """Some who take places, and give them back when they are told to."""
 
     def __init__(self, places: int) -> None:
-        self.turns, self.places = Turns(places), places
+        self.queue, self.places = FairQueue(places), places
         self.tasks = list[asyncio.Task[None]]()
         self.holders = list[tuple[Priority, str]]()
         """In the order in which they had their turn."""
@@ -37,7 +37,7 @@ class Crowd:
             waits = Counter({payer: priority == "interactive"})
             self.interactive += waits
             try:
-                await self.turns.take(priority, payer)
+                await self.queue.take(priority, payer)
             finally:
                 self.interactive -= waits
             self.holders.append((priority, payer))
@@ -49,7 +49,7 @@ class Crowd:
 
     async def give_back(self) -> None:
         self.n_held -= 1
-        self.turns.give_back(self.paying.popleft())
+        self.queue.give_back(self.paying.popleft())
         await settle()
 
     @property
@@ -78,7 +78,7 @@ def test_no_place_is_lost_or_given_twice_whoever_comes_and_leaves(places: int, h
                 case "give back" if crowd.n_held:
                     await crowd.give_back()
                 case "resize":
-                    crowd.turns.resize(places := 1 + n % 12)
+                    crowd.queue.resize(places := 1 + n % 12)
                 case _:
                     pass
             await settle()
@@ -125,7 +125,7 @@ async def test_the_last_tenth_is_kept_for_keys_that_have_less_than_their_share(
     for _ in range(2 * places):
         await crowd.join("interactive", "flood")
     assert crowd.n_held == places - kept
-    assert (crowd.turns.free("flood"), crowd.turns.free("modest")) == (0, kept)
+    assert (crowd.queue.free("flood"), crowd.queue.free("modest")) == (0, kept)
     for _ in range(kept):
         await crowd.join("interactive", "modest")
     assert crowd.paying.count("modest") == kept
@@ -144,7 +144,7 @@ async def test_a_key_that_is_alone_has_all_places_and_so_it_is_once_the_others_c
     for _ in range(8):
         await left.join("interactive", "flood")
     assert left.n_held == 7
-    await asyncio.sleep(left.turns.lent_after_s + 1)
+    await asyncio.sleep(left.queue.lent_after_s + 1)
     await left.give_back()
     assert (left.n_held, len(left.waiting)) == (7, 0)
     await left.join("interactive", "flood")
@@ -175,7 +175,7 @@ async def test_what_is_kept_is_for_those_that_somebody_waits_for() -> None:
 async def turns_of(line: list[tuple[Priority, str]]) -> list[tuple[Priority, str]]:
     """The order in which `line` gets the one place, which is taken when they come."""
     crowd = Crowd(1)
-    await crowd.turns.take("interactive", "first")
+    await crowd.queue.take("interactive", "first")
     crowd.n_held = 1
     crowd.paying.append("first")
     for priority, payer in line:
@@ -198,12 +198,12 @@ async def test_batch_work_comes_last_and_still_gets_one_place_in_ten(n_batch: in
 def test_who_is_ahead_is_told_before_one_waits(payers: list[str], newest: str) -> None:
     async def run() -> tuple[int, list[str]]:
         crowd = Crowd(1)
-        await crowd.turns.take("interactive", "first")
+        await crowd.queue.take("interactive", "first")
         crowd.n_held = 1
         crowd.paying.append("first")
         for payer in payers:
             await crowd.join("interactive", payer)
-        ahead = crowd.turns.ahead(newest)
+        ahead = crowd.queue.ahead(newest)
         await crowd.join("interactive", newest)
         while crowd.n_held:
             await crowd.give_back()

@@ -11,11 +11,12 @@ from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRef
 from conductor.model.call import Call
 from conductor.model.messages import Message
 from conductor.model.reply import Reply
+from conductor.model.terms import Terms
 from conductor.model.worker import Worker
-from serving.layers.failing_over import FailingOver
-from serving.layers.limited import Limited
-from serving.layers.retrying import Retrying
+from serving.dispatch.limiter import Limiter
+from serving.dispatch.route import Route
 from serving.workers.scripted import ScriptedReply, ScriptedWorker
+from tests.serving.dispatch.routes import dispatcher, route
 from tests.states import until
 
 CALL = Call((Message.of("user", "hi"),))
@@ -26,12 +27,14 @@ def busy(retry_after_s: float | None) -> ScriptedReply:
     return ScriptedReply(error="busy", retry_after_s=retry_after_s)
 
 
-def quick(worker: Worker, attempts: int = 3, max_wait_s: float = 0.002) -> Retrying:
-    return Retrying(worker, attempts, 0.001, max_wait_s)
+def quick(
+    worker: Worker, attempts: int = 3, max_wait_s: float = 0.002, limiter: Limiter | None = None
+) -> Route:
+    return route(worker, attempts, 0.001, max_wait_s, limiter=limiter)
 
 
-async def ask(worker: Worker) -> tuple[str, Reply]:
-    async with worker.open(CALL) as reply:
+async def ask(worker: Worker | Route) -> tuple[str, Reply]:
+    async with dispatcher(worker).open(CALL) as reply:
         return "".join([delta.text async for delta in reply]), reply
 
 
@@ -84,7 +87,7 @@ async def test_nothing_is_tried_again_after_the_first_token():
 async def test_the_callers_own_errors_are_not_tried_again():
     inner = ScriptedWorker("w", ["Here."])
     with pytest.raises(WorkerUnavailable):
-        async with quick(inner).open(CALL):
+        async with dispatcher(quick(inner)).open(CALL):
             raise WorkerUnavailable("of the one who reads", worker="w")
     assert (len(inner.calls), inner.open_calls) == (1, 0)
 
@@ -110,7 +113,7 @@ async def test_waits_are_jittered_growing_and_bounded():
     firsts: list[float] = []
     seconds: list[float] = []
     for _ in range(40):
-        _, reply = await ask(Retrying(ScriptedWorker("w", [DOWN, DOWN, "Here."]), 3, 0.0005, 0.0008))
+        _, reply = await ask(route(ScriptedWorker("w", [DOWN, DOWN, "Here."]), 3, 0.0005, 0.0008))
         first, second = (a.waited_s for a in reply.attempts)
         firsts.append(first)
         seconds.append(second)
@@ -120,11 +123,11 @@ async def test_waits_are_jittered_growing_and_bounded():
 
 async def test_no_slot_is_held_while_waiting():
     inner = ScriptedWorker("w", [busy(30), "Here."])
-    limited = Limited(inner, 1)
-    waiting = asyncio.create_task(ask(quick(limited, max_wait_s=60)))
+    limiter = Limiter("w", 1)
+    waiting = asyncio.create_task(ask(quick(inner, max_wait_s=60, limiter=limiter)))
     await until(lambda: len(inner.calls) == 1 and inner.open_calls == 0)
     async with asyncio.timeout(5):
-        assert (await ask(limited))[0] == "Here."
+        assert (await ask(route(inner, limiter=limiter)))[0] == "Here."
     waiting.cancel()
     await asyncio.wait([waiting])
     assert (waiting.cancelled(), len(inner.calls)) == (True, 2)
@@ -141,11 +144,9 @@ async def test_cancelling_a_call_that_is_opening_is_not_a_failure_to_retry():
 
 async def test_a_wait_leaves_half_of_the_callers_time_to_a_fallback():
     inner, other = ScriptedWorker("w", [busy(2), "Here."]), ScriptedWorker("b", ["Instead."])
-    call = replace(CALL, deadline_at_s=time.monotonic() + 2.2)
-    async with (
-        asyncio.timeout(1),
-        FailingOver([quick(inner, max_wait_s=60), other]).open(call) as reply,
-    ):
+    call = replace(CALL, terms=Terms(time.monotonic() + 2.2))
+    first = route(inner, 3, max_wait_s=60, fallback_wait_s=60)
+    async with asyncio.timeout(1), dispatcher(first, other).open(call) as reply:
         assert "".join([delta.text async for delta in reply]) == "Instead."
     assert len(inner.calls) == 1
 
@@ -153,17 +154,17 @@ async def test_a_wait_leaves_half_of_the_callers_time_to_a_fallback():
 async def test_a_wait_of_its_own_leaves_half_of_the_callers_time_too():
     for _ in range(20):  # a wait is drawn at random
         inner = ScriptedWorker("w", [DOWN, "Here."])
-        call = replace(CALL, deadline_at_s=time.monotonic() + 0.1)
+        call = replace(CALL, terms=Terms(time.monotonic() + 0.1))
         with suppress(WorkerUnavailable):
-            async with Retrying(inner, 2, 0.1, 0.1).open(call) as reply:
+            async with dispatcher(route(inner, 2, 0.1, 0.1)).open(call) as reply:
                 assert reply.attempts[0].waited_s <= 0.05
 
 
 @pytest.mark.parametrize("retry_after_s", [30.0, None])
 async def test_a_wait_that_the_caller_has_no_time_for_is_not_begun(retry_after_s: float | None):
     inner = ScriptedWorker("w", [busy(retry_after_s), "Here."])
-    call = replace(CALL, deadline_at_s=time.monotonic() + (10 if retry_after_s else -1))
+    call = replace(CALL, terms=Terms(time.monotonic() + (10 if retry_after_s else -1)))
     with pytest.raises(WorkerBusy) as caught:
-        async with quick(inner, max_wait_s=60).open(call):
+        async with dispatcher(quick(inner, max_wait_s=60)).open(call):
             pytest.fail("entered")
     assert (len(inner.calls), caught.value.retry_after_s) == (1, retry_after_s)

@@ -10,9 +10,10 @@ from conductor.model.messages import Image, Message, Native, Text
 from conductor.model.reply import Reply
 from conductor.model.tools import Tool, Toolset
 from conductor.model.worker import Worker
-from serving.layers.failing_over import FailingOver
-from serving.layers.retrying import Retrying
+from serving.dispatch.profile import ModelProfile
+from serving.dispatch.route import Route
 from serving.workers.scripted import ScriptedReply, ScriptedWorker
+from tests.serving.dispatch.routes import dispatcher, route
 
 CALL = Call((Message.of("user", "hi"),))
 SHOWN = Call((Message("user", (Text("hi"), Image("data:image/png;base64,AAAA"))),))
@@ -22,14 +23,18 @@ def down(name: str, kind: str = "unavailable") -> ScriptedWorker:
     return ScriptedWorker(name, [ScriptedReply(error=kind)])  # type: ignore[arg-type]
 
 
-async def ask(worker: Worker, call: Call = CALL) -> tuple[str, Reply]:
-    async with worker.open(call) as reply:
+def blind(worker: Worker) -> Route:
+    return route(worker, profile=ModelProfile(sees_images=False))
+
+
+async def ask(*workers: Worker | Route, call: Call = CALL) -> tuple[str, Reply]:
+    async with dispatcher(*workers).open(call) as reply:
         return "".join([delta.text async for delta in reply]), reply
 
 
 async def test_the_first_that_works_answers_and_the_rest_are_not_asked():
     first, second, third = down("a"), ScriptedWorker("b", ["B."]), ScriptedWorker("c", ["C."])
-    text, reply = await ask(FailingOver([first, second, third]))
+    text, reply = await ask(first, second, third)
     assert (text, reply.worker) == ("B.", "b")
     assert [len(w.calls) for w in (first, second, third)] == [1, 1, 0]
     assert [(a.worker, a.error, a.waited_s) for a in reply.attempts] == [("a", "WorkerUnavailable", 0.0)]
@@ -37,12 +42,12 @@ async def test_the_first_that_works_answers_and_the_rest_are_not_asked():
 
 @pytest.mark.parametrize("kind", ["unavailable", "busy", "refused", "overflow"])
 async def test_every_failure_of_a_worker_moves_on(kind: str):
-    assert (await ask(FailingOver([down("a", kind), ScriptedWorker("b", ["B."])])))[0] == "B."
+    assert (await ask(down("a", kind), ScriptedWorker("b", ["B."])))[0] == "B."
 
 
 async def test_the_error_of_the_last_is_told_with_what_was_tried_before():
     with pytest.raises(ContextOverflow) as caught:
-        await ask(FailingOver([down("a"), down("b", "refused"), down("c", "overflow")]))
+        await ask(down("a"), down("b", "refused"), down("c", "overflow"))
     assert caught.value.worker == "c"
     assert [(a.worker, a.error) for a in caught.value.attempts] == [
         ("a", "WorkerUnavailable"),
@@ -51,9 +56,9 @@ async def test_the_error_of_the_last_is_told_with_what_was_tried_before():
 
 
 async def test_retries_of_each_are_told_in_order():
-    line = [Retrying(each, 2, 0.001, 0.001) for each in (down("a"), down("b", "refused"))]
-    last = Retrying(ScriptedWorker("c", [ScriptedReply(error="busy"), "C."]), 2, 0.001, 0.001)
-    text, reply = await ask(FailingOver([*line, last]))
+    first_two = [route(each, 2) for each in (down("a"), down("b", "refused"))]
+    last = route(ScriptedWorker("c", [ScriptedReply(error="busy"), "C."]), 2)
+    text, reply = await ask(*first_two, last)
     assert text == "C."
     assert [(a.worker, a.error) for a in reply.attempts] == [
         ("a", "WorkerUnavailable"), ("a", "WorkerUnavailable"), ("b", "WorkerRefused"), ("c", "WorkerBusy"),
@@ -62,66 +67,66 @@ async def test_retries_of_each_are_told_in_order():
 
 async def test_retries_of_the_last_are_told_with_its_error():
     with pytest.raises(WorkerUnavailable) as caught:
-        await ask(FailingOver([Retrying(down(name), 2, 0.001, 0.001) for name in ("a", "b")]))
+        await ask(*(route(down(name), 2) for name in ("a", "b")))
     assert [a.worker for a in caught.value.attempts] == ["a", "a", "b"]
 
 
 async def test_after_the_first_token_nobody_else_is_asked():
     second = ScriptedWorker("b", ["B."])
     with pytest.raises(WorkerUnavailable):
-        await ask(FailingOver([ScriptedWorker("a", [ScriptedReply("x y", fail_after_tokens=1)]), second]))
+        await ask(ScriptedWorker("a", [ScriptedReply("x y", fail_after_tokens=1)]), second)
     assert not second.calls
 
 
 async def test_the_readers_own_error_is_no_reason_to_move_on():
     first, second = ScriptedWorker("a", ["A."]), ScriptedWorker("b", ["B."])
     with pytest.raises(WorkerRefused):
-        async with FailingOver([first, second]).open(CALL):
+        async with dispatcher(first, second).open(CALL):
             raise WorkerRefused("of the one who reads", worker="a")
     assert (second.calls.maxlen, len(second.calls), first.open_calls) == (1000, 0, 0)
 
 
 async def test_a_picture_skips_fallbacks_that_see_none():
-    blind, seeing = ScriptedWorker("b", ["B."]), ScriptedWorker("c", ["C."])
-    line = FailingOver([down("a"), blind, seeing], blind=["b"])
-    assert [(await ask(line, call))[0] for call in (SHOWN, CALL)] == ["C.", "B."]
-    assert [len(w.calls) for w in (blind, seeing)] == [1, 1]
+    unseeing, seeing = ScriptedWorker("b", ["B."]), ScriptedWorker("c", ["C."])
+    workers = [down("a"), blind(unseeing), seeing]
+    assert [(await ask(*workers, call=call))[0] for call in (SHOWN, CALL)] == ["C.", "B."]
+    assert [len(w.calls) for w in (unseeing, seeing)] == [1, 1]
 
 
 async def test_where_no_fallback_sees_the_error_is_the_first_ones():
-    blind = ScriptedWorker("b", ["B."])
+    unseeing = ScriptedWorker("b", ["B."])
     with pytest.raises(WorkerRefused) as caught:
-        await ask(FailingOver([down("a", "refused"), blind], blind=["b"]), SHOWN)
-    assert (caught.value.worker, caught.value.attempts, len(blind.calls)) == ("a", (), 0)
+        await ask(down("a", "refused"), blind(unseeing), call=SHOWN)
+    assert (caught.value.worker, caught.value.attempts, len(unseeing.calls)) == ("a", (), 0)
 
 
 async def test_where_the_first_sees_none_everybody_may_be_asked():
-    line = FailingOver([down("a"), ScriptedWorker("b", ["B."])], blind=["a", "b"])
-    assert (await ask(line, SHOWN))[0] == "B."
+    workers = blind(down("a")), blind(ScriptedWorker("b", ["B."]))
+    assert (await ask(*workers, call=SHOWN))[0] == "B."
 
 
 def test_it_goes_by_the_first_ones_name():
-    assert FailingOver([down("a"), down("b")]).name == "a"
+    assert dispatcher(down("a"), down("b")).name == "a"
 
 
 async def test_every_call_of_a_step_has_a_number_of_its_own_whoever_is_asked():
     first, second, third = down("a"), down("b", "refused"), ScriptedWorker("c", ["C."])
-    line = [Retrying(each, 2, 0.001, 0.001) for each in (first, second, third)]
-    await ask(FailingOver(line), Call(CALL.messages, site=CallSite("wf_1", 0, 0, attempt=3)))
+    routes = [route(each, 2) for each in (first, second, third)]
+    await ask(*routes, call=Call(CALL.messages, site=CallSite("wf_1", 0, 0, attempt=3)))
     made = [(worker.name, call.site.attempt) for worker in (first, second, third) for call in worker.calls]
     assert made == [("a", 3), ("a", 4), ("b", 5), ("c", 6)]
 
 
 async def test_tools_are_offered_to_those_that_call_some():
     mute, calling = ScriptedWorker("b", ["B."]), ScriptedWorker("c", ["C."])
-    line = FailingOver([down("a"), mute, calling], toolless=["b"])
-    await ask(line, replace(CALL, tools=Toolset((Tool("read"),))))
+    toolless = route(mute, profile=ModelProfile(calls_tools=False))
+    await ask(down("a"), toolless, calling, call=replace(CALL, tools=Toolset((Tool("read"),))))
     assert [len(w.calls) for w in (mute, calling)] == [0, 1]
 
 
 async def test_who_wrote_the_newest_turn_goes_on_with_it():
     names = ("a", "b", "c")
-    line = FailingOver([ScriptedWorker(name, [f"{name.upper()}."]) for name in names])
+    workers = [ScriptedWorker(name, [f"{name.upper()}."]) for name in names]
     turns = [Message("assistant", (Text("I look."),), Native(name, "", {})) for name in ("c", "b", "team")]
-    said = [(await ask(line, Call((*CALL.messages, *turns[:n]))))[0] for n in range(4)]
+    said = [(await ask(*workers, call=Call((*CALL.messages, *turns[:n]))))[0] for n in range(4)]
     assert said == ["A.", "C.", "B.", "A."]

@@ -12,10 +12,11 @@ import pytest
 from conductor.model.call import Call, CallSite, Sampling
 from conductor.model.messages import Message, ToolCall, ToolResult
 from conductor.model.reply import Delta, FinishReason, Reply, open_reply
+from conductor.model.terms import Terms
 from conductor.model.usage import Price, Usage
-from serving.layers.failing_over import FailingOver
-from serving.layers.limited import Limited
-from serving.layers.retrying import Retrying
+from serving.dispatch.profile import ModelProfile
+from serving.dispatch.route import Route
+from tests.serving.dispatch.routes import dispatcher, route
 
 CALL = Call((Message.of("user", "hi"),))
 EMPTY = Delta(finish=FinishReason.STOP, usage=Usage(10, 1))
@@ -44,13 +45,14 @@ def words(text: str) -> tuple[Delta, ...]:
     return Delta(text), Delta(finish=FinishReason.STOP, usage=Usage(10, 5))
 
 
-def with_retries(worker: Says, attempts: int = 3) -> Retrying:
+def with_retries(worker: Says, attempts: int = 3) -> Route:
     """In one slot: a call that is made again must have left it."""
-    return Retrying(Limited(worker, 1, 1.0), attempts, 0.001, 0.002)
+    profile = ModelProfile(prefills=lambda _: True)
+    return route(worker, attempts, 0.001, 0.002, slots=1, longest_queue_s=1.0, profile=profile)
 
 
-async def ask(worker: Retrying | FailingOver, call: Call = CALL) -> tuple[str, Reply]:
-    async with worker.open(call) as reply:
+async def ask(*routes: Route, call: Call = CALL) -> tuple[str, Reply]:
+    async with dispatcher(*routes).open(call) as reply:
         return "".join([delta.text async for delta in reply]), reply
 
 
@@ -82,22 +84,22 @@ async def test_where_one_call_is_all_it_is_the_answer_at_once():
 
 async def test_a_fallback_is_asked_after_the_second_and_its_own_silence_stands():
     first, second, mute = Says("a", (EMPTY,)), Says("b", words("Here.")), Says("c", (EMPTY,))
-    text, reply = await ask(FailingOver([with_retries(first), with_retries(second)]))
+    text, reply = await ask(with_retries(first), with_retries(second))
     assert (text, reply.worker, [each.worker for each in reply.attempts]) == ("Here.", "b", ["a", "a"])
     assert sum(each.cost_usd or 0 for each in reply.attempts) == 24
-    text, reply = await ask(FailingOver([with_retries(first), with_retries(mute)]))
+    text, reply = await ask(with_retries(first), with_retries(mute))
     assert (text, reply.worker, [each.worker for each in reply.attempts]) == ("", "c", ["a", "a", "c"])
 
 
 async def test_what_took_long_is_not_asked_again_where_another_worker_is_free():
     slow, second = Says("a", (EMPTY,), late_s=1.05), Says("b", words("Here."))
-    text, reply = await ask(FailingOver([with_retries(slow), with_retries(second)]))
+    text, reply = await ask(with_retries(slow), with_retries(second))
     assert (text, len(slow.calls), [each.worker for each in reply.attempts]) == ("Here.", 1, ["a"])
 
 
 async def test_nor_where_the_callers_time_is_nearly_over():
     slow = Says("a", (EMPTY,), words("Here."), late_s=0.3)
-    text, _ = await ask(with_retries(slow), replace(CALL, deadline_at_s=time.monotonic() + 0.5))
+    text, _ = await ask(with_retries(slow), call=replace(CALL, terms=Terms(time.monotonic() + 0.5)))
     assert (text, len(slow.calls)) == ("", 1)
 
 
@@ -120,7 +122,7 @@ async def test_nor_where_the_callers_time_is_nearly_over():
 )
 async def test_what_may_have_nothing_more_to_say_is_not_asked_again(call: Call):
     inner = Says("w", (EMPTY,), words("Here."))
-    assert (await ask(with_retries(inner), call))[0] == ""
+    assert (await ask(with_retries(inner), call=call))[0] == ""
     assert len(inner.calls) == 1
 
 

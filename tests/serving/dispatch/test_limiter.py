@@ -7,6 +7,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 import pytest
+from serving.layers.failing_over import FailingOver
+from serving.layers.limited import Limited
+from serving.layers.retrying import Retrying
+from serving.layers.watched import Watched
 
 from conductor.errors import LineTooLong, WorkerUnavailable
 from conductor.model.call import Call, CallSite
@@ -14,10 +18,6 @@ from conductor.model.messages import Message
 from conductor.model.reply import Reply
 from conductor.model.worker import Worker
 from serving.health import FAILURES_BEFORE_REST, WorkerHealth
-from serving.layers.failing_over import FailingOver
-from serving.layers.limited import Limited
-from serving.layers.retrying import Retrying
-from serving.layers.watched import Watched
 from serving.workers.scripted import ScriptedReply, ScriptedWorker
 from tests.states import until
 

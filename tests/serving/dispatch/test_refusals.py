@@ -6,20 +6,23 @@ from conductor.errors import WorkerRefused, WorkerUnavailable
 from conductor.model.call import Call, CallSite
 from conductor.model.messages import Message
 from conductor.model.refusals import Refusals
-from serving.layers.skipping_refused import SkippingRefused
+from conductor.model.terms import Terms
+from conductor.model.worker import Worker
 from serving.workers.scripted import ScriptedReply, ScriptedWorker
+from tests.serving.dispatch.routes import dispatcher
 
 ASK = (Message.of("user", "What is two and two?"),)
 
 
-async def answer(worker: SkippingRefused, refusals: Refusals | None, operation: str = "chat") -> str:
-    async with worker.open(Call(ASK, refusals=refusals, site=CallSite(operation=operation))) as reply:  # type: ignore[arg-type]
+async def answer(worker: Worker, refusals: Refusals | None, operation: str = "chat") -> str:
+    call = Call(ASK, site=CallSite(operation=operation), terms=Terms(refusals=refusals))  # type: ignore[arg-type]
+    async with worker.open(call) as reply:
         return "".join([delta.text async for delta in reply])
 
 
-def refusing(*replies: ScriptedReply | str) -> tuple[SkippingRefused, ScriptedWorker]:
+def refusing(*replies: ScriptedReply | str) -> tuple[Worker, ScriptedWorker]:
     wire = ScriptedWorker("w", [ScriptedReply(error="refused"), *replies])
-    return SkippingRefused(wire), wire
+    return dispatcher(wire), wire
 
 
 async def test_a_worker_is_asked_no_more_in_the_run_in_which_it_refused() -> None:
@@ -51,7 +54,7 @@ async def test_a_refusal_in_the_middle_of_an_answer_counts_too() -> None:
     wire = ScriptedWorker(
         "w", [ScriptedReply("one two three", error="refused", fail_after_tokens=1), "Four."]
     )
-    worker, run = SkippingRefused(wire), Refusals()
+    worker, run = dispatcher(wire), Refusals()
     for _ in range(2):
         with pytest.raises(WorkerRefused):
             await answer(worker, run)
@@ -60,7 +63,7 @@ async def test_a_refusal_in_the_middle_of_an_answer_counts_too() -> None:
 
 async def test_an_outage_is_no_refusal() -> None:
     wire = ScriptedWorker("w", [ScriptedReply(error="unavailable"), "Four."])
-    worker, run = SkippingRefused(wire), Refusals()
+    worker, run = dispatcher(wire), Refusals()
     with pytest.raises(WorkerUnavailable):
         await answer(worker, run)
     assert await answer(worker, run) == "Four."

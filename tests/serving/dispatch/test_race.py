@@ -9,6 +9,11 @@ from decimal import Decimal
 from itertools import cycle, repeat
 
 import pytest
+from serving.layers.balancing import Balancing, Deployment
+from serving.layers.hedging import KNOWN_CALLS, Hedging
+from serving.layers.limited import Limited
+from serving.layers.traced import Traced
+from serving.layers.watched import Watched
 
 from conductor.errors import (
     BudgetExceeded,
@@ -28,11 +33,6 @@ from conductor.run.call_bound import call_bound
 from conductor.run.call_holds import CallHolds
 from conductor.run.ledger import Budget, BudgetLedger, Hold
 from serving.health import FAILURES_BEFORE_REST, WINDOW, WorkerHealth
-from serving.layers.balancing import Balancing, Deployment
-from serving.layers.hedging import KNOWN_CALLS, Hedging
-from serving.layers.limited import Limited
-from serving.layers.traced import Traced
-from serving.layers.watched import Watched
 from serving.workers.vllm import Chunk, EngineCall, VllmWorker
 from tests.serving.workers.subjects import Behaviour, ScriptedEngine
 from tests.states import until
