@@ -88,13 +88,13 @@ def route(
 
 def deployed(
     *places: Target,
-    slots: int = 32,
+    limiter: Limiter | None = None,
     health: WorkerHealth | None = None,
     hedge_budget: RetryBudget | None = None,
 ) -> Route:
     """Return a worker with several deployments."""
     name = places[0].callee.worker
-    limiter = SharedLimiter(name, places, slots)
+    limiter = limiter or SharedLimiter(name, places, 32)
     return Route(name, places, limiter, health or WorkerHealth(), ModelProfile(), hedge_budget=hedge_budget)
 
 

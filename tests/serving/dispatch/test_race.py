@@ -2,18 +2,13 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from decimal import Decimal
 from itertools import cycle, repeat
 
 import pytest
-from serving.layers.balancing import Balancing, Deployment
-from serving.layers.hedging import KNOWN_CALLS, Hedging
-from serving.layers.limited import Limited
-from serving.layers.traced import Traced
-from serving.layers.watched import Watched
 
 from conductor.errors import (
     BudgetExceeded,
@@ -32,8 +27,14 @@ from conductor.run.call import open_call
 from conductor.run.call_bound import call_bound
 from conductor.run.call_holds import CallHolds
 from conductor.run.ledger import Budget, BudgetLedger, Hold
+from serving.dispatch.build import HEDGE_SHARE
+from serving.dispatch.limiter import Limiter
+from serving.dispatch.policy import HEDGE_KNOWN_CALLS
+from serving.dispatch.retry_budget import RetryBudget
+from serving.dispatch.target import Target
 from serving.health import FAILURES_BEFORE_REST, WINDOW, WorkerHealth
 from serving.workers.vllm import Chunk, EngineCall, VllmWorker
+from tests.serving.dispatch.routes import deployed, dispatcher, route, target
 from tests.serving.workers.subjects import Behaviour, ScriptedEngine
 from tests.states import until
 
@@ -127,17 +128,37 @@ class Told(WorkerUnavailable):
 
 
 class Hedged:
-    """It, or a worker around it, with the layers that matter, its pace known."""
+    """A worker that is hedged, with its usual first token known.
 
-    def __init__(self, price: Price = FREE, slots: int = 8, worker: Worker | None = None) -> None:
+    Args:
+        price: of the worker.
+        slots: of the worker.
+        worker: in place of a `Paced` one.
+        places: its deployments; none: it has one place.
+    """
+
+    def __init__(
+        self, price: Price = FREE, slots: int = 8, worker: Worker | None = None, places: Sequence[Target] = ()
+    ) -> None:
         self.inner, self.health, self.ledger = Paced(price), WorkerHealth(), BudgetLedger()
-        for _ in range(KNOWN_CALLS):
+        for _ in range(HEDGE_KNOWN_CALLS):
             self.health.speak(FAST)
-        self.limiter = Limited(Watched(worker or self.inner, self.health), slots)
-        self.worker = Hedging(self.limiter, self.limiter, self.health)
+        self.limiter, budget = Limiter("w", slots), RetryBudget(HEDGE_SHARE, start=0.0)
         for _ in range(40):
-            self.worker._budget.earn()  # as 40 calls before would have
-        self.member = PoolMember("w", self.worker, price=price, worst_price=price, max_output_tokens=50)
+            budget.earn()  # as 40 calls before would have
+        self.route = (
+            deployed(*places, limiter=self.limiter, health=self.health, hedge_budget=budget)
+            if places
+            else route(
+                worker or self.inner,
+                limiter=self.limiter,
+                health=self.health,
+                price=price,
+                hedge_budget=budget,
+            )
+        )
+        worker = dispatcher(self.route)
+        self.member = PoolMember("w", worker, price=price, worst_price=price, max_output_tokens=50)
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[Reply]:
@@ -169,7 +190,10 @@ async def test_a_late_first_token_is_overtaken_and_both_calls_are_paid_as_the_re
 
 async def test_a_call_that_lost_is_billed_at_the_price_of_whom_it_was_sent_to_and_says_where():
     inner = Paced(PRICE)
-    it = Hedged(PRICE, worker=Traced(inner, "podium.scripted", "m", deployment="east", price=PRICE))
+    places = [
+        target(inner, name, price=PRICE, weight=weight) for name, weight in (("east", 1e9), ("west", 1))
+    ]
+    it = Hedged(PRICE, places=places)
     dear = Price(Decimal(100), Decimal(100))
     it.member = replace(it.member, worst_price=dear)  # of a fallback that nobody asks
     inner.delays_s = iter([SLOW, FAST])
@@ -182,7 +206,7 @@ async def test_a_call_that_lost_is_billed_at_the_price_of_whom_it_was_sent_to_an
 
 async def test_a_call_that_is_left_before_its_first_word_counts_at_the_price_of_whom_it_was_sent_to():
     inner = Paced(PRICE)
-    it = Hedged(PRICE, worker=Traced(inner, "podium.scripted", "m", price=PRICE))
+    it = Hedged(PRICE, worker=inner)
     it.member = replace(it.member, worst_price=Price(Decimal(100), Decimal(100)))
     inner.delays_s = repeat(SLOW)
     asking = asyncio.create_task(it.ask())
@@ -322,13 +346,20 @@ class Deployed:
     def __init__(self, price: Price = FREE, **delays_s: float | type[WorkerError]) -> None:
         self.inner = {name: Paced(price) for name in delays_s}
         self.health = {name: WorkerHealth() for name in delays_s}
-        self.limiters = dict[str, Limited]()
-        places: list[Deployment] = []
+        self.limiters = {name: Limiter("w", 8) for name in delays_s}
+        places: list[Target] = []
         for name, delay_s in delays_s.items():
             self.inner[name].delays_s = repeat(delay_s)
-            limited = self.limiters[name] = Limited(self.inner[name], 8)
-            places.append(Deployment(name, limited, limited, self.health[name], 1e9 ** -len(places)))
-        self.hedged = Hedged(price, worker=Balancing("w", places))
+            place = target(
+                self.inner[name],
+                name,
+                limiter=self.limiters[name],
+                health=self.health[name],
+                price=price,
+                weight=1e9 ** -len(places),
+            )
+            places.append(place)
+        self.hedged = Hedged(price, places=places)
         self.bound_usd = price.most(call_bound(self.hedged.member, CALL))
 
     def afford(self, calls: float) -> None:
@@ -366,8 +397,8 @@ async def test_none_is_made_where_there_is_no_other_deployment_or_none_that_is_f
 async def test_what_fails_at_a_deployment_is_paid_before_the_next_is_asked(is_hedged: bool):
     it = Deployed(PRICE, a=Silent, b=Silent, c=FAST)
     if not is_hedged:
-        it.hedged.member = replace(it.hedged.member, worker=it.hedged.limiter)
-    for _ in range(KNOWN_CALLS):
+        it.hedged.route.hedge_budget = None
+    for _ in range(HEDGE_KNOWN_CALLS):
         it.hedged.health.speak(SLOW)  # nothing here is late
     result = await it.hedged.ask()
     told = [(each.deployment, each.cost_usd, each.cost_is_bound) for each in result.attempts]
@@ -447,18 +478,18 @@ async def test_what_fails_in_one_that_has_lost_is_not_paid_twice_nor_made_again(
         CallHolds(ledger, member, bound) as holds,
     ):
         assert await holds.hold_second()
-        first, hedge = holds.renewal(hedge=False), holds.renewal(hedge=True)
-        waiting = asyncio.create_task(first(Silent("It fell silent."), 0.0))
+        first, hedge = holds.hold(), holds.hold(hedge=True)
+        waiting = asyncio.create_task(first.renew(Silent("It fell silent.")))
         await until(lambda: len(holds.failed) == 1 and ledger.spent_usd == it.bound_usd)
         holds.drop(hedge=False, took_s=FAST)
         await ledger.settle(other, Decimal(0), Usage())  # there is room now
         with pytest.raises(Silent):
             await waiting
         with pytest.raises(Silent):
-            await first(Silent("And again."), 0.0)
+            await first.renew(Silent("And again."))
         await holds.settle_dropped()
         assert (ledger.spent_usd, len(ledger.holds)) == (it.bound_usd, 1)
-        assert await hedge(Silent("So did the other."), 0.0) == bound.output_tokens
+        assert await hedge.renew(Silent("So did the other.")) == bound.output_tokens
         assert (ledger.spent_usd, len(ledger.holds)) == (2 * it.bound_usd, 1)
 
 
