@@ -11,27 +11,19 @@ from email.utils import formatdate
 from typing import Any
 
 import pytest
-from serving.layers import first_token_limit
-from serving.layers.balancing import Balancing, Deployment
-from serving.layers.failing_over import FailingOver
-from serving.layers.first_token_limit import (
-    FAILING_S,
-    KNOWN_CALLS,
-    LEAST_S,
-    START_S,
-    FirstTokenLimit,
-    usual_limit_s,
-)
-from serving.layers.limited import Limited
-from serving.layers.retry_budget import RESERVE, RetryBudget
-from serving.layers.seam import MARK
-from serving.layers.watched import Watched
-from serving.stack import Context, Stack, lost_at_once
 
 from conductor.errors import ContentFiltered, ContextOverflow, WorkerError, WorkerRefused, WorkerUnavailable
 from conductor.model.call import Call
 from conductor.model.messages import Message
 from conductor.model.reply import Reply
+from conductor.model.terms import Terms
+from conductor.model.worker import Worker
+from serving.dispatch import limits
+from serving.dispatch.build import lost_at_once
+from serving.dispatch.limiter import Limiter
+from serving.dispatch.limits import FAILING_S, KNOWN_CALLS, LEAST_S, START_S, usual_limit_s
+from serving.dispatch.resume_point import MARK
+from serving.dispatch.retry_budget import RESERVE, RetryBudget
 from serving.health import FAILURES_BEFORE_REST, PROBE_S, WINDOW, Health, WorkerHealth
 from serving.pool import Pool, build_pool
 from serving.settings.settings import Settings, parse
@@ -39,6 +31,7 @@ from serving.witnesses import OFTEN
 from serving.workers.patience import Patience
 from serving.workers.scripted import ScriptedReply, ScriptedWorker
 from serving.workers.timed import Timed
+from tests.serving.dispatch.routes import deployed, dispatcher, route, target
 from tests.states import until
 from tests.wires.faults import COMMENTS, SILENT, Fault, faulty
 from tests.wires.openai import OpenAIWire
@@ -97,7 +90,7 @@ async def test_a_silent_worker_is_asked_once_where_another_is_free(fault: Fault)
 
 
 def due(within_s: float, text: str = "hi") -> Call:
-    return Call((Message.of("user", text),), deadline_at_s=time.monotonic() + within_s)
+    return Call((Message.of("user", text),), terms=Terms(time.monotonic() + within_s))
 
 
 async def ask_until(of: Pool, within_s: float) -> str:
@@ -139,16 +132,15 @@ class Silent:
 
 
 async def test_so_does_a_silent_worker_of_ones_own():
-    worker = Timed(Silent(), Patience())
-    a = FirstTokenLimit(worker, WorkerHealth(), is_learned=False)
-    line = FailingOver([a, ScriptedWorker("b", ["Instead."])])
+    a = route(Timed(Silent(), Patience()), learns_first_token=False)
+    line = dispatcher(a, ScriptedWorker("b", ["Instead."]))
     async with asyncio.timeout(1.0), line.open(due(1.0)) as reply:
         assert "".join([delta.text async for delta in reply]) == "Instead."
 
 
 @pytest.mark.parametrize("ends", ["at their deadline", "with their client"])
 async def test_calls_that_end_in_long_silence_open_the_circuit(ends: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(first_token_limit, "LEAST_S", 0.1)
+    monkeypatch.setattr(limits, "LEAST_S", 0.1)
     async with faulty(Fault()) as upstream:
         own = pool(api(upstream.url, retry=ONCE, fallbacks=["b"]), INSTEAD)
         for _ in range(FAILURES_BEFORE_REST):
@@ -173,19 +165,20 @@ async def test_calls_that_end_in_long_silence_open_the_circuit(ends: str, monkey
 async def test_clients_that_leave_a_worker_that_is_well_do_not_open_its_circuit(
     why: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(first_token_limit, "LEAST_S", 10.0 if why == "it was early" else 0.02)
+    monkeypatch.setattr(limits, "LEAST_S", 10.0 if why == "it was early" else 0.02)
     health, begun = WorkerHealth(), asyncio.Event()
 
     class Starting(Silent):
         @asynccontextmanager
         async def open(self, call: Call) -> AsyncGenerator[Reply]:
-            if why == "an engine was being started" and call.on_queued:
-                call.on_queued("the first replica is being started")
+            on_queued = call.terms.limits.on_queued
+            if why == "an engine was being started" and on_queued:
+                on_queued("the first replica is being started")
             begun.set()
             async with super().open(call) as reply:
                 yield reply
 
-    worker = Watched(Starting(), health)
+    worker = dispatcher(route(Starting(), health=health))
     for _ in range(FAILURES_BEFORE_REST):
         begun.clear()
         asking = asyncio.create_task(anext(aiter_of(worker)))
@@ -198,7 +191,7 @@ async def test_clients_that_leave_a_worker_that_is_well_do_not_open_its_circuit(
     assert (health.circuit, health.failures) == ("closed", 0)
 
 
-async def aiter_of(worker: Watched) -> AsyncGenerator[Reply]:
+async def aiter_of(worker: Worker) -> AsyncGenerator[Reply]:
     async with worker.open(CALL) as reply:
         yield reply
 
@@ -294,10 +287,9 @@ async def test_of_calls_that_wait_until_a_rest_is_over_one_finds_out_whether_the
 
 async def test_what_waits_inside_for_a_deployment_of_a_dead_worker_is_not_sent_to_it():
     inner, health = ScriptedWorker("a", [ScriptedReply(error="unavailable")], delay_s=0.01), WorkerHealth()
-    place = Limited(inner, 1)
-    places = Balancing("a", [Deployment("there", place, place, WorkerHealth(), 1.0)])
-    a = Limited(Watched(places, health), SLOTS)
-    line = FailingOver([a, ScriptedWorker("b", ["Instead."])], states={"a": Stack(a, a, health)})
+    place = target(inner, "there", slots=1)
+    a = deployed(place, limiter=Limiter("a", SLOTS), health=health)
+    line = dispatcher(a, ScriptedWorker("b", ["Instead."]))
 
     async def answer() -> str:
         async with line.open(CALL) as reply:
@@ -460,22 +452,22 @@ async def test_a_probe_that_nobody_reads_to_its_end_does_not_close_the_circuit()
     assert own.health["a"].circuit == "half_open"
 
 
-FIRST_REPLY: dict[str, Any] = {
-    "prompt is refused": {"error": "refused"},
-    "client leaves": {"text": "one two", "stall_after_tokens": 0},
-    "client leaves the line": "Of the call before it.",
+FIRST_REPLY: dict[str, list[Any]] = {
+    "prompt is refused": [{"error": "refused"}],
+    "client leaves": [{"text": "one two", "stall_after_tokens": 0}],
+    "client leaves the line": [],
 }
 
 
 @pytest.mark.parametrize("ends", FIRST_REPLY)
 async def test_a_probe_that_says_nothing_of_the_worker_lets_the_next_call_probe_at_once(ends: str):
-    replies = [FIRST_REPLY[ends], "Well."]
+    replies = [*FIRST_REPLY[ends], "Well."]
     a = {"name": "a", "replies": replies, "max_concurrency": 1, "fallbacks": ["b"], "retry": ONCE}
     own = pool(a, INSTEAD)
     health = own.health["a"]
     async with AsyncExitStack() as held:
         if ends == "client leaves the line":
-            await held.enter_async_context(own.limiters["a"].open(CALL))
+            await held.enter_async_context(own.limiters["a"].slot(CALL))
         for _ in range(FAILURES_BEFORE_REST):
             health.fail()
         health.rests_until_s = 0.0
@@ -503,14 +495,12 @@ async def test_a_probe_is_over_while_the_fallback_still_answers_the_prompt_that_
 
 @pytest.mark.parametrize("ends", ["prompt is refused", "client leaves the line"])
 async def test_a_probe_of_one_deployment_that_says_nothing_of_it_lets_the_next_call_probe_at_once(ends: str):
-    first, healths = ScriptedReply(error="refused"), (WorkerHealth(), WorkerHealth())
-    inner = ScriptedWorker("a", [first, "Well."] if ends == "prompt is refused" else ["Held.", "Well."])
-    here, there = Limited(Watched(inner, healths[0]), 1), Limited(ScriptedWorker("a", ["There."]), 8)
-    places = [
-        Deployment("here", here, here, healths[0], 1.0),
-        Deployment("there", there, there, healths[1], 1.0),
-    ]
-    line = Balancing("a", places)
+    healths = WorkerHealth(), WorkerHealth()
+    refusal = [ScriptedReply(error="refused")] if ends == "prompt is refused" else []
+    inner = ScriptedWorker("a", [*refusal, "Well."])
+    here = target(inner, "here", slots=1, health=healths[0])
+    there = target(ScriptedWorker("a", ["There."]), "there", slots=8, health=healths[1])
+    line = dispatcher(deployed(here, there))
     healths[1].rests_until_s = math.inf
     for _ in range(FAILURES_BEFORE_REST):
         healths[0].fail()
@@ -521,10 +511,10 @@ async def test_a_probe_of_one_deployment_that_says_nothing_of_it_lets_the_next_c
 
     async with AsyncExitStack() as held:
         if ends == "client leaves the line":
-            await held.enter_async_context(here.open(CALL))
+            await held.enter_async_context(here.limiter.slot(CALL))
         healths[0].rests_until_s = 0.0
         probe = asyncio.create_task(answer())
-        await until(lambda: probe.done() or here.queued)
+        await until(lambda: probe.done() or here.limiter.queued)
         probe.cancel()
         await asyncio.wait([probe])
         assert healths[0].circuit == "half_open"
@@ -568,8 +558,7 @@ def test_all_calls_of_a_lost_replica_may_be_made_again_at_another(replicas: int,
     shares = {"name": "same", "kind": "vllm", "deployment": "e"}
     settings = Settings.model_validate({"workers": [engine, shares]})
     for worker in settings.workers:
-        context = Context(worker, settings, WorkerHealth())
-        budget = RetryBudget(0.2, reserve=lost_at_once(context))
+        budget = RetryBudget(0.2, reserve=lost_at_once(worker, settings))
         assert sum(budget.spend() for _ in range(100)) == reserve
 
 
@@ -643,7 +632,7 @@ TO_ONE_PROMPT = {
 
 
 def of_key(key: str, text: str = "hi") -> Call:
-    return Call((Message.of("user", text),), payer=key)
+    return Call((Message.of("user", text),), terms=Terms(payer=key))
 
 
 @pytest.mark.parametrize("answer", TO_ONE_PROMPT.values(), ids=TO_ONE_PROMPT.keys())
@@ -745,7 +734,7 @@ def _stall_on_hard_ones(request: Request) -> Answer:
 async def test_calls_that_are_slower_than_usual_are_no_failures_while_others_are_answered(
     places: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(first_token_limit, "LEAST_S", SHORT_S)
+    monkeypatch.setattr(limits, "LEAST_S", SHORT_S)
     async with serving(OpenAIWire()) as upstream:
         upstream.respond = _stall_on_hard_ones
         settings = api(upstream.url, retry=ONCE, fallbacks=["b"], deployments=[{"name": p} for p in places])
