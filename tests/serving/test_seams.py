@@ -5,10 +5,10 @@ import asyncio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from serving.layers.seam import MARK, MOST_CHARS, NotContinued, Seam, anchor_of, drop_blanks
 
 from conductor.model.call import Call, Sampling
 from conductor.run.continuing import Shown
+from serving.dispatch.resume_point import MARK, MOST_CHARS, NotContinued, Seam, anchor_of, drop_blanks
 from tests.serving.play_seams import WAYS, play
 
 TEXTS = st.text(st.sampled_from("ab \n.é日"), min_size=1, max_size=400).filter(
