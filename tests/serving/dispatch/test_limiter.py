@@ -15,10 +15,11 @@ from conductor.model.messages import Message
 from conductor.model.reply import Reply
 from conductor.model.terms import Terms
 from conductor.model.worker import Worker
+from serving.dispatch.limiter import Limiter
 from serving.dispatch.route import Route
 from serving.health import FAILURES_BEFORE_REST
 from serving.workers.scripted import ScriptedReply, ScriptedWorker
-from tests.serving.dispatch.routes import dispatcher, route
+from tests.serving.dispatch.routes import deployed, dispatcher, route, target
 from tests.states import until
 
 CALL = Call((Message.of("user", "hi"),))
@@ -38,6 +39,11 @@ def of_key(payer: str, run: str = "", *, begins: bool = False) -> Call:
 
 async def hold(worker: Worker | Route, call: Call) -> None:
     async with dispatcher(worker).open(call):
+        await asyncio.Event().wait()
+
+
+async def hold_slot(limiter: Limiter) -> None:
+    async with limiter.slot(CALL):
         await asyncio.Event().wait()
 
 
@@ -249,6 +255,18 @@ async def test_lines_of_several_are_waited_in_no_longer_than_one():
     began_s = time.monotonic()
     with pytest.raises(LineTooLong) as caught:
         await dispatcher(*workers).open(of_key("modest", begins=True)).__aenter__()
+    assert time.monotonic() - began_s == pytest.approx(0.4, abs=0.01)
+    assert [attempt.error for attempt in caught.value.attempts] == ["LineTooLong"] * 2
+    await leave(held)
+
+
+async def test_lines_of_several_deployments_are_waited_in_no_longer_than_one():
+    places = [target(ScriptedWorker("w", ["x"]), name, limiter=Limiter("w", 1, 0.4)) for name in "abc"]
+    held = [asyncio.create_task(hold_slot(each.limiter)) for each in places]
+    await until(lambda: all(each.limiter.is_full for each in places))
+    began_s = time.monotonic()
+    with pytest.raises(LineTooLong) as caught:
+        await dispatcher(deployed(*places, limiter=Limiter("w", 8))).open(BEGUN).__aenter__()
     assert time.monotonic() - began_s == pytest.approx(0.4, abs=0.01)
     assert [attempt.error for attempt in caught.value.attempts] == ["LineTooLong"] * 2
     await leave(held)
