@@ -158,8 +158,6 @@ class RunResponse(Response):
             self._siblings.runs.append(run)
         self._call_ids = await self._service.store.call_ids() if _may_call_tools(run.record) else None
         if self._request.podium.background and not self._request.stream:
-            # What is accepted survives this replica.
-            await self._service.store.wait_until_written(run.record.id)
             await wire.json(*self._dialect.accepted(run.records, self._request))
         elif self._request.stream and not self.plan_only:
             if self._dialect.tells_again and self._request.podium.background:
