@@ -193,9 +193,9 @@ class Client:
         """
         if answer.status_code < 300:
             told = answer.headers.get("content-type", "")
-            if told.partition(";")[0].strip().lower() != content_type:
+            if told and told.partition(";")[0].strip().lower() != content_type:
                 raise ClientError(
-                    f"{self._address} answers with {told[:80] or 'no content type'}, not with {content_type}. {OTHER_SERVER}"
+                    f"{self._address} answers with {told[:80]}, not with {content_type}. {OTHER_SERVER}"
                 )
             return answer
         if answer.status_code < 400:

@@ -175,7 +175,7 @@ def list_models(client: Client, *, as_json: bool) -> int:
         what = {
             "worker": ": ".join(filter(None, (about.get("model"), about.get("card")))),
             "workflow": "a fixed plan",
-            "conductor": f"plans by {conductor.get('worker')}",
+            "conductor": f"plans by {conductor['worker']}" if conductor else "plans",
         }[about["kind"]]
         price: Json = about.get("price") or {}
         rates = ", ".join(f"{price[name]:g}" for name in ("input_usd_per_mtok", "output_usd_per_mtok") if name in price)  # fmt: skip

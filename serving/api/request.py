@@ -159,7 +159,7 @@ class ApiRequest:
         """About how many tokens it takes: its text and one answer. What a team of models takes beside that is
         known when its run has ended.
         """
-        return self._text_tokens + (self.sampling.max_output_tokens or ANSWER_TOKENS)
+        return self.text_token_estimate + (self.sampling.max_output_tokens or ANSWER_TOKENS)
 
     @property
     def input_token_estimate(self) -> int:
@@ -167,7 +167,7 @@ class ApiRequest:
         parts = [part for message in self.conversation for part in message.all_parts]
         pictures = sum(isinstance(part, Image) for part in parts)
         pdfs = sum(file_tokens(part) for part in parts if isinstance(part, File) and part.text is None)
-        return max(1, self._text_tokens + pictures * PICTURE_TOKENS + pdfs)
+        return max(1, self.text_token_estimate + pictures * PICTURE_TOKENS + pdfs)
 
     @property
     def text_chars(self) -> int:
@@ -175,7 +175,7 @@ class ApiRequest:
         return sum(map(len, self._texts))
 
     @property
-    def _text_tokens(self) -> int:
+    def text_token_estimate(self) -> int:
         """About how many tokens that is."""
         texts = list(self._texts)
         n_chars = sum(map(len, texts))

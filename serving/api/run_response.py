@@ -33,7 +33,7 @@ from serving.api.dialect import CallId, Dialect, Encoder, cancelled, interrupted
 from serving.api.keeping import Keeping
 from serving.api.opening import RunOpener
 from serving.api.request import ApiRequest
-from serving.api.resolve import ResolvedTask, resolve
+from serving.api.resolve import ResolvedTask, find_fetchers, resolve
 from serving.api.resuming import ToolAnswer, attach, find_tool_answer
 from serving.api.siblings import Siblings
 from serving.api.unread import when_given_up
@@ -112,9 +112,10 @@ class RunResponse(Response):
             answer = await self._find_tool_answer()
             if answer is not None and await self._resume(answer, wire):
                 return
+            fetchers = await find_fetchers(self._request, self._service.pool)
             # In one turn of the loop, so that no `user_config` replaces the pool between the two.
             pool, policies = self._service.pool, self._caller.policies
-            resolved = resolve(self._request, pool, policies, plan_only=self.plan_only)
+            resolved = resolve(self._request, pool, policies, plan_only=self.plan_only, fetchers=fetchers)
             async with self._opener.open(resolved, may_join=self._may_join(resolved.task)) as run:
                 await self._show(run, resolved, wire)
         except PodiumError as exc:
