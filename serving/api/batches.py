@@ -15,6 +15,7 @@ from serving.api.dialect import Dialects
 from serving.api.dialects.read_body import read_body
 from serving.api.files import BATCH, SECOND_US, ExpiresAfter, batches_of, check_keeps, find_file, page
 from serving.api.record_json import Json
+from serving.api.request import NameText
 from serving.api.respond import success
 from serving.batches.model import Batch
 from serving.batches.runner import Batches
@@ -32,8 +33,8 @@ STAMPS = {
     "cancelling": "cancelling_at",
     "cancelled": "cancelled_at",
 }
-MetaName = Annotated[str, Field(max_length=64)]
-MetaText = Annotated[str, Field(max_length=512)]
+MetaName = Annotated[NameText, Field(max_length=64)]
+MetaText = Annotated[NameText, Field(max_length=512)]
 
 
 class NewBatch(BaseModel):

@@ -19,6 +19,7 @@ from conductor.errors import BadTask, NotAllowed, TooLarge, UnknownName, quote
 from serving.accounts.caller import Caller, Scope
 from serving.api.authentication import caller_of
 from serving.api.record_json import Json
+from serving.api.request import check_name_text
 from serving.api.respond import success
 from serving.batches.kept_text import kept_content, kept_lines, redactor_of
 from serving.batches.model import File
@@ -211,7 +212,10 @@ async def _form(request: Request) -> tuple[str, str, bytes, int | None]:
         raise BadTask(f"purpose: only {BATCH!r} and {USER_DATA!r} are served.", param="purpose")
     if not isinstance(sent, UploadFile):
         raise BadTask("file: the form has no file.", param="file")
-    name = (sent.filename or "file").replace("\0", "")[:255]
+    try:
+        name = check_name_text((sent.filename or "file")[:255])
+    except ValueError as exc:
+        raise BadTask(f"file: in its name {exc}.", param="file") from exc
     return purpose, name, await sent.read(), _asked_s(form)
 
 

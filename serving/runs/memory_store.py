@@ -3,6 +3,7 @@
 import heapq
 import secrets
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from decimal import Decimal
@@ -63,6 +64,15 @@ class MemoryStore:
     def n_unwritten(self) -> int:
         """See `RecordStore.n_unwritten`."""
         return 0
+
+    def unwritten_bytes(self) -> Counter[str]:
+        """See `RecordStore.unwritten_bytes`. Nothing is written, and `limits.records_bytes` bounds what is kept."""
+        return Counter()
+
+    @property
+    def is_away(self) -> bool:
+        """See `RecordStore.is_away`."""
+        return False
 
     def forget(self, id: str) -> None:
         """See `RecordStore.forget`."""
@@ -293,6 +303,8 @@ def _texts(record: Record) -> Iterator[str]:
 def _of(messages: tuple[Message, ...]) -> Iterator[str]:
     for message in messages:
         yield from _texts_in(message.thoughts)
+        if message.native is not None:
+            yield from _texts_in(message.native.payload)
         for part in message.all_parts:
             match part:
                 case Text(text=text):

@@ -88,7 +88,7 @@ class Service:
         self.store.on_orphan = self.continuing.take_over
         self.store.on_stop_waiting = self._report_waited  # else no log and no metric would know of it
         self._ledgers, self._running = ledgers, dict[str, Run]()
-        self.places = Places(self._running, lambda: self.store.n_unwritten, lambda: self.pool)
+        self.places = Places(self._running, lambda: self.store, lambda: self.pool)
         self.followers = Followers(self.places.held, lambda: self.pool)
         self.conductor_health, self.readiness = ConductorHealth(), Readiness()
         self.refused: str | None = None
@@ -237,11 +237,18 @@ class Service:
                             describe(span, run.record, content=pool.settings.telemetry.content)
             finally:
                 self._running.pop(id, None)
-                self.places.leave(id)
                 if run is not None:
-                    await self.rates.settle(id, run.records)
-                    if run.record.status != "waiting":  # else it is written down already, and not at its end
-                        await self._close(run, journal.kept(run.records), pool)
+                    await self._end(id, run, journal, pool)
+
+    async def _end(self, id: str, run: Run, journal: ContentJournal, pool: Pool) -> None:
+        """Settle and keep a run that has ended; it has its place meanwhile."""
+        self.places.end(run.record)
+        try:
+            await self.rates.settle(id, run.records)
+            if run.record.status != "waiting":  # else it is written down already, and not at its end
+                await self._close(run, journal.kept(run.records), pool)
+        finally:
+            self.places.leave(id)
 
     async def _close(self, run: Run, kept: RunRecords, pool: Pool) -> None:
         """Keep of a run that has ended what may be kept, and report it."""

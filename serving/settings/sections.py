@@ -59,7 +59,8 @@ class ModelSettings(Frozen):
     """How many plans a request may take: after each but the last, the conductor reads the answer and accepts
     it or plans again."""
     depth: int = Field(default=0, ge=0, le=3)
-    """How deep a step may call the whole team again, as a worker of its own. 0: not at all."""
+    """How deep a step may call the whole team again, as a worker of its own. 0: not at all. The conductor is told about what
+    that costs: `max_steps` calls at the mean price of the workers, and a plan."""
     workers: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     """The workers that its plans may use. null: the whole pool."""
     deadline_s: float | None = Field(default=None, gt=0)
@@ -111,11 +112,12 @@ class LimitSettings(Frozen):
     """The longest text of a request, pictures aside: a million tokens of English, more than the models of
     most pools can read."""
     max_running: int = Field(default=2048, ge=1)
-    """Requests that one router replica runs at once, those whose end is not yet written to the store among them; more get 429 with
-    `Retry-After`."""
+    """Requests that one router replica runs at once, those whose end is not yet written to the store among them, also while it is
+    away; more get 429 with `Retry-After`."""
     max_running_bytes: int = Field(default=256_000_000, ge=1)
     """What the conversations of these requests may have in bytes together, pictures and files in base64: the process takes two to three
-    times as much. More get 429 with `Retry-After`, but for those under 64 kB and one that comes alone."""
+    times as much. Runs that are not written to the store yet count. More get 429 with `Retry-After`, but for those under 64 kB and one
+    that comes alone."""
     default_deadline_s: float = Field(default=600.0, gt=0)
     """Time limit of a request that neither its body nor its model limits."""
     heartbeat_s: float = Field(default=10.0, gt=0)
@@ -131,7 +133,7 @@ class LimitSettings(Frozen):
     oldest. With `store.records: false` so many names of `Idempotency-Key` are kept too, in the same way."""
     records_bytes: int = Field(default=64_000_000, ge=1)
     """How many bytes they may take together. Beyond that the key whose runs take most loses its oldest; the newest is
-    kept whatever its size."""
+    kept whatever its size. Runs that wait for a store that is away have the same two limits."""
 
 
 class HttpSettings(Frozen):

@@ -15,6 +15,7 @@ from serving.api.dialects.read_body import read_body
 from serving.api.dialects.responses.new_items import kept_metadata, new_id, new_items
 from serving.api.dialects.responses.schema import Ignoring, remedy
 from serving.api.earlier_runs import CallersRuns, check_room
+from serving.api.request import NameText
 from serving.api.respond import success
 from serving.runs.conversations import (
     MOST_BYTES_OF_TEAM,
@@ -31,7 +32,8 @@ MOST_AT_ONCE = 20
 SECOND_US = 1_000_000
 Items = Annotated[list[Json], Field(fail_fast=True, max_length=MOST_AT_ONCE)]
 Metadata = Annotated[
-    dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16)
+    dict[Annotated[NameText, Field(max_length=64)], Annotated[NameText, Field(max_length=512)]],
+    Field(max_length=16),
 ]
 
 
