@@ -56,6 +56,8 @@ def follow(server: Server) -> None:
     with server.log.open(errors="replace") as log:
         log.seek(0, os.SEEK_END)
         while server.is_running():
+            if log.tell() > server.log.stat().st_size:  # rotated
+                log.seek(0)
             if text := log.read():
                 print(text, end="", flush=True)
             time.sleep(0.3)
