@@ -173,7 +173,8 @@ class HttpSettings(Frozen):
         return hosts
 
     max_header_bytes: int = Field(default=16_384, ge=1024)
-    """The longest headers of a request, all together; longer ones get 431."""
+    """The longest headers of a request, all together; longer ones get 431. So do longer trailers and chunk extensions of
+    a body."""
     header_s: float = Field(default=10.0, gt=0)
     """A connection is closed that has not sent its first request's headers by then."""
     stall_s: float = Field(default=10.0, gt=0)
