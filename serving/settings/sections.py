@@ -202,7 +202,8 @@ class RouterSettings(Scaling):
     target_ongoing_requests: float = Field(default=1000, gt=0)
     """Target concurrent requests per replica."""
     max_ongoing_requests: int = Field(default=4096, ge=1)
-    """The most concurrent requests that a replica is given; more wait for a place."""
+    """The most concurrent requests that a replica is given; more wait for a place. A sixteenth is kept for health probes: the replica answers
+    further ones with 429."""
     target_calls: float = Field(default=500, gt=0)
     """Target concurrent calls to models per replica, those that wait for a slot included."""
     num_cpus: float = Field(default=0.5, ge=0)
