@@ -1,6 +1,7 @@
 """What is admitted beside runs is counted by key, by team and for the router: open answers, unread bytes, reads at once."""
 
 import asyncio
+import socket
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -148,16 +149,16 @@ async def test_reads_of_one_key_take_turns_with_those_of_another(tmp_path: Path)
                 return await newest(limit, caller, *args)
 
         store.newest = slowly
+        assert (await it.ask("other team", "GET", "/v1/models")).status_code == 200  # its key is known
         mine = [asyncio.create_task(it.ask("mine", "GET", "/v1/workflows")) for _ in range(12)]
         await until(lambda: len(begun) >= 3, "some are worked on")
         assert len(begun) <= 4
         other = asyncio.create_task(it.ask("other team", "GET", "/v1/workflows"))
         await until(lambda: len(it.api.connections) >= 13, "the other key's request is there")
-        for _ in range(5):
-            gate.release()
-            await until(lambda: gate.locked(), "one was let on")
-        assert it.ids["other team"] in begun[:6], "before the other seven of the first key"
-        assert begun.count(it.ids["mine"]) < 12
+        await asyncio.sleep(0.1)
+        gate.release()
+        await until(lambda: len(begun) == 5, "one has ended, and the next begun")
+        assert begun[4] == it.ids["other team"], "before the other eight of the first key"
         for _ in range(20):
             gate.release()
         assert {(await each).status_code for each in [*mine, other]} == {200}
@@ -184,7 +185,7 @@ async def test_a_long_list_leaves_turns_to_everything_else() -> None:
 
 
 async def test_a_list_of_runs_is_whole_and_in_order_though_it_is_made_in_slices() -> None:
-    async with served(team(workers=[scripted("a")], workflows={})) as api:
+    async with served(team(workers=[scripted("a", delay_s=0.01)], workflows={})) as api:
         ids = [(await api.ok({"model": "a"}))["podium"]["workflow_id"] for _ in range(30)]
         listed = (await api.http.get("/v1/workflows?limit=20")).json()
         assert list(listed) == ["object", "data", "has_more", "next_after"]
@@ -246,16 +247,17 @@ async def read_events(reader: asyncio.StreamReader) -> str:
 
 @pytest.mark.real_time
 async def test_a_watcher_that_reads_nothing_holds_a_window_and_gets_everything_once_it_reads() -> None:
-    async with served(talkative(2_000)) as api:
+    async with served(talkative(1_000)) as api:
         asking = asyncio.create_task(api.ok())
         await until(lambda: api.service._running, "it has begun")
         path = f"/v1/workflows/{next(iter(api.service._running))}/events"
         feeds = feeds_of(api)
-        async with slow_request(api, get(path)) as (reader, _):
+        async with slow_request(api, get(path)) as (reader, writer):
             quick = await api.http.get(path)  # to its end
             held = [feed._n_bytes for feed in feeds._feeds[path.split("/")[3]]]
-            assert max(held) < 2 * WINDOW_BYTES, "of some 2 MB"
-            assert len(quick.content) > 4 * WINDOW_BYTES
+            assert max(held) < 2 * WINDOW_BYTES, "of some MB"
+            assert len(quick.content) > 3 * WINDOW_BYTES
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, MB)
             assert await read_events(reader) == quick.text, "the slow one misses nothing"
         await asking
         await until(lambda: not feeds._feeds, "nobody watches")
@@ -330,7 +332,7 @@ async def test_tokens_are_counted_for_models_that_the_key_may_ask_and_for_no_oth
             for name in ("no-such-model", "b"):
                 answer = await it.ask("mine", "POST", path, body | {"model": name})
                 assert answer.status_code == 404, (path, name, answer.text)
-                assert answer.json()["error"]["code"] == "model_not_found" or path.startswith("/v1/messages")
+                assert "No model is called" in answer.json()["error"]["message"], (path, name)
         counted = await it.ask("mine", "POST", "/v1/responses/input_tokens", {"input": "Hi.", "model": "a"})
         assert counted.json()["input_tokens"] > 0
         assert (await it.ask("mine", "POST", "/v1/responses/input_tokens", {"input": "Hi."})).status_code == 200  # fmt: skip
@@ -341,17 +343,13 @@ A, B, ALONE, NO_KEY = Account("a1", "a"), Account("b1", "b"), Account("c1"), Acc
 
 def test_a_room_keeps_its_last_part_for_who_has_less_than_the_others() -> None:
     room = Room("limits.max_reads", lambda: 100, "reads")
-    for key in ("a1", "a2"):
-        for _ in range(25):
-            room.take(Account(key, "a"))
+    for team_id in ("a", "b"):
+        room.take(Account(f"{team_id}1", team_id), 25)
         with pytest.raises(Overloaded, match=r"This key has .* 1/4 of all \(limits\.max_reads\)"):
-            room.take(Account(key, "a"))
-    with pytest.raises(Overloaded, match="This team has"):
-        room.take(Account("a3", "a"))
-    for _ in range(25):
-        room.take(B)
-    for _ in range(15):
-        room.take(Account("b2", "b"))
+            room.take(Account(f"{team_id}1", team_id))
+        room.take(Account(f"{team_id}2", team_id), 20)
+        with pytest.raises(Overloaded, match="This team has"):
+            room.take(Account(f"{team_id}3", team_id), 6)
     with pytest.raises(Overloaded, match="share"):
         room.take(Account("b2", "b"))
     for _ in range(10):
