@@ -16,8 +16,8 @@ from conductor.run.record import Account
 
 KEPT = 0.1
 """Of all that there is: for keys that have less than their share."""
-OF_A_KEY, OF_A_TEAM = 4, 2
-"""One key may have a quarter of a `Room`, one team half of it."""
+OF_A_KEY, OF_A_TEAM = (4, "a quarter"), (2, "half")
+"""What one key and one team may have of a `Room`."""
 RETRY_AFTER_S = 2.0
 SLICE_S = 0.002
 """Of work on a long list, before everything else has its turn."""
@@ -56,13 +56,13 @@ class Room:
         if self.taken and self.taken + n > most:
             raise self._error(f"This server has as many {self._what} as it takes at once")
         whose = _owner(account)
-        for name, had, part in (
+        for name, had, (part, word) in (
             ("key", self._of_keys[account.key_id] if account.key_id else 0, OF_A_KEY),
             ("team", self._of_teams[whose] if account.team_id else 0, OF_A_TEAM),
         ):
             if had and had + n > most // part:
                 raise self._error(
-                    f"This {name} has as many {self._what} as one may have at once, 1/{part} of all"
+                    f"This {name} has as many {self._what} as one may have at once, {word} of all"
                 )
         had = self._of_teams[whose]
         if whose and had and had >= share(self._of_teams) and self.taken + n > (1 - KEPT) * most:

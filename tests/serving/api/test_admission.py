@@ -156,9 +156,10 @@ async def test_reads_of_one_key_take_turns_with_those_of_another(tmp_path: Path)
         other = asyncio.create_task(it.ask("other team", "GET", "/v1/workflows"))
         await until(lambda: len(it.api.connections) >= 13, "the other key's request is there")
         await asyncio.sleep(0.1)
-        gate.release()
-        await until(lambda: len(begun) == 5, "one has ended, and the next begun")
-        assert begun[4] == it.ids["other team"], "before the other eight of the first key"
+        if it.ids["other team"] not in begun:  # the place that is kept for others was lent
+            gate.release()
+            await until(lambda: it.ids["other team"] in begun, "it is next")
+        assert begun.count(it.ids["mine"]) <= 5, "the others of the first key wait"
         for _ in range(20):
             gate.release()
         assert {(await each).status_code for each in [*mine, other]} == {200}
@@ -345,7 +346,7 @@ def test_a_room_keeps_its_last_part_for_who_has_less_than_the_others() -> None:
     room = Room("limits.max_reads", lambda: 100, "reads")
     for team_id in ("a", "b"):
         room.take(Account(f"{team_id}1", team_id), 25)
-        with pytest.raises(Overloaded, match=r"This key has .* 1/4 of all \(limits\.max_reads\)"):
+        with pytest.raises(Overloaded, match=r"This key has .* a quarter of all \(limits\.max_reads\)"):
             room.take(Account(f"{team_id}1", team_id))
         room.take(Account(f"{team_id}2", team_id), 20)
         with pytest.raises(Overloaded, match="This team has"):
