@@ -50,7 +50,7 @@ class Cost:
 PROBE = Cost(
     "probe", streams="none: never waits, never refused", memory="under 10 kB", cpu="constant, from memory"
 )
-CONSTANT = Cost("constant", counted="reads", cpu="made once, or from memory")
+CONSTANT = Cost("constant", counted="reads", cpu="made once")
 READ = Cost("read", counted="reads", in_turn=True)
 WATCH = Cost(
     "event stream",
@@ -101,8 +101,8 @@ ROUTES: Mapping[str, Access] = {
     "GET /healthz": Access(Who.PUBLIC, PROBE),
     "GET /readyz": Access(Who.PUBLIC, PROBE),
     "GET /console": Access(Who.PUBLIC, CONSTANT),
-    "GET /v1/models": Access(Who.ANY_KEY, CONSTANT),
-    "GET /v1/models/{name:path}": Access(Who.ANY_KEY, CONSTANT),
+    "GET /v1/models": Access(Who.ANY_KEY, READ),
+    "GET /v1/models/{name:path}": Access(Who.ANY_KEY, READ),
     "GET /v1/openapi.json": Access(Who.ANY_KEY, CONSTANT),
     "GET /v1/budget": Access(Who.ANY_KEY, READ),
     "POST /v1/plans": Access(Who.RUN, RUN),

@@ -5,6 +5,7 @@ team and for the router, until the client has all of its answer: whatever client
 below `router.max_ongoing_requests`, above which Ray Serve would let its own health checks wait.
 """
 
+import asyncio
 import copy
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
@@ -27,6 +28,8 @@ from serving.shares import Room
 
 READS_AT_ONCE = 4
 """Reads that are worked on at once. One place is kept for keys that have none."""
+TURN_S = 1.0
+"""A read that takes longer waits for a store or for a run, and not for this process: the next one begins."""
 CHANGES = 4
 """A quarter as many changes as reads may be under way."""
 STRANGER = Account("-")
@@ -106,17 +109,19 @@ class Lease:
 
     def __init__(self, admission: Admission, account: Account) -> None:
         self._admission, self._account = admission, account
-        self._has_turn, self._n_bytes = False, 0
+        self._turn: asyncio.TimerHandle | None = None
+        self._n_bytes = 0
 
     async def wait_for_turn(self) -> None:
         """Wait until few enough others are worked on."""
         await self._admission.turns.take("interactive", self._account.key_id)
-        self._has_turn = True
+        self._turn = asyncio.get_running_loop().call_later(TURN_S, self.end_turn)
 
     def end_turn(self) -> None:
         """Let the next one be worked on: the answer is made, and waits for its client at most."""
-        if self._has_turn:
-            self._has_turn = False
+        if self._turn is not None:
+            self._turn.cancel()
+            self._turn = None
             self._admission.turns.give_back(self._account.key_id)
 
     def hold(self, n_bytes: int) -> None:
