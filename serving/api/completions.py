@@ -14,7 +14,7 @@ from conductor.plan.plan import Plan
 from conductor.run.estimate import worst_case
 from conductor.run.record import Record, RunRecords
 from conductor.run.team_worker import TEAM, TeamWorker
-from serving.accounts.caller import Caller, Scope
+from serving.accounts.caller import Caller
 from serving.accounts.rates import check_possible, rates_of
 from serving.api import record_json
 from serving.api.attachments import attach
@@ -67,7 +67,6 @@ async def _respond(request: Request, response: type[RunResponse]) -> Response:
     service: Service = request.app.state.service
     dialects: Dialects = request.app.state.dialects
     dialect, caller = dialects.of(request.scope["path"]), caller_of(request)
-    caller.require(Scope.RUN)
     sent = await _parse(request, service, dialect)
     completed = await dialect.complete(sent, CallersRuns(service, caller))
     if request.scope.get(IS_BATCH):

@@ -25,6 +25,7 @@ from serving.runs.said import AnswerSoFar
 from serving.runs.store import EventPage, Place, RunPage, ignore
 from serving.runs.tool_ids import SECRET_BYTES, CallIds
 from serving.settings.sections import LimitSettings
+from serving.shares import in_slices
 
 
 class MemoryStore:
@@ -188,16 +189,16 @@ class MemoryStore:
         self, limit: int, caller: Caller, before: Place | None = None, wanted: Wanted = ANY
     ) -> RunPage:
         """See `RecordStore.newest`."""
-        visible = (
+        visible = [
             run
-            for run in self._runs.values()
+            async for run in in_slices(list(self._runs.values()))
             if caller.sees(run.record.account)
             and (before is None or place(run.record) < before)
             and replace(wanted, rated=False).matches(run)
             and (not wanted.rated or run.record.id in self._feedback)
-        )
+        ]
         newest = heapq.nlargest(limit + 1, visible, key=lambda run: place(run.record))
-        return page_of([without_content(run) for run in newest], limit)
+        return page_of([without_content(run) async for run in in_slices(newest)], limit)
 
     async def events(self, id: str, after: int) -> EventPage:
         """See `RecordStore.events`."""

@@ -38,6 +38,7 @@ from serving.runs.readiness import Readiness
 from serving.runs.run_log import describe, log
 from serving.runs.second_asking import SecondAskings
 from serving.runs.store import RecordStore, RunPage, ignore
+from serving.shares import in_slices
 from serving.telemetry import metrics, spans
 from serving.telemetry.measurement import Measurement, Meter, of_run, report
 
@@ -348,7 +349,7 @@ class Service:
             before = place(records.record)
         page = await self.store.newest(limit, caller, before, wanted)
         found = {run.record.id: run for run in page.runs}
-        for run in self._running.values():
+        async for run in in_slices(list(self._running.values())):
             record = run.record
             is_seen = caller.sees(record.account) and page.covers(place(record), before)
             if is_seen and wanted.matches(run.records):

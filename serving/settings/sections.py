@@ -118,6 +118,13 @@ class LimitSettings(Frozen):
     """What the conversations of these requests may have in bytes together, pictures and files in base64: the process takes two to three
     times as much. Runs that are not written to the store yet count. More get 429 with `Retry-After`, but for those under 64 kB and one
     that comes alone."""
+    max_reads: int = Field(default=1024, ge=8)
+    """Reads that one router replica answers at once: lists, records, files, event streams, until their clients have all of the answer. A key
+    may have a quarter of them and a team half; more get 429 with `Retry-After`. A quarter as many changes, such as cancelling a run, are
+    counted beside them."""
+    max_unread_bytes: int = Field(default=256_000_000, ge=1_000_000)
+    """What the answers to reads may hold in bytes until their clients take them: a file that is downloaded holds 1 MB, an event stream
+    0.4 MB, a larger record or list all of it. A key may have a quarter of it and a team half; more get 429 with `Retry-After`."""
     default_deadline_s: float = Field(default=600.0, gt=0)
     """Time limit of a request that neither its body nor its model limits."""
     heartbeat_s: float = Field(default=10.0, gt=0)
@@ -196,7 +203,8 @@ class RouterSettings(Scaling):
     target_ongoing_requests: float = Field(default=1000, gt=0)
     """Target concurrent requests per replica."""
     max_ongoing_requests: int = Field(default=4096, ge=1)
-    """The most concurrent requests that a replica is given; more wait for a place."""
+    """The most concurrent requests that a replica is given; more wait for a place. A sixteenth is kept for health probes: the replica answers
+    further ones with 429."""
     target_calls: float = Field(default=500, gt=0)
     """Target concurrent calls to models per replica, those that wait for a slot included."""
     num_cpus: float = Field(default=0.5, ge=0)
