@@ -80,7 +80,7 @@ test-live: setup-learning ## the other tests that start servers: HAProxy, keys, 
 	@$(BIN)/python -m pytest $(TESTS) --dist loadscope -m "live and not slow"
 
 test-slow: setup-learning ## trainings, set-up in new environments, autoscaling, soak and chaos, 1,000 examples of each property
-	@$(BIN)/python -m pytest $(TESTS) --dist worksteal -m "slow or (hypothesis and not live)" --hypothesis-profile slow
+	@$(BIN)/python -m pytest $(TESTS) --dist worksteal -m "slow or (hypothesis and not live)" --hypothesis-profile slow --timeout 900
 
 test-all: test test-live test-slow ## all three
 

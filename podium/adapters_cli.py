@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from podium.client import FAILED, Client, ClientError, parser_of, run
+from program.inert import inert_json
 
 Json = dict[str, Any]
 CONFIG = "adapter_config.json"
@@ -37,7 +38,7 @@ def list_adapters(options: argparse.Namespace) -> int:
     rows = in_folder(options.folder) if options.folder else in_use(Client.of(options))
     if options.json:
         for row in rows:
-            print(json.dumps(row, ensure_ascii=False))
+            print(inert_json(row))
         return 0
     from rich.table import Table
 

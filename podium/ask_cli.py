@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from podium.client import FAILED, WRONG_COMMAND, Client, ClientError, Stream, parser_of, run
-from program.inert import inert
+from program.inert import inert, inert_json
 from program.options import seconds as seconds_option
 from program.options import usd
 
@@ -82,8 +82,11 @@ def ask(client: Client, options: argparse.Namespace, question: str) -> int:
         body["podium"]["plan"] = read_plan(options.plan)
     if options.json:
         whole = client.post("/v1/chat/completions", body)
-        print(json.dumps(whole, ensure_ascii=False, indent=2))
-        tell_cut(whole["choices"][0]["finish_reason"])
+        finish_reason = next((choice.get("finish_reason") for choice in whole["choices"]), None)
+        if not finish_reason:
+            raise ClientError("The answer is not whole: it has no finish_reason.")
+        print(inert_json(whole, indent=2))
+        tell_cut(finish_reason)
         return 0
     with client.stream("POST", "/v1/chat/completions", body | {"stream": True}) as stream:
         return show(stream, options.url, quiet=options.quiet)
@@ -163,7 +166,9 @@ def show(stream: Stream, url: str, *, quiet: bool) -> int:
             has_begun = True
             answer.write(inert(piece) if answer.isatty() else piece)
             answer.flush()
-    print(file=answer, flush=True)
+    if has_begun or finish_reason:
+        print(file=answer, flush=True)
+    _check_whole(stream, finish_reason)
     tell_cut(finish_reason)
     if not quiet and summary:
         cost = dollars(summary.get("cost_usd"))
@@ -174,6 +179,18 @@ def show(stream: Stream, url: str, *, quiet: bool) -> int:
             style="dim",
         )
     return 0
+
+
+def _check_whole(stream: Stream, finish_reason: str | None) -> None:
+    """See that the stream was read to its end.
+
+    Raises:
+        ClientError: it broke off.
+    """
+    if stream.is_whole and finish_reason:
+        return
+    seen = f" `podium show {stream.run_id}` shows what became of it." if stream.run_id else ""
+    raise ClientError(f"The answer broke off: its stream ended before its last event.{seen}")
 
 
 def tell_cut(finish_reason: str | None) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Generator, Sequence
 from decimal import Decimal
 from typing import Any
 
 from podium.client import Client, parser_of, path_part, run
+from program.inert import inert_json
 
 Json = dict[str, Any]
 PAGE = 100
@@ -45,7 +45,7 @@ def list_budgets(client: Client, options: argparse.Namespace) -> int:
     ]
     if options.json:
         for row in rows:
-            print(json.dumps(row, ensure_ascii=False))
+            print(inert_json(row))
         return 0
     from rich.table import Table
 

@@ -71,6 +71,10 @@ VERBS = {
     "adapter": Verb("cluster.local.adapter", "give a LoRA adapter the name under which it is served"),
     "completion": Verb("podium.completion_cli", "a script by which bash, zsh or fish completes this command"),
 }
+PRIVATE = 0o077
+"""The umask of a verb: exports, reports and records hold users' texts, so files get mode 600 and folders 700."""
+INSTALL = {"serve", "demo", "bench"}
+"""Verbs that install packages, which other accounts may use; what they write of users is in a private folder."""
 OURS = {
     "podium",
     "conductor",
@@ -129,11 +133,16 @@ def _call(arguments: Sequence[str] | None) -> int:
         hint = f" Did you mean `podium {nearest[0]}`?" if nearest else ""
         print(f"podium: there is no verb {name!r}.{hint} `podium --help` lists them.", file=sys.stderr)
         return 2
+    before = os.umask(PRIVATE)
+    if name in INSTALL:
+        os.umask(before)
     try:
         return run(name, rest)
     except KeyboardInterrupt:
         print("\nStopped.", file=sys.stderr)
         return 130
+    finally:
+        os.umask(before)
 
 
 def run(name: str, arguments: Sequence[str]) -> int:

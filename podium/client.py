@@ -11,7 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
@@ -29,6 +29,8 @@ EXIT_CODES = (
     "Exit code: 0, 1 where the server refuses or the run fails, 2 for a wrong command line, 3 where no server can be "
     "reached, 4 where its key is missing or may not do this, 130 after Ctrl-C."
 )
+JSON, EVENT_STREAM = "application/json", "text/event-stream"
+OTHER_SERVER = "Name Podium's own address with --url."
 SILENT_S = 600.0
 """The longest wait for the next byte: a cold engine may take minutes to its first token."""
 
@@ -136,7 +138,7 @@ class Client:
         """
         given = {name: value for name, value in (params or {}).items() if value is not None}
         with self._explaining():
-            return self._check(self._http.get(path, params=given)).json()
+            return self._json(self._http.get(path, params=given))
 
     def post(self, path: str, body: Json) -> Json:
         """The JSON that the server answers to `body`.
@@ -145,7 +147,7 @@ class Client:
             ClientError: it refuses, or there is no server.
         """
         with self._explaining():
-            return self._check(self._http.post(path, json=body)).json()
+            return self._json(self._http.post(path, json=body))
 
     def delete(self, path: str) -> Json:
         """The JSON that the server answers, once what is at `path` is no more.
@@ -154,7 +156,7 @@ class Client:
             ClientError: it refuses, or there is no server.
         """
         with self._explaining():
-            return self._check(self._http.delete(path)).json()
+            return self._json(self._http.delete(path))
 
     @contextmanager
     def stream(self, method: str, path: str, body: Json | None = None) -> Generator[Stream]:
@@ -166,12 +168,41 @@ class Client:
         with self._explaining(), self._http.stream(method, path, json=body) as answer:
             if answer.status_code >= 400:
                 answer.read()
-            yield Stream(self._check(answer))
+            yield Stream(self._check(answer, EVENT_STREAM))
 
-    def _check(self, answer: httpx2.Response) -> httpx2.Response:
-        """The answer, unless it is an error."""
-        if answer.status_code < 400:
+    def _json(self, answer: httpx2.Response) -> Json:
+        """The JSON object of an answer.
+
+        Raises:
+            ClientError: it is an error, or no JSON object.
+        """
+        body: object = None
+        with suppress(ValueError):
+            body = json.loads(self._check(answer, JSON).content, object_hook=Answer)
+        if not isinstance(body, Answer) or not isinstance(body.get("data", []), list | str | dict):
+            raise ClientError(
+                f"{self._address} answers {answer.status_code} without a whole JSON object. {OTHER_SERVER}"
+            )
+        return body
+
+    def _check(self, answer: httpx2.Response, content_type: str) -> httpx2.Response:
+        """The answer, unless it is an error, a redirect or something else than what was asked for.
+
+        Raises:
+            ClientError: it is.
+        """
+        if answer.status_code < 300:
+            told = answer.headers.get("content-type", "")
+            if told and told.partition(";")[0].strip().lower() != content_type:
+                raise ClientError(
+                    f"{self._address} answers with {told[:80]}, not with {content_type}. {OTHER_SERVER}"
+                )
             return answer
+        if answer.status_code < 400:
+            to = answer.headers.get("location", "")[:200]
+            raise ClientError(
+                f"{self._address} answers {answer.status_code}, a redirect{f' to {to}' if to else ''}. {OTHER_SERVER}"
+            )
         try:
             message = str(answer.json()["error"]["message"])
         except (ValueError, KeyError, TypeError):
@@ -196,6 +227,9 @@ class Client:
             ) from None
         except httpx2.TimeoutException:
             raise ClientError(f"{self._address} has been silent for too long.", NOT_REACHED) from None
+        except httpx2.DecodingError as error:
+            message = f"{self._address} answers with a body that cannot be read: {error}. {OTHER_SERVER}"
+            raise ClientError(message) from None
         except httpx2.TransportError as error:
             message = f"The connection to {self._address} broke: {error}. The run may go on: `podium runs` shows it."
             raise ClientError(message, NOT_REACHED) from None
@@ -219,6 +253,18 @@ def connect(address: str, key: str, timeout_s: float = SILENT_S) -> httpx2.Clien
     )
 
 
+class Answer(dict[str, Any]):
+    """A JSON object of a server."""
+
+    def __missing__(self, name: str) -> Any:
+        """Raise an error that says which field the server left out.
+
+        Raises:
+            ClientError: always.
+        """
+        raise ClientError(f"The server's answer has no field {name!r}. {OTHER_SERVER}")
+
+
 class Stream:
     """Server-sent events of one answer.
 
@@ -228,6 +274,8 @@ class Stream:
 
     def __init__(self, answer: httpx2.Response) -> None:
         self._answer = answer
+        self.is_whole = False
+        """Whether the event was read that ends a stream: `[DONE]`, or one of the type `end`."""
 
     @property
     def run_id(self) -> str:
@@ -235,11 +283,25 @@ class Stream:
         return str(self._answer.headers.get("x-podium-workflow-id", ""))
 
     def __iter__(self) -> Generator[Json]:
-        """The JSON of each event; its end is no event."""
+        """The JSON of each event; `[DONE]` is no event.
+
+        Raises:
+            ClientError: an event is no JSON object.
+        """
         for line in self._answer.iter_lines():
-            data = line.removeprefix("data: ")
-            if data != line and data != "[DONE]":
-                yield json.loads(data)
+            data = line.removeprefix("data:").strip()
+            if not line.startswith("data:"):
+                continue
+            if data == "[DONE]":
+                self.is_whole = True
+                continue
+            event: object = None
+            with suppress(ValueError):
+                event = json.loads(data, object_hook=Answer)
+            if not isinstance(event, Answer):
+                raise ClientError(f"The server sent an event that is no JSON object: {data[:80]!r}.")
+            self.is_whole |= event.get("type") == "end"
+            yield event
 
 
 def _is_loopback(address: str) -> bool:

@@ -7,6 +7,7 @@ trained on its runs.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from decimal import Decimal, InvalidOperation
@@ -75,7 +76,8 @@ def export(client: Client, file: Path) -> int:
         questions += [question] if question else []
     lines = "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in questions)
     try:
-        file.write_text(lines, encoding="utf-8")
+        with open(file, "x", encoding="utf-8", opener=_private) as out:
+            out.write(lines)
     except OSError as error:
         raise ClientError(f"{file} cannot be written: {error.strerror}.") from error
     print(f"{_count(len(questions), 'question')} in {file}.", file=sys.stderr)
@@ -129,6 +131,11 @@ def _is_number(text: str) -> bool:
         return Decimal(text.replace(",", "").strip()).is_finite()
     except InvalidOperation:
         return False
+
+
+def _private(path: str, flags: int) -> int:
+    """Open a file for this account only: it holds users' texts."""
+    return os.open(path, flags, 0o600)
 
 
 def _count(n: int, of: str) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import csv
-import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, timedelta
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from podium.client import Client, add_url, run
 from podium.store_cli import add_settings, address_of
+from program.inert import inert_json
 from program.options import count
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def show_lines(client: Client, options: argparse.Namespace) -> int:
     lines = client.get("/v1/admin/ledger", {"limit": options.limit, "team": options.team})["data"]
     if options.json:
         for line in lines:
-            print(json.dumps(line, ensure_ascii=False))
+            print(inert_json(line))
         return 0
     from rich.table import Table
 

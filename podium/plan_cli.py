@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from typing import Any
 
 from podium.ask_cli import add_question, body_of, first_model, question_of
 from podium.client import Client, parser_of, run
+from program.inert import inert_json
 
 Json = dict[str, Any]
 
@@ -36,7 +36,7 @@ def show_plan(client: Client, options: argparse.Namespace, question: str) -> int
     """
     answer = client.post("/v1/plans", body_of(options, question, options.model or first_model(client)))
     if options.json:
-        print(json.dumps(answer, ensure_ascii=False, indent=2))
+        print(inert_json(answer, indent=2))
         return 0
     from rich.table import Table
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from program.inert import inert
+from program.inert import inert, inert_json
 
 if TYPE_CHECKING:
     from podium.accounts_cli import Accounts
@@ -104,7 +103,7 @@ def _show(policy: AccountPolicy, options: argparse.Namespace) -> None:
     """What it says, and what it could."""
     stated = policy.stated()
     if options.json:
-        return print(json.dumps(stated, ensure_ascii=False))
+        return print(inert_json(stated))
     for name, field in type(policy).model_fields.items():
         value = stated.get(name)
         shown = "-" if value is None else ",".join(value) if isinstance(value, list) else str(value).lower()  # pyright: ignore[reportUnknownArgumentType]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 from podium.client import FAILED, Client, ClientError, parser_of, path_part, run
-from program.inert import inert
+from program.inert import inert, inert_json
 from program.options import count, usd
 
 Json = dict[str, Any]
@@ -55,7 +54,7 @@ def list_runs(client: Client, options: argparse.Namespace) -> int:
         page = client.get("/v1/workflows", filters | amounts | {"after": page["next_after"]})
     if options.json:
         for each in page["data"]:
-            print(json.dumps(each, ensure_ascii=False))
+            print(inert_json(each))
         return 0
     if not page["data"]:
         print("No run is found.", file=sys.stderr)
@@ -94,7 +93,7 @@ def show_run(client: Client, options: argparse.Namespace) -> int:
         follow(client, id)
         record = client.get(f"/v1/workflows/{path_part(id)}")
     if options.json:
-        print(json.dumps(record, ensure_ascii=False, indent=2))
+        print(inert_json(record, indent=2))
         return 0
     from podium.run_text import cut_text, failure_text, run_tree, terminal
 
@@ -138,6 +137,10 @@ def follow(client: Client, id: str) -> None:
             line = event_line(event)
             if line is not None:
                 out.print(line)
+        if not stream.is_whole:
+            raise ClientError(
+                f"The events of {id} broke off before the run had ended: `podium show {id} --follow` goes on."
+            )
 
 
 def models(arguments: Sequence[str] | None = None) -> int:
@@ -157,7 +160,7 @@ def list_models(client: Client, *, as_json: bool) -> int:
     found = client.get("/v1/models")["data"]
     if as_json:
         for each in found:
-            print(json.dumps(each, ensure_ascii=False))
+            print(inert_json(each))
         return 0
     from rich.table import Table
 
@@ -172,7 +175,7 @@ def list_models(client: Client, *, as_json: bool) -> int:
         what = {
             "worker": ": ".join(filter(None, (about.get("model"), about.get("card")))),
             "workflow": "a fixed plan",
-            "conductor": f"plans by {conductor.get('worker')}",
+            "conductor": f"plans by {conductor['worker']}" if conductor else "plans",
         }[about["kind"]]
         price: Json = about.get("price") or {}
         rates = ", ".join(f"{price[name]:g}" for name in ("input_usd_per_mtok", "output_usd_per_mtok") if name in price)  # fmt: skip

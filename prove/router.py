@@ -25,8 +25,12 @@ from serving.accounts.account_ledgers import AccountLedgers
 from serving.accounts.directory import Directory
 from serving.accounts.replica_store import ReplicaStore
 from serving.api.app import build_api
+from serving.api.dialects.table import DIALECTS
 from serving.database.address import parse_address
+from serving.edge.policy import Policy
+from serving.edge.protocol import guard_protocol
 from serving.edge.reader import ReaderProtocol
+from serving.edge.waiting import WaitingRoom
 from serving.garbage import tune_garbage_collection
 from serving.pool import build_pool
 from serving.runs.database_store import DatabaseStore
@@ -59,9 +63,11 @@ async def serve(address: str, settings: dict[str, Any], has_keys: bool, *, watch
     if records is not None:
         records.start()
     api = build_api(service, directory=directory if has_keys else None)
+    policy = Policy.of(checked)
+    room = WaitingRoom(policy.max_waiting, policy.max_unfinished_bytes)
     config = uvicorn.Config(
         api,
-        http=ReaderProtocol,  # as behind HAProxy
+        http=guard_protocol(policy, room, DIALECTS.error_body, ReaderProtocol),  # as behind HAProxy
         log_level="error",
         lifespan="off",
         ws="none",

@@ -1,10 +1,11 @@
-"""The garbage collector of a process that serves.
+"""The garbage collector and the allocator of a process that serves.
 
 Knows nothing of what is served. Nearly everything dies by its reference count; the collector only looks for
 circles, and by Python's defaults it looks through every loaded module again each few hundred requests.
 """
 
 import asyncio
+import ctypes
 import gc
 
 YOUNG_OBJECTS = 10_000
@@ -13,10 +14,19 @@ CLOSED_S = 1.0
 """By then whoever has closed something large lets go of it, and its connections are gone."""
 
 
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, LARGE_BYTES = -1, -3, 262_144
+"""`mallopt` of glibc: what is larger gets pages of its own."""
+
+
 def tune_garbage_collection() -> None:
     """Call once at the end of start-up. What is there by then stays for good and is never looked through again;
-    circles that come later are found as before, in larger lots.
+    circles that come later are found as before, in larger lots. Large blocks go back to the system when they are freed: by
+    itself glibc keeps blocks of up to 32 MB for later, between others that are still in use.
     """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:  # another C library has none
+        mallopt(M_MMAP_THRESHOLD, LARGE_BYTES)
+        mallopt(M_TRIM_THRESHOLD, LARGE_BYTES)
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS, *gc.get_threshold()[1:])

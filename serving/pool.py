@@ -5,6 +5,7 @@ import inspect
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from conductor.model.call import Sampling
 from conductor.model.permit import ANYTHING, Permit
@@ -35,6 +36,7 @@ from serving.settings.without_effect import without_effect
 from serving.settings.worker_price import price_of
 from serving.settings.workers import API_SETTINGS, VllmSettings, WorkerSettings, places_of
 from serving.telemetry.spans import PROVIDERS
+from serving.workers.pictures import may_fetch
 
 logger = logging.getLogger("podium")
 
@@ -99,6 +101,11 @@ class Pool:
         """Whether a conductor may be called in a run with that permit."""
         chosen = self.settings.conductor
         return chosen is not None and any(permit.allows(name) for name in self.line(chosen.worker))
+
+    async def find_fetchers(self, urls: Collection[str]) -> frozenset[str]:
+        """Return the workers that may be given the addresses of pictures, by themselves or by who answers in their place."""
+        able = {worker.name for worker in self.settings.workers if await _fetches(worker, urls)}
+        return frozenset(name for name in self.members if able.intersection(self.line(name)))
 
     def line(self, name: str) -> tuple[str, ...]:
         """The worker of that name, and those that answer in its place."""
@@ -303,6 +310,23 @@ def _member(worker: WorkerSettings, routes: Mapping[str, Route], settings: Setti
         tokens_per_s=worker.tokens_per_s,
         defaults=Sampling(temperature=worker.temperature, top_p=worker.top_p, effort=worker.effort),
     )
+
+
+async def _fetches(worker: WorkerSettings, urls: Collection[str]) -> bool:
+    """Whether some place of `worker` may be given the addresses of pictures at all `urls`."""
+    if isinstance(worker, VllmSettings):
+        hosts: Collection[str] = worker.engine.get("allowed_media_domains") or ()
+        return all(urlsplit(url).hostname in hosts for url in urls)
+    places = [place for place in places_of(worker).values() if isinstance(place, API_SETTINGS)]
+    if not places:
+        return True  # a script, or a worker of one's own
+    for place in places:
+        host = urlsplit(place.base_url).hostname if place.base_url else None
+        if place.fetches_pictures or (
+            place.fetches_pictures is None and (host is None or await may_fetch(host, None))
+        ):
+            return True
+    return False
 
 
 def _worst(prices: list[Price | None]) -> Price | None:

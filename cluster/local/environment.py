@@ -17,6 +17,8 @@ def serve_environment() -> dict[str, str]:
     vllm_cache = Path(os.environ.get("VLLM_CACHE_ROOT", "~/.cache/vllm")).expanduser()
     return {
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ROTATION_MAX_BYTES": "67108864",  # without it Ray rotates its own files, at 512 MB, and those of workers never
+        "RAY_ROTATION_BACKUP_COUNT": "1",
         "RAY_AUTH_MODE": "token",  # what Ray would choose, without its warning; the token is in ~/.ray
         "RAY_SERVE_DEFAULT_HTTP_HOST": HOST,
         "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "2",  # of 10: a dead proxy is replaced at the third look

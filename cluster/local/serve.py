@@ -55,7 +55,11 @@ def follow(server: Server) -> None:
     """Print what the server logs from now on, until it ends or Ctrl-C."""
     with server.log.open(errors="replace") as log:
         log.seek(0, os.SEEK_END)
+        size_bytes = 0
         while server.is_running():
+            size_before_bytes, size_bytes = size_bytes, os.fstat(log.fileno()).st_size
+            if size_bytes < size_before_bytes:  # rotated
+                log.seek(0)
             if text := log.read():
                 print(text, end="", flush=True)
             time.sleep(0.3)

@@ -15,9 +15,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 import uuid
@@ -57,12 +59,35 @@ LAST_PROCESSES_S = 8.0
 
 STORE = "PODIUM_STORE_URL"
 """The variable that says where keys, budgets and the ledger are kept, unless settings name another."""
+LOG_BYTES = 67_108_864
+"""The longest log of a server; `RAY_ROTATION_MAX_BYTES` (`environment.py`) says the same of Ray's files."""
 EVERYWHERE = {"0.0.0.0": HOST, "::": "[::1]"}  # noqa: S104
 """Addresses to listen on, and where this machine reaches who does."""
 
 
 def _reachable(host: str) -> str:
     return EVERYWHERE.get(host, f"[{host}]" if ":" in host else host)
+
+
+def keep_log_short(log: Path, child: subprocess.Popen[bytes]) -> None:
+    """Rotate `log` while `child` runs."""
+    while child.poll() is None:
+        rotate(log)
+        time.sleep(1)
+
+
+def rotate(log: Path, max_bytes: int = LOG_BYTES) -> None:
+    """Move what a log of more than `max_bytes` says to `NAME.1`. Every process that writes to it appends, and goes on."""
+    with contextlib.suppress(FileNotFoundError):
+        if log.stat().st_size > max_bytes:
+            older = log.with_name(f"{log.name}.1")
+            older.unlink(missing_ok=True)
+            with (
+                log.open("rb") as source,
+                os.fdopen(os.open(older, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as copy,
+            ):
+                shutil.copyfileobj(source, copy)
+            os.truncate(log, 0)
 
 
 class Server:
@@ -82,7 +107,8 @@ class Server:
         ready: the paths that answer 200 once all is up.
         env: more environment for every process of it; wins over `serve_environment()`.
         own_store: whether it has an empty store of its own, gone with it, in place of this account's.
-        log: file that gets all output, for this account only; `build/serve-<port>.log` by default. Where
+        log: file that gets all output, for this account only; `build/serve-<port>.log` by default. It is
+            rotated to `.log.1` at 64 MiB. Where
             the server fails, Ray's own logs are kept in a folder beside it, `.ray` in place of `.log`.
         cpus: logical CPUs that Ray may hand out. Deployments ask for fractions of one.
         ready_within_s: seconds until not being ready is an error.
@@ -160,7 +186,8 @@ class Server:
             ports += ["--dashboard-port", str(self.dashboard_port)]
         child = ["-m", CHILD, *ports, "--cpus", str(self._cpus)]
         self.log.unlink(missing_ok=True)  # an older one may be readable by others
-        with os.fdopen(os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as output:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL
+        with os.fdopen(os.open(self.log, flags, 0o600), "ab") as output:
             self._child = subprocess.Popen(
                 [sys.executable, *child, *self._target],
                 cwd=ROOT,
@@ -170,6 +197,7 @@ class Server:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # the terminal's Ctrl-C reaches us, and we pass it on once
             )
+        threading.Thread(target=keep_log_short, args=(self.log, self._child), daemon=True).start()
 
     def __exit__(self, *_: object) -> None:
         self.stop()

@@ -24,7 +24,7 @@ from conductor.run.run import Run
 from conductor.run.spent import count_spent
 from conductor.run.task import Task
 from conductor.run.team import Team
-from conductor.run.team_worker import TEAM, find_waiting, team_member
+from conductor.run.team_worker import TEAM, estimate_price, find_waiting, team_member
 from conductor.run.turns import Given
 from conductor.run.waiting import wait_until_done
 
@@ -240,7 +240,9 @@ def _members(family: Family, run: Run) -> dict[str, PoolMember]:
         async with _inner(family, run, call) as inner:
             yield inner
 
-    itself = team_member(record.task.model, open_inner)
+    planner = family.team.planner(record.task)
+    price = estimate_price(planner and planner.member, allowed.values(), record.task.max_steps)
+    itself = team_member(record.task.model, open_inner, price)
     return {
         name: itself if name == TEAM and name not in allowed else allowed[name] for name in record.workers
     }

@@ -2,9 +2,10 @@
 bounded in depth.
 """
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, replace
+from decimal import Decimal
 
 from conductor.errors import Interrupted, PodiumError, WorkerError, WorkerUnavailable
 from conductor.model.call import Call
@@ -12,6 +13,7 @@ from conductor.model.failure import Failure
 from conductor.model.messages import Native, PendingCall
 from conductor.model.pool_member import PoolMember
 from conductor.model.reply import Delta, FinishReason, Reply, open_reply
+from conductor.model.usage import FREE, Price
 from conductor.run.events import AnswerDelta, RunFailed, RunFinished, RunSuspended
 from conductor.run.record import Record
 from conductor.run.run import Run
@@ -63,10 +65,30 @@ class TeamWorker:
                         pass
 
 
-def team_member(model: str, open_inner: OpenInner) -> PoolMember:
-    """The whole team as one more worker of the pool."""
+def team_member(model: str, open_inner: OpenInner, price: Price | None) -> PoolMember:
+    """The whole team as one more worker of the pool. `price`: about what a call of it costs, for the conductor to read."""
     worker = TeamWorker(model, open_inner)
-    return PoolMember(TEAM, worker, TEAM_CARD, bills_inner_calls=True, sees_images=True, reads_pdfs=True)
+    return PoolMember(
+        TEAM, worker, TEAM_CARD, price=price, bills_inner_calls=True, sees_images=True, reads_pdfs=True
+    )
+
+
+def estimate_price(conductor: PoolMember | None, pool: Iterable[PoolMember], max_steps: int) -> Price | None:
+    """Return about what a call of the whole team costs: a plan of `max_steps` steps at the mean price of the workers, and
+    the plan itself. None if no price is known.
+    """
+    prices = [member.price for member in pool if member.price is not None]
+    if not prices:
+        return None
+    planned = conductor.price if conductor is not None and conductor.price is not None else FREE
+
+    def estimate(rate: Callable[[Price], Decimal]) -> Decimal:
+        exact = rate(planned) + max_steps * sum(map(rate, prices), Decimal(0)) / len(prices)
+        return Decimal(f"{exact:.2g}") if exact else exact
+
+    return Price(
+        estimate(lambda price: price.input_usd_per_mtok), estimate(lambda price: price.output_usd_per_mtok)
+    )
 
 
 def _waits(record: Record, calls: tuple[PendingCall, ...]) -> Delta:

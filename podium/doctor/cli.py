@@ -7,7 +7,6 @@ missing it.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 
 from podium.doctor.finding import Case, Finding, Place, ok, wrong
-from program.inert import inert
+from program.inert import inert, inert_json
 from program.options import port
 from program.options import url as url_option
 
@@ -148,7 +147,7 @@ def show(found: dict[str, Finding], *, as_json: bool, quiet: bool) -> None:
     is_terminal = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     for name, finding in found.items():
         if as_json:
-            print(json.dumps({"check": name, **asdict(finding)}, ensure_ascii=False))
+            print(inert_json({"check": name, **asdict(finding)}))
             continue
         if quiet and finding.level == "ok":
             continue

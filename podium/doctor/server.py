@@ -169,7 +169,8 @@ def _failing(said: Json) -> str:
 
 
 def _words(fault: Json) -> str:
-    return f"{fault['error']}: {fault['message']} {fault.get('detail') or ''}".rstrip()
+    told = [fault[name] for name in ("message", "detail") if fault.get(name)]
+    return f"{fault['error']}{':' if told else ''} {' '.join(told)}".rstrip()
 
 
 def check_policies(http: httpx2.Client) -> Finding:

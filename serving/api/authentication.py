@@ -2,7 +2,7 @@
 
 Stands between the edge and the routes. It tells who calls, takes the key out of the request, so that
 nothing behind it can log it or pass it on, and leaves a `Caller` in the scope. Which scope a route takes is
-said by the route: `caller_of(request).require(...)`.
+in the table of `access.py`.
 """
 
 import os

@@ -9,12 +9,13 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from conductor.errors import BadTask, Overloaded, UnknownName, quote
-from serving.accounts.caller import Caller, Scope
+from serving.accounts.caller import Caller
 from serving.api.authentication import caller_of
 from serving.api.dialect import Dialects
 from serving.api.dialects.read_body import read_body
 from serving.api.files import BATCH, SECOND_US, ExpiresAfter, batches_of, check_keeps, find_file, page
 from serving.api.record_json import Json
+from serving.api.request import NameText
 from serving.api.respond import success
 from serving.batches.model import Batch
 from serving.batches.runner import Batches
@@ -32,8 +33,8 @@ STAMPS = {
     "cancelling": "cancelling_at",
     "cancelled": "cancelled_at",
 }
-MetaName = Annotated[str, Field(max_length=64)]
-MetaText = Annotated[str, Field(max_length=512)]
+MetaName = Annotated[NameText, Field(max_length=64)]
+MetaText = Annotated[NameText, Field(max_length=512)]
 
 
 class NewBatch(BaseModel):
@@ -50,7 +51,6 @@ class NewBatch(BaseModel):
 async def create(request: Request) -> Response:
     """Run the lines of a file, each as a request of its own, within 24 hours."""
     caller = caller_of(request)
-    caller.require(Scope.RUN)
     check_keeps(caller)
     asked = read_body(NewBatch, await request.body())
     dialects: Dialects = request.app.state.dialects
@@ -105,26 +105,24 @@ async def list_batches(
 ) -> Response:
     """The batches of the caller's team, the newest first."""
     caller = caller_of(request)
-    caller.require(Scope.READ)
     found = await batches_of(request).store.batches(caller)
-    return success(page([batch_json(each, (each.completed, each.failed)) for each in found], limit, after))
+    return await page(found, lambda each: batch_json(each, (each.completed, each.failed)), limit, after)
 
 
 @router.get("/v1/batches/{id}")
 async def batch(request: Request, id: str) -> Response:
     """One batch, and how far it is. Another team's is as one that is not there."""
     caller = caller_of(request)
-    caller.require(Scope.READ)
     return success(await _show(request, await _find(request, id, caller)))
 
 
 @router.post("/v1/batches/{id}/cancel")
 async def cancel(request: Request, id: str) -> Response:
     """Begin no more lines, on whichever replica it is worked on. Those under way end, and what there is is
-    written to files. A batch that has ended stays as it is.
+    written to files. A batch that has ended stays as it is. A key that may not read, and did not make the batch, gets only
+    its `status`.
     """
     caller = caller_of(request)
-    caller.require(Scope.RUN)
     await _find(request, id, caller)
     batches = batches_of(request)
 
@@ -133,7 +131,10 @@ async def cancel(request: Request, id: str) -> Response:
             return found
         return replace(found, status="cancelling", stamps=found.stamps | {"cancelling": batches.now_us()})
 
-    return success(await _show(request, await batches.store.change(id, change)))
+    changed = await batches.store.change(id, change)
+    if not caller.reads(changed.account):
+        return success({"id": id, "object": "batch", "status": changed.status})
+    return success(await _show(request, changed))
 
 
 async def _show(request: Request, found: Batch) -> Json:

@@ -14,7 +14,8 @@ from conductor.plan.plan import Plan
 from conductor.run.estimate import worst_case
 from conductor.run.record import Record, RunRecords
 from conductor.run.team_worker import TEAM, TeamWorker
-from serving.accounts.caller import Scope
+from serving.accounts.caller import Caller
+from serving.accounts.rates import check_possible, rates_of
 from serving.api import record_json
 from serving.api.attachments import attach
 from serving.api.authentication import caller_of
@@ -66,7 +67,6 @@ async def _respond(request: Request, response: type[RunResponse]) -> Response:
     service: Service = request.app.state.service
     dialects: Dialects = request.app.state.dialects
     dialect, caller = dialects.of(request.scope["path"]), caller_of(request)
-    caller.require(Scope.RUN)
     sent = await _parse(request, service, dialect)
     completed = await dialect.complete(sent, CallersRuns(service, caller))
     if request.scope.get(IS_BATCH):
@@ -81,13 +81,29 @@ async def _respond(request: Request, response: type[RunResponse]) -> Response:
     is_numbered = dialect.tells_again and parsed.podium.background and parsed.stream
     keeping = await keeping_of(request, caller, parsed.podium, may_change=not is_numbered)
     headers = dict(request.headers)
-    if response is RunResponse and len(choices := parsed.choices) > 1:
+    choices = parsed.choices if response is RunResponse else [parsed]
+    _check_rates(parsed, choices, caller)
+    if len(choices) > 1:
         _check_choices(choices, keeping)
         await _check_no_run_waits(choices[0], dialect, service)
         beside = Siblings(len(choices))
         answers = [response(service, dialect, each, headers, caller, siblings=beside) for each in choices]
         return ChoicesResponse(answers)
     return response(service, dialect, parsed, headers, caller, keeping)
+
+
+def _check_rates(parsed: ApiRequest, choices: list[ApiRequest], caller: Caller) -> None:
+    """See that all answers of a request fit into a minute.
+
+    Raises:
+        BadTask: see `check_possible`.
+    """
+    if not rates_of(caller.account, caller.policies):
+        return
+    n = parsed.n if len(choices) > 1 else 1
+    tokens = [each.token_estimate for each in choices[::n] for _ in range(n)]
+    field = "n" if n > 1 else "prompt"
+    check_possible(tokens, parsed.text_token_estimate, caller.account, caller.policies, field)
 
 
 def _check_choices(choices: list[ApiRequest], keeping: Keeping | None) -> None:

@@ -14,7 +14,7 @@ from serving.api.dialects.table import DIALECTS
 from serving.edge.middleware import Edge
 from serving.edge.open_files import raise_file_limit
 from serving.edge.policy import Policy
-from serving.edge.protocol import guard_protocol
+from serving.edge.protocol import EdgeProtocol, guard_protocol
 from serving.edge.reader import ReaderProtocol
 from serving.edge.waiting import WaitingRoom
 
@@ -26,26 +26,24 @@ def in_proxy() -> list[Middleware]:
     """For Serve's proxy: connections and requests. What is not whole never becomes a request of the
     router.
     """
+    policy, room = _bound_connections(EdgeProtocol)
+    return [Middleware(Edge, policy=policy, room=room, error_body=DIALECTS.error_body)]
+
+
+def in_replica() -> list[Middleware]:
+    """For a replica behind HAProxy, whose port anybody may speak to who reaches it: connections. The application
+    has its edge inside. The protocol says who reads.
+    """
+    _bound_connections(ReaderProtocol)
+    return []
+
+
+def _bound_connections(base: type[EdgeProtocol]) -> tuple[Policy, WaitingRoom]:
+    """Put the protocol where Uvicorn looks. Let the edge answer a WebSocket's handshake like any request: with 426."""
     policy = Policy.from_environment(os.environ)
     room = WaitingRoom(
         min(policy.max_waiting, raise_file_limit() // FILES_PER_CONNECTION), policy.max_unfinished_bytes
     )
-    error_body = DIALECTS.error_body
-    _serve_no_websockets()
-    uvicorn.config.HTTP_PROTOCOLS["auto"] = guard_protocol(policy, room, error_body)  # type: ignore[assignment]
-    return [Middleware(Edge, policy=policy, room=room, error_body=error_body)]
-
-
-def in_replica() -> list[Middleware]:
-    """For a replica behind HAProxy, which bounds headers and connections itself: the application has its
-    edge inside. The protocol says who reads.
-    """
-    raise_file_limit()
-    _serve_no_websockets()
-    uvicorn.config.HTTP_PROTOCOLS["auto"] = ReaderProtocol  # type: ignore[assignment]
-    return []
-
-
-def _serve_no_websockets() -> None:
-    """Let the edge answer a WebSocket's handshake like any request: with 426."""
     uvicorn.config.WS_PROTOCOLS["auto"] = None
+    uvicorn.config.HTTP_PROTOCOLS["auto"] = guard_protocol(policy, room, DIALECTS.error_body, base)  # type: ignore[assignment]
+    return policy, room

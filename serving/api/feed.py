@@ -1,24 +1,35 @@
 """What happens in a run, as server-sent events, for any number of watchers at the cost of one.
 
 A run that somebody watches has one feed here: it is told of news by the router's own store, or looks for them where
-another router runs it, and writes each event as bytes once. Knows no request and no key.
+another router runs it, and writes each event as bytes once. A feed holds a window of the events. A watcher that is slower
+than others by more than that, or comes too late for it, gets a feed of its own, which reads the store as fast as that
+watcher does. Knows no request.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
+from itertools import islice
 from typing import Any
 
-from conductor.errors import StoreUnavailable
+from conductor.errors import Overloaded, StoreUnavailable
 from conductor.run.events import AnswerDelta, Event, ResultsGiven, RunFinished, RunResumed, StepRestarted
+from conductor.run.record import Account
 from conductor.run.waiting import end_task
 from serving.api import event_json
+from serving.api.access import PIECE_BYTES
 from serving.api.encode import dumps
 from serving.runs.following import AnswerDiffers, RetoldAnswer
 from serving.runs.rows import Item
 from serving.runs.service import Service
 from serving.runs.store import EventPage
+from serving.shares import Room
 
+WINDOW_BYTES = 262_144
+"""Of events that a feed holds. Larger events are held whole, and counted in `limits.max_unread_bytes`."""
+MOST_TOLD = 1_000
+"""Events of a run of this router that wait for its feed."""
 PAUSE_S = 0.05
 """Between two times that watchers are told something."""
 SOONEST_S, LATEST_S = 0.1, 0.25
@@ -31,24 +42,36 @@ Frame = tuple[int, bytes]
 
 
 class Feed:
-    """One run's.
+    """One run's events, without those that its watchers have got already. It reads no further ahead than the first of them.
 
     Args:
         service: that has the run, or its store.
         id: of the run.
+        room: where its bytes are counted.
+        account: of the watcher that it was made for, which holds them.
     """
 
-    def __init__(self, service: Service, id: str) -> None:
-        self.frames: list[Frame] = []
+    def __init__(self, service: Service, id: str, room: Room, account: Account) -> None:
+        self.frames = deque[Frame]()
+        self.n_dropped, self.dropped_seq = 0, 0
+        """How many frames were dropped before those, and the number of the last."""
         self.is_over = False
         """Whether nothing follows `frames`."""
-        self.n_watchers = 0
-        self._service, self._id = service, id
+        self.is_full = False
+        """Whether there was no room for what follows: the feed ends, and its watchers have to come again."""
+        self.watchers = set[Watch]()
+        self._service, self._id, self._room, self._account = service, id, room, account
         self._newest = 0
+        self._n_bytes, self._n_held = 0, 0
         self._told: list[Item] = []
         self._answer = RetoldAnswer()
-        self._woken, self._news = asyncio.Event(), asyncio.Event()
+        self._woken, self._news, self._moved = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+
+    @property
+    def n_frames(self) -> int:
+        """How many there were until now."""
+        return self.n_dropped + len(self.frames)
 
     def begin(self) -> None:
         """Look for events until the run ends."""
@@ -57,16 +80,18 @@ class Feed:
     async def aclose(self) -> None:
         """Look no more."""
         await end_task(self._task)
+        self._hold(0)
 
     def hear(self, items: Sequence[Item]) -> None:
-        """What has just happened in the run, here."""
-        self._told += items
+        """What has just happened in the run, here. What does not fit is read from the store later."""
+        if len(self._told) < MOST_TOLD:
+            self._told += items
         self._woken.set()
 
     async def wait(self, n_frames: int, timeout_s: float) -> bool:
-        """Wait for more than `n_frames` frames or the end of the run. Return False after `timeout_s` seconds."""
+        """Wait for more than `n_frames` frames or the end. Return False after `timeout_s` seconds."""
         assert self._task is not None, "it was begun"
-        while len(self.frames) <= n_frames and not self.is_over:
+        while self.n_frames <= n_frames and not (self.is_over or self.is_full):
             if self._task.done():
                 self._task.result()  # what went wrong
             news = asyncio.ensure_future(self._news.wait())
@@ -78,22 +103,39 @@ class Feed:
                 return False
         return True
 
+    def trim(self) -> None:
+        """Drop what the first watcher has got, down to `WINDOW_BYTES`. Call it when a watcher has moved on."""
+        first = max((each.n_frames for each in self.watchers), default=0)
+        while self._n_bytes > WINDOW_BYTES and self.n_dropped < first:
+            self.dropped_seq, frame = self.frames.popleft()
+            self.n_dropped += 1
+            self._n_bytes -= len(frame)
+        self._hold(min(self._n_held, self._n_large))
+        self._moved.set()
+
     async def _read_on(self) -> None:
         pause_s = SOONEST_S
-        while not self.is_over:
-            n_before = len(self.frames)
+        while not (self.is_over or self.is_full):
+            n_before = self.n_frames
             if not self._take_told():
                 page = await self._page()
                 self._take(page.items)
-                self.is_over = page.is_over
-            if len(self.frames) > n_before or self.is_over:
+                self.is_over = page.is_over and not self.is_full
+            if self.n_frames > n_before or self.is_over or self.is_full:
                 self._news.set()
                 self._news = asyncio.Event()
                 pause_s = SOONEST_S
                 await asyncio.sleep(PAUSE_S)
+                await self._wait_for_watchers()
                 continue
             await self._wait_for_news(pause_s)
             pause_s = min(1.5 * pause_s, LATEST_S)
+
+    async def _wait_for_watchers(self) -> None:
+        self.trim()
+        while self._n_bytes > WINDOW_BYTES and not (self.is_over or self.is_full):
+            self._moved.clear()
+            await self._moved.wait()
 
     async def _wait_for_news(self, pause_s: float) -> None:
         is_here = self._service.is_running(self._id)
@@ -112,10 +154,37 @@ class Feed:
         return True
 
     def _take(self, items: Sequence[Item]) -> None:
+        n_before = len(self.frames)
         for item in items:
             self._newest = max(self._newest, item.seq)
             for shown in shown_events(item.event, self._answer) if item.run_id == self._id else ():
-                self.frames.append((item.seq, b"id: %d\ndata: %s\n\n" % (item.seq, dumps(shown))))
+                frame = b"id: %d\ndata: %s\n\n" % (item.seq, dumps(shown))
+                self.frames.append((item.seq, frame))
+                self._n_bytes += len(frame)
+        try:
+            self._hold(self._n_large)
+        except Overloaded:
+            self.is_full = True
+            while len(self.frames) > n_before:
+                self._n_bytes -= len(self.frames.pop()[1])
+            self._answer = RetoldAnswer()
+
+    @property
+    def _n_large(self) -> int:
+        """Bytes beyond what each watcher holds anyway: frames, and the answer that they were made from."""
+        return max(0, self._n_bytes + self._answer.n_chars - WINDOW_BYTES)
+
+    def _hold(self, n_bytes: int) -> None:
+        """Count so many bytes in place of those before.
+
+        Raises:
+            Overloaded: there is no room for them.
+        """
+        if n_bytes > self._n_held:
+            self._room.take(self._account, n_bytes - self._n_held)
+        else:
+            self._room.leave(self._account, self._n_held - n_bytes)
+        self._n_held = n_bytes
 
     async def _page(self) -> EventPage:
         """What the store has; nothing while it is away, and the run goes on all the same."""
@@ -125,37 +194,118 @@ class Feed:
             return EventPage([], is_over=False)
 
 
+class Watch:
+    """One watcher's place in the feed of a run; see `Feeds.watch`.
+
+    Args:
+        feeds: of the router.
+        id: of the run.
+        account: of the watcher.
+        after: the number of the last event that it has.
+    """
+
+    def __init__(self, feeds: "Feeds", id: str, account: Account, after: int) -> None:
+        self._feeds, self._id, self._account, self._after = feeds, id, account, after
+        self._n_held = 0
+        self._join()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has everything."""
+        return self._feed.is_over and self.n_frames == self._feed.n_frames
+
+    async def wait(self, timeout_s: float) -> bool:
+        """Wait for news or the end. Return False after `timeout_s` seconds."""
+        if self.n_frames < self._feed.n_dropped:  # others got what this one has not: it reads for itself
+            await self.leave()
+            self._join()
+        return await self._feed.wait(self.n_frames, timeout_s)
+
+    def take(self) -> bytes | None:
+        """Return what is sent next, about a piece, or None if there is no room for it. Each watcher has no more than that in
+        memory of its own, until it asks for the next.
+        """
+        feed, piece, n_bytes = self._feed, list[bytes](), 0
+        for seq, frame in islice(feed.frames, max(0, self.n_frames - feed.n_dropped), None):
+            if n_bytes >= PIECE_BYTES and seq > self._after:
+                break
+            if seq > self._after or piece:  # an event of several frames is sent whole
+                piece.append(frame)
+                n_bytes += len(frame)
+            self.n_frames += 1
+            self._after = max(self._after, seq)
+        try:
+            self._hold(n_bytes if n_bytes > 2 * PIECE_BYTES else 0)
+        except Overloaded:
+            return None
+        feed.trim()
+        return None if feed.is_full and not piece else b"".join(piece)
+
+    async def leave(self) -> None:
+        """Watch no more; the feed ends with its last watcher."""
+        self._hold(0)
+        await self._feeds.leave(self._id, self._feed, self)
+
+    def _join(self) -> None:
+        self._feed = self._feeds.join(self._id, self._account, self._after)
+        self.n_frames = self._feed.n_dropped
+        self._feed.watchers.add(self)
+
+    def _hold(self, n_bytes: int) -> None:
+        self._feeds.room.leave(self._account, self._n_held)
+        self._n_held = 0
+        self._feeds.room.take(self._account, n_bytes)
+        self._n_held = n_bytes
+
+
 class Feeds:
     """Those that somebody watches.
 
     Args:
         service: whose runs.
+        room: where bytes of answers are counted that clients have not taken.
     """
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, room: Room) -> None:
+        self.room = room
         self._service = service
-        self._feeds = dict[str, Feed]()
+        self._feeds = dict[str, list[Feed]]()
         service.store.on_items = self._hear
 
     def _hear(self, id: str, items: Sequence[Item]) -> None:
-        if (feed := self._feeds.get(id)) is not None:
+        for feed in self._feeds.get(id, ()):
             feed.hear(items)
 
     @asynccontextmanager
-    async def of(self, id: str) -> AsyncGenerator[Feed]:
-        """The feed of a run, for one watcher; it ends with the last one."""
-        feed = self._feeds.get(id)
-        if feed is None:
-            feed = self._feeds[id] = Feed(self._service, id)
-            feed.begin()
-        feed.n_watchers += 1
+    async def watch(self, id: str, account: Account, after: int) -> AsyncGenerator[Watch]:
+        """A place in the feed of a run, for one watcher that has the events up to number `after`."""
+        watch = Watch(self, id, account, after)
         try:
-            yield feed
+            yield watch
         finally:
-            feed.n_watchers -= 1
-            if feed.n_watchers == 0:
-                self._feeds.pop(id, None)
-                await feed.aclose()
+            await watch.leave()
+
+    def join(self, id: str, account: Account, after: int) -> Feed:
+        """A feed of the run that has all events after that one, for one more watcher."""
+        for feed in self._feeds.get(id, ()):
+            if feed.dropped_seq <= after and not feed.is_full:
+                return feed
+        feed = Feed(self._service, id, self.room, account)
+        self._feeds.setdefault(id, []).append(feed)
+        feed.begin()
+        return feed
+
+    async def leave(self, id: str, feed: Feed, watch: Watch) -> None:
+        """`watch` looks no more at `feed`."""
+        if watch not in feed.watchers:
+            return None
+        feed.watchers.discard(watch)
+        if feed.watchers:
+            return feed.trim()
+        self._feeds[id].remove(feed)
+        if not self._feeds[id]:
+            del self._feeds[id]
+        return await feed.aclose()
 
 
 def shown_events(event: Event, answer: RetoldAnswer) -> list[Json]:

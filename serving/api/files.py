@@ -4,9 +4,9 @@ one.
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Sequence
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field, ValidationError
@@ -16,22 +16,24 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response, StreamingResponse
 
 from conductor.errors import BadTask, NotAllowed, TooLarge, UnknownName, quote
-from serving.accounts.caller import Caller, Scope
+from serving.accounts.caller import Caller
+from serving.api.access import READ_BYTES
 from serving.api.authentication import caller_of
 from serving.api.record_json import Json
-from serving.api.respond import success
+from serving.api.request import check_name_text
+from serving.api.respond import success, success_list
 from serving.batches.kept_text import kept_content, kept_lines, redactor_of
-from serving.batches.model import File
+from serving.batches.model import Batch, File
 from serving.batches.runner import Batches
 from serving.batches.store import BatchStore
 from serving.redaction.personal import MOST_CHECKED_IN_FILE
+from serving.runs.service import Service
 
 router = APIRouter()
 BATCH, USER_DATA = "batch", "user_data"
 """Lines of a batch; what requests name by its id, a PDF or text."""
 SECOND_US = 1_000_000
-READ_BYTES = 1_048_576
-"""Of a file at once, to be sent: a database goes through all that stands before them."""
+Kept = TypeVar("Kept", File, Batch)
 
 
 class ExpiresAfter(BaseModel):
@@ -45,8 +47,14 @@ class ExpiresAfter(BaseModel):
 async def upload(request: Request) -> Response:
     """Keep a file of requests for a batch, or one that requests name: a form with `purpose` and `file`."""
     caller = caller_of(request)
-    caller.require(Scope.RUN)
     check_keeps(caller)
+    service: Service = request.app.state.service
+    n_bytes = len(await request.body())
+    with service.places.held.holding(caller.account, n_bytes, "batch", service.pool.settings):
+        return await _keep(request, caller)
+
+
+async def _keep(request: Request, caller: Caller) -> Response:
     batches = batches_of(request)
     purpose, name, content, asked_s = await _form(request)
     if len(content) > batches.settings.max_file_bytes:
@@ -83,18 +91,16 @@ async def files(
 ) -> Response:
     """The files that the caller's team has here."""
     caller = caller_of(request)
-    caller.require(Scope.READ)
     found = await batches_of(request).store.files(caller, purpose)
     if order == "asc":
         found.reverse()
-    return success(page([file_json(file) for file in found], limit, after))
+    return await page(found, file_json, limit, after)
 
 
 @router.get("/v1/files/{id}")
 async def file(request: Request, id: str) -> Response:
     """One file, without its content. Another team's is as one that is not there."""
     caller = caller_of(request)
-    caller.require(Scope.READ)
     return success(file_json(await find_file(request, id, caller)))
 
 
@@ -102,7 +108,6 @@ async def file(request: Request, id: str) -> Response:
 async def content(request: Request, id: str) -> Response:
     """What a file holds."""
     caller = caller_of(request)
-    caller.require(Scope.READ)
     n_bytes = (await find_file(request, id, caller)).n_bytes
     store = batches_of(request).store
     first = await store.piece(id, 0, READ_BYTES)
@@ -129,7 +134,6 @@ async def _pieces(store: BatchStore, id: str, piece: bytes, n_bytes: int) -> Asy
 async def delete(request: Request, id: str) -> Response:
     """Forget a file. A batch that has begun on it fails."""
     caller = caller_of(request)
-    caller.require(Scope.RUN)
     await find_file(request, id, caller)
     await batches_of(request).store.delete_file(id)
     return success({"id": id, "object": "file", "deleted": True})
@@ -166,20 +170,22 @@ def check_keeps(caller: Caller) -> None:
         )
 
 
-def page(items: list[Json], limit: int, after: str | None) -> Json:
+async def page(
+    items: Sequence[Kept], show: Callable[[Kept], Json], limit: int, after: str | None
+) -> Response:
     """Some of a list.
 
     Raises:
         UnknownName: `after` is none of it.
     """
-    ids = [item["id"] for item in items]
+    ids = [item.id for item in items]
     if after is not None and after not in ids:
         raise UnknownName(f"after: there is no {quote(after)} in this list.", param="after")
     begin = ids.index(after) + 1 if after is not None else 0
     shown = items[begin : begin + limit]
-    first, last = (shown[0]["id"], shown[-1]["id"]) if shown else (None, None)
-    has_more = begin + limit < len(items)
-    return {"object": "list", "data": shown, "first_id": first, "last_id": last, "has_more": has_more}
+    first, last = (shown[0].id, shown[-1].id) if shown else (None, None)
+    ends = {"first_id": first, "last_id": last, "has_more": begin + limit < len(items)}
+    return await success_list(shown, show, ends)
 
 
 def file_json(file: File) -> Json:
@@ -211,7 +217,10 @@ async def _form(request: Request) -> tuple[str, str, bytes, int | None]:
         raise BadTask(f"purpose: only {BATCH!r} and {USER_DATA!r} are served.", param="purpose")
     if not isinstance(sent, UploadFile):
         raise BadTask("file: the form has no file.", param="file")
-    name = (sent.filename or "file").replace("\0", "")[:255]
+    try:
+        name = check_name_text((sent.filename or "file")[:255])
+    except ValueError as exc:
+        raise BadTask(f"file: in its name {exc}.", param="file") from exc
     return purpose, name, await sent.read(), _asked_s(form)
 
 

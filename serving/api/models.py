@@ -3,7 +3,9 @@
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from conductor.model.permit import Permit
 from conductor.model.usage import Price
+from serving.accounts.permission import permit_of
 from serving.api.authentication import caller_of
 from serving.api.resolve import allowed_names, check_name, names
 from serving.api.respond import success
@@ -19,9 +21,11 @@ NEVER = "1970-01-01T00:00:00Z"
 async def models(request: Request) -> Response:
     """OpenAI's list, with what Anthropic's has beside; `podium.kind` says which sort each name is."""
     service: Service = request.app.state.service
-    allowed = allowed_names(service.pool, caller_of(request).policies)
+    policies = caller_of(request).policies
+    allowed = allowed_names(service.pool, policies)
+    permit = permit_of(policies, service.pool.settings)
     ends = {"first_id": next(iter(allowed), None), "last_id": next(reversed(allowed), None)}
-    listed = [_model(service, *each) for each in allowed.items()]
+    listed = [_model(service, permit, *each) for each in allowed.items()]
     return success({"object": "list", "data": listed, "has_more": False} | ends)
 
 
@@ -29,11 +33,13 @@ async def models(request: Request) -> Response:
 async def model(request: Request, name: str) -> Response:
     """One of them."""
     service: Service = request.app.state.service
-    check_name(name, service.pool, caller_of(request).policies)
-    return success(_model(service, name, names(service.pool)[name]))
+    policies = caller_of(request).policies
+    check_name(name, service.pool, policies)
+    permit = permit_of(policies, service.pool.settings)
+    return success(_model(service, permit, name, names(service.pool)[name]))
 
 
-def _model(service: Service, name: str, kind: str) -> dict[str, object]:
+def _model(service: Service, permit: Permit, name: str, kind: str) -> dict[str, object]:
     podium: dict[str, object] = {"kind": kind}
     if kind == "worker":
         pool = service.pool
@@ -51,7 +57,8 @@ def _model(service: Service, name: str, kind: str) -> dict[str, object]:
             "price": _price(pool.members[name].price),
             "circuit": pool.health[name].circuit,
         }
-    if kind == "conductor" and (conductor := service.pool.settings.conductor):
+    conductor = service.pool.settings.conductor if kind == "conductor" else None
+    if conductor is not None and permit.allows(conductor.worker):
         podium["conductor"] = {"worker": conductor.worker, "model": service.pool.models[conductor.worker]}
     anthropics = {"type": "model", "display_name": name, "created_at": NEVER}
     return {"id": name, "object": "model", "created": 0, "owned_by": "podium", **anthropics, "podium": podium}

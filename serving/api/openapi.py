@@ -16,7 +16,6 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from serving.api.admin_schema import Error
-from serving.api.authentication import caller_of
 from serving.api.batches import NewBatch
 from serving.api.dialects.chat_schema import ChatRequest
 from serving.api.dialects.completions import CompletionRequest
@@ -26,7 +25,7 @@ from serving.api.dialects.responses.conversations import NewConversation, NewIte
 from serving.api.dialects.responses.routes import CompactRequest, CountRequest
 from serving.api.dialects.responses.schema import ResponsesRequest
 from serving.api.feedback import FeedbackBody
-from serving.api.respond import success
+from serving.api.respond import constant
 
 Json = dict[str, Any]
 REF = "#/components/schemas/{model}"
@@ -79,8 +78,7 @@ router = APIRouter()
 @router.get("/v1/openapi.json")
 async def openapi(request: Request) -> Response:
     """This description."""
-    caller_of(request)
-    return success(document(request.app.routes))
+    return constant(request, document)
 
 
 def document(routes: Sequence[BaseRoute]) -> Json:

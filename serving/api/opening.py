@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 
+from conductor.errors import StoreUnavailable
 from conductor.run.run import Run
 from serving.accounts.caller import Caller
 from serving.api.keeping import Keeping
@@ -16,6 +17,7 @@ from serving.api.resolve import ResolvedTask
 from serving.api.siblings import Siblings
 from serving.runs.claims import Claim
 from serving.runs.following import follow, wait_until_begun
+from serving.runs.journal import NOT_WRITTEN
 from serving.runs.service import Service
 
 
@@ -142,10 +144,28 @@ class RunOpener:
             return claim
         try:
             task = replace(resolved.task, may_change=keeping.may_change)
-            return await self._service.keep(task, resolved.team, self._id, self._incoming, self._caller)
+            if self._request.podium.background and store.is_away:
+                raise StoreUnavailable(NOT_WRITTEN)
+            run = await self._service.keep(task, resolved.team, self._id, self._incoming, self._caller)
+            if self._request.podium.background:
+                await self._wait_until_written(run)
+            return run
         except Exception:  # nothing was run
             if claim is not None:
                 await store.release(claim)
+            raise
+
+    async def _wait_until_written(self, run: Run) -> None:
+        """Wait until the beginning of a run in the background is written: what is accepted survives this replica.
+
+        Raises:
+            StoreUnavailable: it cannot be written. The run is cancelled.
+        """
+        try:
+            await self._service.store.wait_until_written(self._id)
+        except StoreUnavailable:
+            run.answer.close()
+            run.cancel()
             raise
 
 

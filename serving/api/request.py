@@ -1,12 +1,13 @@
 """A request, whatever the dialect it was written in: what is asked, and `podium`'s limits for it."""
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from math import ceil
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt
 
 from conductor.model.answer_format import AnswerFormat
 from conductor.model.call import Sampling
@@ -58,6 +59,24 @@ class PlannedStep(_Strict):
     """Whether it may call the request's tools."""
     on_failure: OnFailure | None = None
     """What follows where it fails; null: what `on_step_failure` says."""
+
+
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""Characters that terminals obey or that turn a line around."""
+
+
+def check_name_text(text: str) -> str:
+    """See that a name, which lists and terminals show, holds no control characters and no direction marks.
+
+    Raises:
+        ValueError: it does.
+    """
+    if CONTROL.search(text):
+        raise ValueError("control characters and direction marks are not allowed. Leave them out")
+    return text
+
+
+NameText = Annotated[str, AfterValidator(check_name_text)]
 
 
 class Podium(_Strict):
@@ -159,7 +178,7 @@ class ApiRequest:
         """About how many tokens it takes: its text and one answer. What a team of models takes beside that is
         known when its run has ended.
         """
-        return self._text_tokens + (self.sampling.max_output_tokens or ANSWER_TOKENS)
+        return self.text_token_estimate + (self.sampling.max_output_tokens or ANSWER_TOKENS)
 
     @property
     def input_token_estimate(self) -> int:
@@ -167,7 +186,7 @@ class ApiRequest:
         parts = [part for message in self.conversation for part in message.all_parts]
         pictures = sum(isinstance(part, Image) for part in parts)
         pdfs = sum(file_tokens(part) for part in parts if isinstance(part, File) and part.text is None)
-        return max(1, self._text_tokens + pictures * PICTURE_TOKENS + pdfs)
+        return max(1, self.text_token_estimate + pictures * PICTURE_TOKENS + pdfs)
 
     @property
     def text_chars(self) -> int:
@@ -175,7 +194,7 @@ class ApiRequest:
         return sum(map(len, self._texts))
 
     @property
-    def _text_tokens(self) -> int:
+    def text_token_estimate(self) -> int:
         """About how many tokens that is."""
         texts = list(self._texts)
         n_chars = sum(map(len, texts))

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Literal, TypeVar
+from urllib.parse import urlsplit
 
 from conductor.errors import BadTask, InvalidPlan, Reason, UnknownModel, did_you_mean, quote
 from conductor.model.messages import File, Image, Message
@@ -23,6 +24,7 @@ from serving.api.wire_options import check_operation, check_options
 from serving.pool import Pool
 from serving.settings.sections import ModelSettings, StepSettings
 from serving.settings.settings import Settings
+from serving.workers.pictures import INLINE
 
 OWN_PLAN_STEPS = 5
 """A plan of the caller's own has at most so many steps, where the model allows no more."""
@@ -37,9 +39,14 @@ class ResolvedTask:
 
 
 def resolve(
-    request: ApiRequest, pool: Pool, policies: Policies = UNLIMITED, *, plan_only: bool = False
+    request: ApiRequest,
+    pool: Pool,
+    policies: Policies = UNLIMITED,
+    *,
+    plan_only: bool = False,
+    fetchers: Collection[str] | None = None,
 ) -> ResolvedTask:
-    """What `request` asks of `pool`, inside its caller's policies.
+    """What `request` asks of `pool`, inside its caller's policies. `fetchers`: see `find_fetchers`.
 
     Raises:
         UnknownModel: no model, workflow or worker has that name.
@@ -58,11 +65,11 @@ def resolve(
     _check_tools(task)
     if podium.plan is not None:
         own = _own_plan(podium.plan, team, task, _own_steps(podium, model))
-        return _check_given_plan(request, team, task, own, "client")
+        return _check_given_plan(request, team, task, own, "client", fetchers)
     if name in settings.models:
         members = team.members_for(task)
         task = _fit_tools(task, [(Step(each, ""), member) for each, member in members.items()])
-        _check_attachments(request, members.values())
+        _check_attachments(request, members.values(), fetchers)
         check_options(request, task, team.members_for(task).values())
         return ResolvedTask(task, team)
     if name in settings.workflows:
@@ -70,8 +77,9 @@ def resolve(
         if podium.max_steps is not None and podium.max_steps < len(fixed.steps):
             message = f"{name!r} has {len(fixed.steps)} steps; podium.max_steps allows {podium.max_steps}."
             raise BadTask(message, param="podium.max_steps")
-        return _check_given_plan(request, pool.whole_pool_team, task, fixed, "workflow")
-    return _check_given_plan(request, pool.whole_pool_team, task, Plan((Step(name, ""),)), "worker")
+        return _check_given_plan(request, pool.whole_pool_team, task, fixed, "workflow", fetchers)
+    alone = Plan((Step(name, ""),))
+    return _check_given_plan(request, pool.whole_pool_team, task, alone, "worker", fetchers)
 
 
 def _check_tools(task: Task) -> None:
@@ -152,7 +160,12 @@ def _fixed_workers(name: str, settings: Settings) -> list[str]:
 
 
 def _check_given_plan(
-    request: ApiRequest, team: Team, task: Task, plan: Plan, source: Source
+    request: ApiRequest,
+    team: Team,
+    task: Task,
+    plan: Plan,
+    source: Source,
+    fetchers: Collection[str] | None,
 ) -> ResolvedTask:
     """Rejects a caller's plan that uses workers the request excludes."""
     team.members_for(task)
@@ -166,7 +179,7 @@ def _check_given_plan(
     members = team.members_for(given)
     answering = plan.steps[-1:] if task.tools.is_forced else plan.steps
     given = _fit_tools(given, [(step, members[step.worker]) for step in answering])
-    _check_attachments(request, [members[name] for name in used])
+    _check_attachments(request, [members[name] for name in used], fetchers)
     check_options(request, task, [members[step.worker] for step in plan.steps])
     return ResolvedTask(given, team)
 
@@ -193,14 +206,32 @@ def _fit_tools(task: Task, steps: Iterable[tuple[Step, PoolMember]]) -> Task:
     return replace(task, left_out=(*task.left_out, note))
 
 
-def _check_attachments(request: ApiRequest, members: Collection[PoolMember]) -> None:
-    """A picture or a file that none of `members` would be shown is not dropped in silence.
+async def find_fetchers(request: ApiRequest, pool: Pool) -> frozenset[str] | None:
+    """Return the workers that may be given the addresses of the request's pictures; None if all pictures are in it."""
+    shown = [part for _, part in _attachments(request) if isinstance(part, Image)]
+    urls = [part.url for part in shown if not part.url.startswith(INLINE)]
+    return await pool.find_fetchers(urls) if urls else None
+
+
+def _check_attachments(
+    request: ApiRequest, members: Collection[PoolMember], fetchers: Collection[str] | None
+) -> None:
+    """A picture or a file that none of `members` would be shown is not dropped in silence, nor is the address of a
+    picture sent to those that would reject it.
 
     Raises:
         BadTask: naming its place.
     """
     for place, part in _attachments(request):
-        if any(reads(member, part) for member in members):
+        able = [member for member in members if reads(member, part)]
+        if able and not _is_fetched(part, able, fetchers):
+            place = f"{place}.image_url" if place.endswith("]") and not request.places else place
+            message = (
+                f"{place}: no worker that may answer this request fetches pictures from {quote(_host(part.url))}. "
+                "Send the picture itself, as data:image/...;base64,...."
+            )
+            raise BadTask(message, param=place)
+        if able:
             continue
         what, fact = (
             ("see pictures", "sees_images") if isinstance(part, Image) else ("read PDFs", "reads_pdfs")
@@ -210,6 +241,17 @@ def _check_attachments(request: ApiRequest, members: Collection[PoolMember]) -> 
             f"Ask one whose `podium.{fact}` is true in GET /v1/models, or send text."
         )
         raise BadTask(message, param=place)
+
+
+def _is_fetched(part: Image | File, members: Iterable[PoolMember], fetchers: Collection[str] | None) -> bool:
+    """Whether one of `members` may be given the address of `part`, if it is one."""
+    if fetchers is None or not isinstance(part, Image) or part.url.startswith(INLINE):
+        return True
+    return any(member.name in fetchers for member in members)
+
+
+def _host(url: str) -> str:
+    return urlsplit(url).hostname or ""
 
 
 def _attachments(request: ApiRequest) -> Iterator[tuple[str, Image | File]]:

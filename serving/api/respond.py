@@ -1,19 +1,48 @@
 """JSON out."""
 
-from typing import Any
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import BaseRoute
 
 from conductor.errors import PodiumError
 from serving import errors
 from serving.api.dialect import Dialects
 from serving.api.encode import dumps
+from serving.shares import in_slices
+
+Item = TypeVar("Item")
 
 
 def success(body: Any, headers: dict[str, str] | None = None, status: int = 200) -> Response:
     """`body` as JSON."""
     return Response(dumps(body), status, headers, "application/json")
+
+
+def constant(request: Request, make: Callable[[Sequence[BaseRoute]], Any]) -> Response:
+    """What `make` gives of the application's routes, as JSON: made once, and not sent to a client that has it
+    (`If-None-Match`).
+    """
+    made: dict[Any, tuple[bytes, str]] = request.app.state.constants
+    if make not in made:
+        content = dumps(make(request.app.routes))
+        made[make] = content, f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+    content, tag = made[make]
+    headers = {"etag": tag, "cache-control": "private, max-age=0, must-revalidate"}
+    if tag in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    return Response(content, 200, headers, "application/json")
+
+
+async def success_list(items: Iterable[Item], show: Callable[[Item], Any], rest: dict[str, Any]) -> Response:
+    """A list as JSON, made in slices: `show` of each item in `data`, beside `rest`."""
+    shown = [dumps(show(item)) async for item in in_slices(items)]
+    head, tail = dumps({"object": "list"}), dumps(rest)
+    body = b'%s,"data":[%s]%s' % (head[:-1], b",".join(shown), b"," + tail[1:] if rest else b"}")
+    return Response(body, 200, None, "application/json")
 
 
 def failure(request: Request, error: PodiumError, status: int | None = None) -> Response:

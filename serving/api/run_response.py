@@ -33,7 +33,7 @@ from serving.api.dialect import CallId, Dialect, Encoder, cancelled, interrupted
 from serving.api.keeping import Keeping
 from serving.api.opening import RunOpener
 from serving.api.request import ApiRequest
-from serving.api.resolve import ResolvedTask, resolve
+from serving.api.resolve import ResolvedTask, find_fetchers, resolve
 from serving.api.resuming import ToolAnswer, attach, find_tool_answer
 from serving.api.siblings import Siblings
 from serving.api.unread import when_given_up
@@ -112,9 +112,10 @@ class RunResponse(Response):
             answer = await self._find_tool_answer()
             if answer is not None and await self._resume(answer, wire):
                 return
+            fetchers = await find_fetchers(self._request, self._service.pool)
             # In one turn of the loop, so that no `user_config` replaces the pool between the two.
             pool, policies = self._service.pool, self._caller.policies
-            resolved = resolve(self._request, pool, policies, plan_only=self.plan_only)
+            resolved = resolve(self._request, pool, policies, plan_only=self.plan_only, fetchers=fetchers)
             async with self._opener.open(resolved, may_join=self._may_join(resolved.task)) as run:
                 await self._show(run, resolved, wire)
         except PodiumError as exc:
@@ -158,8 +159,6 @@ class RunResponse(Response):
             self._siblings.runs.append(run)
         self._call_ids = await self._service.store.call_ids() if _may_call_tools(run.record) else None
         if self._request.podium.background and not self._request.stream:
-            # What is accepted survives this replica.
-            await self._service.store.wait_until_written(run.record.id)
             await wire.json(*self._dialect.accepted(run.records, self._request))
         elif self._request.stream and not self.plan_only:
             if self._dialect.tells_again and self._request.podium.background:

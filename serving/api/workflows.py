@@ -10,16 +10,15 @@ from starlette.responses import Response, StreamingResponse
 
 from conductor.errors import BadTask, UnknownName, quote
 from conductor.run.record import Record, RunRecords, RunStatus
-from serving.accounts.caller import Caller, Scope
+from serving.accounts.caller import Caller
 from serving.accounts.directory import Directory
 from serving.api import record_json
 from serving.api.authentication import caller_of, is_still_let_in
 from serving.api.encode import dumps
-from serving.api.feed import Feeds, Frame
+from serving.api.feed import Feeds
 from serving.api.feedback import feedback_json
 from serving.api.message_json import call_of_tool
-from serving.api.respond import success
-from serving.api.slow_clients import PIECE_BYTES
+from serving.api.respond import success, success_list
 from serving.runs.finding import Wanted
 from serving.runs.service import Service
 from serving.runs.tool_ids import CallName
@@ -65,22 +64,19 @@ async def workflows(
     """
     service: Service = request.app.state.service
     caller = caller_of(request)
-    caller.require(Scope.READ)
     directory: Directory | None = request.app.state.directory
     if team is not None and directory is not None and caller.sees_every_run:
         team = (await directory.team(team)).id
     wanted = Wanted(worker, min_cost_usd, max_cost_usd, words, model, status, rated, team)
     page = await service.newest(limit, caller, after, wanted)
-    shown = [_shown(run, caller) for run in page.runs]
     following = {"has_more": page.end is not None, "next_after": page.end[1] if page.end else None}
-    return success({"object": "list", "data": shown} | following)
+    return await success_list(page.runs, lambda run: _shown(run, caller), following)
 
 
 @router.get("/v1/workflows/{id}")
 async def workflow(request: Request, id: str) -> Response:
     """One run, also while it goes on, here or on another replica. Another team's is as one that is not there."""
     caller = caller_of(request)
-    caller.require(Scope.READ)
     run = await _find(request, id, caller)
     service: Service = request.app.state.service
     feedback = [feedback_json(each) for each in await service.store.feedback(id)]
@@ -91,16 +87,15 @@ async def workflow(request: Request, id: str) -> Response:
 @router.post("/v1/workflows/{id}/cancel")
 async def cancel(request: Request, id: str) -> Response:
     """End a run, on whichever replica it is under way; what was begun is closed, and paid as far as it came.
-    Within a second on another replica. The record as it is now is the answer, for a key that may not read just
-    the `status`, which says whether it has ended already.
+    Within a second on another replica. The record as it is now is the answer. A key that may not read, and did not ask
+    for the run, gets only the `status`, which says whether it has ended already.
     """
     service: Service = request.app.state.service
     caller = caller_of(request)
-    caller.require(Scope.RUN)
     await _find(request, id, caller)
     await service.cancel(id)
     run = await _find(request, id, caller)
-    if not caller.may(Scope.READ):
+    if not caller.reads(run.record.account):
         return success({"id": id, "object": "workflow", "status": run.record.status})
     return success(_shown(run, caller))
 
@@ -115,11 +110,10 @@ async def events(
     """What happens in a run, as server-sent events, from its beginning or from the event after
     `Last-Event-ID`; until it ends. Any replica can be asked. Pieces of the answer are among them from when somebody
     asks, the first with all that was said by then; of runs that outlive their client, all of them. It breaks off where
-    the key is let in no longer: who asks again is told why.
+    the key is let in no longer, or has too many bytes of unread answers: who asks again is told why.
     """
     service: Service = request.app.state.service
     caller = caller_of(request)
-    caller.require(Scope.READ)
     if last_event_id is not None:
         if not (last_event_id.isascii() and last_event_id.isdigit() and len(last_event_id) < 18):
             raise BadTask(f"Last-Event-ID: {quote(last_event_id)} is not the id of an event.", param="Last-Event-ID")  # fmt: skip
@@ -134,37 +128,23 @@ async def _follow(
     request: Request, service: Service, id: str, caller: Caller, after: int
 ) -> AsyncGenerator[bytes]:
     feeds: Feeds = request.app.state.feeds
-    heartbeat_s, n_sent = service.pool.settings.limits.heartbeat_s, 0
-    async with feeds.of(id) as feed:
-        while True:
-            has_news = await feed.wait(n_sent, heartbeat_s)
+    heartbeat_s = service.pool.settings.limits.heartbeat_s
+    async with feeds.watch(id, caller.account, after) as watch:
+        while not watch.is_over:
+            has_news = await watch.wait(heartbeat_s)
             if not await is_still_let_in(request):
                 return
             if not has_news:
                 yield HEARTBEAT
                 continue
-            written, n_sent = _next_piece(feed.frames, n_sent, after)
+            written = watch.take()
+            if written is None:
+                return
             if written:
                 yield written
-            if feed.is_over and n_sent == len(feed.frames):
-                break
     records = await service.records(id, caller)
     status = records.record.status if records else "removed"
     yield b"event: end\n" + b"data: " + dumps({"type": "end", "status": status}) + b"\n\n"
-
-
-def _next_piece(frames: list[Frame], n_sent: int, after: int) -> tuple[bytes, int]:
-    """What is sent next of the events after number `after`, and how many are sent then: each watcher has no more than that
-    in memory of its own.
-    """
-    piece, n_bytes = list[bytes](), 0
-    while n_sent < len(frames) and n_bytes < PIECE_BYTES:
-        seq, frame = frames[n_sent]
-        n_sent += 1
-        if seq > after:
-            piece.append(frame)
-            n_bytes += len(frame)
-    return b"".join(piece), n_sent
 
 
 def _shown(run: RunRecords, caller: Caller) -> record_json.Json:

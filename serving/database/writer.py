@@ -153,6 +153,11 @@ class Writer:
         return True
 
     @property
+    def n_waiting(self) -> int:
+        """How many items are not written yet."""
+        return len(self._jobs) + len(self._patient)
+
+    @property
     def is_away(self) -> bool:
         """Whether the database could not be reached when it was last tried."""
         return self._pause_s > 0

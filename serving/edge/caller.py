@@ -70,7 +70,7 @@ def check_content_type(method: str, headers: Headers, *, is_upload: bool = False
     Raises:
         WrongContentType: it says that it is something else, or nothing.
     """
-    if method not in WITH_BODY or not _has_body(headers):
+    if method not in WITH_BODY or not has_body(headers):
         return
     given = _values(headers, b"content-type")
     wanted = "multipart/form-data" if is_upload else "application/json"
@@ -86,8 +86,8 @@ def asks_for_websocket(headers: Headers) -> bool:
     return "websocket" in [value.lower() for value in _values(headers, b"upgrade")]
 
 
-def _has_body(headers: Headers) -> bool:
-    """By its length or its framing (RFC 9112, section 6.3)."""
+def has_body(headers: Headers) -> bool:
+    """Return whether the request has a body, by its length or its framing (RFC 9112, section 6.3)."""
     lengths = {*_values(headers, b"content-length")}
     return bool(lengths - {"0"} or _values(headers, b"transfer-encoding"))
 

@@ -15,7 +15,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from conductor.errors import BadTask, Overloaded, PodiumError, TooSlow
 from serving import errors
 from serving.edge.body import ClientGoneError, check_text, encodings, read_body
-from serving.edge.caller import WITH_BODY, asks_for_websocket, check_content_type, check_host, check_origin
+from serving.edge.caller import (
+    WITH_BODY,
+    asks_for_websocket,
+    check_content_type,
+    check_host,
+    check_origin,
+    has_body,
+)
 from serving.edge.policy import UPLOAD, ErrorBody, Policy
 from serving.edge.waiting import WaitingRoom
 
@@ -38,6 +45,8 @@ EXPOSED = (
     "x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens, x-podium-budget-left-usd, x-podium-budget-window"
 )
 """What a page may read of an answer's headers."""
+UNREAD_BYTES = 8192
+"""The longest body of a request whose method has none here, such as GET and DELETE: some clients send `{}`."""
 HEADER_NAMES = re.compile(rb"^[A-Za-z0-9!#$%&'*+.^_`|~, \t-]{1,2000}$")
 LOG_EVERY_S = 10.0
 JSON = (b"content-type", b"application/json")
@@ -78,7 +87,7 @@ class Edge:
             if asks_for_websocket(scope["headers"]):
                 body = self._error_body(BadTask(NO_WEBSOCKET, param="Upgrade"), scope["path"])
                 return await _answer(send, UPGRADE_REQUIRED, [*UPGRADE, JSON], orjson.dumps(body))
-            if scope["method"] in WITH_BODY:
+            if scope["method"] in WITH_BODY or has_body(scope["headers"]):
                 receive = await self._whole(scope, receive)
         except ClientGoneError:
             return None
@@ -103,6 +112,8 @@ class Edge:
         policy, is_upload = self._policy, _is_upload(scope)
         if is_upload:
             policy = policy.model_copy(update={"max_body_bytes": policy.max_upload_bytes})
+        elif scope["method"] not in WITH_BODY:
+            policy = policy.model_copy(update={"max_body_bytes": UNREAD_BYTES})
         body = await read_body(scope, receive, policy, self._room)
         if not is_upload and not encodings(scope["headers"]):
             check_text(body, policy.max_text_bytes)

@@ -1,44 +1,64 @@
-"""Uvicorn's HTTP protocol with the bounds it lacks: bytes of headers, time for them, and connections that
-send nothing.
+"""Uvicorn's HTTP protocol with the bounds it lacks: bytes and number of headers, time for them, what frames a body
+(chunk sizes, chunk extensions, trailers), pipelined requests, and connections that send nothing.
 
-With httptools, Uvicorn parses headers of any length, and waits without end for the first request of a
-connection. Both are bounded here, in a subclass that is put in the place of Uvicorn's own default
-(`uvicorn.config.HTTP_PROTOCOLS`).
+With httptools, Uvicorn parses headers and trailers of any length, adds trailers to the headers, and waits without end
+for the first request of a connection. All of it is bounded here, in a subclass that is put in the place of Uvicorn's
+own default (`uvicorn.config.HTTP_PROTOCOLS`): in Serve's proxy, and in the replicas that HAProxy speaks to.
 """
 
 import asyncio
 import random
+import re
 from http import HTTPStatus
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import orjson
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from conductor.errors import BadTask, PodiumError, TooLarge, TooSlow
+from conductor.errors import BadTask, Overloaded, PodiumError, TooLarge, TooSlow
 from serving import errors
-from serving.edge.body import body_too_slow, overload_error
+from serving.edge.body import RETRY_AFTER_S, body_too_slow, overload_error
+from serving.edge.caller import has_body
 from serving.edge.policy import ErrorBody, Policy
 from serving.edge.waiting import Ticket, WaitingRoom
 
 LINGER_S = 1.0
+MAX_HEADERS = 100
+"""Fields of one request, as in Apache, nginx and HAProxy: each costs a callback and an object, however short it is."""
+MAX_PIPELINED = 8
+"""Requests that may wait on a connection behind the one that is being answered."""
+FREE_PIECES = 4096
+BYTES_PER_PIECE = 128
+"""A body may come in `FREE_PIECES` chunks and packets, and one more for each of so many bytes. Each costs the loop a
+callback, so that without a bound a body of one-byte chunks costs 100 times its bytes."""
+FRAME_BYTES = 20
+"""What the framing of a chunk may take: 16 digits, and two line ends. More of it is a chunk extension."""
+LOGGED = {b"x-request-id", b"x-session-id", b"session-id", b"serve-multiplexed-model-id"}
+"""Headers whose values Ray Serve writes to its logs, sends back or routes by, in lower case and with `-` for `_`."""
+PLAIN = re.compile(rb"[\w.-]{1,64}")
+"""What such a value must be. Another one is dropped, and Ray Serve makes an id of its own."""
 
 
-class HeaderTooLongError(Exception):
+class RejectedError(Exception):
     """Ends the parser; the answer is written where the parser is fed."""
 
 
-def guard_protocol(policy: Policy, room: WaitingRoom, error_body: ErrorBody) -> type[HttpToolsProtocol]:
+def guard_protocol(
+    policy: Policy, room: WaitingRoom, error_body: ErrorBody, base: type["EdgeProtocol"] | None = None
+) -> type["EdgeProtocol"]:
     """The protocol for one process.
 
     Args:
         policy: the bounds.
         room: where connections without a whole request wait.
         error_body: what a rejected request is answered.
+        base: the protocol to bound; `EdgeProtocol` by default.
     """
     bounds = {"policy": policy, "room": room, "error_body": staticmethod(error_body)}
-    return type("EdgeProtocol", (EdgeProtocol,), bounds)
+    base = base or EdgeProtocol
+    return type(base.__name__, (base,), bounds)
 
 
 def _jitter(seconds: float) -> float:
@@ -68,9 +88,12 @@ class EdgeProtocol(HttpToolsProtocol):
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
         self.url = b""  # Uvicorn sets it with the first bytes of a request, and not before
-        self._in_head = True
-        self._head_bytes = 0
+        self._in_head, self._in_body = True, False
+        self._head_bytes = self._field_bytes = 0
+        self._body_bytes = self._fed_body_bytes = self._pieces = self._frame_bytes = 0
         self._is_new, self._is_refused = True, False
+        self._rejection = b""
+        self._running: RequestResponseCycle | None = None
         self._held: tuple[RequestResponseCycle, ASGI3Application] | None = None
         self._held_s = 0.0
         self._ticket: Ticket | None = None
@@ -91,52 +114,123 @@ class EdgeProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Feed the parser, and look whether the headers have become too long, or go on after a pause."""
         if self._is_refused:
-            return
+            return None
         is_head = self._in_head or self._is_idle()
+        request, frame_bytes, self._fed_body_bytes = self.scope, self._frame_bytes, 0
+        is_body = self._in_body
         super().data_received(data)
         if self.transport.get_protocol() is not self:  # a WebSocket's
             self._stop_waiting()
         elif not (self._is_refused or self.transport.is_closing()):
+            if is_body and self._in_body and self.scope is request:
+                self._frame_bytes = frame_bytes + len(data) - self._fed_body_bytes
+                self._pieces += 1
+                if excess := self._excess():
+                    return self._refuse(excess)
             self._look(len(data) if is_head else 0)
+        return None
 
     def _look(self, head_bytes: int) -> None:
         self._head_bytes = self._head_bytes + head_bytes if self._in_head else 0
         if self._head_bytes > self.policy.max_header_bytes:
-            self._refuse(self._long_head())
+            self._refuse(self._long_head("headers"))
         elif self._held is not None:
             self._wait()
             self._start_body_timer()
+            if self._ticket is not None:
+                self.room.grow(self._ticket, self._fed_body_bytes)
         elif self._is_idle():
             self._wait()
             self._start_timer()
 
+    def _excess(self) -> bytes:
+        """Return the answer to a body that is framed too finely or at too great a length, or b"" if it is not."""
+        if self._pieces > FREE_PIECES + self._body_bytes // BYTES_PER_PIECE:
+            message = f"The body comes in too many small pieces. Send chunks of {BYTES_PER_PIECE} bytes or more, or a Content-Length."
+            return self._response(BadTask(message, param="body"))
+        if self._frame_bytes > self.policy.max_header_bytes + FRAME_BYTES * self._pieces:
+            return self._long_head("trailers and chunk extensions")
+        return b""
+
+    def _reject(self, answer: bytes) -> NoReturn:
+        """End the parser from one of its callbacks."""
+        self._rejection = answer
+        raise RejectedError
+
     def _unsupported_upgrade_warning(self) -> None:
-        """Do not advise to install a WebSocket library: the edge answers the handshake."""
+        """Read nothing behind a request to upgrade: the edge answers it, and the parser would take what follows for
+        a request. Do not advise to install a WebSocket library.
+        """
+        self._is_refused = True
 
     def on_message_begin(self) -> None:
         """The first bytes of a request."""
-        self._in_head = True
+        self._in_head, self._field_bytes = True, 0
         super().on_message_begin()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Add a header to the request. Drop trailers: a load balancer that strips a header does not see those
+        (RFC 9110, section 6.5.1).
+        """
+        if not self._in_head:
+            self._frame_bytes += len(name) + len(value) + len(b": \r\n")
+            if excess := self._excess():
+                self._reject(excess)
+            return
+        self._field_bytes += len(name) + len(value)
+        if self._field_bytes > self.policy.max_header_bytes:
+            self._reject(self._long_head("headers"))
+        if len(self.headers) >= MAX_HEADERS:
+            message = f"The request has more than {MAX_HEADERS} headers. Send fewer."
+            self._reject(self._response(TooLarge(message, param="headers"), 431))
+        if name.lower().replace(b"_", b"-") not in LOGGED or PLAIN.fullmatch(value):
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
-        """The request may begin, unless all of its headers came at once and are too long."""
-        self._in_head = False
-        if (
-            sum(len(name) + len(value) for name, value in self.headers) + len(self.url)
-            > self.policy.max_header_bytes
-        ):
-            raise HeaderTooLongError
-        self._is_new = False
+        """The request may begin, unless its headers are too long or too many requests wait before it."""
+        assert self.parser is not None  # until the connection is lost
+        self._in_head, self._in_body = False, True
+        self._body_bytes = self._pieces = self._frame_bytes = 0
+        if self._field_bytes + len(self.url) > self.policy.max_header_bytes:
+            self._reject(self._long_head("headers"))
+        if self.parser.get_method() == b"CONNECT":
+            message = "CONNECT is not served here: this server is no proxy. Send a GET or a POST."
+            self._reject(self._response(BadTask(message, param="method")))
+        if self.parser.should_upgrade() and has_body(self.headers):
+            message = "A request with an Upgrade header may have no body here. Send it without `Connection: Upgrade`."
+            self._reject(self._response(BadTask(message, param="Upgrade")))
+        if len(self.pipeline) >= MAX_PIPELINED:
+            message = f"More than {MAX_PIPELINED} requests wait on this connection. Send the next one once an answer has come."
+            self._reject(self._response(Overloaded(message, retry_after_s=RETRY_AFTER_S)))
         super().on_headers_complete()
+        self._is_new = False
+        if self.expect_100_continue or self.parser.should_upgrade():
+            # Whether a body comes after an answer in place of "100 Continue", and what comes after an Upgrade, is unknown.
+            self.cycle.keep_alive = False
+
+    def on_chunk_header(self) -> None:
+        """The size of one more chunk."""
+        self._pieces += 1
+        if excess := self._excess():
+            self._reject(excess)
 
     def on_body(self, body: bytes) -> None:
-        """What is large is read by the application, which makes the client wait."""
+        """What is large is read by the application, which makes the client wait. What comes after the answer is
+        dropped, no more of it than a body may have.
+        """
+        self._body_bytes += len(body)
+        self._fed_body_bytes += len(body)
+        if self.cycle.response_complete:
+            if self._body_bytes > max(self.policy.max_body_bytes, self.policy.max_upload_bytes):
+                self.transport.abort()
+            return
         super().on_body(body)
         if len(self.cycle.body) > HIGH_WATER_LIMIT:
             self._release()
 
     def on_message_complete(self) -> None:
         """The request is whole."""
+        self._in_body = False
         super().on_message_complete()
         self._release()
 
@@ -147,14 +241,17 @@ class EdgeProtocol(HttpToolsProtocol):
             self._wait()  # also where it came behind another request, in the same packet
             self._start_body_timer()
         else:
-            self._stop_waiting()
-            super()._start_asgi_task(cycle, app)
+            self._run(cycle, app)
+
+    def _run(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._stop_waiting()
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
 
     def _release(self) -> None:
         if self._held is not None and self._held[0] is self.cycle:
-            self._stop_waiting()
             (cycle, app), self._held = self._held, None
-            super()._start_asgi_task(cycle, app)
+            self._run(cycle, app)
 
     def on_response_complete(self) -> None:
         """Between two requests it waits like a new one; Uvicorn's own timer bounds how long."""
@@ -163,10 +260,8 @@ class EdgeProtocol(HttpToolsProtocol):
             self._wait()
 
     def send_400_response(self, msg: str) -> None:
-        """What the parser rejected."""
-        if sum(len(name) + len(value) for name, value in self.headers or ()) > self.policy.max_header_bytes:
-            return self._refuse(self._long_head())
-        return self._refuse(self._response(BadTask(msg)))
+        """Answer what the parser, or a callback of it, rejected."""
+        self._refuse(self._rejection or self._response(BadTask(msg)))
 
     def _is_idle(self) -> bool:
         return self._is_new or (self.cycle.response_complete and not self.pipeline)
@@ -226,8 +321,8 @@ class EdgeProtocol(HttpToolsProtocol):
         message = f"The headers were not whole after {self.policy.header_s:g} s."
         return self._response(TooSlow(message, param="headers"))
 
-    def _long_head(self) -> bytes:
-        message = f"The headers are longer than {self.policy.max_header_bytes} bytes."
+    def _long_head(self, part: str) -> bytes:
+        message = f"The {part} are longer than {self.policy.max_header_bytes} bytes (`http.max_header_bytes`). Send less."
         return self._response(TooLarge(message, param="headers"), 431)
 
     def _end(self, answer: bytes) -> None:
@@ -243,9 +338,19 @@ class EdgeProtocol(HttpToolsProtocol):
         """Answer and close; a moment later, because what the client still sends would reset the connection
         and lose the answer.
         """
-        self._is_refused = True
-        if not self._is_new and self.cycle.response_started and not self.cycle.response_complete:
-            return self.transport.abort()  # an answer is on its way, and there is no room for another in it
+        self._is_refused, self._held = True, None
+        self.pipeline.clear()
+        running = self._running
+        if running is not None and not running.response_complete:
+            if not running.more_body:  # it is whole, and what came behind it is at fault
+                running.keep_alive = False
+                return None
+            if running.response_started:
+                return self.transport.abort()  # there is no room for another answer in the one on its way
+            running.disconnected = True
+            running.message_event.set()
+        elif running is not None and running.more_body:
+            return self.transport.abort()  # it has its answer
         self.transport.write(answer)
         self.transport.pause_reading()
         self._wait()

@@ -12,7 +12,7 @@ import termios
 from contextlib import suppress
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from serving.edge.protocol import EdgeProtocol
 
 READER = "podium.reader"
 AT_ONCE = struct.pack("ii", 1, 0)
@@ -23,8 +23,8 @@ its end for a client that reads none of it. So no more than this waits there uns
 """
 
 
-class ReaderProtocol(HttpToolsProtocol):
-    """Uvicorn's own protocol, which says who reads."""
+class ReaderProtocol(EdgeProtocol):
+    """The edge's protocol, which says who reads."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Bound what the kernel keeps unsent."""
@@ -32,9 +32,6 @@ class ReaderProtocol(HttpToolsProtocol):
         sock = transport.get_extra_info("socket")
         with suppress(OSError, AttributeError):  # no TCP, or a kernel without it
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
-
-    def _unsupported_upgrade_warning(self) -> None:
-        """Do not advise to install a WebSocket library: the edge answers the handshake."""
 
     def on_message_begin(self) -> None:
         """The scope is new with each request."""

@@ -31,7 +31,8 @@ def check_places(running: int, pool: Pool) -> None:
         Overloaded: as many are under way, or have ended and are not written yet, as may be.
     """
     if running >= pool.settings.limits.max_running:
-        raise Overloaded("This server has as many requests as it takes at once. Try again soon.")
+        message = "This server has as many requests as it takes at once (limits.max_running). Try again soon."
+        raise Overloaded(message, param="limits.max_running")
 
 
 def check_room(

@@ -10,6 +10,7 @@ import logging
 import random
 import time
 from asyncio import to_thread
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from decimal import Decimal
@@ -60,7 +61,7 @@ class DatabaseStore:
 
     Args:
         store: of this replica.
-        limits: how many records may wait in memory while the store is away.
+        limits: how many records, of how many bytes, may wait in memory while the store is away.
         settings: what is kept, and for how long.
         sweep_s: how often runs of replicas that ended are looked for.
     """
@@ -82,7 +83,7 @@ class DatabaseStore:
         self.on_watched: Callable[[str], None] = ignore
         self.on_items: Callable[[str, Sequence[Item]], None] = ignore
         self._journal = RunJournal(
-            store, lambda: limits().records, self._on_written, lambda of, items: self.on_items(of, items)
+            store, limits, self._on_written, lambda of, items: self.on_items(of, items)
         )
         self._journal.on_watched = lambda of: self.on_watched(of)
         self._tasks: list[asyncio.Task[None]] = []
@@ -119,6 +120,15 @@ class DatabaseStore:
     def n_unwritten(self) -> int:
         """See `RecordStore.n_unwritten`."""
         return self._journal.n_unwritten
+
+    def unwritten_bytes(self) -> Counter[str]:
+        """See `RecordStore.unwritten_bytes`."""
+        return self._journal.unwritten_bytes()
+
+    @property
+    def is_away(self) -> bool:
+        """See `RecordStore.is_away`."""
+        return self._journal.is_away
 
     def forget(self, id: str) -> None:
         """See `RecordStore.forget`."""

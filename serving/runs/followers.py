@@ -7,11 +7,13 @@ from conductor.errors import Overloaded
 from conductor.run.record import Account
 from conductor.run.run import Run
 from serving.pool import Pool
-from serving.runs.admission import check_room
 from serving.runs.held_bytes import HeldBytes, bytes_of_record
+from serving.shares import Room
 
 MOST_OF_ONE = 16
 """Of one run at one router. Nobody reads one answer so often at once."""
+PART = 4
+"""There may be a quarter as many of them as runs."""
 
 
 class Followers:
@@ -24,26 +26,30 @@ class Followers:
 
     def __init__(self, held: HeldBytes, pool: Callable[[], Pool]) -> None:
         self._held, self._pool = held, pool
-        self._following = dict[object, tuple[str, Account]]()
+        self._following = dict[object, str]()
+        self._room = Room(
+            "limits.max_running",
+            lambda: max(MOST_OF_ONE, pool().settings.limits.max_running // PART),
+            "requests that wait for a run of an earlier request",
+        )
 
     @contextmanager
     def enter(self, id: str, account: Account) -> Generator[None]:
-        """One more who waits for the run of that id, or is told of it, until the end of the block. There are as many in all
-        as there may be runs, and keys share them alike.
+        """One more who waits for the run of that id, or is told of it, until the end of the block. There are a
+        quarter as many in all as there may be runs, and keys share them.
 
         Raises:
             Overloaded: there are too many.
         """
-        if sum(each == id for each, _ in self._following.values()) >= MOST_OF_ONE:
+        if sum(each == id for each in self._following.values()) >= MOST_OF_ONE:
             raise Overloaded("Too many requests here wait for the answer of this one run. Try again soon.")
-        accounts = [each for _, each in self._following.values()]
-        check_room(accounts, len(accounts), self._pool(), account, "interactive")
         follower = object()
-        self._following[follower] = (id, account)
-        try:
-            yield
-        finally:
-            del self._following[follower]
+        with self._room.holding(account):
+            self._following[follower] = id
+            try:
+                yield
+            finally:
+                del self._following[follower]
 
     @asynccontextmanager
     async def follow(

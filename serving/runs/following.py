@@ -180,6 +180,13 @@ class RetoldAnswer:
         self._shown = self._said = AnswerDelta(0.0, "")
         """What readers have of the answer, and what the process that runs it now has said of it."""
 
+    @property
+    def n_chars(self) -> int:
+        """What it holds of the answer."""
+        shown, said = self._shown, self._said
+        texts = {id(each): len(each) for each in (shown.text, shown.reasoning, said.text, said.reasoning)}
+        return sum(texts.values())
+
     def begin_again(self) -> None:
         """It is written again."""
         self._said = AnswerDelta(0.0, "")
@@ -209,7 +216,11 @@ class RetoldAnswer:
             raise AnswerDiffers(said)
         if not (text or reasoning):
             return None
-        self._shown = AnswerDelta(0.0, self._shown.text + text, self._shown.reasoning + reasoning)
+        self._shown = AnswerDelta(
+            0.0,
+            said.text if text else self._shown.text,
+            said.reasoning if reasoning else self._shown.reasoning,
+        )  # the same texts, not copies
         return AnswerDelta(piece.at_s, text, reasoning, piece.logprobs if text == piece.text else ())
 
 

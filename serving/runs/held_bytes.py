@@ -5,7 +5,7 @@ runs under way, of who follows one, and of files while they are read.
 """
 
 from collections import Counter
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from sys import getsizeof
 from typing import Any, cast
@@ -25,10 +25,14 @@ RETRY_AFTER_S = 5.0
 
 
 class HeldBytes:
-    """Those of one router, by whoever holds them: the id of a run, or something of its own."""
+    """Those of one router, by whoever holds them: the id of a run, or something of its own.
 
-    def __init__(self) -> None:
-        self._held = dict[object, tuple[str, int]]()
+    Args:
+        unwritten: what runs hold that have ended and are not written yet, by the id of their key.
+    """
+
+    def __init__(self, unwritten: Callable[[], Counter[str]] = Counter) -> None:
+        self._held, self._unwritten = dict[object, tuple[str, int]](), unwritten
 
     def check(self, account: Account, n_bytes: int, priority: Priority, settings: Settings) -> None:
         """Whether there is room for as many more. Where nobody holds any, there always is.
@@ -38,7 +42,7 @@ class HeldBytes:
         """
         if n_bytes <= SMALL_BYTES:
             return
-        of_keys = Counter[str]()
+        of_keys = self._unwritten()
         for key_id, held_bytes in self._held.values():
             of_keys[key_id] += held_bytes
         most = settings.limits.max_running_bytes * (settings.batches.room if priority == "batch" else 1)
@@ -46,9 +50,10 @@ class HeldBytes:
         has_share = bool(account.key_id) and of_keys[account.key_id] >= share(of_keys)
         if of_keys and n_bytes > room - (KEPT * most if has_share else 0):
             message = (
-                "The requests under way here have as many bytes as this server takes at once. Try again soon."
+                "The requests under way here, and those not written to the store yet, hold limits.max_running_bytes. "
+                "Try again soon."
             )
-            raise Overloaded(message, retry_after_s=RETRY_AFTER_S)
+            raise Overloaded(message, retry_after_s=RETRY_AFTER_S, param="limits.max_running_bytes")
 
     def put(self, holder: object, account: Account, n_bytes: int) -> None:
         """Count what `holder` holds."""

@@ -1,14 +1,16 @@
 """What happens in the runs of one replica, written to the store soon, off the way of the clients.
 
 Everything of a run that comes together in `BATCH_S` is one row; all runs of the replica share a transaction.
-While the store is away it waits here.
+While the store is away it waits here: as many runs, of as many bytes, as `limits.records` and `limits.records_bytes`
+say. A run that waits keeps its place and its bytes (`places.py`).
 """
 
 import asyncio
 import logging
 import time
 from bisect import bisect_right
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -18,11 +20,14 @@ from conductor.run.record import Record, RunRecords
 from conductor.run.waiting import end_task
 from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import StoreError
+from serving.runs.fair_dict import FairDict
+from serving.runs.memory_store import weight
 from serving.runs.noted import Noted, Packed, current_records, pack, pack_items
 from serving.runs.rows import Item, join_pieces, join_work, top_run
 from serving.runs.statements import WRITE, Written, run_write
 from serving.runs.store import ignore
 from serving.runs.suspended import SUSPEND, SuspendedRow, SuspendWrite
+from serving.settings.sections import LimitSettings
 
 logger = logging.getLogger("podium")
 
@@ -46,6 +51,7 @@ its client is told of it.
 """
 FLUSH_S = 5.0
 """How long a journal that is closed tries to write what it still has."""
+NOT_WRITTEN = "The store cannot be reached, and a request in the background is written down before it is accepted. Try again."
 
 
 class RunJournal:
@@ -53,7 +59,7 @@ class RunJournal:
 
     Args:
         store: where it is written.
-        most_waiting: how many runs that have ended may wait for a store that is away.
+        limits: how many runs that have ended, of how many bytes, may wait for a store that is away.
         on_written: told of each write: the run, and what became of it.
         on_items: told of what is about to be written, of runs that outlive their replica once it is: the run, and what
             happened in it.
@@ -62,16 +68,16 @@ class RunJournal:
     def __init__(
         self,
         store: ReplicaStore,
-        most_waiting: Callable[[], int],
+        limits: Callable[[], LimitSettings],
         on_written: Callable[[str, Written], None],
         on_items: Callable[[str, Sequence[Item]], None] = ignore,
     ) -> None:
         self._on_items = on_items
         self.on_watched: Callable[[str], None] = ignore
         """Told of a run that somebody watches."""
-        self._store, self._most_waiting, self._on_written = store, most_waiting, on_written
+        self._store, self._limits, self._on_written = store, limits, on_written
         self._runs = dict[str, Noted]()
-        self._ended = dict[str, Noted]()
+        self._ended = FairDict[str, Noted](lambda _, run: run.key_id)
         """Those of them that have ended."""
         self._wake, self._idle = asyncio.Event(), asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -87,7 +93,19 @@ class RunJournal:
     @property
     def n_unwritten(self) -> int:
         """See `RecordStore.n_unwritten`."""
-        return 0 if self._is_away else len(self._ended)
+        return len(self._ended)
+
+    def unwritten_bytes(self) -> Counter[str]:
+        """See `RecordStore.unwritten_bytes`."""
+        of_keys = Counter[str]()
+        for run in self._ended.values():
+            of_keys[run.key_id] += run.n_bytes
+        return of_keys
+
+    @property
+    def is_away(self) -> bool:
+        """See `RecordStore.is_away`."""
+        return self._is_away and any(run.is_waiting for run in self._runs.values())
 
     def waiting(self) -> Iterator[RunRecords]:
         """Runs that have ended and are not written yet."""
@@ -118,11 +136,16 @@ class RunJournal:
         self._drop(id)
 
     async def wait_until_written(self, id: str) -> None:
-        """Until the beginning of a run is written; while the store is away, until that was tried, or for `WRITTEN_WITHIN_S`."""
-        if (run := self._runs.get(id)) is not None:
+        """See `RecordStore.wait_until_written`."""
+        run = self._runs.get(id)
+        if run is None or (run.tried.is_set() and run.is_begun):
+            return
+        if not self._is_away:
             with suppress(TimeoutError):
                 async with asyncio.timeout(WRITTEN_WITHIN_S):
                     await run.tried.wait()
+        if not run.is_begun:
+            raise StoreUnavailable(NOT_WRITTEN)
 
     async def wait_while_late(self, id: str) -> None:
         """See `RecordStore.wait_while_late`."""
@@ -177,8 +200,9 @@ class RunJournal:
 
     def put(self, records: RunRecords) -> None:
         """See `RecordStore.put`."""
-        run = self._ended[records.record.id] = self._runs.setdefault(records.record.id, Noted())
-        run.final = records
+        run = self._runs.setdefault(records.record.id, Noted())
+        run.final, run.final_bytes = records, weight(records)
+        self._ended[records.record.id] = run
         self._begin_writing()
         if self._is_away:
             self._drop_oldest()
@@ -200,6 +224,7 @@ class RunJournal:
         row = SuspendedRow(id, drop_us, run.seq, body)
         writer = (await self._store.ledger()).writer
         written = await writer.do(SUSPEND, SuspendWrite(run_write(records, tuple(run.rows), kept=True), row))
+        run.is_begun = True
         self._drop(id)
         self._on_items(id, [*run.untold, *items])
         if not written.is_owner:
@@ -228,23 +253,24 @@ class RunJournal:
             await self._wake.wait()
             await asyncio.sleep(AGAIN_S if self._is_away else 0 if self._is_behind else BATCH_S)
             self._wake.clear()
-            waiting = self._take()
+            most = 1 if self._is_away else AT_ONCE  # one is enough to learn whether the store is back
+            waiting = self._take(most)
             n_packed = await self._write_all(waiting)
-            if len(waiting) == AT_ONCE:  # there may be more
+            if len(waiting) == most:  # there may be more
                 self._wake.set()
             self._is_behind = n_packed == AT_ONCE
             if not any(run.is_waiting for run in self._runs.values()):
                 self._idle.set()
 
-    def _take(self) -> list[tuple[str, Noted]]:
+    def _take(self, most: int) -> list[tuple[str, Noted]]:
         """Runs of which something waits: first new ones, since a client may have seen the id of a run, and after a kill only what is
         written says what became of it; then those that were packed longest ago, for whom half of the places are.
         """
         waiting = [(id, run) for id, run in self._runs.items() if run.is_waiting]
         waiting.sort(key=lambda each: each[1].packed_s)
         n_new = bisect_right(waiting, 0.0, key=lambda each: each[1].packed_s)
-        n_first = min(n_new, max(AT_ONCE // 2, AT_ONCE - (len(waiting) - n_new)))
-        return [*waiting[:n_first], *waiting[n_new : n_new + AT_ONCE - n_first]]
+        n_first = min(n_new, max(most // 2, most - (len(waiting) - n_new)))
+        return [*waiting[:n_first], *waiting[n_new : n_new + most - n_first]]
 
     async def _write_all(self, waiting: list[tuple[str, Noted]]) -> int:
         packed, writes = list[Packed](), list[asyncio.Task[None]]()
@@ -307,6 +333,7 @@ class RunJournal:
             run.tried.set()
             return
         self._is_away = self._hangs = False
+        run.is_begun = True
         run.tried.set()
         if self._runs.get(packed.id) is not run:  # it was suspended meanwhile, and all of it is written
             return
@@ -320,10 +347,22 @@ class RunJournal:
         self._on_written(packed.id, written)
 
     def _drop_oldest(self) -> None:
-        """Forget runs while the store is away, rather than fill the memory."""
-        ended = list(self._ended)
-        for id in ended[: max(0, len(ended) - self._most_waiting())]:
+        """Forget runs while the store is away, rather than fill the memory: the oldest of the key that has most."""
+        limits = self._limits()
+        n_bytes = self.unwritten_bytes().total()
+        while len(self._ended) > 1 and (
+            (is_many := len(self._ended) > limits.records) or n_bytes > limits.records_bytes
+        ):
+            id = self._ended.oldest() if is_many else self._ended.oldest(self._bytes_of)
+            n_bytes -= self._ended[id].n_bytes
             self._drop(id)
             self._n_dropped += 1
             if self._n_dropped.bit_count() == 1:  # at each doubling
-                logger.error("the store is away: %d records of runs were dropped", self._n_dropped)
+                logger.error(
+                    "the store is away, and its runs are more than limits.records or limits.records_bytes: "
+                    "%d records of runs were dropped",
+                    self._n_dropped,
+                )
+
+    def _bytes_of(self, ids: Iterable[str]) -> int:
+        return sum(self._ended[id].n_bytes for id in ids)

@@ -3,6 +3,7 @@
 import heapq
 import secrets
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from decimal import Decimal
@@ -24,6 +25,7 @@ from serving.runs.said import AnswerSoFar
 from serving.runs.store import EventPage, Place, RunPage, ignore
 from serving.runs.tool_ids import SECRET_BYTES, CallIds
 from serving.settings.sections import LimitSettings
+from serving.shares import in_slices
 
 
 class MemoryStore:
@@ -63,6 +65,15 @@ class MemoryStore:
     def n_unwritten(self) -> int:
         """See `RecordStore.n_unwritten`."""
         return 0
+
+    def unwritten_bytes(self) -> Counter[str]:
+        """See `RecordStore.unwritten_bytes`. Nothing is written, and `limits.records_bytes` bounds what is kept."""
+        return Counter()
+
+    @property
+    def is_away(self) -> bool:
+        """See `RecordStore.is_away`."""
+        return False
 
     def forget(self, id: str) -> None:
         """See `RecordStore.forget`."""
@@ -178,16 +189,16 @@ class MemoryStore:
         self, limit: int, caller: Caller, before: Place | None = None, wanted: Wanted = ANY
     ) -> RunPage:
         """See `RecordStore.newest`."""
-        visible = (
+        visible = [
             run
-            for run in self._runs.values()
+            async for run in in_slices(list(self._runs.values()))
             if caller.sees(run.record.account)
             and (before is None or place(run.record) < before)
             and replace(wanted, rated=False).matches(run)
             and (not wanted.rated or run.record.id in self._feedback)
-        )
+        ]
         newest = heapq.nlargest(limit + 1, visible, key=lambda run: place(run.record))
-        return page_of([without_content(run) for run in newest], limit)
+        return page_of([without_content(run) async for run in in_slices(newest)], limit)
 
     async def events(self, id: str, after: int) -> EventPage:
         """See `RecordStore.events`."""
@@ -293,6 +304,8 @@ def _texts(record: Record) -> Iterator[str]:
 def _of(messages: tuple[Message, ...]) -> Iterator[str]:
     for message in messages:
         yield from _texts_in(message.thoughts)
+        if message.native is not None:
+            yield from _texts_in(message.native.payload)
         for part in message.all_parts:
             match part:
                 case Text(text=text):

@@ -21,12 +21,14 @@ class Noted:
             goes on from what is written, and gives their numbers to others.
         records: as they are now, its own and those of the runs inside it.
         final: its records once it has ended.
+        final_bytes: about how many bytes of memory these hold.
         is_kept: whether it outlives its client, so that pieces of the answer are written too.
         is_watched: whether somebody watches it, so that they are from now on.
         said: of its answer, what is not to be written unless somebody watches.
         noted_s: when the first of it was noted here, by `time.monotonic`; 0: nothing was.
         packed_s: when it was last packed, by the loop's clock; 0: never.
         tried: set once something of it was written, or could not be.
+        is_begun: whether something of it was written.
     """
 
     seq: int = 0
@@ -35,12 +37,24 @@ class Noted:
     untold: list[Item] = field(default_factory=list[Item])
     records: dict[str, Record] = field(default_factory=dict[str, Record])
     final: RunRecords | None = None
+    final_bytes: int = 0
     is_kept: bool = False
     is_watched: bool = False
     said: AnswerSoFar = field(default_factory=AnswerSoFar)
     noted_s: float = 0.0
     packed_s: float = 0.0
     tried: asyncio.Event = field(default_factory=asyncio.Event)
+    is_begun: bool = False
+
+    @property
+    def key_id(self) -> str:
+        """The key that asked, once it has ended."""
+        return self.final.record.account.key_id if self.final else ""
+
+    @property
+    def n_bytes(self) -> int:
+        """About how many bytes of memory it holds, once it has ended."""
+        return self.final_bytes + sum(len(row.body) for row in self.rows)
 
     @property
     def is_waiting(self) -> bool:

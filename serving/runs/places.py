@@ -1,4 +1,7 @@
-"""Who is let in at one router: a place for each run, and room for the bytes that it holds."""
+"""Who is let in at one router: a place for each run, and room for the bytes that it holds.
+
+A run keeps both until it is written, also while the store is away.
+"""
 
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
@@ -10,6 +13,7 @@ from conductor.run.run import Run
 from serving.pool import Pool
 from serving.runs.admission import check_places, check_room
 from serving.runs.held_bytes import HeldBytes, bytes_of_record
+from serving.runs.store import RecordStore
 
 
 class Places:
@@ -17,21 +21,22 @@ class Places:
 
     Args:
         running: the runs under way, by id.
-        n_unwritten: how many have ended and are not written yet; so a busy router has no more of them than places.
+        store: has runs that have ended and are not written yet.
         pool: the one that serves now.
     """
 
     def __init__(
-        self, running: Mapping[str, Run], n_unwritten: Callable[[], int], pool: Callable[[], Pool]
+        self, running: Mapping[str, Run], store: Callable[[], RecordStore], pool: Callable[[], Pool]
     ) -> None:
-        self._running, self._n_unwritten, self._pool = running, n_unwritten, pool
+        self._running, self._store, self._pool = running, store, pool
         self._entering = dict[str, Account]()
-        """Whose runs have a place and are not under way yet: a burst that waits for the store is counted too."""
-        self.held = HeldBytes()
+        """Whose runs have a place and are not under way: a burst that waits for the store is counted too, and what has just
+        ended and is handed to the store."""
+        self.held = HeldBytes(lambda: store().unwritten_bytes())
 
     @property
     def _n_taken(self) -> int:
-        return len(self._entering) + len(self._running) + self._n_unwritten()
+        return len(self._entering) + len(self._running) + self._store().n_unwritten
 
     def check(self) -> None:
         """See that there is a place for one more run.
@@ -61,9 +66,8 @@ class Places:
         try:
             yield
         finally:
-            self._entering.pop(id, None)
             if id not in self._running:
-                self.held.leave(id)
+                self.leave(id)
 
     def begin(self, record: Record) -> None:
         """That run is under way."""
@@ -71,6 +75,11 @@ class Places:
         if not self.held.has(record.id):  # it was taken over: nobody let it in here
             self.held.put(record.id, record.account, bytes_of_record(record))
 
+    def end(self, record: Record) -> None:
+        """It has ended, and keeps its place and its bytes until `leave`."""
+        self._entering[record.id] = record.account
+
     def leave(self, id: str) -> None:
-        """It has ended."""
+        """It was handed to the store, or has never begun."""
+        self._entering.pop(id, None)
         self.held.leave(id)

@@ -17,12 +17,14 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+from conductor.model.permit import Permit
 from serving.health import Fault, WorkerHealth
 from serving.pool import Pool
 from serving.runs.conductor_health import ConductorHealth
 
 Json = dict[str, Any]
 
+REFUSED = "New settings were rejected, and the server goes on with those before. A key with the scope `admin` sees why."
 STARTING_FOR_S = 900.0
 """How long a new router waits for all engines before it lets itself be asked without some of them."""
 
@@ -88,13 +90,31 @@ def worker_failing(name: str, health: WorkerHealth) -> Json | None:
     }
 
 
-def without_details(failing: list[Json]) -> list[Json]:
-    """Return the same for callers that are no operators."""
+def for_others(said: Json, permit: Permit) -> Json:
+    """Return what `GET /readyz` says to a caller that is no operator: of workers that it may call, and without the texts
+    of errors, which quote settings, files and what others asked.
+    """
+    told = dict(said)
+    if "refused_user_config" in told:
+        told["refused_user_config"] = REFUSED
+    if (conductor := told.pop("conductor", None)) is not None:
+        shown = {name: value for name, value in conductor.items() if name != "worker" or permit.allows(value)}
+        told["conductor"] = shown | {"reason": conductor["reason"].partition(":")[0]}
+    if "failing" in told:
+        told["failing"] = [
+            _without_details(each) for each in told["failing"] if permit.allows(each["worker"])
+        ]
+    for field in ("workers", "waiting_for"):
+        if field in told:
+            told[field] = [name for name in told[field] if permit.allows(name)]
+    return {name: value for name, value in told.items() if value != [] or name == "workers"}
 
+
+def _without_details(failing: Json) -> Json:
     def public(fault: Json | None) -> Json | None:
-        return fault and {name: value for name, value in fault.items() if name != "detail"}
+        return fault and {name: value for name, value in fault.items() if name in ("error", "at")}
 
-    return [each | {"first": public(each["first"]), "newest": public(each["newest"])} for each in failing]
+    return failing | {"first": public(failing["first"]), "newest": public(failing["newest"])}
 
 
 def _fault_json(fault: Fault | None) -> Json | None:

@@ -38,6 +38,7 @@ from serving.runs.readiness import Readiness
 from serving.runs.run_log import describe, log
 from serving.runs.second_asking import SecondAskings
 from serving.runs.store import RecordStore, RunPage, ignore
+from serving.shares import in_slices
 from serving.telemetry import metrics, spans
 from serving.telemetry.measurement import Measurement, Meter, of_run, report
 
@@ -88,7 +89,7 @@ class Service:
         self.store.on_orphan = self.continuing.take_over
         self.store.on_stop_waiting = self._report_waited  # else no log and no metric would know of it
         self._ledgers, self._running = ledgers, dict[str, Run]()
-        self.places = Places(self._running, lambda: self.store.n_unwritten, lambda: self.pool)
+        self.places = Places(self._running, lambda: self.store, lambda: self.pool)
         self.followers = Followers(self.places.held, lambda: self.pool)
         self.conductor_health, self.readiness = ConductorHealth(), Readiness()
         self.refused: str | None = None
@@ -237,11 +238,18 @@ class Service:
                             describe(span, run.record, content=pool.settings.telemetry.content)
             finally:
                 self._running.pop(id, None)
-                self.places.leave(id)
                 if run is not None:
-                    await self.rates.settle(id, run.records)
-                    if run.record.status != "waiting":  # else it is written down already, and not at its end
-                        await self._close(run, journal.kept(run.records), pool)
+                    await self._end(id, run, journal, pool)
+
+    async def _end(self, id: str, run: Run, journal: ContentJournal, pool: Pool) -> None:
+        """Settle and keep a run that has ended; it has its place meanwhile."""
+        self.places.end(run.record)
+        try:
+            await self.rates.settle(id, run.records)
+            if run.record.status != "waiting":  # else it is written down already, and not at its end
+                await self._close(run, journal.kept(run.records), pool)
+        finally:
+            self.places.leave(id)
 
     async def _close(self, run: Run, kept: RunRecords, pool: Pool) -> None:
         """Keep of a run that has ended what may be kept, and report it."""
@@ -341,7 +349,7 @@ class Service:
             before = place(records.record)
         page = await self.store.newest(limit, caller, before, wanted)
         found = {run.record.id: run for run in page.runs}
-        for run in self._running.values():
+        async for run in in_slices(list(self._running.values())):
             record = run.record
             is_seen = caller.sees(record.account) and page.covers(place(record), before)
             if is_seen and wanted.matches(run.records):

@@ -1,5 +1,6 @@
 """Where records of runs are kept, and what happens in them. A small port: memory, or a database."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -79,9 +80,16 @@ class RecordStore(Protocol):
 
     @property
     def n_unwritten(self) -> int:
-        """Runs of this replica that have ended and are not written yet; 0 while the store is away: those of an outage have
-        a bound of their own.
-        """
+        """Runs of this replica that have ended and are not written yet. Each keeps its place until it is."""
+        ...
+
+    def unwritten_bytes(self) -> Counter[str]:
+        """Return how many bytes these runs hold in memory, by the id of the key that asked."""
+        ...
+
+    @property
+    def is_away(self) -> bool:
+        """Whether nothing can be written. The store finds out by itself when that is over."""
         ...
 
     def forget(self, id: str) -> None:
@@ -130,7 +138,11 @@ class RecordStore(Protocol):
         ...
 
     async def wait_until_written(self, id: str) -> None:
-        """Until another replica would go on with a run of this one that is to be kept; not for a store that is away."""
+        """Wait until another replica would go on with a run of this one that is to be kept.
+
+        Raises:
+            StoreUnavailable: it cannot be written.
+        """
         ...
 
     async def wait_while_late(self, id: str) -> None:

@@ -32,6 +32,7 @@ from serving.runs.listing import list_rows
 from serving.runs.retention import ContentDays
 from serving.runs.rows import fold_items, load_items, load_records, mark_lost, now_us
 from serving.runs.store import EventPage, Place, RunPage
+from serving.shares import in_slices
 
 PAGE_ITEMS = 200
 """Rows of events in one page."""
@@ -76,8 +77,11 @@ class StoredRuns:
     async def newest(self, limit: int, caller: Caller, before: Place | None, wanted: Wanted) -> RunPage:
         """A page of the list; see `RecordStore.newest`."""
         rows, end = await list_rows(self._store.read, limit, caller, before, wanted)
-        found = [(row.status, load_records(row.numbers, has_content=False), row.billed) for row in rows]
-        return RunPage([_with_status(status, run, _usd(billed)) for status, run, billed in found], end)
+        found = [
+            _with_status(row.status, load_records(row.numbers, has_content=False), _usd(row.billed))
+            async for row in in_slices(rows)
+        ]
+        return RunPage(found, end)
 
     async def events(self, id: str, after: int) -> EventPage:
         """See `RecordStore.events`. Who asks for what is being looked up gets that page: many who follow one run look as

@@ -59,7 +59,8 @@ class ModelSettings(Frozen):
     """How many plans a request may take: after each but the last, the conductor reads the answer and accepts
     it or plans again."""
     depth: int = Field(default=0, ge=0, le=3)
-    """How deep a step may call the whole team again, as a worker of its own. 0: not at all."""
+    """How deep a step may call the whole team again, as a worker of its own. 0: not at all. The conductor is told about what
+    that costs: `max_steps` calls at the mean price of the workers, and a plan."""
     workers: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     """The workers that its plans may use. null: the whole pool."""
     deadline_s: float | None = Field(default=None, gt=0)
@@ -111,11 +112,19 @@ class LimitSettings(Frozen):
     """The longest text of a request, pictures aside: a million tokens of English, more than the models of
     most pools can read."""
     max_running: int = Field(default=2048, ge=1)
-    """Requests that one router replica runs at once, those whose end is not yet written to the store among them; more get 429 with
-    `Retry-After`."""
+    """Requests that one router replica runs at once, those whose end is not yet written to the store among them, also while it is
+    away; more get 429 with `Retry-After`."""
     max_running_bytes: int = Field(default=256_000_000, ge=1)
     """What the conversations of these requests may have in bytes together, pictures and files in base64: the process takes two to three
-    times as much. More get 429 with `Retry-After`, but for those under 64 kB and one that comes alone."""
+    times as much. Runs that are not written to the store yet count. More get 429 with `Retry-After`, but for those under 64 kB and one
+    that comes alone."""
+    max_reads: int = Field(default=1024, ge=8)
+    """Reads that one router replica answers at once: lists, records, files, event streams, until their clients have all of the answer. A key
+    may have a quarter of them and a team half; more get 429 with `Retry-After`. A quarter as many changes, such as cancelling a run, are
+    counted beside them."""
+    max_unread_bytes: int = Field(default=256_000_000, ge=1_000_000)
+    """What the answers to reads may hold in bytes until their clients take them: a file that is downloaded holds 1 MB, an event stream
+    0.4 MB, a larger record or list all of it. A key may have a quarter of it and a team half; more get 429 with `Retry-After`."""
     default_deadline_s: float = Field(default=600.0, gt=0)
     """Time limit of a request that neither its body nor its model limits."""
     heartbeat_s: float = Field(default=10.0, gt=0)
@@ -131,7 +140,7 @@ class LimitSettings(Frozen):
     oldest. With `store.records: false` so many names of `Idempotency-Key` are kept too, in the same way."""
     records_bytes: int = Field(default=64_000_000, ge=1)
     """How many bytes they may take together. Beyond that the key whose runs take most loses its oldest; the newest is
-    kept whatever its size."""
+    kept whatever its size. Runs that wait for a store that is away have the same two limits."""
 
 
 class HttpSettings(Frozen):
@@ -171,7 +180,8 @@ class HttpSettings(Frozen):
         return hosts
 
     max_header_bytes: int = Field(default=16_384, ge=1024)
-    """The longest headers of a request, all together; longer ones get 431."""
+    """The longest headers of a request, all together; longer ones get 431. So do longer trailers and chunk extensions of
+    a body."""
     header_s: float = Field(default=10.0, gt=0)
     """A connection is closed that has not sent its first request's headers by then."""
     stall_s: float = Field(default=10.0, gt=0)
@@ -193,7 +203,8 @@ class RouterSettings(Scaling):
     target_ongoing_requests: float = Field(default=1000, gt=0)
     """Target concurrent requests per replica."""
     max_ongoing_requests: int = Field(default=4096, ge=1)
-    """The most concurrent requests that a replica is given; more wait for a place."""
+    """The most concurrent requests that a replica is given; more wait for a place. A sixteenth is kept for health probes: the replica answers
+    further ones with 429."""
     target_calls: float = Field(default=500, gt=0)
     """Target concurrent calls to models per replica, those that wait for a slot included."""
     num_cpus: float = Field(default=0.5, ge=0)

@@ -1,17 +1,19 @@
 """Spans on their way to the collector, in requests that it takes whatever the spans hold.
 
 Receivers reject a request that is too long as a whole, 4 MiB by gRPC's default, and every span in it is lost. So a
-batch is split by bytes, and what a span quotes is cut if the span alone is too long.
+batch is split by bytes, and what a span quotes is cut if the span alone is too long. So is the queue bounded by bytes.
 """
 
 import json
+import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from opentelemetry.sdk.trace import Event, ReadableSpan
-from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.trace import Status
 
 MOST_BYTES = 3_000_000
@@ -26,7 +28,76 @@ MOST_TEXT_BYTES = MOST_BYTES - 100_000
 """Most text in one span."""
 PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 
+MOST_WAITING_BYTES = 64_000_000
+"""Most bytes of spans that wait for the collector. Beyond that a span waits without long texts, and then not at all."""
+
 Attributes = Mapping[str, Any]
+
+logger = logging.getLogger("podium")
+
+
+class BoundedProcessor(BatchSpanProcessor):
+    """A batching processor whose queue is bounded by bytes, not only by spans: with `telemetry.content` a span may quote
+    megabytes, and the queue has 2,048 spans while the collector is away.
+
+    Args:
+        exporter: sends spans.
+    """
+
+    def __init__(self, exporter: SpanExporter) -> None:
+        self._waiting = _Waiting(exporter)
+        super().__init__(self._waiting)
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """See `SpanProcessor.on_end`."""
+        if span.context is None or not span.context.trace_flags.sampled:
+            return
+        n_bytes = _size(span)
+        if self._waiting.n_bytes + n_bytes > MOST_WAITING_BYTES:
+            span = _fit(span, SHORT_BYTES)
+            n_bytes = _size(span)
+        if self._waiting.add(n_bytes):
+            super().on_end(span)
+
+    @property
+    def n_waiting_bytes(self) -> int:
+        """Bytes of the spans that are not sent yet."""
+        return self._waiting.n_bytes
+
+
+class _Waiting(SpanExporter):
+    """Counts the spans that wait for `exporter`. Those that find no room are dropped here: the queue itself would drop its
+    oldest, and nobody would know how large that was.
+    """
+
+    def __init__(self, exporter: SpanExporter) -> None:
+        self._exporter, self._lock = exporter, threading.Lock()
+        self._most = BatchSpanProcessor._default_max_queue_size()  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+        self.n_bytes = self._n_spans = self._n_dropped = 0
+
+    def add(self, n_bytes: int) -> bool:
+        """Count a span. Return False if there is no room for it."""
+        with self._lock:
+            if self._n_spans >= self._most or self.n_bytes + n_bytes > MOST_WAITING_BYTES:
+                self._n_dropped += 1
+                if self._n_dropped.bit_count() == 1:  # at each doubling
+                    logger.warning("the collector takes too little: %d spans were dropped", self._n_dropped)
+                return False
+            self._n_spans, self.n_bytes = self._n_spans + 1, self.n_bytes + n_bytes
+            return True
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """See `SpanExporter.export`."""
+        try:
+            return self._exporter.export(spans)
+        finally:
+            n_bytes = sum(map(_size, spans))
+            with self._lock:
+                self._n_spans, self.n_bytes = self._n_spans - len(spans), self.n_bytes - n_bytes
+
+    def shutdown(self) -> None:
+        """See `SpanExporter.shutdown`."""
+        self._exporter.shutdown()
 
 
 class BoundedExporter(SpanExporter):

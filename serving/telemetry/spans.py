@@ -196,11 +196,9 @@ def span_processors() -> list[SpanProcessor]:
     logging.getLogger("opentelemetry.sdk.trace").addFilter(_not_of_an_ended_span)
     if find_endpoint(os.environ) is None:
         return []
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    from serving.telemetry.exporting import BoundedProcessor, otlp_exporter
 
-    from serving.telemetry.exporting import otlp_exporter
-
-    return [BatchSpanProcessor(otlp_exporter())]
+    return [BoundedProcessor(otlp_exporter())]
 
 
 def _not_of_an_ended_span(record: logging.LogRecord) -> bool:

@@ -32,14 +32,17 @@ async def check_pictures(call: Call, host: str, fetches: bool | None, faults: Er
     parts = (part for message in call.messages for part in message.all_parts)
     if all(not isinstance(part, Image) or part.url.startswith(INLINE) for part in parts):
         return
-    if fetches is None:
-        fetches = await _is_public(host)
-    if not fetches:
+    if not await may_fetch(host, fetches):
         raise faults.refusal(
             "was not asked: it fetches no pictures. Send the picture itself, as data:image/...;base64,....",
             f"{host} is not known to be at public addresses, so it would fetch what callers name from inside a network. "
             "If it may, set `fetches_pictures: true`.",
         )
+
+
+async def may_fetch(host: str, fetches: bool | None) -> bool:
+    """Whether the server at `host` may be given the address of a picture. `fetches`: see `check_pictures`."""
+    return await _is_public(host) if fetches is None else fetches
 
 
 async def _is_public(host: str) -> bool:

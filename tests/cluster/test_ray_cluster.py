@@ -122,6 +122,14 @@ def test_serve_variables_exist_in_ray(config: dict[str, Any]) -> None:
     assert all(f'"{name}"' in source for name in names)
 
 
+def test_ray_rotates_every_file_that_it_writes(config: dict[str, Any]) -> None:
+    """Without the variable a worker's output grows without end."""
+    from ray._private.workers import default_worker
+
+    assert {"RAY_ROTATION_MAX_BYTES", "RAY_ROTATION_BACKUP_COUNT"} <= variables(config).keys()
+    assert "RAY_ROTATION_MAX_BYTES" in Path(default_worker.__file__).read_text()
+
+
 def test_images_are_pinned_to_the_ray_of_this_project(config: dict[str, Any]) -> None:
     import ray
 

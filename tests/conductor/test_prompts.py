@@ -24,8 +24,10 @@ from conductor.plan.instructions import Layout, instructions
 from conductor.plan.marks import read_marked
 from conductor.plan.plan import Plan, Step
 from conductor.plan.prompts import ANSWER, Prompts, read_assignment, work
+from conductor.run.lifecycle import open_run
+from conductor.run.team_worker import estimate_price
 from tests.conductor.plans import NAMES, plans
-from tests.conductor.team import Player
+from tests.conductor.team import Player, ask_for, line, team
 from tests.conftest import ROOT
 
 POOL = [PoolMember(name, Player(name), card=f"the card of {name}") for name in NAMES]
@@ -217,6 +219,31 @@ def test_the_conductor_is_shown_what_is_known_of_price_speed_context_and_images(
     assert plain.endswith("\nThe team:\n0: a reasoner\n1: small\n2: who knows")
     taught = Prompts(conductor="You lead a team.").plan("lines", pool, 5, [user("Why?")])[0].text
     assert "gpt-9" not in taught
+
+
+def test_the_conductor_is_told_about_what_the_whole_team_costs() -> None:
+    def priced(name: str, price: Price | None) -> PoolMember:
+        return PoolMember(name, Player(name), price=price)
+
+    pool = [priced("a", Price(Decimal(1), Decimal(4))), priced("b", Price(Decimal(3), Decimal(8)))]
+    boss = priced("boss", Price(Decimal("0.5"), Decimal(1)))
+    assert estimate_price(boss, [*pool, priced("c", None)], 3) == Price(Decimal("6.5"), Decimal(19))
+    assert estimate_price(None, pool, 1) == Price(Decimal(2), Decimal(6))
+    assert estimate_price(boss, [priced("c", None)], 3) is None
+    assert estimate_price(None, [priced("free", FREE)], 3) == FREE
+
+
+async def test_the_whole_team_is_not_shown_as_the_cheapest_worker() -> None:
+    price = Price(Decimal("1.25"), Decimal(10))
+    boss, worker = Player("boss", line(0)), Player("a", "So.", price=price)
+    async with open_run(team(worker, conductor=boss), ask_for(depth=1, max_steps=5)) as run:
+        async for _ in run.subscribe():
+            pass
+    (shown, *_) = boss.calls
+    told = "".join(message.text for message in shown.messages)
+    assert "costs nothing" not in told
+    assert "$6.2 in, $50 out per million tokens" in told
+    assert "worker 0, the cheapest of your team" in told
 
 
 def test_a_card_cannot_look_like_another_worker_s() -> None:

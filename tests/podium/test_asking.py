@@ -6,11 +6,15 @@ import json
 import os
 import re
 import signal
+import stat
 import subprocess
 import sys
-from collections.abc import AsyncGenerator
+import threading
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -310,3 +314,140 @@ async def test_adapters_of_a_server_and_of_a_folder(api: Served, capsys: Any, tm
     assert json.loads(ended.out)["adapter"].startswith("conductor@")
     ended = await podium(capsys, "adapters", "--folder", str(tmp_path / "absent"))
     assert (ended.code, ended.err) == (1, f"podium: There is no folder {tmp_path / 'absent'}.\n")
+
+
+CHUNK = b'data: {"choices": [{"delta": {"content": "Half."}}]}\n\n'
+LAST = b'data: {"choices": [{"delta": {}, "finish_reason": "stop"}]}\n\n'
+MODELS = b'{"data": [{"id": "m", "podium": {"kind": "worker"}}]}'
+JSON, EVENTS, HTML = "application/json", "text/event-stream", "text/html"
+NOT_PODIUM: dict[str, tuple[int, str, bytes]] = {
+    "a redirect": (302, HTML, b""),
+    "a permanent redirect with events": (308, EVENTS, CHUNK + LAST + b"data: [DONE]\n\n"),
+    "nothing": (200, JSON, b""),
+    "no content": (204, "", b""),
+    "HTML": (200, HTML, b"<html>Sign in</html>"),
+    "HTML that claims to be JSON": (200, JSON, b"<html>Sign in</html>"),
+    "half of JSON": (200, JSON, b'{"data": ['),
+    "a list": (200, JSON, b"[]"),
+    "another object": (200, JSON, b"{}"),
+    "null in place of a list": (200, JSON, b'{"data": null, "has_more": false}'),
+    "events": (200, EVENTS, CHUNK),
+}
+VERBS = (
+    ("ask", "Why?", "--model", "m"),
+    ("ask", "Why?", "--model", "m", "--json"),
+    ("ask", "Why?"),
+    ("plan", "Why?", "--model", "m"),
+    ("runs",),
+    ("runs", "--json"),
+    ("show",),
+    ("show", "wf_1"),
+    ("show", "wf_1", "--follow"),
+    ("models",),
+    ("adapters",),
+    ("feedback", "export", "export.jsonl"),
+    ("keys", "list"),
+    ("teams", "list"),
+    ("budgets",),
+    ("ledger", "show"),
+)
+BROKEN_OFF = {
+    "before the first event": b"",
+    "in the middle": CHUNK,
+    "in an event": CHUNK + b'data: {"choices": [{"del',
+    "before [DONE]": CHUNK + LAST,
+    "without a finish reason": CHUNK + b"data: [DONE]\n\n",
+    "with an event that is none": CHUNK + b"data: 5\n\n" + LAST + b"data: [DONE]\n\n",
+}
+
+
+@contextmanager
+def answering(status: int, content_type: str, body: bytes, models: bytes = b"") -> Iterator[str]:
+    """A server that answers everything so, but for the list of models, where it has one; its address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path == "/v1/models" and models:
+                return self.answer(200, JSON, models)
+            return self.answer(status, content_type, body)
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers.get("content-length", 0)))
+            self.answer(status, content_type, body)
+
+        def answer(self, status: int, content_type: str, body: bytes) -> None:
+            self.send_response(status)
+            if content_type:
+                self.send_header("content-type", content_type)
+            if status in (302, 308):
+                self.send_header("location", "http://127.0.0.1:1/")
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        serving = threading.Thread(target=server.serve_forever, args=(0.01,))
+        serving.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            serving.join()
+
+
+@pytest.mark.parametrize("what", NOT_PODIUM)
+async def test_what_is_no_answer_of_podium_is_an_error_of_one_line(
+    what: str, capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with answering(*NOT_PODIUM[what]) as url:
+        for verb in VERBS:
+            ended = await podium(capsys, *verb, "--url", url)
+            out = "Half.\n" if what == "events" and verb == VERBS[0] else ""
+            assert (ended.code, ended.out) == (1, out), (verb, ended)
+            assert ended.err.lstrip("\n").startswith(("podium: ", "podium ")), verb
+            assert ended.err.strip().count("\n") == 0, verb
+    assert os.listdir() == []  # noqa: PTH208 (in a coroutine)
+
+
+@pytest.mark.parametrize("where", BROKEN_OFF)
+async def test_an_answer_that_breaks_off_is_an_error_also_where_its_connection_closes_well(
+    where: str, capsys: Any
+) -> None:
+    with answering(200, EVENTS, BROKEN_OFF[where], MODELS) as url:
+        ended = await podium(capsys, "ask", "Why?", "--quiet", "--url", url)
+    assert ended.code == 1, ended
+    assert ended.err.startswith("podium: ")
+    with answering(200, EVENTS, CHUNK + LAST + b"data: [DONE]\n\n", MODELS) as url:
+        ended = await podium(capsys, "ask", "Why?", "--quiet", "--url", url)
+    assert (ended.code, ended.out, ended.err) == (0, "Half.\n", "")
+
+
+async def test_what_a_verb_prints_as_json_commands_no_terminal_and_reads_back_as_it_was(capsys: Any) -> None:
+    said = "\x1b]0;title\x07 \x9b31m \u202eevil\u2066 größer 日本"
+    async with served(team(workers=[scripted("a", said)], workflows={})) as api:
+        await api.ok({"model": "a"})
+        shown = await podium(capsys, "show", "--json", "--url", api.url)
+    assert json.loads(shown.out)["answer"] == said
+    assert "größer 日本" in shown.out
+    assert not set(shown.out) & set("\x1b\x07\x9b\u202e\u2066")
+
+
+async def test_an_export_of_feedback_is_for_this_account_only(
+    api: Served, capsys: Any, tmp_path: Path
+) -> None:
+    await api.ok()
+    id = (await api.newest())["id"]
+    assert (
+        await podium(capsys, "feedback", id, "--score", "0", "--expected", "42", "--url", api.url)
+    ).code == 0
+    file, before = tmp_path / "questions.jsonl", os.umask(0o022)
+    try:
+        assert (await podium(capsys, "feedback", "export", str(file), "--url", api.url)).code == 0
+        assert os.umask(0o022) == 0o022, "what follows in the same process has its own"
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert (await podium(capsys, "feedback", "export", str(file), "--url", api.url)).code == 1

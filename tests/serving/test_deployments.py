@@ -13,7 +13,7 @@ import pytest
 
 from conductor.model.call import Call
 from conductor.model.messages import Message
-from serving.edge import HOOK
+from serving.edge import HOOK, VARIABLE
 from serving.settings.settings import SettingsError, load, parse
 from serving.settings.workers import VllmSettings
 from tests.conftest import ROOT
@@ -81,7 +81,7 @@ def test_what_ray_writes_of_a_deployment_has_nothing_of_the_environment_in_it(
         written = deployment.ray_actor_options["runtime_env"]["env_vars"]
         assert written.keys() - owner.scale.env.keys() <= {
             "OTEL_SERVICE_NAME", "RAY_SERVE_TRACING_EXPORTER_IMPORT_PATH", "RAY_SERVE_TRACING_SAMPLING_RATIO",
-            "VLLM_MEDIA_URL_ALLOW_REDIRECTS", HOOK,
+            "VLLM_MEDIA_URL_ALLOW_REDIRECTS", HOOK, VARIABLE,
         }  # fmt: skip
         assert "planted" not in repr((written, deployment.init_args, deployment.init_kwargs))
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from threading import Event
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.trace import Status, StatusCode
 
 from serving.telemetry import spans
-from serving.telemetry.exporting import MOST_BYTES, BoundedExporter
+from serving.telemetry.exporting import MOST_BYTES, MOST_WAITING_BYTES, BoundedExporter, BoundedProcessor
 from tests.otlp import Receiver, receiving, receiving_http
 from tests.serving.api.served import scripted, served, team
 from tests.serving.spans import SPANS
@@ -150,3 +151,32 @@ def test_a_batch_is_as_few_requests_as_its_bytes_take(monkeypatch: pytest.Monkey
     with collector("grpc", monkeypatch) as receiver:
         export(ended)
     assert receiver.n_requests == -(-60 * 100_000 // MOST_BYTES) + 1
+
+
+class Hanging(SpanExporter):
+    """Takes nothing until it is back."""
+
+    def __init__(self) -> None:
+        self.is_back, self.n_spans = Event(), 0
+
+    def export(self, spans: Any) -> SpanExportResult:
+        self.is_back.wait()
+        self.n_spans += len(spans)
+        return SpanExportResult.SUCCESS
+
+
+def test_spans_that_wait_for_a_collector_that_is_away_are_bounded_by_bytes_and_by_number() -> None:
+    hanging = Hanging()
+    processor = BoundedProcessor(hanging)
+    long = made(**{spans.INPUT_MESSAGES: messages("x" * 2_000_000)})
+    try:
+        for _ in range(3_000):
+            processor.on_end(long)
+            assert processor.n_waiting_bytes <= MOST_WAITING_BYTES
+        assert processor.n_waiting_bytes > MOST_WAITING_BYTES / 2
+    finally:
+        hanging.is_back.set()
+    processor.force_flush()
+    processor.shutdown()
+    assert 100 < hanging.n_spans <= 2048, "those without room wait without their texts"
+    assert processor.n_waiting_bytes == 0

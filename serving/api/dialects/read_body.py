@@ -119,7 +119,8 @@ def place(fault: ErrorDetails, body: object) -> str:
             if _is_sort(fault["loc"][index : index + 2], fields):
                 continue
             if part in fields or (index == last and fault["type"] == "missing"):
-                written += f".{part}" if written else part
+                name = part if part.isprintable() else repr(part)[1:-1]
+                written += f".{name}" if written else name
                 here = fields.get(part)
     return written
 

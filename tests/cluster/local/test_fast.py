@@ -149,6 +149,37 @@ async def test_while_no_router_answers_callers_are_told_so_in_our_own_form(tmp_p
     assert (answer.headers["retry-after"], answer.headers["content-type"]) == ("1", "application/json")
 
 
+@pytest.mark.parametrize(
+    "request_line",
+    [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0", b"CONNECT example.com:443 HTTP/1.1\r\n\r\n"],
+)
+async def test_haproxy_speaks_no_http_2_and_connect_is_answered(tmp_path: Path, request_line: bytes) -> None:
+    """In HTTP/2 100 requests share a connection, and the bound of connections bounds nothing."""
+    file = rays_config(tmp_path)
+    text = guarded(file)
+    assert text.count(" proto h1\n") == 3
+    address = re.findall(
+        r"^frontend http_frontend\n(?:.*\n)*? *bind (127\.0\.0\.1):(\d+)", text, re.MULTILINE
+    )[0]
+    proxy = await asyncio.create_subprocess_exec(fast_environment()["PODIUM_HAPROXY"], "-db", "-f", str(file))
+    try:
+        async with asyncio.timeout(20):
+            while True:
+                try:
+                    reader, writer = await asyncio.open_connection(*address)
+                    break
+                except ConnectionError:
+                    await asyncio.sleep(0.05)
+            writer.write(request_line)
+            received = await reader.readuntil(b"\r\n\r\n")
+            writer.close()
+    finally:
+        proxy.kill()
+        await proxy.wait()
+    assert received.startswith(b"HTTP/1.1 400 "), received
+    assert (b"application/json" in received) == request_line.startswith(b"CONNECT")
+
+
 def test_a_folder_with_odd_signs_in_its_name_is_no_hindrance(tmp_path: Path) -> None:
     folder = tmp_path / "a|b&c"
     folder.mkdir()

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from cluster.local.environment import serve_environment
 from cluster.local.serve import main, ready_text
-from cluster.local.server import Server
+from cluster.local.server import LOG_BYTES, Server, rotate
 
 URL = "http://127.0.0.1:8000"
 MODELS = json.dumps(
@@ -99,3 +100,27 @@ def test_the_file_that_prometheus_watches_is_gone_with_the_server(tmp_path: Path
     assert target["targets"] == [f"127.0.0.1:{server.metrics_port}"]
     server.stop()
     assert not server.targets.exists()
+
+
+def test_the_log_of_a_server_is_rotated_while_its_processes_go_on_writing(tmp_path: Path) -> None:
+    log = tmp_path / "serve-8000.log"
+    with log.open("ab") as one, log.open("ab") as other:
+        for round_number in range(3):
+            one.write(b"a" * 100)
+            other.write(b"b" * 100)
+            one.flush()
+            other.flush()
+            rotate(log, max_bytes=150)
+            other.write(b"%d" % round_number)
+            other.flush()
+            assert log.read_bytes() == b"%d" % round_number
+    older = tmp_path / "serve-8000.log.1"
+    assert (older.stat().st_size, oct(older.stat().st_mode & 0o777)) == (201, "0o600")
+    assert {each.name for each in tmp_path.iterdir()} == {log.name, older.name}
+
+
+def test_rays_own_files_are_rotated_at_the_same_size_those_of_its_workers_too() -> None:
+    """Ray rotates a worker's output only where this variable is set."""
+    environment = serve_environment()
+    assert int(environment["RAY_ROTATION_MAX_BYTES"]) == LOG_BYTES
+    assert int(environment["RAY_ROTATION_BACKUP_COUNT"]) == 1

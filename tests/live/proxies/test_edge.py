@@ -89,6 +89,65 @@ def test_a_header_without_end_is_refused_at_once(proxied: Proxied) -> None:
     assert time.monotonic() - began_s < 5
 
 
+def received(proxied: Proxied, request: bytes) -> bytes:
+    """All that the server sends until it closes the connection."""
+    connection, said = sent(proxied, request), b""
+    while piece := connection.recv(65_536):
+        said += piece
+    return said
+
+
+def test_an_id_that_a_client_chooses_forges_no_line_of_a_log(proxied: Proxied) -> None:
+    request = (
+        b"GET /v1/models?a=%%1b HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nx-request-id: %s\r\n\r\n"
+    )
+    assert b"x-request-id: chosen-1.a" in received(proxied, request % b"chosen-1.a").lower()
+    for forged in (b"forged " * 100, b"forged\x9b31m", b"forged\tline"):
+        answer = received(proxied, request % forged)
+        assert answer.startswith((b"HTTP/1.1 200", b"HTTP/1.1 400"))
+        assert b"forged" not in answer
+    assert received(proxied, (request % b"a").replace(b"/v1/models", b"/%1b[31m%0aforged")).startswith(
+        b"HTTP/1.1 404"
+    )
+    folder = proxied.server.folder
+    assert folder is not None
+    logs = [
+        file for file in folder.path.rglob("*") if file.is_file() and file.suffix in (".log", ".out", ".err")
+    ]
+    assert len(logs) > 3
+    for log in [*logs, proxied.server.log]:
+        lines = log.read_bytes().splitlines()
+        assert [
+            line for line in lines if line.startswith(b"forged") or (b"forged" in line and b"\x1b" in line)
+        ] == []
+
+
+def test_trailers_are_bounded_and_no_key_is_read_from_them(proxied: Proxied) -> None:
+    chunked = HEAD + b"transfer-encoding: chunked\r\nconnection: close\r\n\r\n"
+    body = json.dumps(ASK).encode()
+    whole = b"%x\r\n%s\r\n0\r\nhost: evil.example\r\ncontent-type: text/plain\r\n\r\n" % (len(body), body)
+    assert received(proxied, chunked + whole).startswith(b"HTTP/1.1 200")
+    connection = sent(proxied, chunked + b"0\r\nx-long: ")
+    with pytest.raises(ConnectionError):
+        connection.sendall(b"a" * 100_000_000)
+
+
+def test_a_body_of_a_get_without_end_is_refused(proxied: Proxied) -> None:
+    head = b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000000000\r\n\r\n"
+    connection = sent(proxied, head + b"a" * 100_000)
+    assert connection.recv(99).startswith(b"HTTP/1.1 413")
+    with pytest.raises(ConnectionError):
+        connection.sendall(b"a" * 400_000_000)
+
+
+@pytest.mark.parametrize(
+    "request_line",
+    [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0", b"CONNECT example.com:443 HTTP/1.1\r\n\r\n"],
+)
+def test_neither_http_2_nor_connect_is_served(proxied: Proxied, request_line: bytes) -> None:
+    assert sent(proxied, request_line).recv(99).startswith(b"HTTP/1.1 400")
+
+
 def test_text_that_no_model_can_read_is_a_413_and_a_picture_of_the_same_size_is_not(proxied: Proxied) -> None:
     def answer(content: object) -> httpx2.Response:
         body = {"model": "quick", "messages": [{"role": "user", "content": content}]}

@@ -1,4 +1,5 @@
-"""Who may ask what, as a table: the requests and statuses of test_who_may.py, which sends them.
+"""Who may ask what, as tables: what each route takes and may hold (`serving/api/access.py`), and the requests and statuses of
+test_who_may.py, which sends them.
 
 `python -m tests.serving.api.access_table`, or `make access-table`, writes it into docs/security.md.
 """
@@ -22,7 +23,24 @@ def table() -> str:
         extra += ["streamed"] if (asked.body or {}).get("stream") else []
         request = f"`{asked.method} {asked.path}`" + (f" ({', '.join(extra)})" if extra else "")
         lines.append(_line([request, *map(str, asked.statuses)]))
-    return "\n".join(lines) + "\n"
+    return "\n".join([*_costs(), "", *lines]) + "\n"
+
+
+def _costs() -> list[str]:
+    """Each route with who may call it and its kind, and what answering a request of a kind may hold."""
+    from serving.api.access import access_table
+    from serving.api.dialects.table import DIALECTS
+
+    rows = access_table(DIALECTS)
+    kinds = {access.cost.name: access.cost for access in rows.values()}
+    head = ["kind", "answers open at once", "bytes", "CPU"]
+    lines = [_line(head), _line(["---"] * len(head))]
+    lines += [_line([each.name, each.streams, each.memory, each.cpu]) for each in kinds.values()]
+    head = ["route (HEAD as GET)", "scope", "kind"]
+    lines += ["", _line(head), _line(["---"] * len(head))]
+    for place, access in rows.items():
+        lines.append(_line([f"`{place}`", access.who.value, access.cost.name]))
+    return lines
 
 
 def write() -> None:

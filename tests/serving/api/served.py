@@ -21,11 +21,15 @@ from serving.accounts.budget_webhooks import BudgetWebhooks
 from serving.accounts.directory import Directory
 from serving.accounts.ledger_store import LedgerStore
 from serving.api.app import build_api
+from serving.api.dialects.table import DIALECTS
 from serving.batches.memory_store import MemoryBatchStore
 from serving.batches.runner import Batches, Clock
 from serving.batches.store import BatchStore
 from serving.database.writer import Writer
+from serving.edge.policy import Policy
+from serving.edge.protocol import guard_protocol
 from serving.edge.reader import ReaderProtocol
+from serving.edge.waiting import WaitingRoom
 from serving.egress.client import tls_context
 from serving.pool import Engines, build_pool
 from serving.runs.database_store import DatabaseStore
@@ -284,7 +288,10 @@ async def served(
 @asynccontextmanager
 async def listening(app: Any, connections: set[ReaderProtocol] | None = None) -> AsyncGenerator[str]:
     """Serve an ASGI app on a free port of the loopback, and keep its open ends in `connections`; its address."""
-    config = uvicorn.Config(app, http=ReaderProtocol, log_level="error", lifespan="off", ws="none")
+    policy = Policy.of(Settings.model_construct())
+    room = WaitingRoom(policy.max_waiting, policy.max_unfinished_bytes)
+    protocol = guard_protocol(policy, room, DIALECTS.error_body, ReaderProtocol)
+    config = uvicorn.Config(app, http=protocol, log_level="error", lifespan="off", ws="none")
     config.load()
     server = uvicorn.Server(config)
     if connections is not None:

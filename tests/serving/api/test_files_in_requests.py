@@ -170,3 +170,31 @@ async def test_a_text_that_no_request_can_name_is_not_kept() -> None:
 
         assert [await upload(b"x" * n) for n in (1000, 1001)] == [200, 413]
         assert await upload(PDF + b"\xff" * 2000) == 200
+
+
+EVIL = ("\x1b]0;title\x07", "\x9b31m", "\u202efdp.exe", "\u2066a\u2069", "\x7f", "\u2028")
+
+
+@pytest.mark.parametrize("evil", EVIL, ids=ascii)
+async def test_no_name_of_a_file_and_no_metadata_holds_what_a_terminal_obeys(evil: str) -> None:
+    name = f"a{evil}.pdf"
+    async with served(team(workers=[scripted("a", "Yes.", reads_pdfs=True)], workflows={})) as api:
+        form = {"data": {"purpose": "user_data"}, "files": {"file": (name, b"%PDF-1.7")}}
+        answers = [await api.http.post("/v1/files", **form)]  # type: ignore[arg-type]
+        for metadata in ({"a": evil}, {evil: "a"}):
+            answers += [
+                await api.http.post("/v1/responses", json={"model": "a", "input": "Why?", "metadata": metadata}),
+                await api.http.post("/v1/conversations", json={"metadata": metadata}),
+                await api.http.post("/v1/batches", json={"input_file_id": "file-1", "endpoint": "/v1/chat/completions", "completion_window": "24h", "metadata": metadata}),
+            ]  # fmt: skip
+        fine = await api.http.post("/v1/conversations", json={"metadata": {"größe 日本": "two\nlines 👩‍🔬"}})
+        pdf = "data:application/pdf;base64,JVBERi0xLjc="
+        shown = {"role": "user", "content": [{"type": "file", "file": {"filename": name, "file_data": pdf}}]}
+        taken = await api.ok({"model": "a", "messages": [shown]})
+        record = (await api.http.get(f"/v1/workflows/{taken['podium']['workflow_id']}")).text
+        assert (await api.http.get("/v1/files")).json()["data"] == []
+    for answer in answers:
+        assert answer.status_code == 400, answer.text
+        assert evil not in answer.text
+    assert fine.status_code == 200
+    assert evil not in record

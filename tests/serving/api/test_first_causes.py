@@ -146,8 +146,40 @@ async def test_details_are_for_operators(tmp_path: Path) -> None:
             told = {who: (await ready(it, who))[1] for who in (None, "mine", "admin")}
     assert told[None] == {"status": "degraded"}
     assert "Incorrect" not in str(told["mine"])
-    assert told["mine"]["failing"][0]["first"]["error"] == "WorkerRefused"
+    first = told["mine"]["failing"][0]["first"]
+    assert (first["error"], sorted(first)) == ("WorkerRefused", ["at", "error"])
     assert "Incorrect API key provided." in told["admin"]["failing"][0]["first"]["detail"]
+
+
+PIECE = "settings.yaml: line 3: `prise` is no field: api_key: sk-123 (/etc/podium/key.txt)"
+
+
+@pytest.mark.parametrize("scopes", ["mine", "only run", "only read"])
+async def test_the_state_of_the_server_is_told_without_settings_and_of_the_keys_own_workers(
+    scopes: str, tmp_path: Path
+) -> None:
+    async with upstreams(big=[REFUSED] * 9, small=[BROKEN] * 9) as up:  # noqa: SIM117
+        async with keyed(tmp_path, led_pool(up)) as it:
+            await it.ask("mine", "POST", CHAT, ASK)
+            it.api.service.refused = PIECE
+            it.api.service.policy_faults = ["workers: no worker is called 'x'."]
+            everything = (await ready(it, scopes))[1]
+            policy = {"exclude_workers": ["big"]}
+            assert (
+                await it.ask("admin", "POST", f"/v1/admin/keys/{it.ids[scopes]}/policy", policy)
+            ).is_success
+            told, operators = [(await ready(it, who))[1] for who in (scopes, "admin")]
+            models = (await it.ask(scopes, "GET", "/v1/models")).text
+    assert operators["refused_user_config"] == PIECE
+    assert "big" in str(operators)
+    for each in (everything, told):
+        assert "admin" in each["refused_user_config"]
+        for secret in ("prise", "sk-123", "key.txt", "no worker is called", "Incorrect"):
+            assert secret not in str(each), secret
+    assert "big" in str(everything)
+    assert told["workers"] == [name for name in everything["workers"] if name != "big"]
+    assert "big" not in str(told)
+    assert "big" not in models
 
 
 @pytest.mark.real_time

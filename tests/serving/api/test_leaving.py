@@ -16,7 +16,7 @@ import pytest
 from conductor.run.event_log import ROOM
 from conductor.run.record import Record
 from serving.accounts.caller import ANYBODY
-from serving.api.slow_clients import PIECE_BYTES
+from serving.api.access import PIECE_BYTES
 from serving.batches.memory_store import MemoryBatchStore
 from tests.serving.api.served import ASK, PRICE, Json, Served, plan, scripted, served, step, team
 from tests.serving.spans import SPANS
@@ -416,14 +416,14 @@ async def test_a_client_that_reads_a_file_slowly_is_not_given_up():
 
 
 @pytest.mark.real_time
-async def test_large_bodies_have_room_for_so_many_bytes_and_the_rest_is_told_to_come_back(monkeypatch):
-    monkeypatch.setattr("serving.api.slow_clients.MOST_WHOLE_BYTES", 2 * LONG)
-    async with served(long_record(unread_s=2)) as api:
+async def test_large_bodies_have_room_for_so_many_bytes_and_the_rest_is_told_to_come_back():
+    async with served(long_record(unread_s=2, max_unread_bytes=2 * LONG)) as api:
         path = f"/v1/workflows/{await long_run(api)}"
         async with slow_request(api, get(path)):
             refused = await api.http.get(path)
             assert (refused.status_code, refused.json()["error"]["code"]) == (429, "overloaded")
-            assert (refused.headers["retry-after"], refused.headers["x-should-retry"]) == ("1", "true")
+            assert (refused.headers["retry-after"], refused.headers["x-should-retry"]) == ("2", "true")
+            assert refused.json()["error"]["param"] == "limits.max_unread_bytes"
             assert (await api.http.get("/v1/models")).status_code == 200, "what is small is told"
             answers = list[int]()
             while 200 not in answers:  # until the other was given up

@@ -92,3 +92,71 @@ async def test_models_tell_who_sees() -> None:
         each["id"]: each["podium"].get("sees_images") for each in listed if each["podium"]["kind"] == "worker"
     }
     assert told == {"conductor": False, "blind": False, "seeing": True, "blind-too": False}
+
+
+ADDRESS = "https://example.com/cat.png"
+FAR: Json = {"type": "image_url", "image_url": {"url": ADDRESS}}
+WORDS: Json = {"type": "text", "text": "What is this?"}
+BY_ADDRESS: dict[str, tuple[str, str, Json]] = {
+    "a chat": (
+        "/v1/chat/completions",
+        "messages[0].content[1].image_url",
+        {"messages": [{"role": "user", "content": [WORDS, FAR]}]},
+    ),
+    "a plan": (
+        "/v1/plans",
+        "messages[0].content[1].image_url",
+        {"messages": [{"role": "user", "content": [WORDS, FAR]}]},
+    ),
+    "a response": (
+        "/v1/responses",
+        "input",
+        {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": ADDRESS}]}]},
+    ),
+    "a message": (
+        "/v1/messages",
+        "messages[0].content",
+        {
+            "max_tokens": 99,
+            "messages": [
+                {"role": "user", "content": [{"type": "image", "source": {"type": "url", "url": ADDRESS}}]}
+            ],
+        },
+    ),
+}
+
+
+def fetching_none() -> Json:
+    """Servers in one's own network, and one whose settings say that it fetches none."""
+    api = {"kind": "openai", "model": "m", "sees_images": True}
+    near = api | {"name": "near", "base_url": "http://127.0.0.1:9/v1"}
+    told = api | {"name": "told", "base_url": "https://example.org/v1", "fetches_pictures": False}
+    return team(plan(step(0)), workers=[near, told], workflows={"flow": [step("near")]})
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("model", ["near", "told", "mini", "flow"])
+@pytest.mark.parametrize("what", BY_ADDRESS)
+async def test_the_address_of_a_picture_that_no_worker_fetches_is_a_400_that_names_it(
+    what: str, model: str, stream: bool
+) -> None:
+    path, param, body = BY_ADDRESS[what]
+    async with served(fetching_none()) as api:
+        answer = await api.http.post(path, json=body | {"model": model, "stream": stream})
+        n_calls = len(api.worker("conductor").calls)
+    error = answer.json()["error"]
+    assert answer.status_code == 400, answer.text
+    assert param in error["message"]
+    assert "example.com" in error["message"]
+    assert "data:image" in error["message"]
+    assert error.get("param", param) == param
+    assert n_calls == 0
+
+
+async def test_a_picture_by_address_is_taken_where_one_worker_may_fetch_it() -> None:
+    settings = fetching_none()
+    settings["workers"].insert(0, scripted("seeing", "A cat.", sees_images=True))
+    async with served(settings) as api:
+        assert (await api.post(BY_ADDRESS["a chat"][2] | {"model": "seeing"})).status_code == 200
+        answer = await api.post(BY_ADDRESS["a chat"][2] | {"model": "mini"})
+    assert answer.status_code == 200, answer.text

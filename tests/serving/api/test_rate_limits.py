@@ -80,3 +80,35 @@ async def test_tokens_of_a_run_that_goes_on_with_its_tools_results_count_too(tmp
         later = await ask(it, model="a", messages=[{"role": "user", "content": "Bye"}], max_tokens=1)
         taken = 10_000 - int(later.headers["x-ratelimit-remaining-tokens"])
         assert used < taken < used + 20
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param", "limit_name"),
+    [
+        ("/v1/chat/completions", ASK | {"n": 4}, "n", "requests_per_minute"),
+        ("/v1/chat/completions", ASK | {"n": 4, "stream": True}, "n", "requests_per_minute"),
+        ("/v1/completions", {"prompt": ["a", "b", "c", "d"]}, "prompt", "requests_per_minute"),
+        ("/v1/completions", {"prompt": ["a", "b"], "n": 2}, "n", "requests_per_minute"),
+        ("/v1/chat/completions", ASK | {"n": 2, "max_tokens": 4000}, "n", "tokens_per_minute"),
+        ("/v1/completions", {"prompt": ["a", "b"], "max_tokens": 4000}, "prompt", "tokens_per_minute"),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": 30_000 * "x"}]}, "tokens_per_minute", "tokens_per_minute"),
+        ("/v1/responses", {"input": 30_000 * "x"}, "tokens_per_minute", "tokens_per_minute"),
+        ("/v1/messages", {"max_tokens": 9, "messages": [{"role": "user", "content": 30_000 * "x"}]}, "tokens_per_minute", "tokens_per_minute"),
+        ("/v1/plans", {"messages": [{"role": "user", "content": 30_000 * "x"}]}, "tokens_per_minute", "tokens_per_minute"),
+    ],
+)  # fmt: skip
+async def test_a_request_that_fits_into_no_minute_is_a_400_and_takes_nothing_of_it(
+    path: str, body: Any, param: str | None, limit_name: str, tmp_path: Path
+) -> None:
+    async with keyed(tmp_path, SETTINGS) as it:
+        await limit(it, "keys", "mine", requests_per_minute=3, tokens_per_minute=5_000)
+        for _ in range(2):
+            answer = await it.ask("mine", "POST", path, body | {"model": "a"})
+            assert answer.status_code == 400, answer.text
+            error = answer.json()["error"]
+            assert error.get("param", param) == param
+            assert limit_name in error["message"]
+            assert "retry-after" not in answer.headers
+        assert not it.api.worker("a").calls
+        fits = await ask(it, model="a", n=3, max_tokens=100)
+        assert fits.status_code == 200, "all of the minute was left"

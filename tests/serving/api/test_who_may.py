@@ -9,12 +9,16 @@ import anthropic
 import httpx2
 import openai
 import pytest
+from starlette.routing import Route
 
 from conductor.run.record import Account
 from serving.accounts.authenticator import Authenticator
 from serving.accounts.keys import ApiKey
+from serving.api.access import access_table as access_table_of
+from serving.api.admission import Admission
 from serving.api.app import build_api
 from serving.api.authentication import Authentication, read_credential
+from serving.api.dialects.table import DIALECTS
 from serving.batches.model import Batch, File
 from serving.pool import build_pool
 from serving.runs.conversations import new_conversation
@@ -231,13 +235,40 @@ async def test_every_route_gives_every_sort_of_key_what_it_may_have_and_nothing_
     assert len(TABLE) + len(BESIDES) >= 40
 
 
-def test_the_table_has_every_route() -> None:
+def api_routes() -> set[tuple[str, str]]:
+    """Method and path of each route of the router's own list."""
     api: Any = build_api(Service(build_pool(parse(team()), {}, engines={})))
-    served = {
-        (method, route.path if hasattr(route, "methods") else f"{route.path}/")
+    return {
+        (method, route.path)
         for route in api.routes
         for method in (getattr(route, "methods", None) or {"GET"}) - {"HEAD"}
     }
+
+
+def test_the_table_of_access_has_every_route_and_no_other() -> None:
+    assert {f"{method} {path}" for method, path in api_routes()} == access_table_of(DIALECTS).keys()
+
+
+def test_a_route_without_a_row_is_not_started_with() -> None:
+    service = Service(build_pool(parse(team()), {}, engines={}))
+    table = access_table_of(DIALECTS)
+    admission = Admission(service, table)
+    route = Route("/v1/new", lambda _: None, methods=["GET", "DELETE"])
+    with pytest.raises(LookupError, match="/v1/new has no row"):
+        admission.guard([route])
+
+
+async def test_head_takes_the_same_key_as_get_on_every_route(it: Keyed) -> None:
+    for method, path in api_routes():
+        if method == "GET" and path != "/console":
+            place = re.sub(r"\{[^}]+\}", "x", path)
+            for who in (None, "only run", "only read"):
+                got, head = [(await it.ask(who, each, place)).status_code for each in ("GET", "HEAD")]
+                assert got == head, (who, path)
+
+
+def test_the_table_has_every_route() -> None:
+    served = {(method, "/console/" if path == "/console" else path) for method, path in api_routes()}
     ends = {"team": ("", "/budget", "/policy"), "key": ("", "/budget", "/rotate", "/policy")}
     same = {
         f"/v1/admin/{of}s/{{id}}{end}": f"/v1/admin/{of}s/{{{of}}}{end}" for of in ends for end in ends[of]

@@ -324,5 +324,6 @@ def test_the_proxy_is_given_the_protocol_in_the_place_where_uvicorn_looks(
     assert hook.in_replica() == []
     config = uvicorn.Config(lambda: None, factory=True)
     config.load()
-    assert config.http_protocol_class is ReaderProtocol
+    assert issubclass(config.http_protocol_class, ReaderProtocol)  # type: ignore[arg-type]
+    assert config.http_protocol_class.policy.max_header_bytes == 2048
     assert config.ws_protocol_class is None  # a handshake is a request that the edge answers

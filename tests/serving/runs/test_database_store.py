@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
+from conductor.errors import StoreUnavailable
 from conductor.model.messages import Message
 from conductor.model.reply import CallResult, FinishReason
 from conductor.model.usage import Usage
@@ -367,4 +368,8 @@ async def test_nobody_waits_for_a_run_that_the_journal_has_no_more(
         else:
             await one.suspend(RunRecords(replace(record, status="waiting")), 10.0)
         async with asyncio.timeout(1):
-            await waiting
+            if how == "is dropped":
+                with pytest.raises(StoreUnavailable):
+                    await waiting
+            else:
+                await waiting

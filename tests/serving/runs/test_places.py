@@ -3,10 +3,12 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import httpx2
+import orjson
 import pytest
 from sqlalchemy import text
 
@@ -14,11 +16,14 @@ from conductor.errors import Overloaded, StoreUnavailable
 from conductor.model.messages import Message
 from conductor.run.record import Account, Record, RunRecords
 from conductor.run.task import Task
+from conductor.run.waiting import end_task
 from serving.api.app import build_api
-from serving.database.address import Address
+from serving.database import database, writer
+from serving.database.address import Address, sqlite_address
 from serving.runs import journal as journal_module
 from serving.runs.admission import check_room
 from serving.runs.journal import LATE_FOR_S, LATE_S, WRITTEN_WITHIN_S, RunJournal
+from serving.settings.sections import LimitSettings
 from tests.serving.api.served import ASK, Json, listening, scripted, team
 from tests.serving.runs.stores import Replica, replicas
 from tests.serving.runs.test_once import ask
@@ -78,17 +83,145 @@ class AwayStore:
         raise StoreUnavailable("It is away.")
 
 
-async def test_runs_that_wait_for_a_store_that_is_away_take_no_places_also_while_it_is_tried():
+def ended(id: str, key_id: str = "", answer: str = "So.") -> RunRecords:
+    task = Task((Message.of("user", "Why?"),))
+    return RunRecords(Record(id, task, 0.0, status="finished", answer=answer, account=Account(key_id)))
+
+
+@asynccontextmanager
+async def away_journal(limits: LimitSettings) -> AsyncGenerator[RunJournal]:
+    """A journal whose store is away, and known to be."""
     store: Any = AwayStore()
-    journal = RunJournal(store, lambda: 1000, lambda *_: None)
-    ended = Record("wf_1", Task((Message.of("user", "Why?"),)), 0.0, status="finished", answer="So.")
-    journal.put(RunRecords(ended))
-    assert journal.n_unwritten == 1
+    journal = RunJournal(store, lambda: limits, lambda *_: None)
+    journal.put(ended("wf_0"))
     await until(lambda: store.asked == 2, "it is tried again")
-    assert journal.n_unwritten == 0
-    assert journal.find("wf_1")
-    assert journal._task  # pyright: ignore[reportPrivateUsage]
-    journal._task.cancel()  # pyright: ignore[reportPrivateUsage]
+    try:
+        yield journal
+    finally:
+        assert journal._task  # pyright: ignore[reportPrivateUsage]
+        await end_task(journal._task)  # pyright: ignore[reportPrivateUsage]
+
+
+async def test_runs_that_wait_for_a_store_that_is_away_keep_their_places_and_bytes():
+    async with away_journal(LimitSettings()) as journal:
+        journal.put(ended("wf_1", "flood", 100_000 * "x"))
+        assert journal.n_unwritten == 2
+        assert 100_000 < journal.unwritten_bytes()["flood"] < 110_000
+        assert journal.find("wf_0")
+
+
+async def test_what_waits_for_a_store_that_is_away_is_bounded_by_bytes_and_the_key_with_most_loses_first():
+    async with away_journal(LimitSettings(records=50, records_bytes=1_000_000)) as journal:
+        journal.put(ended("wf_modest", "modest"))
+        for n in range(60):
+            journal.put(ended(f"wf_flood{n}", "flood", 100_000 * "x"))
+            assert journal.unwritten_bytes().total() <= 1_000_000
+        assert journal.find("wf_modest")
+        assert journal.find("wf_flood59")
+        assert not journal.find("wf_flood0")
+        for n in range(60):
+            journal.put(ended(f"wf_small{n}", "flood"))
+        assert journal.n_unwritten == 50
+        assert journal.find("wf_modest")
+
+
+async def test_while_the_store_is_away_free_runs_hold_their_places_until_they_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    settings = team(workers=[scripted("a", "Yes.")], workflows={}, limits={"max_running": 4})
+    async with replicas(sqlite_address(tmp_path / "podium.db"), settings, n=1) as (one,):
+        assert (await one.api.post({"model": "a"})).status_code == 200
+        await until(lambda: not one.records.n_unwritten, "it is written")
+        async with full_disk(one, monkeypatch):
+            answers = [await one.api.post({"model": "a"}) for _ in range(5)]
+            assert [each.status_code for each in answers] == [200] * 4 + [429]
+            assert answers[-1].json()["error"]["param"] == "limits.max_running"
+            assert len(one.api.worker("a").calls) == 5, "the last called nobody"
+        await until(lambda: not one.records.n_unwritten, "they are written")
+        assert (await one.api.post({"model": "a"})).status_code == 200
+        assert len(await one.rows("SELECT id FROM run")) == 5
+
+
+async def test_while_the_store_is_away_what_free_runs_hold_in_bytes_counts_until_they_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    limits = {"max_running_bytes": 1_000_000}
+    settings = team(workers=[scripted("a", "Yes.")], workflows={}, limits=limits)
+    long = {"messages": [{"role": "user", "content": 300_000 * "x"}], "model": "a"}
+    async with replicas(sqlite_address(tmp_path / "podium.db"), settings, n=1) as (one,):
+        assert (await one.api.post(long)).status_code == 200
+        await until(lambda: not one.records.n_unwritten, "it is written")
+        async with full_disk(one, monkeypatch):
+            answers = [await one.api.post(long) for _ in range(10)]
+            assert [each.status_code for each in answers] == [200] * 3 + [429] * 7
+            assert answers[-1].json()["error"]["param"] == "limits.max_running_bytes"
+            assert (await one.api.post({"model": "a"})).status_code == 200, "a small one has room"
+        await until(lambda: not one.records.n_unwritten, "they are written")
+        assert (await one.api.post(long)).status_code == 200
+
+
+BACKGROUND: dict[str, tuple[str, Json]] = {
+    "a chat": ("/v1/chat/completions", ASK | {"model": "a", "podium": {"background": True}}),
+    "a stream": (
+        "/v1/chat/completions",
+        ASK | {"model": "a", "stream": True, "podium": {"background": True}},
+    ),
+    "a response": ("/v1/responses", {"model": "a", "input": "Why?", "background": True}),
+    "a streamed response": (
+        "/v1/responses",
+        {"model": "a", "input": "Why?", "background": True, "stream": True},
+    ),
+    "a message": (
+        "/v1/messages",
+        {"model": "a", "max_tokens": 99, "messages": ASK["messages"], "podium": {"background": True}},
+    ),
+    "a batch": (
+        "/v1/batches",
+        {"input_file_id": "", "endpoint": "/v1/chat/completions", "completion_window": "24h"},
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BACKGROUND)
+async def test_nothing_is_accepted_into_the_background_while_the_store_is_away(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    settings = team(workers=[scripted("a", "Yes.")], workflows={})
+    path, body = BACKGROUND[what]
+    async with replicas(sqlite_address(tmp_path / "podium.db"), settings, n=1) as (one,):
+        if "input_file_id" in body:
+            line = orjson.dumps(
+                {"custom_id": "1", "method": "POST", "url": body["endpoint"], "body": ASK | {"model": "a"}}
+            )
+            form = {"data": {"purpose": "batch"}, "files": {"file": ("a.jsonl", line)}}
+            body = body | {"input_file_id": (await one.api.http.post("/v1/files", **form)).json()["id"]}  # type: ignore[arg-type]
+        assert (await one.api.http.post(path, json=body)).status_code in (200, 202)
+        await until(lambda: not one.records.n_unwritten and not one.api.service.running, "it is written")
+        async with full_disk(one, monkeypatch):
+            for _ in range(3):
+                answer = await one.api.http.post(path, json=body)
+                assert answer.status_code == 503, answer.text
+                assert "retry-after" in answer.headers
+                await until(lambda: not one.api.service.running, "nothing goes on")
+        await until(lambda: not one.records.n_unwritten, "all is written")
+        assert (await one.api.http.post(path, json=body)).status_code in (200, 202)
+
+
+@asynccontextmanager
+async def full_disk(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[None]:
+    """A store that takes nothing more until the end of the block."""
+    backend, opened = (await replica.store.ledger()).writer._backend, await replica.store.database()  # pyright: ignore[reportPrivateUsage]
+
+    async def reconnect() -> None:
+        await backend.aclose()
+        await opened.engine.dispose()
+
+    with monkeypatch.context() as patch:
+        for module, name in ((writer, "PRAGMAS"), (database, "READER_PRAGMAS")):
+            patch.setattr(module, name, (*getattr(module, name), "query_only=1"))
+        await reconnect()
+        yield
+    await reconnect()
 
 
 async def whole_stream(url: str, body: Json) -> None:

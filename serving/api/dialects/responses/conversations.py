@@ -9,12 +9,13 @@ from pydantic import Field
 from starlette.responses import Response
 
 from conductor.errors import BadTask, TooLarge, UnknownName, quote
-from serving.accounts.caller import Caller, Scope
+from serving.accounts.caller import Caller
 from serving.api.authentication import caller_of
 from serving.api.dialects.read_body import read_body
 from serving.api.dialects.responses.new_items import kept_metadata, new_id, new_items
 from serving.api.dialects.responses.schema import Ignoring, remedy
 from serving.api.earlier_runs import CallersRuns, check_room
+from serving.api.request import NameText
 from serving.api.respond import success
 from serving.runs.conversations import (
     MOST_BYTES_OF_TEAM,
@@ -31,7 +32,8 @@ MOST_AT_ONCE = 20
 SECOND_US = 1_000_000
 Items = Annotated[list[Json], Field(fail_fast=True, max_length=MOST_AT_ONCE)]
 Metadata = Annotated[
-    dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16)
+    dict[Annotated[NameText, Field(max_length=64)], Annotated[NameText, Field(max_length=512)]],
+    Field(max_length=16),
 ]
 
 
@@ -57,7 +59,7 @@ class NewMetadata(Ignoring):
 @router.post("")
 async def create(request: Request) -> Response:
     """Begin a conversation, with up to 20 items."""
-    caller, store = _caller(request, Scope.RUN), _store(request)
+    caller, store = caller_of(request), _store(request)
     CallersRuns(request.app.state.service, caller).check_keeps()
     sent = read_body(NewConversation, await request.body() or b"{}", remedy)
     items = new_items(sent.items or [], caller.policies)
@@ -73,25 +75,25 @@ async def create(request: Request) -> Response:
 @router.get("/{conversation_id}")
 async def conversation(request: Request, conversation_id: str) -> Response:
     """A conversation without its items. Another team's is as one that is not there."""
-    return success(conversation_json(await _find(request, conversation_id, Scope.READ)))
+    return success(conversation_json(await _find(request, conversation_id)))
 
 
 @router.post("/{conversation_id}")
 async def update(request: Request, conversation_id: str) -> Response:
     """Give a conversation other metadata."""
-    caller = _caller(request, Scope.RUN)
+    caller = caller_of(request)
     await CallersRuns(request.app.state.service, caller).own_conversation(conversation_id)
     sent = read_body(NewMetadata, await request.body(), remedy)
     if sent.metadata:
         CallersRuns(request.app.state.service, caller).check_keeps()
     await _store(request).set_metadata(conversation_id, kept_metadata(sent.metadata, caller.policies))
-    return success(conversation_json(await _find(request, conversation_id, Scope.RUN)))
+    return success(conversation_json(await _find(request, conversation_id)))
 
 
 @router.delete("/{conversation_id}")
 async def delete(request: Request, conversation_id: str) -> Response:
     """Forget a conversation and its items. The responses in it stay."""
-    await _find(request, conversation_id, Scope.RUN)
+    await _find(request, conversation_id)
     await _store(request).delete(conversation_id)
     return success({"id": conversation_id, "object": "conversation.deleted", "deleted": True})
 
@@ -99,7 +101,7 @@ async def delete(request: Request, conversation_id: str) -> Response:
 @router.post("/{conversation_id}/items")
 async def add_items(request: Request, conversation_id: str) -> Response:
     """Add up to 20 items to the end of a conversation."""
-    caller, store = _caller(request, Scope.RUN), _store(request)
+    caller, store = caller_of(request), _store(request)
     runs = CallersRuns(request.app.state.service, caller)
     held = await runs.own_conversation(conversation_id)
     runs.check_keeps()
@@ -120,7 +122,7 @@ async def items(
     after: str | None = None,
 ) -> Response:
     """What a conversation holds, the newest item first unless `order` says otherwise."""
-    await _find(request, conversation_id, Scope.READ)
+    await _find(request, conversation_id)
     try:
         found = await _store(request).items(conversation_id, limit + 1, after, newest_first=order == "desc")
     except KeyError:
@@ -132,14 +134,14 @@ async def items(
 @router.get("/{conversation_id}/items/{item_id}")
 async def item(request: Request, conversation_id: str, item_id: str) -> Response:
     """One item."""
-    await _find(request, conversation_id, Scope.READ)
+    await _find(request, conversation_id)
     return success(await _find_item(request, conversation_id, item_id))
 
 
 @router.delete("/{conversation_id}/items/{item_id}")
 async def delete_item(request: Request, conversation_id: str, item_id: str) -> Response:
     """Forget one item; gives the conversation."""
-    held = await _find(request, conversation_id, Scope.RUN)
+    held = await _find(request, conversation_id)
     await _find_item(request, conversation_id, item_id)
     await _store(request).remove_item(conversation_id, item_id)
     return success(conversation_json(held))
@@ -160,14 +162,13 @@ def _page(items: list[Json], *, has_more: bool) -> Json:
     return {"object": "list", "data": items, "has_more": has_more} | ends
 
 
-async def _find(request: Request, id: str, scope: Scope) -> Conversation:
+async def _find(request: Request, id: str) -> Conversation:
     """The conversation of that id.
 
     Raises:
-        NotAllowed: the caller's key is not for that.
         UnknownName: it is not kept, or not for the caller.
     """
-    return await CallersRuns(request.app.state.service, _caller(request, scope)).conversation(id)
+    return await CallersRuns(request.app.state.service, caller_of(request)).conversation(id)
 
 
 async def _find_item(request: Request, id: str, item_id: str) -> Json:
@@ -190,12 +191,6 @@ async def _check_room(store: ConversationStore, caller: Caller, new: int = 0) ->
             "Delete some.",
             param="conversation",
         )
-
-
-def _caller(request: Request, scope: Scope) -> Caller:
-    caller = caller_of(request)
-    caller.require(scope)
-    return caller
 
 
 def _store(request: Request) -> ConversationStore:

@@ -11,7 +11,6 @@ from conductor.errors import BadTask, UnknownName, quote
 from conductor.model.call import Sampling
 from conductor.model.messages import Message
 from conductor.run.record import RunRecords
-from serving.accounts.caller import Scope
 from serving.api.authentication import caller_of, is_still_let_in
 from serving.api.dialect import CallId
 from serving.api.dialects.read_body import read_body
@@ -58,8 +57,9 @@ async def input_tokens(request: Request) -> Response:
     """
     service: Service = request.app.state.service
     caller = caller_of(request)
-    caller.require(Scope.RUN)
     sent = read_body(CountRequest, await request.body(), remedy)
+    if sent.model is not None:
+        check_name(sent.model, service.pool, caller.policies)
     messages, _ = await conversation_of(sent, CallersRuns(service, caller))
     tools, _ = read_tools(sent.tools, None, parallel=True)
     whole = (Message.of("system", sent.instructions or ""), *messages)
@@ -74,7 +74,6 @@ async def compact(request: Request) -> Response:
     """
     service: Service = request.app.state.service
     caller = caller_of(request)
-    caller.require(Scope.RUN)
     sent = read_body(CompactRequest, await request.body(), remedy)
     check_name(sent.model, service.pool, caller.policies)
     messages, _ = await conversation_of(sent, CallersRuns(service, caller))
@@ -103,7 +102,7 @@ async def response(
     """A response that was stored, also while it is in progress; as a stream, its events from the beginning or from
     the one after `starting_after`. Another team's is as one that is not there.
     """
-    records, call_id = await _find(request, response_id, Scope.READ)
+    records, call_id = await _find(request, response_id)
     if not stream:
         return success(show_again(records, call_id))
     is_same = bool(echo_of_newest(records.record)["response"]["background"])
@@ -128,7 +127,7 @@ async def response(
 async def delete(request: Request, response_id: str) -> Response:
     """Remove a response: its texts, and those of its run's record. The run's numbers stay, for who accounts for it."""
     service: Service = request.app.state.service
-    records, _ = await _find(request, response_id, Scope.RUN)
+    records, _ = await _find(request, response_id)
     record = records.record
     if record.status in ("running", "detached", "waiting"):
         raise BadTask(f"{quote(response_id)} is in progress. Cancel it first.", param="response_id")
@@ -142,9 +141,9 @@ async def cancel(request: Request, response_id: str) -> Response:
     stays as it is.
     """
     service: Service = request.app.state.service
-    records, _ = await _find(request, response_id, Scope.RUN)
+    records, _ = await _find(request, response_id)
     await service.cancel(records.record.id)
-    records, call_id = await _find(request, response_id, Scope.RUN, is_over=True)
+    records, call_id = await _find(request, response_id, is_over=True)
     return success(show_again(records, call_id))
 
 
@@ -157,7 +156,7 @@ async def items(
     after: str | None = None,
 ) -> Response:
     """What was sent for a response, the newest item first unless `order` says otherwise."""
-    records, call_id = await _find(request, response_id, Scope.READ)
+    records, call_id = await _find(request, response_id)
     found = input_items(records, call_id)
     if order == "desc":
         found.reverse()
@@ -171,19 +170,15 @@ async def items(
     return success({"object": "list", "data": page, "has_more": len(found) > limit} | ends)
 
 
-async def _find(
-    request: Request, id: str, scope: Scope, *, is_over: bool = False
-) -> tuple[RunRecords, CallId]:
+async def _find(request: Request, id: str, *, is_over: bool = False) -> tuple[RunRecords, CallId]:
     """The response of that id, and the ids of its calls; `is_over`: its end is waited for, half a second at most.
 
     Raises:
-        NotAllowed: the caller's key is not for that.
         UnknownName: it is not kept, or not for the caller.
         StoreUnavailable: the store is away.
     """
     service: Service = request.app.state.service
     caller = caller_of(request)
-    caller.require(scope)
     earlier = CallersRuns(service, caller)
     records = await find_response(id, earlier, is_over=is_over)
     if records is None:

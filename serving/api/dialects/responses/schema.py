@@ -13,7 +13,7 @@ from serving.api.dialects.cache_marks import CacheFields
 from serving.api.dialects.chat_options import Penalty, SamplerFields
 from serving.api.dialects.chat_schema import MOST_PARTS
 from serving.api.dialects.read_body import ExtraFields, innermost
-from serving.api.request import MOST, Effort, Podium
+from serving.api.request import MOST, Effort, NameText, Podium
 from serving.api.service_tier import Tier
 
 Json = dict[str, Any]
@@ -98,7 +98,9 @@ class ResponsesRequest(Referred, SamplerFields, CacheFields, ExtraFields):
     include: Annotated[list[str], Field(fail_fast=True, max_length=64)] | None = None
     max_output_tokens: int | None = Field(default=None, ge=1, le=MOST)
     max_tool_calls: int | None = Field(default=None, ge=1, le=MOST)
-    metadata: Annotated[dict[str, Annotated[str, Field(max_length=512)]], Field(max_length=16)] | None = None
+    metadata: (
+        Annotated[dict[NameText, Annotated[NameText, Field(max_length=512)]], Field(max_length=16)] | None
+    ) = None
     parallel_tool_calls: bool | None = None
     reasoning: Annotated[Reasoning, BeforeValidator(_or_empty)] = Reasoning()
     safety_identifier: str | None = None

@@ -1,0 +1,165 @@
+"""The table of all routes: who may call each, and what answering it may hold.
+
+`Admission` (`admission.py`) checks and counts by it before a route begins. What depends on a record, such as another
+team's, is checked by the route, which knows it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from serving.api.dialect import Dialects
+
+PIECE_BYTES = 65_536
+"""An answer is sent in pieces of this size."""
+READ_BYTES = 1_048_576
+"""What is read of a file at once: a database goes through all that stands before it."""
+
+
+class Who(StrEnum):
+    """Who may call a route."""
+
+    PUBLIC = "everyone"
+    ANY_KEY = "any key"
+    RUN = "run"
+    READ = "read"
+    ADMIN = "admin"
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What answering a request of some kind may hold.
+
+    Args:
+        name: of the kind.
+        counted: which count the answer is in until the client has all of it: `reads`, `changes` or none.
+        in_turn: whether few are worked on at once, and keys take turns.
+        n_bytes: of `limits.max_unread_bytes` that it holds from its beginning.
+        streams, memory, cpu: the same for people, for docs/security.md.
+    """
+
+    name: str
+    counted: str = ""
+    in_turn: bool = False
+    n_bytes: int = 0
+    streams: str = "one of `limits.max_reads`"
+    memory: str = "what is larger than 64 kB, in `limits.max_unread_bytes`"
+    cpu: str = "in turn with other keys', four at once, lists in slices of 2 ms"
+
+
+PROBE = Cost(
+    "probe", streams="none: never waits, never refused", memory="under 10 kB", cpu="constant, from memory"
+)
+CONSTANT = Cost("constant", counted="reads", cpu="made once")
+READ = Cost("read", counted="reads", in_turn=True)
+WATCH = Cost(
+    "event stream",
+    counted="reads",
+    in_turn=True,
+    n_bytes=2 * PIECE_BYTES,
+    memory="128 kB, and 256 kB of events for all who watch the run, larger events whole, in `limits.max_unread_bytes`",
+    cpu="its beginning in turn with other keys'",
+)
+DOWNLOAD = Cost(
+    "download",
+    counted="reads",
+    in_turn=True,
+    n_bytes=READ_BYTES,
+    memory="1 MB, in `limits.max_unread_bytes`",
+    cpu="its beginning in turn with other keys'",
+)
+CHANGE = Cost(
+    "change",
+    counted="changes",
+    streams="one of a quarter of `limits.max_reads`, beside the reads",
+    cpu="one row of the store",
+)
+UPLOAD = Cost(
+    "upload",
+    counted="changes",
+    streams="one of a quarter of `limits.max_reads`, beside the reads",
+    memory="its body, in `batches.room` of `limits.max_running_bytes`",
+    cpu="in a thread",
+)
+RUN = Cost(
+    "run",
+    streams="one of `limits.max_running`",
+    memory="its conversation, in `limits.max_running_bytes`",
+    cpu="refused while the event loop is behind; rates, budgets and slots of workers",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """A row of the table."""
+
+    who: Who
+    cost: Cost
+
+
+ROUTES: Mapping[str, Access] = {
+    "GET /healthz": Access(Who.PUBLIC, PROBE),
+    "GET /readyz": Access(Who.PUBLIC, PROBE),
+    "GET /console": Access(Who.PUBLIC, CONSTANT),
+    "GET /v1/models": Access(Who.ANY_KEY, READ),
+    "GET /v1/models/{name:path}": Access(Who.ANY_KEY, READ),
+    "GET /v1/openapi.json": Access(Who.ANY_KEY, CONSTANT),
+    "GET /v1/budget": Access(Who.ANY_KEY, READ),
+    "POST /v1/plans": Access(Who.RUN, RUN),
+    "POST /v1/messages/count_tokens": Access(Who.RUN, READ),
+    "POST /v1/responses/input_tokens": Access(Who.RUN, READ),
+    "POST /v1/responses/compact": Access(Who.RUN, READ),
+    "GET /v1/responses/{response_id}": Access(Who.READ, READ),
+    "GET /v1/responses/{response_id}/input_items": Access(Who.READ, READ),
+    "POST /v1/responses/{response_id}/cancel": Access(Who.RUN, CHANGE),
+    "DELETE /v1/responses/{response_id}": Access(Who.RUN, CHANGE),
+    "POST /v1/conversations": Access(Who.RUN, CHANGE),
+    "GET /v1/conversations/{conversation_id}": Access(Who.READ, READ),
+    "POST /v1/conversations/{conversation_id}": Access(Who.RUN, CHANGE),
+    "DELETE /v1/conversations/{conversation_id}": Access(Who.RUN, CHANGE),
+    "POST /v1/conversations/{conversation_id}/items": Access(Who.RUN, CHANGE),
+    "GET /v1/conversations/{conversation_id}/items": Access(Who.READ, READ),
+    "GET /v1/conversations/{conversation_id}/items/{item_id}": Access(Who.READ, READ),
+    "DELETE /v1/conversations/{conversation_id}/items/{item_id}": Access(Who.RUN, CHANGE),
+    "GET /v1/workflows": Access(Who.READ, READ),
+    "GET /v1/workflows/{id}": Access(Who.READ, READ),
+    "GET /v1/workflows/{id}/events": Access(Who.READ, WATCH),
+    "POST /v1/workflows/{id}/cancel": Access(Who.RUN, CHANGE),
+    "POST /v1/workflows/{id}/feedback": Access(Who.RUN, CHANGE),
+    "POST /v1/files": Access(Who.RUN, UPLOAD),
+    "GET /v1/files": Access(Who.READ, READ),
+    "GET /v1/files/{id}": Access(Who.READ, READ),
+    "GET /v1/files/{id}/content": Access(Who.READ, DOWNLOAD),
+    "DELETE /v1/files/{id}": Access(Who.RUN, CHANGE),
+    "POST /v1/batches": Access(Who.RUN, CHANGE),
+    "GET /v1/batches": Access(Who.READ, READ),
+    "GET /v1/batches/{id}": Access(Who.READ, READ),
+    "POST /v1/batches/{id}/cancel": Access(Who.RUN, CHANGE),
+    "GET /v1/replicas": Access(Who.ADMIN, READ),
+    "GET /v1/workers": Access(Who.ADMIN, READ),
+    "GET /v1/admin/ledger": Access(Who.ADMIN, READ),
+    "GET /v1/admin/teams": Access(Who.ADMIN, READ),
+    "POST /v1/admin/teams": Access(Who.ADMIN, CHANGE),
+    "POST /v1/admin/teams/{id}": Access(Who.ADMIN, CHANGE),
+    "GET /v1/admin/teams/{id}/budget": Access(Who.ADMIN, READ),
+    "POST /v1/admin/teams/{id}/budget": Access(Who.ADMIN, CHANGE),
+    "GET /v1/admin/teams/{id}/policy": Access(Who.ADMIN, READ),
+    "POST /v1/admin/teams/{id}/policy": Access(Who.ADMIN, CHANGE),
+    "GET /v1/admin/keys": Access(Who.ADMIN, READ),
+    "POST /v1/admin/keys": Access(Who.ADMIN, CHANGE),
+    "GET /v1/admin/keys/{id}": Access(Who.ADMIN, READ),
+    "DELETE /v1/admin/keys/{id}": Access(Who.ADMIN, CHANGE),
+    "POST /v1/admin/keys/{id}/rotate": Access(Who.ADMIN, CHANGE),
+    "GET /v1/admin/keys/{id}/budget": Access(Who.ADMIN, READ),
+    "POST /v1/admin/keys/{id}/budget": Access(Who.ADMIN, CHANGE),
+    "GET /v1/admin/keys/{id}/policy": Access(Who.ADMIN, READ),
+    "POST /v1/admin/keys/{id}/policy": Access(Who.ADMIN, CHANGE),
+    "POST /v1/admin/reload": Access(Who.ADMIN, CHANGE),
+    "GET /v1/admin/openapi.json": Access(Who.ADMIN, CONSTANT),
+}
+"""By method and path, all but those of the dialects. HEAD is as GET."""
+
+
+def access_table(dialects: Dialects) -> dict[str, Access]:
+    """The whole table, with the paths of `dialects`, each of which asks for a run."""
+    return {f"POST {path}": Access(Who.RUN, RUN) for path in dialects.by_path} | dict(ROUTES)

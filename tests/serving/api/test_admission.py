@@ -1,0 +1,371 @@
+"""What is admitted beside runs is counted by key, by team and for the router: open answers, unread bytes, reads at once."""
+
+import asyncio
+import socket
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import httpx2
+import pytest
+
+from conductor.errors import Overloaded
+from conductor.run.record import Account
+from serving.api.feed import WINDOW_BYTES, Feeds
+from serving.batches.model import Batch, File
+from serving.shares import Room, in_slices
+from tests.serving.api.keyed import Keyed, keyed
+from tests.serving.api.served import ASK, Json, Served, plan, scripted, served, step, team
+from tests.serving.api.test_leaving import get, slow_request
+from tests.states import until
+
+STALLS = scripted("a", {"text": "x y", "stall_after_tokens": 1})
+MB = 1_000_000
+
+
+def stalling(**limits: int) -> Json:
+    return team(workers=[STALLS, scripted("b")], workflows={}, limits=limits)
+
+
+def refusal(answer: httpx2.Response) -> tuple[int, str, str]:
+    """The status, the code and the setting that is named in the message and as `param`."""
+    error = answer.json()["error"]
+    assert error["param"] in error["message"], error
+    assert int(answer.headers["retry-after"]) >= 1
+    return answer.status_code, error["code"], error["param"]
+
+
+def feeds_of(api: Served) -> Feeds:
+    return cast(Any, api.service.store.on_items).__self__
+
+
+@asynccontextmanager
+async def run_under_way(it: Keyed, who: str) -> AsyncGenerator[str]:
+    ask = ASK | {"model": "a", "stream": True}
+    path = "/v1/chat/completions"
+    async with it.api.http.stream("POST", path, json=ask, headers=it.headers(who)) as answer:
+        yield answer.headers["x-podium-workflow-id"]
+
+
+async def watch(stack: AsyncExitStack, it: Keyed, who: str, id: str) -> httpx2.Response:
+    path, headers = f"/v1/workflows/{id}/events", it.headers(who)
+    answer = await stack.enter_async_context(it.api.http.stream("GET", path, headers=headers))
+    if answer.status_code != 200:
+        await answer.aread()
+    return answer
+
+
+async def test_one_key_holds_a_quarter_of_the_open_reads_and_everyone_else_is_answered(
+    tmp_path: Path,
+) -> None:
+    async with (
+        keyed(tmp_path, stalling(max_reads=16)) as it,
+        run_under_way(it, "mine") as id,
+        run_under_way(it, "other team") as theirs,
+        AsyncExitStack() as stack,
+    ):
+        for _ in range(4):
+            assert (await watch(stack, it, "only read", id)).status_code == 200
+        refused = (429, "overloaded", "limits.max_reads")
+        assert refusal(await watch(stack, it, "only read", id)) == refused
+        assert refusal(await it.ask("only read", "GET", "/v1/workflows")) == refused
+        assert refusal(await it.ask("only read", "GET", "/v1/models")) == refused
+        assert (await watch(stack, it, "other team", theirs)).status_code == 200
+        assert (await it.ask("mine", "GET", "/v1/workflows")).status_code == 200
+        assert (await it.ask("only run", "POST", f"/v1/workflows/{id}/cancel", {})).status_code == 200
+        for path in ("/healthz", "/readyz"):
+            assert (await it.ask(None, "GET", path)).status_code == 200
+    # the streams are closed, and hold nothing
+
+
+async def test_one_team_holds_half_of_the_open_reads_and_gives_them_back(tmp_path: Path) -> None:
+    async with keyed(tmp_path, stalling(max_reads=16)) as it, run_under_way(it, "mine") as id:
+        async with AsyncExitStack() as stack:
+            for who in ("mine", "only read"):
+                for _ in range(4):
+                    assert (await watch(stack, it, who, id)).status_code == 200
+            third, _ = await it.directory.create_key("third", "search")
+            it.secrets["third"] = third.reveal()
+            refused = await it.ask("third", "GET", "/v1/workflows")
+            assert refusal(refused) == (429, "overloaded", "limits.max_reads")
+            assert "team" in refused.json()["error"]["message"]
+        await until(lambda: not feeds_of(it.api).room.taken, "nothing is held")
+        assert (await it.ask("third", "GET", "/v1/workflows")).status_code == 200
+
+
+async def test_a_router_refuses_before_serve_has_given_it_all_it_may_and_probes_are_answered() -> None:
+    settings = stalling() | {"router": {"max_ongoing_requests": 16, "target_ongoing_requests": 8}}
+    async with served(settings) as api, AsyncExitStack() as stack:
+        ask = ASK | {"model": "a", "stream": True}
+        path = "/v1/chat/completions"
+        first = await stack.enter_async_context(api.http.stream("POST", path, json=ask))
+        events = f"/v1/workflows/{first.headers['x-podium-workflow-id']}/events"
+        for _ in range(14):
+            answer = await stack.enter_async_context(api.http.stream("GET", events))
+            assert answer.status_code == 200
+        asked = (("GET", events), ("GET", "/v1/models"), ("POST", path), ("GET", "/v1/nothing"))
+        for method, place in asked:
+            refused = await api.http.request(method, place, json=ask if method == "POST" else None)
+            assert refusal(refused) == (429, "overloaded", "router.max_ongoing_requests")
+        for path in ("/healthz", "/readyz"):
+            assert (await api.http.get(path)).status_code == 200
+
+
+async def test_constant_documents_are_made_once_and_not_sent_to_who_has_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from serving.api import admin, openapi
+
+    made = list[str]()
+
+    def counting(get_openapi: Any) -> Any:
+        def get(**named: Any) -> Any:
+            made.append(named["title"])
+            return get_openapi(**named)
+
+        return get
+
+    for module in (admin, openapi):
+        monkeypatch.setattr(module, "get_openapi", counting(cast(Any, module).get_openapi))
+    async with keyed(tmp_path) as it:
+        for path in ("/v1/openapi.json", "/v1/admin/openapi.json"):
+            answers = [await it.ask("admin", "GET", path) for _ in range(5)]
+            assert {each.content for each in answers} == {answers[0].content}
+            tag = answers[0].headers["etag"]
+            again = await it.ask("admin", "GET", path, headers={"if-none-match": tag})
+            assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", tag)
+    assert made == ["Podium", "Podium administration"]
+
+
+async def test_reads_of_one_key_take_turns_with_those_of_another(tmp_path: Path) -> None:
+    async with keyed(tmp_path) as it:
+        store, gate, begun = cast(Any, it.api.service.store), asyncio.Semaphore(0), list[str]()
+        newest = store.newest
+
+        async def slowly(limit: int, caller: Any, *args: Any) -> Any:
+            begun.append(caller.account.key_id)
+            async with gate:
+                return await newest(limit, caller, *args)
+
+        store.newest = slowly
+        assert (await it.ask("other team", "GET", "/v1/models")).status_code == 200  # its key is known
+        mine = [asyncio.create_task(it.ask("mine", "GET", "/v1/workflows")) for _ in range(12)]
+        await until(lambda: len(begun) >= 3, "some are worked on")
+        assert len(begun) <= 4
+        other = asyncio.create_task(it.ask("other team", "GET", "/v1/workflows"))
+        await until(lambda: len(it.api.connections) >= 13, "the other key's request is there")
+        await asyncio.sleep(0.1)
+        if it.ids["other team"] not in begun:  # the place that is kept for others was lent
+            gate.release()
+            await until(lambda: it.ids["other team"] in begun, "it is next")
+        assert begun.count(it.ids["mine"]) <= 5, "the others of the first key wait"
+        for _ in range(20):
+            gate.release()
+        assert {(await each).status_code for each in [*mine, other]} == {200}
+
+
+async def test_a_long_list_leaves_turns_to_everything_else() -> None:
+    def work() -> int:
+        return sum(range(40_000))
+
+    turns, done = 0, False
+
+    async def count() -> None:
+        nonlocal turns
+        while not done:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    seen = [work() * 0 + item async for item in in_slices(range(200))]
+    done = True
+    await counting
+    assert seen == list(range(200))
+    assert turns > 10
+
+
+async def test_a_list_of_runs_is_whole_and_in_order_though_it_is_made_in_slices() -> None:
+    async with served(team(workers=[scripted("a", delay_s=0.01)], workflows={})) as api:
+        ids = [(await api.ok({"model": "a"}))["podium"]["workflow_id"] for _ in range(30)]
+        listed = (await api.http.get("/v1/workflows?limit=20")).json()
+        assert list(listed) == ["object", "data", "has_more", "next_after"]
+        assert [each["id"] for each in listed["data"]] == ids[::-1][:20]
+        rest = (await api.http.get(f"/v1/workflows?after={listed['next_after']}")).json()
+        assert [each["id"] for each in rest["data"]] == ids[::-1][20:]
+        assert (await api.http.get("/v1/batches")).json()["data"] == []
+
+
+async def keep_file(it: Keyed, name: str, n_bytes: int) -> str:
+    account = Account(it.ids["mine"], it.ids["search"])
+    id = f"file-{name}"
+    file = File(id, account, "user_data", "a.bin", n_bytes, 1, 10**18)
+    await it.api.batches.store.add_file(file, n_bytes * b"x")
+    return id
+
+
+@pytest.mark.real_time
+async def test_unread_downloads_have_one_budget_in_bytes_and_give_it_back(tmp_path: Path) -> None:
+    async with keyed(tmp_path, stalling(max_unread_bytes=8 * MB, unread_s=60)) as it:
+        path = f"/v1/files/{await keep_file(it, '1', 20 * MB)}/content"
+        room = feeds_of(it.api).room
+        async with AsyncExitStack() as stack:
+
+            async def download(who: str) -> httpx2.Response:
+                streamed = it.api.http.stream("GET", path, headers=it.headers(who))
+                answer = await stack.enter_async_context(streamed)
+                if answer.status_code != 200:
+                    await answer.aread()
+                return answer
+
+            assert (await download("mine")).status_code == 200
+            assert room.taken <= 8 * MB
+            assert refusal(await download("mine")) == (429, "overloaded", "limits.max_unread_bytes")
+            assert (await download("only read")).status_code == 200, "another key of the team"
+            assert (await download("admin")).status_code == 200
+        await until(lambda: not room.taken, "nothing is held")
+        whole = await it.ask("mine", "GET", path)
+        assert len(whole.content) == 20 * MB
+
+
+def talkative(n_words: int) -> Json:
+    """A run whose first step says much, in pieces that are kept while it is watched."""
+    words = " ".join(f"{n:0999d}" for n in range(n_words))
+    workers = [scripted("a", words, tokens_per_s=n_words), scripted("b", "Done.")]
+    plans = plan(step("a", "Say much."), step("b", "Conclude.", [0]))
+    return team(plans, workers=workers, workflows={}, limits={"unread_s": 60})
+
+
+async def read_events(reader: asyncio.StreamReader) -> str:
+    """The events of a chunked answer whose head was read in part."""
+    while await reader.readuntil(b"\r\n") != b"\r\n":
+        pass
+    told = b""
+    while n_bytes := int(await reader.readuntil(b"\r\n"), 16):
+        told += (await reader.readexactly(n_bytes + 2))[:-2]
+    return told.decode()
+
+
+@pytest.mark.real_time
+async def test_a_watcher_that_reads_nothing_holds_a_window_and_gets_everything_once_it_reads() -> None:
+    async with served(talkative(1_000)) as api:
+        asking = asyncio.create_task(api.ok())
+        await until(lambda: api.service._running, "it has begun")
+        path = f"/v1/workflows/{next(iter(api.service._running))}/events"
+        feeds = feeds_of(api)
+        async with slow_request(api, get(path)) as (reader, writer):
+            quick = await api.http.get(path)  # to its end
+            held = [feed._n_bytes for feed in feeds._feeds[path.split("/")[3]]]
+            assert max(held) < 2 * WINDOW_BYTES, "of some MB"
+            assert len(quick.content) > 3 * WINDOW_BYTES
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, MB)
+            assert await read_events(reader) == quick.text, "the slow one misses nothing"
+        await asking
+        await until(lambda: not feeds._feeds, "nobody watches")
+        assert feeds.room.taken == 0
+        assert quick.text.endswith('{"type":"end","status":"finished"}\n\n')
+        assert (await api.http.get(path)).text == quick.text, "from the store it is the same"
+
+
+@pytest.mark.real_time
+async def test_watchers_of_runs_with_large_events_share_the_bytes_of_all_answers(tmp_path: Path) -> None:
+    workers = [scripted("a", "x" * 300_000)]
+    settings = team(workers=workers, workflows={}, limits={"max_unread_bytes": 12 * MB})
+    async with keyed(tmp_path, settings) as it:
+        ids = list[str]()
+        for _ in range(8):
+            answer = await it.ask("mine", "POST", "/v1/chat/completions", ASK | {"model": "a"})
+            ids.append(answer.headers["x-podium-workflow-id"])
+        room, key = feeds_of(it.api).room, f"authorization: {it.headers('mine')['authorization']}\r\n\r\n"
+        async with AsyncExitStack() as stack:
+            for id in ids:
+                asked = get(f"/v1/workflows/{id}/events")[:-2] + key.encode()
+                await stack.enter_async_context(slow_request(it.api, asked))
+            await until(lambda: room.taken > 2 * MB, "much waits")
+            assert room.taken <= 3 * MB, "the quarter of the key"
+        await until(lambda: not room.taken, "nothing is held")
+        path = f"/v1/workflows/{ids[0]}/events"
+        assert (await it.ask("mine", "GET", path)).text.count("event: end") == 1
+
+
+async def test_uploads_under_way_have_a_part_of_the_bytes_of_requests() -> None:
+    async with served(stalling(max_running_bytes=400_000)) as api:
+        form: Any = {"data": {"purpose": "user_data"}, "files": {"file": ("a.txt", b"x" * 100_000)}}
+        held, holder = api.service.places.held, object()
+        held.put(holder, Account(), 150_000)
+        refused = await api.http.post("/v1/files", **form)
+        assert refusal(refused) == (429, "overloaded", "limits.max_running_bytes")
+        held.leave(holder)
+        assert (await api.http.post("/v1/files", **form)).status_code == 200
+
+
+async def test_a_key_that_may_only_run_sees_no_batch_of_a_teammate_by_cancelling_it(tmp_path: Path) -> None:
+    async with keyed(tmp_path) as it:
+        for who, id in (("mine", "batch_1"), ("only run", "batch_2")):
+            account = Account(it.ids[who], it.ids["search"])
+            made = Batch(
+                id, account, "", "completed", "file-1", "/v1/chat/completions", {"a": "b"}, 1, 1, 10**18
+            )
+            await it.api.batches.store.add(made)
+        teammates = await it.ask("only run", "POST", "/v1/batches/batch_1/cancel", {})
+        assert teammates.json() == {"id": "batch_1", "object": "batch", "status": "completed"}
+        own = await it.ask("only run", "POST", "/v1/batches/batch_2/cancel", {})
+        assert own.json()["metadata"] == {"a": "b"}
+        reader = await it.ask("mine", "POST", "/v1/batches/batch_2/cancel", {})
+        assert reader.json()["metadata"] == {"a": "b"}
+
+
+async def test_tokens_are_counted_for_models_that_the_key_may_ask_and_for_no_other_name(
+    tmp_path: Path,
+) -> None:
+    async with keyed(tmp_path) as it:
+        policy = await it.ask("admin", "POST", f"/v1/admin/keys/{it.ids['mine']}/policy", {"workers": ["a"]})
+        assert policy.status_code == 200, policy.text
+        said = [{"role": "user", "content": "Hi."}]
+        paths: dict[str, Json] = {
+            "/v1/responses/input_tokens": {"input": "Hi."},
+            "/v1/responses/compact": {"input": "Hi."},
+            "/v1/messages/count_tokens": {"messages": said},
+            "/v1/plans": {"messages": said},
+            "/v1/embeddings": {"input": "Hi."},
+        }
+        for path, body in paths.items():
+            for name in ("no-such-model", "b"):
+                answer = await it.ask("mine", "POST", path, body | {"model": name})
+                assert answer.status_code == 404, (path, name, answer.text)
+                assert "No model is called" in answer.json()["error"]["message"], (path, name)
+        counted = await it.ask("mine", "POST", "/v1/responses/input_tokens", {"input": "Hi.", "model": "a"})
+        assert counted.json()["input_tokens"] > 0
+        assert (await it.ask("mine", "POST", "/v1/responses/input_tokens", {"input": "Hi."})).status_code == 200  # fmt: skip
+
+
+A, B, ALONE, NO_KEY = Account("a1", "a"), Account("b1", "b"), Account("c1"), Account()
+
+
+def test_a_room_keeps_its_last_part_for_who_has_less_than_the_others() -> None:
+    room = Room("limits.max_reads", lambda: 100, "reads")
+    for team_id in ("a", "b"):
+        room.take(Account(f"{team_id}1", team_id), 25)
+        with pytest.raises(Overloaded, match=r"This key has .* a quarter of all \(limits\.max_reads\)"):
+            room.take(Account(f"{team_id}1", team_id))
+        room.take(Account(f"{team_id}2", team_id), 20)
+        with pytest.raises(Overloaded, match="This team has"):
+            room.take(Account(f"{team_id}3", team_id), 6)
+    with pytest.raises(Overloaded, match="share"):
+        room.take(Account("b2", "b"))
+    for _ in range(10):
+        room.take(ALONE)
+    with pytest.raises(Overloaded, match="as it takes at once"):
+        room.take(Account("d1"))
+
+
+def test_a_room_lets_in_anything_where_nobody_has_any_and_knows_no_share_without_keys() -> None:
+    room = Room("limits.max_unread_bytes", lambda: 10, "bytes")
+    with room.holding(A, 1000), pytest.raises(Overloaded):
+        room.take(B, 1)
+    for _ in range(10):
+        room.take(NO_KEY)
+    with pytest.raises(Overloaded):
+        room.take(NO_KEY)
+    room.leave(NO_KEY, 10)
+    assert room.taken == 0
