@@ -187,7 +187,9 @@ def add(stage: Stage) -> None:
     hashed = uv.pip_command("install", *uv.hashed_options(stage.extras), *again, *brought)
     run(hashed, f"installing {stage.name} packages", environment=uv.environment())
     own = ["--config-settings-package", "podium:editable_mode=compat", "--editable", f".{extras}"]
-    run(uv.pip_command("install", *uv.lock_options(), *own), "installing Podium", environment=uv.environment())
+    run(
+        uv.pip_command("install", *uv.lock_options(), *own), "installing Podium", environment=uv.environment()
+    )
     # Some packages have files that are no Python, which it counts as an error.
     run(compile_command(VENV / "lib"), "compiling them to bytecode", must_succeed=False)
     for each in held:
