@@ -31,6 +31,14 @@ REMEDIES = (
         ),
     ),
     (
+        r"[Hh]ash mismatch|no trusted hash|DO NOT MATCH THE HASHES",
+        (
+            "The index has another file than the one whose hash is in requirements/all.lock, so it was not installed. If the package is\n"
+            "torch, this Python or machine has a build of its own that the lock does not know: `make lock` adds what your index has.\n"
+            "For every other package find out first who changed the file."
+        ),
+    ),
+    (
         r"\+cpu",
         (
             "None of the indexes has the CPU build of torch. It is in PyTorch's own index for CPUs (pytorch.org, Get Started, CPU,\n"

@@ -34,6 +34,15 @@ LEFT_OUT = ROOT / "requirements" / "left_out.txt"
 
 EXTRAS = ("cpu", "dev", "training", "evaluation", "console", "browser", "site")
 """Of pyproject.toml, in the lock."""
+IMAGE = ("--python-version=3.12", "--python-platform=x86_64-manylinux_2_28", "--no-annotate")
+"""What the images of `cluster/Dockerfile` and the nodes of a cluster are."""
+IMAGE_LOCKS: dict[Path, tuple[str, ...]] = {
+    ROOT / "requirements" / "image.lock": (),
+    ROOT / "requirements" / "image_gpu.lock": ("--extra=gpu",),
+}
+"""What is installed there, setuptools to build the project with included."""
+CPU_BUILDS = ("UV_FIND_LINKS", "UV_EXTRA_INDEX_URL", "UV_TORCH_BACKEND")
+"""Where this machine has the CPU build of torch from, which others do not want."""
 ENTRY = re.compile(r"^(\S+==[^\\\n]*[^\s\\]) \\\n((?:    --hash=.*\n)+)", re.MULTILINE)
 """Of a lock: the requirement, and its hashes."""
 HASH = re.compile(r"sha256:[0-9a-f]{64}")
@@ -161,20 +170,21 @@ def pip_command(verb: str, *arguments: str) -> list[str]:
     return [str(UV), "pip", verb, "--python", str(PYTHON), *options, *arguments]
 
 
-def pip(verb: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run `uv pip VERB` to its end."""
-    command, env = pip_command(verb, *arguments), environment() | variables
+def pip(verb: str, *arguments: str, without: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+    """Run `uv pip VERB` to its end, in an environment without some variables."""
+    env = {name: value for name, value in environment().items() if name not in without}
+    command = pip_command(verb, *arguments)
     return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
 
 
-def lock_again(platform: Sequence[str], path: Path, *wanted: str, **variables: str) -> str:
-    """Write `path` again with hashes; versions stay as they are where `wanted` allows it.
+def compile_lock(path: Path, *arguments: str, without: Sequence[str] = ()) -> str:
+    """Write `path` again with hashes and return it; versions stay as they are where `arguments` allow it.
 
     Raises:
         SystemExit: uv failed; it says why.
     """
     layout = ["--no-header", "--annotation-style=line", "--generate-hashes", "--output-file", str(path)]
-    ended = pip("compile", *wanted, *platform, *layout, **variables)
+    ended = pip("compile", *arguments, *layout, without=without)
     print(ended.stderr, file=sys.stderr)
     if ended.returncode != 0:
         raise SystemExit(ended.returncode)
@@ -198,15 +208,17 @@ def make_lock() -> None:
     """`make lock`: write the locks again."""
     before = LOCK.read_text()
     extras = [f"--extra={name}" for name in EXTRAS]
-    text = lock_again((), LOCK, "pyproject.toml", *extras, "--excludes", str(LEFT_OUT))
+    text = compile_lock(LOCK, "pyproject.toml", *extras, "--excludes", str(LEFT_OUT))
     text = re.sub(r"^(torch==\S+\+cpu) ", r"\1 ; sys_platform == 'linux' ", text, flags=re.MULTILINE)
     with TemporaryDirectory() as folder:
         (wanted := Path(folder) / "torch.in").write_text(locked_version("torch").partition("+")[0])
-        mac = ["--python-platform=aarch64-apple-darwin", "--no-deps", "--no-annotate"]
-        torch = lock_again(
-            mac, Path(folder) / "torch.txt", str(wanted), MACOSX_DEPLOYMENT_TARGET="14.0", UV_FIND_LINKS=""
-        )
-    LOCK.write_text(keep_hashes(before, text + torch.replace(" \\", " ; sys_platform != 'linux' \\", 1)))
+        mac = ["--python-platform=macos", "--no-deps", "--no-annotate"]
+        os.environ.setdefault("MACOSX_DEPLOYMENT_TARGET", "14.0")
+        torch = compile_lock(Path(folder) / "torch.txt", str(wanted), *mac, without=CPU_BUILDS)
+        LOCK.write_text(keep_hashes(before, text + torch.replace(" \\", " ; sys_platform != 'linux' \\", 1)))
+        (build := Path(folder) / "build.in").write_text(locked_version("setuptools"))
+        for path, more in IMAGE_LOCKS.items():
+            compile_lock(path, "pyproject.toml", str(build), *IMAGE, *more, without=CPU_BUILDS)
 
 
 if __name__ == "__main__":

@@ -112,9 +112,14 @@ async def attacker(case: Case, target: Target, count: int) -> AsyncGenerator[Att
 
 
 async def besiege(
-    case: Case, target: Target, count: int, duration_s: float, streams: int = STREAMS
+    case: Case,
+    target: Target,
+    count: int,
+    duration_s: float,
+    streams: int = STREAMS,
+    back_within_s: float = MEMORY_BACK_WITHIN_S,
 ) -> SiegeResult:
-    """One attack, for as long as the streams run."""
+    """One attack, for as long as the streams run; then wait until memory is back."""
     processes = target.find_processes()
     before = peak = memory_bytes(processes)
     breaches = list[str]()
@@ -139,7 +144,7 @@ async def besiege(
         finally:
             watching.cancel()
         counts = running.counts
-    after = await _memory_after(processes, before)
+    after = await _memory_after(processes, before, back_within_s)
     if not all(process.is_running() for process in processes):
         breaches.append("A process of the server ended.")
     memory = Memory(before / 1e6, peak / 1e6, after / 1e6)
@@ -147,9 +152,9 @@ async def besiege(
     return replace(result, memory=memory, breaches=tuple(breaches), attacked=counts)
 
 
-async def _memory_after(processes: Sequence[psutil.Process], before: int) -> int:
-    """Memory once it is back, or after a minute."""
-    ends_s = time.monotonic() + MEMORY_BACK_WITHIN_S
+async def _memory_after(processes: Sequence[psutil.Process], before: int, within_s: float) -> int:
+    """Memory once it is back, or after `within_s`."""
+    ends_s = time.monotonic() + within_s
     while (after := memory_bytes(processes)) > MOST_GROWTH * before and time.monotonic() < ends_s:
         await asyncio.sleep(1)
     return after

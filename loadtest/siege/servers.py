@@ -21,14 +21,13 @@ import yaml
 from bench.client import chat
 from bench.isolated import start_isolated
 from bench.server import BUILD, ROOT, BenchError, BenchServer, Json, free_port, production_environment
+from loadtest.siege.watch import TOKENS_PER_S
 from prove.databases import sqlite_address
 from prove.routers import running_router
 
 SETTINGS = Path(__file__).with_name("siege.yaml")
 PATHS = ("default", "fast", "replica")
 """Behind Serve's proxy, behind HAProxy, and a router's own port without Ray."""
-TOKENS_PER_S = 20
-"""Of the worker `talker` in siege.yaml."""
 WARM_UP = 300
 """Requests before the first attack, so that what is opened at the first need is open."""
 KEYS: dict[str, tuple[str, tuple[str, ...], Json]] = {

@@ -17,6 +17,10 @@ STREAMS = 20
 REQUEST_EVERY_S = 1.0
 PROBE_EVERY_S = 0.05
 LOOK_EVERY_S = 0.2
+TOKENS_PER_S = 20
+"""Of the worker `talker` in siege.yaml."""
+LATE_S = 30.0
+"""A stream that ends so much later than it should is lost."""
 GIVE_UP_S = 20.0
 """A request without an answer by then is lost."""
 QUICK_TEXT = "One scripted answer."
@@ -131,7 +135,8 @@ class Watch:
 
     async def _stream(self, client: Client) -> StreamResult | None:
         try:
-            result, _ = await client.stream(chat("talker"))
+            async with asyncio.timeout(len(self._text.split()) / TOKENS_PER_S + LATE_S):
+                result, _ = await client.stream(chat("talker"))
         except REQUEST_ERRORS as exc:
             self._lost.append(f"stream: {type(exc).__name__}: {exc}")
             return None

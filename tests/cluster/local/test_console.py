@@ -2,6 +2,8 @@
 in tests/console/browser.py.
 """
 
+import json
+import re
 from pathlib import Path
 
 import pytest
@@ -70,10 +72,29 @@ def test_what_is_built_is_of_the_source_and_of_nothing_that_npm_puts_beside_it(e
     assert console.source_state() != state
 
 
-def test_the_lock_has_exact_versions_with_hashes_and_names_no_registry() -> None:
-    lock = (ROOT / "console" / "package-lock.json").read_text()
-    project = (ROOT / "console" / "package.json").read_text()
-    assert "resolved" not in lock
-    assert lock.count('"integrity"') > 10
-    assert not {"^", "~", "latest"} & set(project.split('"'))
-    assert "^" not in project
+def test_no_package_of_npm_is_installed_without_a_lock_or_runs_a_script() -> None:
+    sources = [*ROOT.glob("*/**/*.py"), *ROOT.glob("*/**/*.sh"), ROOT / "Makefile", *ROOT.glob(".ci/*")]
+    ours = [
+        path for path in sources if not {".venv", "build", "node_modules"} & {*path.relative_to(ROOT).parts}
+    ]
+    installs = {
+        path.relative_to(ROOT).as_posix(): line
+        for path in ours
+        for line in path.read_text(errors="replace").splitlines()
+        if re.search(r"npm (ci|i|install|exec)\b|npx |\"(ci|install)\", \"--(no|ignore)-|npm, \"", line)
+        if not line.lstrip().startswith(("if re.search", "return f"))
+    }
+    assert installs.keys() == {"cluster/local/console.py", "tests/clients/run_agents.py"}
+    assert all('"ci", "--ignore-scripts"' in line for line in installs.values())
+
+
+@pytest.mark.parametrize("folder", [ROOT / "console", *sorted((ROOT / "tests/clients/locks").iterdir())])
+def test_a_lock_of_npm_has_exact_versions_with_hashes_and_names_no_registry(folder: Path) -> None:
+    lock = json.loads((folder / "package-lock.json").read_text())
+    project = json.loads((folder / "package.json").read_text())
+    for name, package in lock["packages"].items():
+        assert not name or (package["integrity"].startswith("sha512-") and "resolved" not in package)
+    wanted = project.get("dependencies", {}) | project.get("devDependencies", {})
+    assert wanted
+    for name, version in wanted.items():
+        assert lock["packages"][f"node_modules/{name}"]["version"] == version
