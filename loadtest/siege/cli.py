@@ -6,6 +6,7 @@
 import argparse
 import asyncio
 import json
+import signal
 import sys
 import time
 from collections.abc import AsyncGenerator, Sequence
@@ -264,6 +265,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not chosen:
         parser.error(f"no attack is chosen; there are {', '.join([NO_ATTACK, *ROWS, *EXTRA_ROWS])}")
     restore_interrupts()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # servers are stopped then too
     allow_open_files(STREAMS + 700)
     try:
         return asyncio.run(run(chosen, read.scale, read.duration))
