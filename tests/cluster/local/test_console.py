@@ -3,13 +3,13 @@ in tests/console/browser.py.
 """
 
 import json
-import re
 from pathlib import Path
 
 import pytest
 
 from cluster.local import console
 from cluster.local.command import SetupError
+from tests.clients import run_agents
 from tests.conftest import ROOT
 
 
@@ -72,20 +72,39 @@ def test_what_is_built_is_of_the_source_and_of_nothing_that_npm_puts_beside_it(e
     assert console.source_state() != state
 
 
-def test_no_package_of_npm_is_installed_without_a_lock_or_runs_a_script() -> None:
-    sources = [*ROOT.glob("*/**/*.py"), *ROOT.glob("*/**/*.sh"), ROOT / "Makefile", *ROOT.glob(".ci/*")]
-    ours = [
-        path for path in sources if not {".venv", "build", "node_modules"} & {*path.relative_to(ROOT).parts}
-    ]
-    installs = {
-        path.relative_to(ROOT).as_posix(): line
-        for path in ours
-        for line in path.read_text(errors="replace").splitlines()
-        if re.search(r"npm (ci|i|install|exec)\b|npx |\"(ci|install)\", \"--(no|ignore)-|npm, \"", line)
-        if not line.lstrip().startswith(("if re.search", "return f"))
+def with_a_script(folder: Path) -> Path:
+    """A project of npm without packages, whose script of after its installation leaves a file, which is returned."""
+    ran = folder / "ran"
+    scripts = {"postinstall": f"touch {ran}", "build": "mkdir dist"}
+    project = {"name": "x", "version": "1.0.0", "scripts": scripts}
+    (folder / "package.json").write_text(json.dumps(project))
+    lock = {
+        "name": "x",
+        "version": "1.0.0",
+        "lockfileVersion": 3,
+        "packages": {"": {"hasInstallScript": True}},
     }
-    assert installs.keys() == {"cluster/local/console.py", "tests/clients/run_agents.py"}
-    assert all('"ci", "--ignore-scripts"' in line for line in installs.values())
+    (folder / "package-lock.json").write_text(json.dumps(lock))
+    return ran
+
+
+def test_the_console_is_built_without_running_the_scripts_of_packages(elsewhere: Path) -> None:
+    ran = with_a_script(elsewhere / "source")
+    assert console.build() == ""
+    assert console.is_built()
+    assert not ran.exists()
+
+
+def test_clients_are_installed_without_running_the_scripts_of_packages(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (elsewhere / "locks" / "x").mkdir(parents=True)
+    ran = with_a_script(elsewhere / "locks" / "x")
+    monkeypatch.setattr(run_agents, "LOCKS", elsewhere / "locks")
+    monkeypatch.setattr(run_agents, "BUILD", elsewhere / "build")
+    assert run_agents.install("x") == ""
+    assert (elsewhere / "build" / "x" / "installed.txt").exists()
+    assert not ran.exists()
 
 
 @pytest.mark.parametrize("folder", [ROOT / "console", *sorted((ROOT / "tests/clients/locks").iterdir())])
