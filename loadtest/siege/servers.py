@@ -28,7 +28,7 @@ from prove.routers import running_router
 SETTINGS = Path(__file__).with_name("siege.yaml")
 PATHS = ("default", "fast", "replica")
 """Behind Serve's proxy, behind HAProxy, and a router's own port without Ray."""
-WARM_UP = 300
+WARM_UP, AT_ONCE = 600, 20
 """Requests before the first attack, so that what is opened at the first need is open."""
 KEYS: dict[str, tuple[str, tuple[str, ...], Json]] = {
     "ordinary": ("ordinary", ("run", "read"), {}),
@@ -148,8 +148,16 @@ async def _make_keys(url: str, admin: str) -> dict[str, str]:
 async def _warm_up(url: str, key: str) -> None:
     headers = {"authorization": f"Bearer {key}"}
     async with aiohttp.ClientSession(headers=headers) as session:
-        for _ in range(WARM_UP):
-            async with session.post(f"{url}/v1/chat/completions", json=chat("quick")) as response:
+
+        async def ask(number: int) -> None:
+            body = chat("quick", stream=number % 2 == 0)
+            async with session.post(f"{url}/v1/chat/completions", json=body) as response:
+                await response.read()
+
+        for first in range(0, WARM_UP, AT_ONCE):
+            await asyncio.gather(*(ask(number) for number in range(first, first + AT_ONCE)))
+        for path in ("openapi.json", "workflows?limit=100", "models", "files"):
+            async with session.get(f"{url}/v1/{path}") as response:
                 await response.read()
 
 
