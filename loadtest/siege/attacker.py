@@ -8,6 +8,7 @@ import asyncio
 import json
 import os
 import sys
+from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 
 from loadtest.siege.attack import Attack, Orders
@@ -44,9 +45,9 @@ async def run(orders: Orders) -> None:
             tasks.create_task(_go_on(steps))
 
 
-async def _go_on(steps: object) -> None:
+async def _go_on(steps: AsyncGenerator[None]) -> None:
     with suppress(StopAsyncIteration):
-        await anext(steps)  # type: ignore[call-overload]
+        await anext(steps)
 
 
 def main() -> None:
