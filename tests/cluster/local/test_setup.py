@@ -423,7 +423,7 @@ def test_a_file_with_another_hash_and_a_package_that_the_lock_lacks_are_not_inst
     torch = whole[whole.index("torch==") :]
     for changed, told in (
         (whole.replace(torch, torch[:-9] + "00000000\n"), "find out first who changed the file"),
-        (whole.replace(torch, ""), "must have their versions pinned"),
+        (whole.replace(torch, ""), "`make lock` adds it"),
     ):
         lock.write_text(changed)
         ended = set_up(
@@ -472,6 +472,10 @@ def test_a_stage_needs_room_for_what_the_stages_that_are_there_lack() -> None:
         ),
         ("Failed to fetch: `https://pypi.org/simple/ray/` cause: dns error", "check network and proxy"),
         ("error: Hash mismatch for `torch==2.13.0+cpu`", "`make lock` adds"),
+        (
+            "error: Hash-checking is required, but no trusted hash was provided for: `torch`",
+            "`make lock` adds it",
+        ),
         ("ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE", "was not installed"),
         ("No solution found when resolving dependencies", "no build of that version"),
         ("error: command 'gcc' failed: No such file or directory", "C compiler"),
