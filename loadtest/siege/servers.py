@@ -109,7 +109,10 @@ async def _serve_cluster(
 
 
 def _cluster_processes(server: BenchServer) -> list[psutil.Process]:
-    return [server.router(), *server.proxies()]
+    routers = server.replicas("router")
+    if not routers:
+        raise BenchError("the server has no router")
+    return [*routers, *server.proxies()]
 
 
 def _store_variable(store: Path) -> dict[str, str]:
