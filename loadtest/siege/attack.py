@@ -26,6 +26,10 @@ REQUEST_ERRORS = (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.Li
 Flood = Callable[[], Iterable[bytes]]
 
 
+class RejectedError(OSError):
+    """The server rejected what the attack cannot do without. While it attacks, it is one more failed request."""
+
+
 @dataclass(frozen=True)
 class Orders:
     """What an attacker is given, as JSON on its standard input.
@@ -132,11 +136,11 @@ class Attack:
         """The JSON of an answer that the attack cannot do without.
 
         Raises:
-            SystemExit: the server answered with an error.
+            RejectedError: the server answered with an error.
         """
         status, answer = await self.ask(request)
         if status >= 300:
-            raise SystemExit(f"The attack could not be prepared: {status} {answer}")
+            raise RejectedError(f"{status} {answer}")
         return answer
 
     async def send(self, pieces: Iterable[bytes]) -> int:
