@@ -94,7 +94,11 @@ def _parts(value: Any) -> list[Any]:
     kind = cast(type[Any], type(value))
     for field in names_and_reader(kind)[1](value) if is_dataclass(kind) else ():
         parts += field if isinstance(field, tuple) else [field]
-    return [each for each in (*parts, value) if _mapper(type(each)) is not None and not isinstance(each, str)]
+    return [
+        each
+        for each in (*parts, value)
+        if _mapper(cast(type[Any], type(each))) is not None and not isinstance(each, str)
+    ]
 
 
 def _look_through(texts: dict[str, str], redact: Redactor) -> Steps[None]:
