@@ -17,6 +17,7 @@ from conductor.model.worker import Worker
 from serving.layers.layer import Layer
 from serving.redaction.failures import words_in_span
 from serving.redaction.personal import redactor_of
+from serving.redaction.secrets import redact_secrets
 from serving.telemetry import spans
 
 
@@ -107,7 +108,7 @@ class Traced(Layer):
 
 
 def _set_result(span: Span, reply: Reply) -> None:
-    span.set_attribute(spans.RESPONSE_MODEL, reply.model)
+    span.set_attribute(spans.RESPONSE_MODEL, redact_secrets(reply.model))
     if reply.finish:
         span.set_attribute(spans.FINISH_REASONS, [reply.finish.value])
     if reply.usage:
