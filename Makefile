@@ -11,6 +11,7 @@ SCENARIO ?= mixed
 DURATION ?=
 EVAL     ?= --help
 PROVE    ?=
+SIEGE    ?=
 FUZZ     ?=
 CLIENTS  ?=
 EXAMPLES ?= 20000
@@ -143,8 +144,8 @@ prove-seams: setup-dev ## answers broken off on every wire go on with nothing do
 load: setup-dev ## load a running server (PORT=8000): SCENARIO=open-mixed DURATION=10m; report in build/load/SCENARIO
 	@$(BIN)/podium load $(SCENARIO) --url http://127.0.0.1:$(PORT) $(if $(DURATION),--duration $(DURATION))
 
-siege: setup-dev ## ordinary clients beside 5,000 idle connections, unfinished bodies, huge headers and prompts, on both paths
-	@$(BIN)/podium siege
+siege: setup-dev ## ordinary clients beside every attack, on both proxies and a router's own port (an hour): SIEGE="--paths replica"
+	@$(BIN)/podium siege $(SIEGE)
 
 fuzz-policy: setup-dev ## try to get past a policy: EXAMPLES=20000 random pools, policies, requests, plans and outputs
 	@$(BIN)/python -m tests.serving.fuzz_policy $(EXAMPLES)
@@ -184,7 +185,7 @@ faults: setup-dev ## play every fault of a provider to clients and write what th
 	@$(BIN)/python -m tests.serving.api.play_defaults --append build/faults.md
 	@mv build/faults.md docs/faults.md
 
-lock: setup-base ## write requirements/all.lock again from pyproject.toml; versions change only where it asks for that
+lock: setup-base ## write the locks in requirements/ again from pyproject.toml, with hashes; versions change only where it asks for that
 	@$(BIN)/python -m cluster.local.uv
 
 clean: ## remove .venv, the local model and build/

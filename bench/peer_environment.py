@@ -1,6 +1,6 @@
 """A peer's environment: a folder of its own under build/, made from a lock beside this file, never part of ours.
 
-Installed without dependency resolution: the lock names every package. A stamp skips the work the second time.
+Installed without dependency resolution: the lock names every package, with the hashes of its files. A stamp skips the work the second time.
 Knows nothing of what is installed or how it is started.
 """
 
@@ -62,7 +62,11 @@ class PeerEnvironment:
         pip = [sys.executable, "-m", "pip", "--python", str(self.venv / "bin" / "python")]
         with self.venv.with_name(f"{self.venv.name}-pip.log").open("wb") as output:
             self._run([sys.executable, "-m", "venv", "--without-pip", str(self.venv)], output, say)
-            self._run([*pip, "install", "--no-input", "--no-deps", "-r", str(self.lock)], output, say)
+            self._run(
+                [*pip, "install", "--no-input", "--no-deps", "--require-hashes", "-r", str(self.lock)],
+                output,
+                say,
+            )
         (self.venv / "podium-stamp").write_text(self._stamp)
 
     def _run(self, command: list[str], output: IO[bytes], say: Callable[[str], None]) -> None:

@@ -81,6 +81,14 @@ class BenchServer(LocalServer):
             raise BenchError(f"expected one router replica and found {len(processes)}")
         return processes[0]
 
+    def proxies(self) -> list[psutil.Process]:
+        """The processes of Serve's proxies and of HAProxy."""
+        return [
+            process
+            for process in processes_of(self.tag)
+            if command_of(process).startswith("ray::ProxyActor") or process.name() == "haproxy"
+        ]
+
 
 @asynccontextmanager
 async def running(server: BenchServer) -> AsyncGenerator[BenchServer]:

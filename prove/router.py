@@ -26,6 +26,9 @@ from serving.accounts.directory import Directory
 from serving.accounts.replica_store import ReplicaStore
 from serving.api.app import build_api
 from serving.api.dialects.table import DIALECTS
+from serving.batches.database_store import DatabaseBatchStore
+from serving.batches.memory_store import MemoryBatchStore
+from serving.batches.runner import Batches
 from serving.database.address import parse_address
 from serving.edge.policy import Policy
 from serving.edge.protocol import guard_protocol
@@ -59,10 +62,13 @@ async def serve(address: str, settings: dict[str, Any], has_keys: bool, *, watch
     limits, kept = checked.limits, checked.store
     records = DatabaseStore(store, lambda: limits, kept) if kept.records else None
     ledgers = AccountLedgers(store, kept.when_away) if has_keys else None
-    service = Service(build_pool(checked, os.environ, {}), records, ledgers=ledgers)
+    pool, policies = build_pool(checked, os.environ, {}), directory.policies if has_keys else None
+    service = Service(pool, records, ledgers=ledgers, policies=policies)
+    batches = Batches(DatabaseBatchStore(store) if records else MemoryBatchStore(), service, policies)
     if records is not None:
         records.start()
-    api = build_api(service, directory=directory if has_keys else None)
+    batches.start()
+    api = build_api(service, directory=directory if has_keys else None, work=batches)
     policy = Policy.of(checked)
     room = WaitingRoom(policy.max_waiting, policy.max_unfinished_bytes)
     config = uvicorn.Config(
@@ -90,6 +96,7 @@ async def serve(address: str, settings: dict[str, Any], has_keys: bool, *, watch
         sys.stdout.flush()
         await server.main_loop()
         await server.shutdown(sockets=[listener])
+    await batches.aclose()
     await service.aclose()
     await store.aclose()
     await directory.aclose()

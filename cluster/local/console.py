@@ -71,7 +71,7 @@ def build(*, tests: bool = False) -> str:
         return "There is no Node to build the console with: `make console` installs it."
     copy_source()
     commands = [
-        ["ci", "--no-audit", "--no-fund", *FEW_RETRIES],
+        ["ci", "--ignore-scripts", "--no-audit", "--no-fund", *FEW_RETRIES],
         *([["test"]] if tests else []),
         ["run", "build"],
     ]

@@ -116,10 +116,11 @@ def make_venv() -> None:
     except SetupError as error:
         hint = "On Debian and Ubuntu, `apt install python3-venv` brings what may be missing."
         raise SetupError(f"{error}\n{hint}") from None
-    wanted = uv.uv_requirement()
-    if ask(str(UV), "--version").split()[1:2] != [wanted.partition("==")[2]]:
+    if ask(str(UV), "--version").split()[1:2] != [uv.locked_version("uv").partition("==")[2]]:
         quiet = ["--disable-pip-version-check", "--no-input", "--progress-bar", "off"]
-        run([*pip, "install", *quiet, wanted], "installing the installer")
+        BUILD.mkdir(exist_ok=True)
+        (wanted := BUILD / "uv.lock").write_text(uv.locked("uv"))
+        run([*pip, "install", *quiet, "--require-hashes", "-r", str(wanted)], "installing the installer")
 
 
 def bytes_to_add(stage: Stage, done: Collection[Stage]) -> int:
@@ -174,16 +175,21 @@ def add(stage: Stage) -> None:
         check_disk(bytes_to_add(stage, done), MODEL_BYTES if "cpu" in stage.extras else 0)
     held = [each for each in STAGES if set(each.extras) <= set(stage.extras)]
     extras = f"[{','.join(stage.extras)}]" if stage.extras else ""
-    options = ["--config-settings-package", "podium:editable_mode=compat", "--build-constraints", str(LOCK)]
+    again: list[str] = []
     touched = [stage]
     if was_interrupted():
-        options.append("--reinstall")
+        again = ["--reinstall"]
         touched = held  # takes their packages out, to put them in again
     for each in touched:
         each.stamp.write_text("")
-    brought = [BROUGHT] if any(VENV.glob(f"lib/python*/site-packages/{BROUGHT}")) else []  # as locked, then
-    command = uv.pip_command("install", *uv.lock_options(), *options, *brought, "--editable", f".{extras}")
-    run(command, f"installing {stage.name} packages", environment=uv.environment())
+    has_brought = any(VENV.glob(f"lib/python*/site-packages/{BROUGHT}"))
+    brought = [uv.locked_version(BROUGHT)] if has_brought else []
+    hashed = uv.pip_command("install", *uv.hashed_options(stage.extras), *again, *brought)
+    run(hashed, f"installing {stage.name} packages", environment=uv.environment())
+    own = ["--config-settings-package", "podium:editable_mode=compat", "--editable", f".{extras}"]
+    run(
+        uv.pip_command("install", *uv.lock_options(), *own), "installing Podium", environment=uv.environment()
+    )
     # Some packages have files that are no Python, which it counts as an error.
     run(compile_command(VENV / "lib"), "compiling them to bytecode", must_succeed=False)
     for each in held:

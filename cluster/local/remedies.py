@@ -31,6 +31,18 @@ REMEDIES = (
         ),
     ),
     (
+        r"no trusted hash|must have their versions pinned",
+        "requirements/all.lock lacks a package that is needed here, so nothing was installed. `make lock` adds it.",
+    ),
+    (
+        r"[Hh]ash mismatch|DO NOT MATCH THE HASHES",
+        (
+            "The index has another file than the one whose hash is in requirements/all.lock, so it was not installed. If the package is\n"
+            "torch, this Python or machine has a build of its own that the lock does not know: `make lock` adds what your index has.\n"
+            "For every other package find out first who changed the file."
+        ),
+    ),
+    (
         r"\+cpu",
         (
             "None of the indexes has the CPU build of torch. It is in PyTorch's own index for CPUs (pytorch.org, Get Started, CPU,\n"

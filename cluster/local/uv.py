@@ -5,6 +5,9 @@ uv reads its own configuration and not pip's. Mirrors, proxies, wheels on a disk
 usually configured for pip, so they are passed on in `UV_...` variables (not on command lines, which other
 accounts can read: the address of an index may contain a password). A variable that the user has set wins.
 `no-index`, for which uv has no variable, and constraints are passed as options.
+
+Every package of the lock has the SHA-256 hashes of its files. uv installs no file with another hash, and no
+package that the lock lacks.
 """
 
 from __future__ import annotations
@@ -16,17 +19,33 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).resolve().parents[2]
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 UV = VENV / "bin" / "uv"
 LOCK = ROOT / "requirements" / "all.lock"
-"""Every package of every stage at its version, uv itself included."""
+"""Every package of every stage at its version and with its hashes, uv itself included."""
 LEFT_OUT = ROOT / "requirements" / "left_out.txt"
 """Dependencies of other packages that must not be installed."""
+
+EXTRAS = ("cpu", "dev", "training", "evaluation", "console", "browser", "site")
+"""Of pyproject.toml, in the lock."""
+IMAGE = ("--python-version=3.12", "--python-platform=x86_64-manylinux_2_28", "--no-annotate")
+"""What the images of `cluster/Dockerfile` and the nodes of a cluster are."""
+IMAGE_LOCKS: dict[Path, tuple[str, ...]] = {
+    ROOT / "requirements" / "image.lock": (),
+    ROOT / "requirements" / "image_gpu.lock": ("--extra=gpu",),
+}
+"""What is installed there, setuptools to build the project with included."""
+CPU_BUILDS = ("UV_FIND_LINKS", "UV_EXTRA_INDEX_URL", "UV_TORCH_BACKEND")
+"""Where this machine has the CPU build of torch from, which others do not want."""
+ENTRY = re.compile(r"^(\S+==[^\\\n]*[^\s\\]) \\\n((?:    --hash=.*\n)+)", re.MULTILINE)
+"""Of a lock: the requirement, and its hashes."""
+HASH = re.compile(r"sha256:[0-9a-f]{64}")
 
 VARIABLES = {
     "index-url": "UV_DEFAULT_INDEX",
@@ -51,11 +70,21 @@ LIKE_PIP = {
 }
 
 
-def uv_requirement() -> str:
-    """`uv==VERSION`, from the lock."""
-    found = re.search(r"^uv==\S+", LOCK.read_text(), re.MULTILINE)
-    assert found, f"{LOCK} has no uv"
-    return found.group()
+def locked(name: str) -> str:
+    """The entry of a package in the lock, with its hashes: a requirements file.
+
+    Raises:
+        ValueError: the lock does not have it.
+    """
+    entry = re.search(rf"^{name}==.*\n(?:    --hash=.*\n)+", LOCK.read_text(), re.MULTILINE)
+    if entry is None:
+        raise ValueError(f"{LOCK} has no {name} with hashes. Run `make lock`.")
+    return entry.group()
+
+
+def locked_version(name: str) -> str:
+    """`NAME==VERSION`, from the lock."""
+    return locked(name).split()[0]
 
 
 def pip_options(listed: str) -> dict[str, str]:
@@ -118,10 +147,21 @@ def environment() -> dict[str, str]:
 
 def lock_options() -> list[str]:
     """Options of `uv pip install` that keep every package at its version, and leave out what must not be
-    there.
+    there. Hashes are checked, also in the environment that builds the project.
     """
-    constraints = [str(LOCK), *pip_config().get("constraint", "").split()]
-    return [*(word for file in constraints for word in ("--constraints", file)), "--excludes", str(LEFT_OUT)]
+    files = [str(LOCK), *pip_config().get("constraint", "").split()]
+    constraints = [word for file in files for word in ("--constraints", file)]
+    return [*constraints, "--build-constraints", str(LOCK), "--excludes", str(LEFT_OUT)]
+
+
+def hashed_options(extras: Sequence[str]) -> list[str]:
+    """Options of `uv pip install` for the packages of some extras, each with a hash from the lock.
+
+    The project itself is a folder, which has no hash, and pip's other constraints have none either: uv takes
+    them only in a second command, which finds every package installed.
+    """
+    wanted = ["--requirements", "pyproject.toml", *(f"--extra={name}" for name in extras)]
+    return ["--require-hashes", "--constraints", str(LOCK), "--excludes", str(LEFT_OUT), *wanted]
 
 
 def pip_command(verb: str, *arguments: str) -> list[str]:
@@ -130,24 +170,56 @@ def pip_command(verb: str, *arguments: str) -> list[str]:
     return [str(UV), "pip", verb, "--python", str(PYTHON), *options, *arguments]
 
 
-def pip(verb: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run `uv pip VERB` to its end."""
+def pip(verb: str, *arguments: str, without: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+    """Run `uv pip VERB` to its end, in an environment without some variables."""
+    env = {name: value for name, value in environment().items() if name not in without}
     command = pip_command(verb, *arguments)
-    return subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False)
+    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
 
 
-def make_lock() -> int:
-    """`make lock`: write the lock again; versions stay as they are where pyproject.toml allows it."""
-    extras = [
-        f"--extra={name}" for name in ("cpu", "dev", "training", "evaluation", "console", "browser", "site")
-    ]
-    layout = ["--no-header", "--annotation-style=line", "--output-file", str(LOCK)]
-    ended = pip("compile", "pyproject.toml", *extras, "--excludes", str(LEFT_OUT), *layout)
+def compile_lock(path: Path, *arguments: str, without: Sequence[str] = ()) -> str:
+    """Write `path` again with hashes and return it; versions stay as they are where `arguments` allow it.
+
+    Raises:
+        SystemExit: uv failed; it says why.
+    """
+    layout = ["--no-header", "--annotation-style=line", "--generate-hashes", "--output-file", str(path)]
+    ended = pip("compile", *arguments, *layout, without=without)
     print(ended.stderr, file=sys.stderr)
-    if ended.returncode == 0:  # which build of torch it is, is the index's business
-        LOCK.write_text(re.sub(r"(==[\d.]+)\+\w+", r"\1", LOCK.read_text()))
-    return ended.returncode
+    if ended.returncode != 0:
+        raise SystemExit(ended.returncode)
+    return path.read_text()
+
+
+def keep_hashes(before: str, now: str) -> str:
+    """`now` with the hashes that `before` has of the same version: the files of other machines, which an
+    index for this one does not list.
+    """
+    known = {entry[1]: entry[2] for entry in ENTRY.finditer(before)}
+
+    def merge(entry: re.Match[str]) -> str:
+        hashes = sorted({*HASH.findall(entry[2]), *HASH.findall(known.get(entry[1], ""))})
+        return f"{entry[1]} \\\n" + " \\\n".join(f"    --hash={each}" for each in hashes) + "\n"
+
+    return ENTRY.sub(merge, now)
+
+
+def make_lock() -> None:
+    """`make lock`: write the locks again."""
+    before = LOCK.read_text()
+    extras = [f"--extra={name}" for name in EXTRAS]
+    text = compile_lock(LOCK, "pyproject.toml", *extras, "--excludes", str(LEFT_OUT))
+    text = re.sub(r"^(torch==\S+\+cpu) ", r"\1 ; sys_platform == 'linux' ", text, flags=re.MULTILINE)
+    with TemporaryDirectory() as folder:
+        (wanted := Path(folder) / "torch.in").write_text(locked_version("torch").partition("+")[0])
+        mac = ["--python-platform=macos", "--no-deps", "--no-annotate"]
+        os.environ.setdefault("MACOSX_DEPLOYMENT_TARGET", "14.0")
+        torch = compile_lock(Path(folder) / "torch.txt", str(wanted), *mac, without=CPU_BUILDS)
+        LOCK.write_text(keep_hashes(before, text + torch.replace(" \\", " ; sys_platform != 'linux' \\", 1)))
+        (build := Path(folder) / "build.in").write_text(locked_version("setuptools"))
+        for path, more in IMAGE_LOCKS.items():
+            compile_lock(path, "pyproject.toml", str(build), *IMAGE, *more, without=CPU_BUILDS)
 
 
 if __name__ == "__main__":
-    sys.exit(make_lock())
+    make_lock()

@@ -1,91 +1,209 @@
-"""The attacker: `python -m loadtest.siege.attack KIND URL --count 5000 --addresses 1`, until it is ended.
+"""What every attack is made of: connections on the loopback, requests in pieces, counts, a provider's server.
 
-It prints one line of JSON per second: how many of its connections are open, were made, were closed by the
-server. It knows nothing of the ordinary clients. Every attack is plain HTTP/1.1 over TCP, from 127.0.0.1 or
-several addresses of the loopback.
+It knows nothing of the ordinary clients, and nothing of which attacks there are (`rows.py`).
 """
 
-import argparse
 import asyncio
 import itertools
 import json
-import os
 import selectors
 import socket
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
 
-from program.process import allow_open_files
+from aiohttp import web
 
 BATCH = 200
 """Connections made in one call of a worker thread."""
-HEADER_BYTES = 100_000_000
-PROMPT_BYTES = 19_000_000
-PIECE_BYTES = 1_000_000
-HEAD = "POST /v1/chat/completions HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\n"
+ANSWERS_WITHIN_S = 30.0
+PAUSE_S = 1.0
+"""Between two requests of one attacking connection."""
+SMALL_BUFFER_BYTES = 4096
+REQUEST_ERRORS = (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError)
+Flood = Callable[[], Iterable[bytes]]
 
 
-class Attack:
-    """One attack.
+class RejectedError(OSError):
+    """The server rejected what the attack cannot do without. While it attacks, it is one more failed request."""
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What an attacker is given, as JSON on its standard input.
 
     Args:
+        kind: of `rows.py`.
         host, port: of the server.
         count: concurrent connections.
         addresses: source addresses on the loopback.
+        keys: secrets by name; a missing one is not sent.
+        store: the server's SQLite file, or "".
+        upstream_port: where the server's provider is expected, or 0.
     """
 
-    def __init__(self, host: str, port: int, count: int, addresses: int) -> None:
-        self._host, self._port, self._count = host, port, count
-        self._sources: Iterator[str] = itertools.cycle(f"127.0.0.{number + 1}" for number in range(addresses))
-        self._head = HEAD.format(host=f"{host}:{port}").encode()
+    kind: str
+    host: str
+    port: int
+    count: int
+    addresses: int = 1
+    keys: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    store: str = ""
+    upstream_port: int = 0
+
+
+class Attack:
+    """Connections and counts of one attack."""
+
+    def __init__(self, orders: Orders) -> None:
+        self.orders = orders
+        self._sources = itertools.cycle(f"127.0.0.{number + 1}" for number in range(orders.addresses))
         self.open = self.made = self.closed = self.failed = 0
         self.answers: dict[str, int] = {}
+        self.breaches: dict[str, int] = {}
 
-    async def hold_idle_connections(self) -> None:
-        """Connect and send nothing."""
-        await self._hold(b"")
+    @property
+    def counts(self) -> dict[str, Any]:
+        """What happened so far."""
+        names = ("open", "made", "closed", "failed", "answers", "breaches")
+        return {name: getattr(self, name) for name in names}
 
-    async def send_unfinished_bodies(self) -> None:
-        """Announce a body and send its first byte."""
-        await self._hold(self._head + b"content-length: 1000\r\n\r\n{")
+    def head(self, method: str, path: str, *headers: str, key: str = "") -> bytes:
+        """The head of a request, without the empty line at its end.
 
-    async def send_large_unfinished_bodies(self) -> None:
-        """The same with more than a proxy buffers, so that it reaches what is behind."""
-        await self._hold(self._head + b"content-length: 1000000\r\n\r\n" + b"{" * 40_000)
+        Args:
+            method: of the request.
+            path: of the request.
+            headers: whole lines.
+            key: the name of the key to send.
+        """
+        lines = [f"{method} {path} HTTP/1.1", f"host: {self.orders.host}:{self.orders.port}", *headers]
+        if secret := self.orders.keys.get(key):
+            lines.append(f"authorization: Bearer {secret}")
+        return "".join(f"{line}\r\n" for line in lines).encode("latin-1")
 
-    async def send_huge_headers(self) -> None:
-        """One header of 100 MB."""
-        head = self._head + b"x-long: "
-        await self._repeat(head, b"a" * PIECE_BYTES, HEADER_BYTES // PIECE_BYTES, b"\r\n\r\n")
+    def post(self, path: str, body: bytes, kind: str = "application/json", key: str = "") -> bytes:
+        """A whole POST request."""
+        headers = (f"content-type: {kind}", f"content-length: {len(body)}")
+        return self.head("POST", path, *headers, key=key) + b"\r\n" + body
 
-    async def send_huge_prompts(self) -> None:
-        """A request with a prompt of 19 MB of words."""
-        content = "word " * (PROMPT_BYTES // 5)
-        body = json.dumps({"model": "quick", "messages": [{"role": "user", "content": content}]}).encode()
-        head = self._head + b"content-length: %d\r\n\r\n" % len(body)
-        await self._repeat(head, body, 1, b"")
+    def chat(self, model: str, text: str, key: str = "attacker", **more: Any) -> bytes:
+        """A whole chat request."""
+        body = {"model": model, "messages": [{"role": "user", "content": text}], **more}
+        return self.post("/v1/chat/completions", json.dumps(body).encode(), key=key)
 
-    async def _hold(self, data: bytes) -> None:
-        """Hold `count` connections that have sent `data`; closed ones are opened again a second later."""
+    @asynccontextmanager
+    async def connection(self) -> AsyncGenerator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+        """A connection that is aborted at the end of the block."""
+        source = (next(self._sources), 0)
+        self.open += 1
+        try:
+            address = (self.orders.host, self.orders.port)
+            reader, writer = await asyncio.open_connection(*address, local_addr=source)
+            self.made += 1
+            try:
+                yield reader, writer
+            finally:
+                writer.transport.abort()
+        finally:
+            self.open -= 1
+            self.closed += 1
+
+    async def exchange(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes
+    ) -> tuple[int, bytes]:
+        """Send a whole request and read the whole answer."""
+        writer.write(request)
+        await writer.drain()
+        async with asyncio.timeout(ANSWERS_WITHIN_S):
+            head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+            status = int(head.split()[1])
+            self.count_answer(status)
+            lines = dict(line.lower().split(": ", 1) for line in head.split("\r\n")[1:] if ": " in line)
+            if "content-length" in lines:
+                return status, await reader.readexactly(int(lines["content-length"]))
+            return status, await reader.read()
+
+    async def ask(self, request: bytes) -> tuple[int, dict[str, Any]]:
+        """The status and the JSON of an answer, on a connection of its own."""
+        async with self.connection() as (reader, writer):
+            status, body = await self.exchange(reader, writer, request)
+        return status, json.loads(body) if body.startswith(b"{") else {}
+
+    async def prepare(self, request: bytes) -> dict[str, Any]:
+        """The JSON of an answer that the attack cannot do without.
+
+        Raises:
+            RejectedError: the server answered with an error.
+        """
+        status, answer = await self.ask(request)
+        if status >= 300:
+            raise RejectedError(f"{status} {answer}")
+        return answer
+
+    async def send(self, pieces: Iterable[bytes]) -> int:
+        """Send pieces as fast as the server reads them; then wait for the status of the response."""
+        async with self.connection() as (reader, writer):
+            for piece in pieces:
+                writer.write(piece)
+                await writer.drain()
+            async with asyncio.timeout(ANSWERS_WITHIN_S):
+                line = (await reader.readuntil(b"\r\n")).decode("latin-1")
+            status = int(line.split()[1])
+            self.count_answer(status)
+            return status
+
+    def count_answer(self, status: int) -> None:
+        """Count a status."""
+        self.answers[str(status)] = self.answers.get(str(status), 0) + 1
+
+    def breach(self, what: str) -> None:
+        """Count an answer that the server must never give."""
+        self.breaches[what] = self.breaches.get(what, 0) + 1
+
+    async def repeat(self, one: Callable[[], Awaitable[object]], pause_s: float = PAUSE_S) -> None:
+        """Call `one` on every connection, again and again; errors are counted."""
+
+        async def again() -> None:
+            while True:
+                try:
+                    await one()
+                except REQUEST_ERRORS:
+                    self.failed += 1
+                    await asyncio.sleep(PAUSE_S)
+                await asyncio.sleep(pause_s)
+
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(self.orders.count):
+                tasks.create_task(again())
+
+    async def hold(self, data: bytes, *, reads: bool = True) -> None:
+        """Hold `count` connections that have sent `data`; closed ones are opened again a second later.
+
+        Args:
+            data: sent on each.
+            reads: whether answers are read. If not, the receive buffer is small.
+        """
         with selectors.DefaultSelector() as open_sockets:
             while True:
-                while len(open_sockets.get_map()) < self._count:
-                    await asyncio.to_thread(self._connect_some, open_sockets, data)
+                while len(open_sockets.get_map()) < self.orders.count:
+                    await asyncio.to_thread(self._connect_some, open_sockets, data, reads)
                     self.open = len(open_sockets.get_map())
-                await asyncio.sleep(1)
-                for key, _ in open_sockets.select(0):
+                await asyncio.sleep(PAUSE_S)
+                for key, _ in open_sockets.select(0) if reads else ():
                     self._check(open_sockets, key.fileobj)
 
-    def _connect_some(self, open_sockets: selectors.BaseSelector, data: bytes) -> None:
-        for _ in range(min(BATCH, self._count - len(open_sockets.get_map()))):
+    def _connect_some(self, open_sockets: selectors.BaseSelector, data: bytes, reads: bool) -> None:
+        for _ in range(min(BATCH, self.orders.count - len(open_sockets.get_map()))):
             connection = socket.socket()
             try:
                 connection.settimeout(5)
+                if not reads:
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_BUFFER_BYTES)
                 connection.bind((next(self._sources), 0))
-                connection.connect((self._host, self._port))
+                connection.connect((self.orders.host, self.orders.port))
                 connection.sendall(data)
                 connection.setblocking(False)
             except OSError:
@@ -106,81 +224,29 @@ class Attack:
             open_sockets.unregister(connection)
             connection.close()
 
-    async def _repeat(self, head: bytes, piece: bytes, times: int, tail: bytes) -> None:
-        """`count` concurrent requests, again and again."""
+    @asynccontextmanager
+    async def provider(self, floods: Mapping[str, Flood]) -> AsyncGenerator[None]:
+        """A provider's server that the workers of the besieged one call: for each model, the raw lines of its
+        streamed answer.
+        """
 
-        async def again() -> None:
-            while True:
-                self.open += 1
-                try:
-                    await self._send(head, piece, times, tail)
-                    self.closed += 1
-                except (OSError, TimeoutError, asyncio.IncompleteReadError):
-                    self.failed += 1
-                self.open -= 1
-                await asyncio.sleep(1)
+        async def answer(request: web.Request) -> web.StreamResponse:
+            model = (await request.json())["model"]
+            response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+            await response.prepare(request)
+            try:
+                for piece in floods[model]():
+                    await response.write(piece)
+            except ConnectionError:
+                self.closed += 1
+            return response
 
-        async with asyncio.TaskGroup() as tasks:
-            for _ in range(self._count):
-                tasks.create_task(again())
-
-    async def _send(self, head: bytes, piece: bytes, times: int, tail: bytes) -> None:
-        """Send as fast as the server reads; then wait for the first line of the response."""
-        source = (next(self._sources), 0)
-        reader, writer = await asyncio.open_connection(self._host, self._port, local_addr=source)
-        self.made += 1
+        app = web.Application()
+        app.router.add_post("/v1/chat/completions", answer)
+        runner = web.AppRunner(app)
+        await runner.setup()
         try:
-            writer.write(head)
-            for _ in range(times):
-                writer.write(piece)
-                await writer.drain()
-            writer.write(tail)
-            async with asyncio.timeout(30):
-                status = (await reader.readuntil(b"\r\n")).decode().strip()
-                self.answers[status] = self.answers.get(status, 0) + 1
+            await web.TCPSite(runner, "127.0.0.1", self.orders.upstream_port).start()
+            yield
         finally:
-            writer.transport.abort()
-
-    async def report(self) -> None:
-        """Print the counts every second; exit when the parent process is gone."""
-        parent = os.getppid()
-        while os.getppid() == parent:
-            counts = {"open": self.open, "made": self.made, "closed": self.closed, "failed": self.failed}
-            print(json.dumps(counts | self.answers), flush=True)
-            await asyncio.sleep(1)
-        raise SystemExit(1)
-
-
-KINDS = {
-    "idle": Attack.hold_idle_connections,
-    "unfinished": Attack.send_unfinished_bodies,
-    "headers": Attack.send_huge_headers,
-    "prompts": Attack.send_huge_prompts,
-}
-EXTRA_KINDS = {"large_unfinished": Attack.send_large_unfinished_bodies}
-"""Attacks that are known not to be withstood, and are run by name only."""
-
-
-def main() -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(prog="python -m loadtest.siege.attack", description=__doc__)
-    parser.add_argument("kind", choices=[*KINDS, *EXTRA_KINDS])
-    parser.add_argument("url")
-    parser.add_argument("--count", type=int, required=True, help="concurrent connections")
-    parser.add_argument("--addresses", type=int, default=1, help="source addresses, from 127.0.0.1 on")
-    read = parser.parse_args()
-    allow_open_files(read.count + 200)
-    parts = urlsplit(str(read.url))
-
-    async def run() -> None:
-        attack = Attack(parts.hostname or "127.0.0.1", parts.port or 80, read.count, read.addresses)
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(attack.report())
-            tasks.create_task((KINDS | EXTRA_KINDS)[read.kind](attack))
-
-    with suppress(KeyboardInterrupt):
-        asyncio.run(run())
-
-
-if __name__ == "__main__":
-    main()
+            await runner.cleanup()

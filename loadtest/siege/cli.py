@@ -1,36 +1,38 @@
-"""`podium siege`: every attack on both paths, from one address and several. Exit 1: a bound was missed.
+"""`podium siege`: every attack on every path. Exit 1: a bound was missed.
 
-`--only default:idle,fast:prompts` runs some of them; `--connections 300 --duration 5` makes them small.
+`--only default:idle,fast:prompts` runs some of them; `--scale 0.05 --duration 5` makes them small.
 """
 
 import argparse
 import asyncio
 import json
+import signal
 import sys
+import time
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+from urllib.parse import urlsplit
 
+import psutil
 from rich.console import Console
-from rich.table import Table
 
-from bench.isolated import start_isolated
-from bench.server import BUILD, BenchError, production_environment
-from loadtest.siege.attack import EXTRA_KINDS, KINDS
-from loadtest.siege.watch import STREAMS, SiegeResult, Watch
-from program.process import allow_open_files, restore_interrupts
+from bench.server import BUILD, BenchError
+from loadtest.siege.attack import Orders
+from loadtest.siege.rows import EXTRA_ROWS, ROWS
+from loadtest.siege.servers import PATHS, Target, memory_bytes, serve, text
+from loadtest.siege.watch import MOST_GROWTH, STREAMS, Memory, SiegeResult, Watch
+from program.process import allow_open_files, machine, restore_interrupts
 
-SETTINGS = Path(__file__).with_name("siege.yaml")
-TOKENS_PER_S = 20
-"""Of the worker `talker` in siege.yaml."""
-SEVERAL = 8
 NO_ATTACK = "nothing"
 """For comparison: what this machine does without an attack."""
-CONCURRENT = {"headers": 4, "prompts": 5}
-"""Of the attacks that are few and large."""
+PREPARED_WITHIN_S = 120.0
 SETTLE_S = 3.0
 """Between attacks, so that the thousands of closed connections of one are not counted to the next."""
+MEMORY_BACK_WITHIN_S = 60.0
+MOST_MEMORY_BYTES = 4_500_000_000
+"""Of the server: beyond it the attack is ended, so that the machine survives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,132 +49,226 @@ class Case:
         return f"{self.path}:{self.kind}, {self.addresses} address{'es' if self.addresses > 1 else ''}"
 
 
+@dataclass
+class Attacker:
+    """A running attacker; None: there is no attack."""
+
+    process: asyncio.subprocess.Process | None
+    counts: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def begin(self) -> None:
+        """Let it attack."""
+        if self.process is not None and self.process.stdin is not None:
+            self.process.stdin.write(b"\n")
+
+    def end(self) -> None:
+        """Kill it."""
+        if self.process is not None and self.process.returncode is None:
+            self.process.kill()
+
+    async def read(self) -> None:
+        """Keep its newest counts."""
+        assert self.process is not None
+        assert self.process.stdout is not None
+        async for line in self.process.stdout:
+            self.counts = json.loads(line)
+
+
 @asynccontextmanager
-async def attack(case: Case, url: str, connections: int) -> AsyncGenerator[None]:
-    """Run the attacker as a process of its own; its counts go to build/bench/siege-attack.log."""
+async def attacker(case: Case, target: Target, count: int) -> AsyncGenerator[Attacker]:
+    """The attacker as a process of its own, prepared; its errors go to build/bench/siege-attack.log."""
     if case.kind == NO_ATTACK:
-        yield
+        yield Attacker(None)
         return
-    count = CONCURRENT.get(case.kind, connections)
-    options = ["--count", str(count), "--addresses", str(case.addresses)]
-    command = [sys.executable, "-m", "loadtest.siege.attack", case.kind, url, *options]
+    parts = urlsplit(target.url)
+    orders = Orders(
+        case.kind, parts.hostname or "127.0.0.1", parts.port or 80, count, case.addresses,
+        target.keys, target.store, target.upstream_port,
+    )  # fmt: skip
     BUILD.mkdir(parents=True, exist_ok=True)
     with (BUILD / "siege-attack.log").open("ab") as log:
         log.write(f"{case.name}\n".encode())
         log.flush()
-        process = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log)
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "loadtest.siege.attacker"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=log,
+        )
         try:
-            yield
-            if process.returncode is not None:
-                raise BenchError(f"The attacker exited early; see {BUILD / 'siege-attack.log'}.")
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(json.dumps(asdict(orders)).encode() + b"\n")
+            async with asyncio.timeout(PREPARED_WITHIN_S):
+                if await process.stdout.readline() != b"ready\n":
+                    raise BenchError(f"The attacker exited early; see {BUILD / 'siege-attack.log'}.")
+            running = Attacker(process)
+            reading = asyncio.create_task(running.read())
+            yield running
+            reading.cancel()
         finally:
-            if process.returncode is None:
+            with suppress(ProcessLookupError):
                 process.kill()
-                await process.wait()
+            await process.wait()
 
 
 async def besiege(
-    case: Case, url: str, connections: int, duration_s: float, streams: int = STREAMS
+    case: Case,
+    target: Target,
+    count: int,
+    duration_s: float,
+    streams: int = STREAMS,
+    back_within_s: float = MEMORY_BACK_WITHIN_S,
 ) -> SiegeResult:
-    """One attack, for as long as the streams run."""
-    watch = Watch(url, text(duration_s), streams)
-    has_begun = asyncio.Event()
-    watching = asyncio.create_task(watch.run(has_begun))
-    try:
-        await has_begun.wait()
-        async with attack(case, url, connections):
-            return await watching
-    finally:
-        watching.cancel()
+    """One attack, for as long as the streams run; then wait until memory is back."""
+    processes = target.find_processes()
+    before = peak = memory_bytes(processes)
+    breaches = list[str]()
+    async with attacker(case, target, count) as running:
+
+        def look() -> None:
+            nonlocal peak
+            peak = max(peak, now := memory_bytes(processes))
+            if now > MOST_MEMORY_BYTES and not breaches:
+                breaches.append(f"The attack was ended at {now / 1e9:.1f} GB.")
+                running.end()
+
+        watch = Watch(target.url, text(duration_s), streams, target.keys.get("ordinary", ""), look)
+        has_begun = asyncio.Event()
+        watching = asyncio.create_task(watch.run(has_begun))
+        try:
+            await has_begun.wait()
+            running.begin()
+            result = await watching
+            if running.process is not None and running.process.returncode is not None and not breaches:
+                raise BenchError(f"The attacker exited early; see {BUILD / 'siege-attack.log'}.")
+        finally:
+            watching.cancel()
+        counts = running.counts
+    after = await _memory_after(processes, before, back_within_s)
+    if not all(process.is_running() for process in processes):
+        breaches.append("A process of the server ended.")
+    memory = Memory(before / 1e6, peak / 1e6, after / 1e6)
+    breaches += counts.get("breaches", ())
+    return replace(result, memory=memory, breaches=tuple(breaches), attacked=counts)
 
 
-def text(duration_s: float) -> str:
-    """The answer of the worker `talker`, in which no two words are alike."""
-    return " ".join(f"word-{number}" for number in range(int(duration_s * TOKENS_PER_S)))
+async def _memory_after(processes: Sequence[psutil.Process], before: int, within_s: float) -> int:
+    """Memory once it is back, or after `within_s`."""
+    ends_s = time.monotonic() + within_s
+    while (after := memory_bytes(processes)) > MOST_GROWTH * before and time.monotonic() < ends_s:
+        await asyncio.sleep(1)
+    return after
 
 
-@asynccontextmanager
-async def serve(path: str, duration_s: float) -> AsyncGenerator[str]:
-    """The address of a server on one path, `default` or `fast`."""
-    BUILD.mkdir(parents=True, exist_ok=True)
-    settings = BUILD / f"siege-{path}.yaml"
-    settings.write_text(SETTINGS.read_text().replace("${TOKENS}", text(duration_s)))
-    env = production_environment() if path == "fast" else {}
-    async with start_isolated(f"siege-{path}", settings, env=env) as (client, _):
-        yield client.url
-
-
-def cases(only: Sequence[str]) -> list[Case]:
+def cases(only: Sequence[str], paths: Sequence[str] = PATHS) -> list[Case]:
     """Those whose PATH:KIND is in `only`; where it is empty, every one that must be withstood."""
-    every = [
-        Case(path, kind, addresses)
-        for path in ("default", "fast")
-        for kind in (NO_ATTACK, *KINDS, *EXTRA_KINDS)
-        for addresses in ((1,) if kind == NO_ATTACK else (1, SEVERAL))
-    ]
-    chosen = only or [f"{case.path}:{case.kind}" for case in every if case.kind not in EXTRA_KINDS]
-    return [case for case in every if f"{case.path}:{case.kind}" in chosen]
+    addresses = {NO_ATTACK: (1,)} | {name: row.addresses for name, row in (ROWS | EXTRA_ROWS).items()}
+    every = [Case(path, kind, each) for path in PATHS for kind in addresses for each in addresses[kind]]
+    if only:
+        return [case for case in every if f"{case.path}:{case.kind}" in only]
+    return [case for case in every if case.kind not in EXTRA_ROWS and case.path in paths]
 
 
-def table(results: dict[Case, SiegeResult]) -> Table:
-    """One row per attack."""
-    headings = ("path", "attack", "from", "streams whole", "answered", "slowest gap", "/healthz p99", "held")
-    rows = Table(*headings)
+HEADINGS = (
+    *("path", "attack", "from", "streams whole", "answered", "slowest gap", "worst chat", "/healthz p99"),
+    *("memory before, peak, after", "held"),
+)
+
+
+def table(results: dict[Case, SiegeResult]) -> str:
+    """One row per attack, as Markdown."""
+    lines = ["| " + " | ".join(HEADINGS) + " |", "|" + " --- |" * len(HEADINGS)]
     for case, result in results.items():
-        rows.add_row(
+        memory = result.memory
+        cells = (
             case.path,
             case.kind.replace("_", " "),
             str(case.addresses),
             f"{result.whole} of {result.streams}",
             f"{result.answered} of {result.asked}",
             f"{result.slowest_gap_s:.2f} s",
+            f"{result.worst_chat_s:.2f} s",
             f"{1000 * result.health_p99_s:.0f} ms",
-            "yes" if result.withstood else "[red]no[/]",
+            f"{memory.before_mb:.0f}, {memory.peak_mb:.0f}, {memory.after_mb:.0f} MB",
+            "yes" if result.withstood else "no: " + "; ".join(result.missed),
         )
-    return rows
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
 
 
-async def run(only: Sequence[str], connections: int, duration_s: float) -> int:
+class Servers:
+    """A server of one path after another. One that missed a bound is replaced, so that rows are independent."""
+
+    def __init__(self, duration_s: float) -> None:
+        self._duration_s, self._stack, self._path = duration_s, AsyncExitStack(), ""
+        self._target: Target | None = None
+
+    async def target(self, path: str) -> Target:
+        """The running server of `path`."""
+        if self._target is None or self._path != path:
+            await self.stop()
+            self._path = path
+            self._target = await self._stack.enter_async_context(serve(path, self._duration_s))
+        return self._target
+
+    async def stop(self) -> None:
+        """Stop the running server, if there is one."""
+        self._target = None
+        await self._stack.aclose()
+
+
+async def run(chosen: Sequence[Case], scale: float, duration_s: float) -> int:
     """Exit status."""
     console, results = Console(soft_wrap=True), dict[Case, SiegeResult]()
-    chosen = cases(only)
-    for path in dict.fromkeys(case.path for case in chosen):
-        console.print(f"starting the server: {path}")
-        async with serve(path, duration_s) as url:
-            for case in (each for each in chosen if each.path == path):
-                console.print(f"{len(results) + 1} of {len(chosen)}: {case.name} ...")
-                await asyncio.sleep(SETTLE_S)
-                results[case] = result = await besiege(case, url, connections, duration_s)
-                verdict = "held" if result.withstood else "NOT HELD"
-                console.print(f"  {verdict} {'; '.join(result.lost)}", markup=False)
-    console.print(table(results))
-    (BUILD / "siege.json").write_text(json.dumps([_json(*each) for each in results.items()], indent=1))
+    servers = Servers(duration_s)
+    try:
+        for case in chosen:
+            console.print(f"{len(results) + 1} of {len(chosen)}: {case.name} ...", markup=False)
+            target = await servers.target(case.path)
+            await asyncio.sleep(SETTLE_S)
+            count = 0 if case.kind == NO_ATTACK else (ROWS | EXTRA_ROWS)[case.kind].count
+            results[case] = result = await besiege(case, target, max(1, round(count * scale)), duration_s)
+            reasons = "; ".join([*result.missed, *result.lost])
+            console.print(f"  {'held' if result.withstood else 'NOT HELD'} {reasons}", markup=False)
+            save(results, scale, duration_s)
+            if not result.withstood:
+                await servers.stop()
+    finally:
+        await servers.stop()
+    print(table(results))
     return 0 if all(result.withstood for result in results.values()) else 1
 
 
-def _json(case: Case, result: SiegeResult) -> dict[str, object]:
-    names = ("streams", "whole", "asked", "answered", "slowest_gap_s", "health_p99_s")
-    attacked: dict[str, object] = {"path": case.path, "kind": case.kind, "addresses": case.addresses}
-    return attacked | {name: getattr(result, name) for name in names}
+def save(results: dict[Case, SiegeResult], scale: float, duration_s: float) -> None:
+    """Write build/bench/siege.json and siege.md."""
+    rows = [asdict(case) | asdict(result) | {"missed": result.missed} for case, result in results.items()]
+    found = {"machine": machine(), "scale": scale, "duration_s": duration_s, "rows": rows}
+    (BUILD / "siege.json").write_text(json.dumps(found, indent=1))
+    (BUILD / "siege.md").write_text(table(results) + "\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line."""
     parser = argparse.ArgumentParser(
         prog="podium siege",
-        description="Ordinary clients during attacks on both paths.",
-        epilog="example: podium siege --only default:idle --connections 500",
+        description="Ordinary clients during attacks on every path.",
+        epilog="example: podium siege --only default:idle --scale 0.1",
     )
     parser.add_argument("--only", default="", help="such as default:idle,fast:prompts,fast:large_unfinished")
-    parser.add_argument("--connections", type=int, default=5000, help="of an attack (%(default)s)")
+    parser.add_argument("--paths", default=",".join(PATHS), help="whose attacks are all run (%(default)s)")
+    parser.add_argument("--scale", type=float, default=1.0, help="of each attack's connections (%(default)s)")
     parser.add_argument("--duration", type=float, default=30.0, help="seconds of each attack (%(default)s)")
     read = parser.parse_args(argv)
+    only, paths = ([name for name in words.split(",") if name] for words in (read.only, read.paths))
+    chosen = cases(only, paths)
+    if not chosen:
+        parser.error(f"no attack is chosen; there are {', '.join([NO_ATTACK, *ROWS, *EXTRA_ROWS])}")
     restore_interrupts()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # servers are stopped then too
     allow_open_files(STREAMS + 700)
     try:
-        return asyncio.run(
-            run([name for name in read.only.split(",") if name], read.connections, read.duration)
-        )
+        return asyncio.run(run(chosen, read.scale, read.duration))
     except BenchError as error:
         print(error, file=sys.stderr)
         return 1

@@ -1,10 +1,11 @@
-"""The ordinary clients of a siege, and what they noticed."""
+"""The ordinary clients of a siege, and what they noticed; and the server's memory meanwhile."""
 
 import asyncio
 import math
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import aiohttp
 
@@ -15,12 +16,19 @@ from program.percentile import percentile
 STREAMS = 20
 REQUEST_EVERY_S = 1.0
 PROBE_EVERY_S = 0.05
+LOOK_EVERY_S = 0.2
+TOKENS_PER_S = 20
+"""Of the worker `talker` in siege.yaml."""
+LATE_S = 30.0
+"""A stream that ends so much later than it should is lost."""
 GIVE_UP_S = 20.0
 """A request without an answer by then is lost."""
 QUICK_TEXT = "One scripted answer."
 """Of the worker `quick` in siege.yaml."""
 SLOWEST_GAP_S = 1.0
 HEALTH_P99_S = 0.5
+MOST_GROWTH = 1.1
+"""Of memory, a minute after an attack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,18 +41,41 @@ class SiegeResult:
     answered: int
     slowest_gap_s: float
     health_p99_s: float
+    worst_chat_s: float = 0.0
+    """Of an ordinary request that is no stream."""
+    memory: "Memory" = field(default_factory=lambda: Memory())
     lost: tuple[str, ...] = ()
     """Reasons of the first few that were lost."""
+    breaches: tuple[str, ...] = ()
+    """What the server did that it must never do."""
+    attacked: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Counts of the attacker."""
+
+    @property
+    def missed(self) -> list[str]:
+        """The bounds that were missed."""
+        checks = {
+            "a stream was lost or changed": self.whole != self.streams,
+            "a request got no answer": self.answered != self.asked or not self.asked,
+            f"a gap of {self.slowest_gap_s:.1f} s in a stream": self.slowest_gap_s >= SLOWEST_GAP_S,
+            f"/healthz took {self.health_p99_s:.1f} s (p99)": self.health_p99_s >= HEALTH_P99_S,
+            "memory did not come back": self.memory.after_mb > MOST_GROWTH * self.memory.before_mb,
+        }
+        return [what for what, is_missed in checks.items() if is_missed] + [*self.breaches]
 
     @property
     def withstood(self) -> bool:
         """Whether no bound was missed."""
-        return (
-            self.whole == self.streams
-            and self.answered == self.asked > 0
-            and self.slowest_gap_s < SLOWEST_GAP_S
-            and self.health_p99_s < HEALTH_P99_S
-        )
+        return not self.missed
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Resident memory of the server's processes, before an attack, at its peak, and a minute after it."""
+
+    before_mb: float = 0.0
+    peak_mb: float = 0.0
+    after_mb: float = 0.0
 
 
 class Watch:
@@ -54,10 +85,21 @@ class Watch:
         url: of the server.
         text: the expected text of each stream.
         streams: how many run concurrently.
+        key: of these clients, or "".
+        look: called every `LOOK_EVERY_S` meanwhile.
     """
 
-    def __init__(self, url: str, text: str, streams: int = STREAMS) -> None:
-        self._url, self._text, self._streams = url, text, streams
+    def __init__(
+        self,
+        url: str,
+        text: str,
+        streams: int = STREAMS,
+        key: str = "",
+        look: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._url, self._text, self._streams, self._look = url, text, streams, look
+        self._headers = {"authorization": f"Bearer {key}"} if key else {}
+        self._worst_chat_s = 0.0
         self._lost: list[str] = []
         self._probes_s: list[float] = []
         self._asked = self._answered = 0
@@ -66,12 +108,13 @@ class Watch:
     async def run(self, has_begun: asyncio.Event) -> SiegeResult:
         """Run the streams to their end; `has_begun` is set once they have begun to stream."""
         connector = aiohttp.TCPConnector(limit=0, force_close=True)
-        async with aiohttp.ClientSession(connector=connector) as session:
+        async with aiohttp.ClientSession(connector=connector, headers=self._headers) as session:
             client = Client(session, self._url)
             streams = [asyncio.create_task(self._stream(client)) for _ in range(self._streams)]
             await asyncio.sleep(1)
             has_begun.set()
-            others = [asyncio.create_task(each) for each in (self._keep_asking(client), self._probe(session))]
+            watches = (self._keep_asking(client), self._probe(session), self._keep_looking())
+            others = [asyncio.create_task(each) for each in watches]
             results = await asyncio.gather(*streams)
             self._over.set()
             await asyncio.gather(*others)
@@ -86,12 +129,14 @@ class Watch:
             answered=self._answered,
             slowest_gap_s=max(gaps_ms, default=math.inf) / 1000,
             health_p99_s=percentile(self._probes_s, 99),
+            worst_chat_s=self._worst_chat_s,
             lost=tuple(self._lost[:3]),
         )
 
     async def _stream(self, client: Client) -> StreamResult | None:
         try:
-            result, _ = await client.stream(chat("talker"))
+            async with asyncio.timeout(len(self._text.split()) / TOKENS_PER_S + LATE_S):
+                result, _ = await client.stream(chat("talker"))
         except REQUEST_ERRORS as exc:
             self._lost.append(f"stream: {type(exc).__name__}: {exc}")
             return None
@@ -102,12 +147,14 @@ class Watch:
 
         async def ask() -> None:
             self._asked += 1
+            began_s = time.monotonic()
             try:
                 async with asyncio.timeout(GIVE_UP_S):
                     answer = await client.post_json("/v1/chat/completions", chat("quick"))
                 self._answered += answer["choices"][0]["message"]["content"] == QUICK_TEXT
             except REQUEST_ERRORS as exc:
                 self._lost.append(f"request: {type(exc).__name__}: {exc}")
+            self._worst_chat_s = max(self._worst_chat_s, time.monotonic() - began_s)
 
         async with asyncio.TaskGroup() as tasks:
             while not self._over.is_set():
@@ -125,3 +172,8 @@ class Watch:
                 is_up = False
             self._probes_s.append(time.monotonic() - began_s if is_up else GIVE_UP_S)
             await asyncio.sleep(PROBE_EVERY_S)
+
+    async def _keep_looking(self) -> None:
+        while not self._over.is_set():
+            self._look()
+            await asyncio.sleep(LOOK_EVERY_S)

@@ -17,8 +17,10 @@ from serving.api.files import BATCH, SECOND_US, ExpiresAfter, batches_of, check_
 from serving.api.record_json import Json
 from serving.api.request import NameText
 from serving.api.respond import success
+from serving.batches.kept_text import redactor_of
 from serving.batches.model import Batch
 from serving.batches.runner import Batches
+from serving.redaction.texts import map_texts
 
 router = APIRouter()
 WINDOW_US = 86_400_000_000
@@ -69,7 +71,7 @@ async def create(request: Request) -> Response:
         status="validating",
         input_file_id=file.id,
         endpoint=asked.endpoint,
-        metadata=asked.metadata or {},
+        metadata=dict(map_texts(asked.metadata or {}, redactor_of(caller.policies))),
         made_us=at_us,
         expires_us=at_us + WINDOW_US,
         drop_us=max(batches.drop_us(caller.policies), at_us + WINDOW_US),

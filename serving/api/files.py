@@ -2,17 +2,16 @@
 one.
 """
 
-import asyncio
 import uuid
 from collections.abc import AsyncGenerator, Callable, Sequence
-from functools import partial
+from contextlib import aclosing
 from typing import Annotated, Literal, TypeVar
 
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field, ValidationError
 from python_multipart.exceptions import FormParserError
 from starlette.datastructures import FormData, UploadFile
-from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.responses import Response, StreamingResponse
 
 from conductor.errors import BadTask, NotAllowed, TooLarge, UnknownName, quote
@@ -22,17 +21,20 @@ from serving.api.authentication import caller_of
 from serving.api.record_json import Json
 from serving.api.request import check_name_text
 from serving.api.respond import success, success_list
-from serving.batches.kept_text import kept_content, kept_lines, redactor_of
+from serving.batches.kept_text import LineLimits, kept_content, kept_in_steps, redactor_of
 from serving.batches.model import Batch, File
 from serving.batches.runner import Batches
 from serving.batches.store import BatchStore
 from serving.redaction.personal import MOST_CHECKED_IN_FILE
+from serving.redaction.slices import in_turns, turn
 from serving.runs.service import Service
 
 router = APIRouter()
 BATCH, USER_DATA = "batch", "user_data"
 """Lines of a batch; what requests name by its id, a PDF or text."""
 SECOND_US = 1_000_000
+PARSED_BYTES = 16_384
+"""Of a form at once: its parser takes up to a microsecond for each byte."""
 Kept = TypeVar("Kept", File, Batch)
 
 
@@ -56,12 +58,19 @@ async def upload(request: Request) -> Response:
 
 async def _keep(request: Request, caller: Caller) -> Response:
     batches = batches_of(request)
-    purpose, name, content, asked_s = await _form(request)
+    purpose, name, content, asked_s = await _form(request, caller.account.key_id)
     if len(content) > batches.settings.max_file_bytes:
         raise TooLarge(f"file: it is longer than {batches.settings.max_file_bytes} bytes. Send several.", param="file")  # fmt: skip
-    most = request.app.state.service.pool.settings.limits.max_text_bytes
-    keep = kept_lines if purpose == BATCH else partial(kept_content, most=most)
-    kept = await asyncio.to_thread(keep, content, redactor_of(caller.policies, MOST_CHECKED_IN_FILE))
+    limits, redact = (
+        request.app.state.service.pool.settings.limits,
+        redactor_of(caller.policies, MOST_CHECKED_IN_FILE),
+    )
+    if purpose == BATCH:
+        of_lines = LineLimits(batches.settings.max_lines, limits.max_body_bytes, limits.max_text_bytes)
+        keep = kept_in_steps(content, redact, of_lines)
+    else:
+        keep = kept_content(content, redact, limits.max_text_bytes)
+    kept, name = await in_turns(keep, caller.account.key_id), redact(name)
     id, drop_us = f"file-{uuid.uuid4().hex}", batches.drop_us(caller.policies, asked_s)
     file = File(id, caller.account, purpose, name, len(kept), batches.now_us(), drop_us)
     async with batches.adding:
@@ -202,15 +211,23 @@ def file_json(file: File) -> Json:
     }
 
 
-async def _form(request: Request) -> tuple[str, str, bytes, int | None]:
+async def _in_pieces(body: bytes, payer: str) -> AsyncGenerator[bytes]:
+    """`body`, for a parser that does as much at once as it is given."""
+    for begin in range(0, len(body), PARSED_BYTES):
+        async with turn(payer):
+            yield body[begin : begin + PARSED_BYTES]
+
+
+async def _form(request: Request, payer: str) -> tuple[str, str, bytes, int | None]:
     """The purpose, the name and the content of the file in a form, and for how many seconds it is to be kept.
 
     Raises:
         BadTask: it is no such form.
     """
     try:
-        form = await request.form(max_files=1, max_fields=10)
-    except (HTTPException, FormParserError) as exc:
+        async with aclosing(_in_pieces(await request.body(), payer)) as pieces:
+            form = await MultiPartParser(request.headers, pieces, max_files=1, max_fields=10).parse()
+    except (MultiPartException, FormParserError, KeyError) as exc:
         raise BadTask("file: the body is no form with one file and a purpose.", param="file") from exc
     purpose, sent = form.get("purpose"), form.get("file")
     if not isinstance(purpose, str) or purpose not in (BATCH, USER_DATA):

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from conductor.errors import BadTask, NotTheSame
 from serving.accounts.caller import Caller
 from serving.api.request import Podium
+from serving.redaction.personal import PersonalDataRedactor
 from serving.runs.claims import Claim
 from serving.runs.store import RecordStore
 
@@ -23,7 +24,8 @@ class Keeping:
 
     Args:
         account: whose it is.
-        name: the client's own for the request; None: each sending is a request of its own.
+        name: the client's own for the request, or a digest of it if a secret or personal data is in it; None: each sending
+            is a request of its own.
         body_hash: of what is asked.
         may_change: whether its answer may become another one; not where its events are numbered for good.
     """
@@ -62,5 +64,16 @@ async def keeping_of(request: Request, caller: Caller, podium: Podium, *, may_ch
         raise BadTask(f"{HEADER} must be 1 to {MOST_CHARS} printable ASCII characters.", param=HEADER)
     if name is None and not (podium.keep or podium.background):
         return None
-    asked = hashlib.sha256(request.scope["path"].encode() + b"\0" + await request.body()).hexdigest()
-    return Keeping(caller.account.key_id, name, asked, may_change)
+    asked = _digest(request.scope["path"].encode() + b"\0" + await request.body())
+    return Keeping(caller.account.key_id, _name_on_record(name) if name else None, asked, may_change)
+
+
+def _name_on_record(name: str) -> str:
+    """Return `name` as it is stored, whatever the policy: an address or a key is stored as its digest. Others stay as they
+    are, so that replicas of an earlier version find the same claims.
+    """
+    return name if PersonalDataRedactor()(name) == name else f"sha256:{_digest(name.encode())}"
+
+
+def _digest(value: bytes) -> str:
+    return hashlib.sha256(value).hexdigest()

@@ -2,15 +2,18 @@
 (`serving/runs/content.py`).
 """
 
-from typing import Any, cast
+from dataclasses import dataclass
 
 import orjson
 
 from conductor.errors import TooLarge
 from serving.accounts.account_policy import Policies
-from serving.batches.lines import json_lines
+from serving.batches.lines import STEP_BYTES, STEP_LINES, each_line
+from serving.edge.body import check_text
 from serving.redaction.personal import MOST_CHECKED, PersonalDataRedactor
 from serving.redaction.secrets import Redactor, redact_secrets
+from serving.redaction.slices import Steps, finish
+from serving.redaction.texts import json_in_steps, steps_of
 
 
 def redactor_of(policies: Policies, most_checked: int = MOST_CHECKED) -> Redactor:
@@ -18,24 +21,100 @@ def redactor_of(policies: Policies, most_checked: int = MOST_CHECKED) -> Redacto
     return PersonalDataRedactor(most_checked) if policies.both.redact_personal_data else redact_secrets
 
 
+@dataclass(frozen=True, slots=True)
+class LineLimits:
+    """What a file of requests may hold. A line is a request, so the limits of a request's body hold for it.
+
+    Args:
+        max_lines: empty ones included; see `batches.max_lines`.
+        max_line_bytes: see `limits.max_body_bytes`.
+        max_text_bytes: of a line, pictures aside; see `limits.max_text_bytes`.
+    """
+
+    max_lines: int
+    max_line_bytes: int
+    max_text_bytes: int
+
+    def check(self, number: int, line: bytes) -> None:
+        """Raises:
+        TooLarge: the line of that number, from 1, has more text than a request may.
+        """
+        try:
+            check_text(line, self.max_text_bytes)
+        except TooLarge:
+            raise _too_large(
+                number, "text of the line", self.max_text_bytes, "limits.max_text_bytes"
+            ) from None
+
+    def check_bytes(self, number: int, n_bytes: int) -> None:
+        """Raises:
+        TooLarge: there may be no line of that number, from 1, or none of so many bytes.
+        """
+        if n_bytes > self.max_line_bytes:
+            raise _too_large(number, "line", self.max_line_bytes, "limits.max_body_bytes")
+        if number > self.max_lines:
+            raise TooLarge(
+                f"file: line {number} is one too many. A file has {self.max_lines} lines at most, empty ones included "
+                "(batches.max_lines). Send several files.",
+                param="file",
+            )
+
+
 def kept_lines(content: bytes, redact: Redactor) -> bytes:
     """JSON lines as they may be kept; lines that need no change as they stand."""
-    kept: list[bytes] = []
-    for text, value in json_lines(content):
-        changed = _redact(value, redact)
-        if changed == value:
-            kept.append(text)
-        else:
-            kept.append(changed.encode() if isinstance(changed, str) else orjson.dumps(changed))
-    return b"".join(line + b"\n" for line in kept)
+    return finish(kept_in_steps(content, redact))
 
 
-def kept_content(content: bytes, redact: Redactor, most: int) -> bytes:
+def kept_in_steps(content: bytes, redact: Redactor, limits: LineLimits | None = None) -> Steps[bytes]:
+    """As `kept_lines`, in steps.
+
+    Raises:
+        TooLarge: there are more or longer lines than `limits` says.
+    """
+    kept, done = list[bytes](), 0
+    for number, (begin, end) in enumerate(each_line(content), 1):
+        if number % STEP_LINES == 0:
+            yield
+        if limits is not None:
+            limits.check_bytes(number, end - begin)
+        if end == begin:
+            continue
+        line = content[begin:end]
+        if limits is not None:
+            limits.check(number, line)
+        if len(line) > STEP_BYTES:
+            yield
+        changed = yield from _kept_line(line, redact)
+        if changed is not line:
+            kept += content[done:begin], changed
+            done = end
+    whole = b"".join([*kept, content[done:]]) if kept else content
+    return whole if not whole or whole.endswith(b"\n") else whole + b"\n"
+
+
+def _kept_line(line: bytes, redact: Redactor) -> Steps[bytes]:
+    """A line as it may be kept; itself if it needs no change."""
+    try:
+        value, has_changed = yield from json_in_steps(orjson.loads(line), redact)
+        return orjson.dumps(value) if has_changed else line
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError):  # no JSON, or deeper than it is written
+        text = line.decode("utf-8", "replace")
+        changed = yield from steps_of(redact, text)
+        return line if changed == text else changed.encode()
+
+
+def _too_large(number: int, what: str, most: int, setting: str) -> TooLarge:
+    return TooLarge(
+        f"file: the {what} {number} is longer than {most} bytes, as a request's may not be ({setting}).",
+        param="file",
+    )
+
+
+def kept_content(content: bytes, redact: Redactor, most: int) -> Steps[bytes]:
     """A file as it may be kept: what is text without what must go, anything else as it stands.
 
     Raises:
-        TooLarge: it is a text of more than `most` bytes, which no request can name. To look for secrets in one text
-            stops all else in this process.
+        TooLarge: it is a text of more than `most` bytes, which no request can name.
     """
     try:
         text = content.decode()
@@ -45,16 +124,8 @@ def kept_content(content: bytes, redact: Redactor, most: int) -> bytes:
         return content
     if len(content) > most:
         raise TooLarge(
-            f"file: a text that requests name has {most} bytes at most. Send several.", param="file"
+            f"file: a text that requests name has {most} bytes at most (limits.max_text_bytes). Send several.",
+            param="file",
         )
-    return redact(text).encode()
-
-
-def _redact(value: Any, redact: Redactor) -> Any:
-    if isinstance(value, str):
-        return redact(value)
-    if isinstance(value, list):
-        return [_redact(each, redact) for each in cast(list[Any], value)]
-    if isinstance(value, dict):
-        return {name: _redact(each, redact) for name, each in cast(dict[str, Any], value).items()}
-    return value
+    changed = yield from steps_of(redact, text)
+    return content if changed is text else changed.encode()

@@ -4,7 +4,6 @@ A file that is no list of requests fails the whole batch before anything is run;
 against one request is that line's own error.
 """
 
-import io
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,9 +14,14 @@ from pydantic import BaseModel, Field, ValidationError
 
 from conductor.model.characters import with_whole_escapes
 from serving.batches.model import LineResult
+from serving.redaction.slices import Steps, finish
 
 MOST_ERRORS = 20
 """Faults of one file that are told."""
+STEP_LINES = 20
+"""Read in one step."""
+STEP_BYTES = 20_000
+"""A line that is longer is a step of its own."""
 STREAM = "stream: the answer of a batch is a file. Leave it out."
 BACKGROUND = "{}: a batch is in the background as it is. Leave it out."
 
@@ -81,27 +85,41 @@ class Lines:
         self._begins.append(begin)
 
 
+def each_line(content: bytes) -> Iterator[tuple[int, int]]:
+    """Where each line of `content` begins and ends, empty ones and their ends left out."""
+    begin = 0
+    while begin < len(content):
+        end = content.find(b"\n", begin)
+        end = len(content) if end < 0 else end
+        yield begin, end
+        begin = end + 1
+
+
 def parse_lines(content: bytes, endpoint: str, most: int) -> tuple[Lines, list[dict[str, Any]]]:
     """The requests in a file as it is kept, and what is wrong with it; where anything is, none of them may be run."""
+    return finish(parse_in_steps(content, endpoint, most))
+
+
+def parse_in_steps(content: bytes, endpoint: str, most: int) -> Steps[tuple[Lines, list[dict[str, Any]]]]:
+    """As `parse_lines`, in steps."""
     lines = Lines(content)
     errors: list[dict[str, Any]] = []
     seen = set[str]()
-    end = 0
-    for at, text in enumerate(io.BytesIO(content), 1):
-        begin, end = end, end + len(text)
-        if not text.strip() or len(errors) >= MOST_ERRORS:
+    for at, (begin, end) in enumerate(each_line(content), 1):
+        if at % STEP_LINES == 0 or end - begin > STEP_BYTES:
+            yield
+        text = content[begin:end]
+        if not text.strip():
             continue
+        if len(errors) >= MOST_ERRORS:
+            break
         if len(lines) >= most:
-            return Lines(b""), [_error("too_many_lines", f"A batch has {most} lines at most.", at)]
-        try:
-            line = _InputLine.model_validate(orjson.loads(with_whole_escapes(text)))
-        except orjson.JSONDecodeError:
-            errors.append(_error("invalid_json_line", "This line is no JSON object.", at))
-            continue
-        except ValidationError as exc:
-            fault = exc.errors()[0]
-            param = ".".join(map(str, fault["loc"])) or None
-            errors.append(_error("invalid_request", f"{param or 'line'}: {fault['msg']}.", at, param))
+            return Lines(b""), [
+                _error("too_many_lines", f"A batch has {most} lines at most (batches.max_lines).", at)
+            ]
+        line = _read(text, at)
+        if isinstance(line, dict):
+            errors.append(line)
             continue
         if line.url != endpoint:
             errors.append(_error("mismatched_url", f"url: this batch's endpoint is {endpoint}.", at, "url"))
@@ -112,6 +130,18 @@ def parse_lines(content: bytes, endpoint: str, most: int) -> tuple[Lines, list[d
     if not lines and not errors:
         errors.append(_error("empty_file", "The file has no lines. Send one JSON object a line.", None))
     return (Lines(b""), errors) if errors else (lines, [])
+
+
+def _read(text: bytes, at: int) -> "_InputLine | dict[str, Any]":
+    """A line, or what is wrong with it."""
+    try:
+        return _InputLine.model_validate(orjson.loads(with_whole_escapes(text)))
+    except orjson.JSONDecodeError:
+        return _error("invalid_json_line", "This line is no JSON object.", at)
+    except ValidationError as exc:
+        fault = exc.errors()[0]
+        param = ".".join(map(str, fault["loc"])) or None
+        return _error("invalid_request", f"{param or 'line'}: {fault['msg']}.", at, param)
 
 
 def line_of_answer(batch_id: str, line: Line, status: int, run_id: str, body: Any) -> LineResult:
@@ -138,12 +168,3 @@ def _result(batch_id: str, line: Line, *, is_error: bool, response: Any, error: 
 
 def _error(code: str, message: str, line: int | None, param: str | None = None) -> dict[str, Any]:
     return {"code": code, "message": message, "line": line, "param": param}
-
-
-def json_lines(content: bytes) -> Iterator[tuple[bytes, Any]]:
-    """Each line as it stands, and what it holds as JSON; its text where it is none."""
-    for text in content.splitlines():
-        try:
-            yield text, orjson.loads(text)
-        except orjson.JSONDecodeError:
-            yield text, text.decode("utf-8", "replace")

@@ -20,12 +20,13 @@ from conductor.errors import PodiumError, StoreUnavailable
 from conductor.run.record import Account
 from serving.accounts.account_policy import UNLIMITED, Policies
 from serving.accounts.caller import Caller, Scope
-from serving.batches.kept_text import kept_lines, redactor_of
-from serving.batches.lines import Line, Lines, join_results, line_of_answer, line_of_refusal, parse_lines
+from serving.batches.kept_text import kept_in_steps, redactor_of
+from serving.batches.lines import Line, Lines, join_results, line_of_answer, line_of_refusal, parse_in_steps
 from serving.batches.model import Batch, File, LineResult, Status
 from serving.batches.store import BatchStore
 from serving.dispatch.fair_queue import FairQueue
 from serving.errors import row
+from serving.redaction.slices import in_turns
 from serving.runs.admission import room_for_batch
 from serving.runs.rows import now_us
 from serving.runs.service import Service
@@ -185,7 +186,8 @@ class Batches:
             else:
                 await self._fail(id, errors)
             return True
-        lines, errors = await asyncio.to_thread(parse_lines, content, batch.endpoint, self.settings.max_lines)
+        reading = parse_in_steps(content, batch.endpoint, self.settings.max_lines)
+        lines, errors = await in_turns(reading, batch.account.key_id)
         if errors:
             await self._fail(id, errors)
             return True
@@ -404,5 +406,5 @@ class _LineRunner:
         if answer.later_s is not None:
             return min(max(answer.later_s, POLL_S), LONGEST_LATER_S)
         result = line_of_answer(id, line, answer.status, answer.run_id, answer.body)
-        text = kept_lines(result.body, redactor_of(caller.policies))
+        text = await in_turns(kept_in_steps(result.body, redactor_of(caller.policies)), caller.account.key_id)
         return replace(result, body=text.rstrip(b"\n"))

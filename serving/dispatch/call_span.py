@@ -15,6 +15,7 @@ from conductor.model.failure import Failure
 from conductor.model.reply import Reply
 from serving.redaction.failures import words_in_span
 from serving.redaction.personal import redactor_of
+from serving.redaction.secrets import redact_secrets
 from serving.telemetry import spans
 
 
@@ -111,7 +112,7 @@ def _request_attributes(
 
 
 def _set_result(span: Span, reply: Reply) -> None:
-    span.set_attribute(spans.RESPONSE_MODEL, reply.model)
+    span.set_attribute(spans.RESPONSE_MODEL, redact_secrets(reply.model))
     if reply.finish:
         span.set_attribute(spans.FINISH_REASONS, [reply.finish.value])
     if reply.usage:

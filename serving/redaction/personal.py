@@ -8,7 +8,8 @@ import re
 from collections.abc import Callable
 
 from conductor.model.permit import Permit
-from serving.redaction.secrets import Redactor, redact_secrets
+from serving.redaction.secrets import Redactor, redact_secrets, secrets_in_steps, take_out
+from serving.redaction.slices import Steps, finish
 
 MOST_CHECKED = 500
 """Different telephone numbers in all texts of one request; what has the form of one after that is taken out unchecked. A
@@ -19,11 +20,17 @@ MOST_CHECKED_IN_FILE = 5_000
 """The same of a file, which is looked through beside everything else."""
 NUMBERS_A_PHONE = 5
 """As many numbers of cards, and of accounts, may be checked for each telephone number: that is quicker."""
-# Begins where a word does, and gives nothing back: one look at each character, however long the text.
-_EMAIL = re.compile(r"(?<![\w.%+-])[\w.%+-]++@[\w-]++(?:\.[\w-]++)++")
-_DIGIT = re.compile(r"\d")
-_CARD = re.compile(r"(?<!\d)(?:\d[ -]?){12,18}\d(?!\d)")
-_IBAN = re.compile(r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,4})?\b")
+# Each form begins with a character that is found quickly, and ends after so many: what is looked at in one step
+# (`_numbers`) is a part of the text and `LONGEST` characters more.
+LONGEST = 128
+"""Of a number, and of what stands right before and after it."""
+STEP_CHARS = 20_000
+"""Looked at in one step."""
+_ANY = re.compile(r"[\d@]")
+_LOCAL = re.compile(r"[\w.%+-]{1,320}")
+_DOMAIN = re.compile(r"[\w-]{1,255}+(?:\.[\w-]{1,255}+){1,16}+")
+_CARD = re.compile(r"\d(?<!\d\d)(?:[ -]?\d){12,18}(?!\d)")
+_IBAN = re.compile(r"[A-Z](?<!\w[A-Z])[A-Z]\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,4})?\b")
 _PHONE = re.compile(r"[+＋][(\d][\d\s()./\u2010-\u2015-]{5,40}(?:\w{1,2})?")
 """What a telephone number is found in, and a letter after it, which tells that it is none."""
 
@@ -43,14 +50,41 @@ class PersonalDataRedactor:
 
     def __call__(self, text: str) -> str:
         """`text` without personal data and without secrets; itself where it has none."""
-        text = redact_secrets(text)
-        if "@" in text:
-            text = _EMAIL.sub("[e-mail address removed]", text)
-        if _DIGIT.search(text) is None:
-            return text
-        text = _IBAN.sub(self._account, text)
-        text = _PHONE.sub(self._phone, text)
-        return _CARD.sub(self._card, text)
+        return finish(self.steps(text)) if _ANY.search(text) else redact_secrets(text)
+
+    def steps(self, text: str) -> Steps[str]:
+        """As a call, in steps."""
+        text = yield from secrets_in_steps(text)
+        text = yield from take_out(text, "@", _email, "[e-mail address removed]")
+        text = yield from _numbers(text, _IBAN, self._account)
+        if "+" in text or "＋" in text:
+            text = yield from _numbers(text, _PHONE, self._phone)
+        return (yield from _numbers(text, _CARD, self._card))
+
+
+def _email(text: str, at: int, done: int) -> tuple[int, int] | None:
+    """The place of the address around the `@` at `at`."""
+    domain = _DOMAIN.match(text, at + 1)
+    local = _LOCAL.match(text[max(done, at - 320) : at][::-1]) if domain else None
+    return None if local is None or domain is None else (at - local.end(), domain.end())
+
+
+def _numbers(text: str, pattern: re.Pattern[str], check: "_Checked") -> Steps[str]:
+    """`text` with what `check` gives for each match of `pattern`, in steps."""
+    parts, done, at, end = list[str](), 0, 0, STEP_CHARS
+    while at < len(text):
+        found = pattern.search(text, at, end + LONGEST)
+        if found is None or found.start() >= end:
+            at, end = max(at, end), end + STEP_CHARS
+            yield
+            continue
+        at = found.end()
+        if (kept := check(found[0])) is not found[0] and kept != found[0]:
+            parts += text[done : found.start()], kept
+            done = at
+        if check.is_dear:
+            yield
+    return "".join([*parts, text[done:]]) if parts else text
 
 
 def redactor_of(permit: Permit) -> Redactor:
@@ -70,14 +104,14 @@ class _Checked:
     def __init__(self, check: Callable[[str, str], str], removed: str, most: int) -> None:
         self._check, self._removed, self._most = check, removed, most
         self._checked = dict[str, str]()
+        self.is_dear = False
+        """The latest match had to be looked up."""
 
-    def __call__(self, found: re.Match[str]) -> str:
-        text = found[0]
-        if text not in self._checked:
-            if len(self._checked) >= self._most:
-                return self._removed
+    def __call__(self, text: str) -> str:
+        self.is_dear = text not in self._checked and len(self._checked) < self._most
+        if self.is_dear:
             self._checked[text] = self._check(text, self._removed)
-        return self._checked[text]
+        return self._checked.get(text, self._removed)
 
 
 def _without_card(text: str, removed: str) -> str:

@@ -1,54 +1,240 @@
 """Secrets in texts: those that this process uses, and whatever has the form of a well-known sort of key.
 
-Only forms that hardly anything else has: a word that looks random may as well be a digest or a name.
+The forms are those of gitleaks' rules (version 8.30, MIT) whose keys have a fixed beginning, and of providers of models
+that it does not know (decision 0073). Only forms that hardly anything else has: a word that looks random may as well be
+a digest or a name.
+
+Texts come from clients and are megabytes long. One pattern finds where a key may begin, and each form reads on from
+there: no character is looked at more than a few times, and the work stops after each part (`slices.py`).
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+
+from serving.redaction.slices import Steps, finish
 
 REMOVED = "[secret removed]"
 LEAST_CHARS = 12
 """A shorter value is a word, and would be taken out of everything; all forms are longer."""
 MOST_WAITING = 4000
 """A piece of a text that is longer does not wait for the end of its line."""
+STEP_CHARS = 20_000
+"""Of a text, looked at in one step."""
+STEP_HITS = 256
+"""Places where something may begin, looked at in one step."""
+MOST_HEADER = 8000
+"""Characters of the first part of a web token."""
+MOST_PASSWORD = 1024
+"""Characters between `://` and `@`."""
 
-# Texts come from strangers and are megabytes long: no pattern may take more than one look at each character.
-# A key's beginning, and what comes after it. `re` finds a literal beginning in a fraction of the time that it takes to try
-# a pattern at each character, so that the longest prompt, or picture, costs milliseconds.
+_HEX, _WORD, _DASHED, _BASE64 = "[0-9A-Fa-f]", "[0-9A-Za-z]", r"[\w-]", r"[0-9A-Za-z+/]"
+# A key's beginning, and what comes after it. Lengths are the least that a provider gives out, or less.
 _FORMS: tuple[tuple[str, str], ...] = (
-    ("pk_", r"[0-9A-Za-z]{49}"),  # Podium
-    ("sk-", r"[\w-]{20,}"),  # OpenAI, Anthropic, OpenRouter, DeepSeek
-    ("sk_", r"(?:live|test)_[0-9A-Za-z]{16,}"),  # Stripe
-    ("rk_", r"(?:live|test)_[0-9A-Za-z]{16,}"),
-    ("gsk_", r"[0-9A-Za-z]{40,}"),  # Groq
-    ("xai-", r"[0-9A-Za-z]{40,}"),
-    ("AIza", r"[\w-]{35}"),  # Google
+    ("pk_", rf"{_WORD}{{49}}"),  # Podium
+    # Models.
+    ("sk-", rf"{_DASHED}{{20,}}"),  # OpenAI, Anthropic, OpenRouter, DeepSeek, LangFuse
+    ("csk-", rf"{_WORD}{{40,}}"),  # Cerebras
+    ("gsk_", rf"{_WORD}{{40,}}"),  # Groq
+    ("xai-", rf"{_WORD}{{40,}}"),
+    ("AIza", rf"{_DASHED}{{35}}"),  # Google
+    ("AQ.Ab", rf"{_DASHED}{{30,}}"),
+    ("ya29.", rf"{_DASHED}{{20,}}(?:\.{_DASHED}+)*"),
+    ("GOCSPX-", rf"{_DASHED}{{20,}}"),
+    ("1//0", rf"{_DASHED}{{40,}}"),
+    ("ABSK", rf"{_BASE64}{{40,}}={{0,2}}"),  # Amazon Bedrock
+    ("bedrock-api-key-", r"[\w+/=-]{20,}"),
+    ("nvapi-", rf"{_DASHED}{{20,}}"),  # NVIDIA
+    ("pplx-", rf"{_WORD}{{20,}}"),  # Perplexity
+    ("r8_", rf"{_WORD}{{20,}}"),  # Replicate
+    ("hf_", rf"{_WORD}{{30,}}"),  # Hugging Face
+    ("api_org_", rf"{_WORD}{{30,}}"),
+    ("fw_", rf"{_WORD}{{20,}}"),  # Fireworks
+    ("tgp_v1_", rf"{_DASHED}{{20,}}"),  # Together
+    ("jina_", rf"{_DASHED}{{40,}}"),
+    ("pcsk_", rf"{_DASHED}{{20,}}"),  # Pinecone
+    ("lsv2_", rf"{_DASHED}{{20,}}"),  # LangSmith
+    ("ls__", rf"{_WORD}{{32,}}"),
+    ("tvly-", rf"{_DASHED}{{16,}}"),  # Tavily
+    ("fc-", rf"{_HEX}{{32}}"),  # Firecrawl
+    ("e2b_", rf"{_HEX}{{40}}"),
+    # Clouds.
     ("AKIA", r"[0-9A-Z]{16}"),  # AWS
     ("ASIA", r"[0-9A-Z]{16}"),
-    ("hf_", r"[0-9A-Za-z]{30,}"),  # Hugging Face
-    ("gh", r"[opsur]_[0-9A-Za-z]{36,}"),  # GitHub
+    ("ABIA", r"[0-9A-Z]{16}"),
+    ("ACCA", r"[0-9A-Z]{16}"),
+    ("LTAI", rf"{_WORD}{{16,}}"),  # Alibaba
+    ("AccountKey=", rf"{_BASE64}{{20,}}={{0,2}}"),  # Azure
+    ("SharedAccessKey=", rf"{_BASE64}{{20,}}={{0,2}}"),
+    ("SharedSecretValue=", rf"{_BASE64}{{20,}}={{0,2}}"),
+    ("sig=", r"[0-9A-Za-z%+/]{43,}={0,2}"),
+    ("dop_v1_", rf"{_HEX}{{32,}}"),  # DigitalOcean
+    ("doo_v1_", rf"{_HEX}{{32,}}"),
+    ("dor_v1_", rf"{_HEX}{{32,}}"),
+    ("dapi", rf"{_HEX}{{32}}(?:-\d)?"),  # Databricks
+    ("HRKU-", rf"{_DASHED}{{30,}}"),  # Heroku
+    ("fo1_", rf"{_DASHED}{{43}}"),  # Fly.io
+    ("fm1a_", rf"{_BASE64}{{60,}}={{0,3}}"),
+    ("fm1r_", rf"{_BASE64}{{60,}}={{0,3}}"),
+    ("fm2_", rf"{_BASE64}{{60,}}={{0,3}}"),
+    ("v1.0-", rf"{_HEX}{{24}}-{_HEX}{{100,}}"),  # Cloudflare
+    ("nfp_", rf"{_WORD}{{36,}}"),  # Netlify
+    ("sbp_", rf"{_HEX}{{40}}"),  # Supabase
+    ("sb_secret_", rf"{_DASHED}{{20,}}"),
+    ("tk-us-", rf"{_DASHED}{{48}}"),  # Scalingo
+    ("AQVN", rf"{_DASHED}{{35,}}"),  # Yandex
+    ("sha256~", rf"{_DASHED}{{43}}"),  # OpenShift
+    # Code and its tools.
+    ("ghp_", rf"{_WORD}{{36,}}"),  # GitHub
+    ("gho_", rf"{_WORD}{{36,}}"),
+    ("ghu_", rf"{_WORD}{{36,}}"),
+    ("ghs_", rf"{_WORD}{{36,}}"),
+    ("ghr_", rf"{_WORD}{{36,}}"),
     ("github_pat_", r"\w{22,}"),
-    ("glpat-", r"[\w-]{20,}"),  # GitLab
-    ("xox", r"[abeoprs]-[\w-]{10,}"),  # Slack
-    ("npm_", r"[0-9A-Za-z]{36}"),
-    ("pypi-", r"[\w-]{50,}"),
-    ("SG.", r"[\w-]{22}\.[\w-]{43}"),  # SendGrid
+    ("glpat-", rf"{_DASHED}{{20,}}"),  # GitLab
+    ("glrt-", rf"{_DASHED}{{20,}}"),
+    ("glrtr-", rf"{_DASHED}{{20,}}"),
+    ("gldt-", rf"{_DASHED}{{20,}}"),
+    ("glptt-", rf"{_DASHED}{{20,}}"),
+    ("glcbt-", rf"{_DASHED}{{20,}}"),
+    ("glft-", rf"{_DASHED}{{20,}}"),
+    ("glsoat-", rf"{_DASHED}{{20,}}"),
+    ("glimt-", rf"{_DASHED}{{20,}}"),
+    ("glagent-", rf"{_DASHED}{{20,}}"),
+    ("gloas-", rf"{_DASHED}{{20,}}"),
+    ("glffct-", rf"{_DASHED}{{20,}}"),
+    ("GR1348941", rf"{_DASHED}{{20,}}"),
+    ("ATATT3", r"[\w=-]{60,}"),  # Atlassian
+    ("ATCTT3", r"[\w=-]{60,}"),
+    ("ATBB", rf"{_WORD}{{32}}"),
+    ("npm_", rf"{_WORD}{{36}}"),
+    ("pypi-", rf"{_DASHED}{{50,}}"),
+    ("rubygems_", rf"{_HEX}{{48}}"),
+    ("CLOJARS_", rf"{_WORD}{{60}}"),
+    ("oy2", r"[0-9a-z]{43}"),  # NuGet
+    ("AKCp", rf"{_WORD}{{69}}"),  # Artifactory
+    ("cmVmd", rf"{_WORD}{{59}}"),
+    ("dckr_pat_", rf"{_DASHED}{{20,}}"),  # Docker
+    ("dckr_oat_", rf"{_DASHED}{{20,}}"),
+    ("CCIPAT_", rf"{_DASHED}{{20,}}"),  # CircleCI
+    ("CCIPRJ_", rf"{_DASHED}{{20,}}"),
+    ("API-", r"[0-9A-Z]{26}"),  # Octopus Deploy
+    ("PMAK-", rf"{_HEX}{{24}}-{_HEX}{{34}}"),  # Postman
+    ("pul-", rf"{_HEX}{{40}}"),  # Pulumi
+    ("pnu_", rf"{_WORD}{{36}}"),  # Prefect
+    ("sgp_", rf"(?:(?:{_HEX}{{16}}|local)_)?{_HEX}{{40}}"),  # Sourcegraph
+    ("sntrys_", r"[\w+/=-]{40,}"),  # Sentry
+    ("sntryu_", rf"{_HEX}{{64}}"),
+    ("sqp_", rf"{_HEX}{{40}}"),  # SonarQube
+    ("squ_", rf"{_HEX}{{40}}"),
+    ("sqa_", rf"{_HEX}{{40}}"),
+    ("lin_api_", rf"{_WORD}{{40}}"),  # Linear
+    ("lin_oauth_", rf"{_WORD}{{40}}"),
+    ("ntn_", rf"{_WORD}{{40,}}"),  # Notion
+    ("secret_", rf"{_WORD}{{43}}"),
+    ("figd_", rf"{_DASHED}{{40,}}"),  # Figma
+    ("rdme_", r"[0-9a-z]{70}"),  # ReadMe
+    ("tfp_", r"[\w.=-]{40,}"),  # Typeform
+    ("pat-na1-", rf"{_HEX}{{8}}-[0-9A-Fa-f-]{{27}}"),  # HubSpot
+    ("pat-eu1-", rf"{_HEX}{{8}}-[0-9A-Fa-f-]{{27}}"),
+    # What keeps secrets.
+    ("hvs.", rf"{_DASHED}{{20,}}"),  # HashiCorp
+    ("hvb.", rf"{_DASHED}{{20,}}"),
+    ("hvr.", rf"{_DASHED}{{20,}}"),
+    ("dp.pt.", rf"{_WORD}{{40,}}"),  # Doppler
+    ("dp.st.", r"[\w.-]{40,}"),
+    ("dp.sa.", rf"{_WORD}{{40,}}"),
+    ("dp.ct.", rf"{_WORD}{{40,}}"),
+    ("ops_eyJ", rf"{_BASE64}{{100,}}={{0,3}}"),  # 1Password
+    ("A3-", r"[0-9A-Z]{6}-[0-9A-Z-]{11,13}-[0-9A-Z]{5}-[0-9A-Z]{5}-[0-9A-Z]{5}"),
+    ("AGE-SECRET-KEY-1", r"[0-9A-Z]{58}"),
+    ("p8e-", r"[0-9a-z]{32}"),  # Adobe
+    # Messages.
+    ("xox", rf"[abceoprs](?:-|\.xox[bp]-){_DASHED}{{10,}}"),  # Slack
+    ("xapp-", rf"\d-{_DASHED}{{10,}}"),
+    ("hooks.slack.com/", r"(?:services|workflows|triggers)/[\w/+-]{20,}"),
+    ("hooks.slack-gov.com/", r"(?:services|workflows|triggers)/[\w/+-]{20,}"),
+    ("discord.com/api/webhooks/", rf"\d+/{_DASHED}{{40,}}"),
+    ("discordapp.com/api/webhooks/", rf"\d+/{_DASHED}{{40,}}"),
+    ("webhook.office.com/webhookb2/", r"[\w@/-]{40,}"),  # Teams
+    ("SG.", rf"{_DASHED}{{16,}}\.{_DASHED}{{16,}}"),  # SendGrid
+    ("xkeysib-", rf"{_HEX}{{64}}-{_WORD}{{16}}"),  # Brevo
+    ("key-", rf"{_HEX}{{32}}"),  # Mailgun
+    ("pubkey-", rf"{_HEX}{{32}}"),
+    ("SK", rf"{_HEX}{{32}}"),  # Twilio
+    # Money and goods.
+    ("sk_", rf"(?:live|test|prod)_{_WORD}{{16,}}"),  # Stripe
+    ("rk_", rf"(?:live|test|prod)_{_WORD}{{16,}}"),
+    ("whsec_", r"[\w+/-]{20,}={0,2}"),
+    ("sq0", rf"(?:atp|csp|idp)-{_DASHED}{{22,}}"),  # Square
+    ("EAAA", rf"{_DASHED}{{50,}}"),
+    ("EAAM", rf"{_WORD}{{100,}}"),  # Facebook
+    ("EAAC", rf"{_WORD}{{100,}}"),
+    ("shpat_", rf"{_HEX}{{32}}"),  # Shopify
+    ("shpca_", rf"{_HEX}{{32}}"),
+    ("shppa_", rf"{_HEX}{{32}}"),
+    ("shpss_", rf"{_HEX}{{32}}"),
+    ("shippo_", rf"(?:live|test)_{_HEX}{{40}}"),
+    ("FLWSECK", r"(?:_TEST)?-[0-9A-Za-z-]{12,}"),  # Flutterwave
+    ("duffel_", r"(?:live|test)_[\w=-]{43}"),
+    ("EZAK", rf"{_WORD}{{54}}"),  # EasyPost
+    ("EZTK", rf"{_WORD}{{54}}"),
+    ("amzn.mws.", r"[0-9a-f-]{36}"),
+    ("access_token$production$", rf"[0-9a-z]{{16}}\${_HEX}{{32}}"),  # PayPal
+    # Databases and measurements.
+    ("pscale_", r"(?:tkn|oauth|pw)_[\w=.-]{32,}"),  # PlanetScale
+    ("4b1d", rf"{_WORD}{{38}}"),  # ClickHouse
+    ("dt0c01.", rf"{_WORD}{{24}}\.{_WORD}{{64}}"),  # Dynatrace
+    ("glc_", rf"{_BASE64}{{32,}}={{0,2}}"),  # Grafana
+    ("glsa_", rf"{_WORD}{{32}}_{_HEX}{{8}}"),
+    ("eyJrIjoi", rf"{_BASE64}{{60,}}={{0,2}}"),
+    ("NRAK-", rf"{_WORD}{{27}}"),  # New Relic
+    ("NRII-", rf"{_DASHED}{{32}}"),
+    ("NRJS-", rf"{_HEX}{{19}}"),
+    ("phc_", rf"{_WORD}{{40,}}"),  # PostHog
+    ("phx_", rf"{_WORD}{{40,}}"),
+    ("fio-u-", r"[\w=-]{64}"),  # Frame.io
+    ("ico-", rf"{_WORD}{{32}}"),  # Infracost
 )
-_PATTERNS = tuple(
-    re.compile(rf"{beginning}(?<![0-9A-Za-z]{beginning}){rest}")
-    for beginning, rest in ((re.escape(beginning), rest) for beginning, rest in _FORMS)
-)
-# A JSON web token, with up to 40 characters that stand right before it. Sought where a word begins: to try again at
-# each `eyJ` inside one would take the square of its length.
-_WEB_TOKEN = re.compile(r"(?<![\w-])(?:[\w-]{0,40}[_-])?eyJ[\w-]{8,}+\.eyJ[\w-]{8,}+\.[\w-]{8,}+")
-_KEY = r"(?:[A-Z]{1,20} ){0,4}PRIVATE KEY-----"
-_PEM_END = re.compile(rf"-----END {_KEY}")
+
+
+def _any_of(words: Iterable[str]) -> str:
+    """A pattern for any of `words` that looks at each character once."""
+    rest = dict[str, list[str]]()
+    for word in words:
+        if not word:
+            return ""
+        rest.setdefault(word[0], []).append(word[1:])
+    branches = [re.escape(first) + _any_of(after) for first, after in rest.items()]
+    return branches[0] if len(branches) == 1 else f"(?:{'|'.join(branches)})"
+
+
+_READERS = {begin: re.compile(rest, re.ASCII) for begin, rest in _FORMS}
+LONGEST_BEGINNING = max(map(len, _READERS)) + 6
+_BEGINNING = re.compile(rf"(?<![0-9A-Za-z])({_any_of(_READERS)})")
+_ESCAPED_BEGINNING = re.compile(rf"\\(?:[nrtbf]|u[0-9A-Fa-f]{{4}})({_any_of(_READERS)})")
+"""In JSON within a text, after a line's end or another character that is written as letters."""
+_ALNUM = frozenset("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
+_PICTURE = re.compile(r"data:[\w/+.-]{1,100};base64,", re.ASCII)
+_BASE64_RUN = re.compile(r"[0-9A-Za-z+/]*={0,2}", re.ASCII)
+_BEFORE_COLON = re.compile(r"\d{5,16}(?![0-9A-Za-z])")
+_BOT = re.compile(r"[\w-]{33,36}(?![\w-])", re.ASCII)
+_RUN = re.compile(r"[\w-]*", re.ASCII)
+_PAYLOAD = re.compile(r"[\w-]{5,}(?:\.[\w-]*)?", re.ASCII)
+_CLIENT_SECRET = re.compile(r"[\w~.-]{31,34}", re.ASCII)
+_PORT = re.compile(r"(?:[^\s/:@]*\.[^\s/:@]*|localhost|\[[^\s/@]*\]):\d{1,5}(?=/)")
+_KEY = r"(?:[A-Z0-9]{1,20} ){0,4}PRIVATE KEY(?: BLOCK)?-----"
+_PEM_BEGIN, _PEM_END = re.compile(rf"-----BEGIN {_KEY}"), re.compile(rf"-----END {_KEY}")
 _PEM = re.compile(rf"-----BEGIN {_KEY}.*?(?:{_PEM_END.pattern}|\Z)", re.DOTALL)
-_PEM_PERHAPS = re.compile(r"-----BEGIN (?:[A-Z]{1,20} ){0,5}[A-Z]{0,20}-{0,5}\Z")
+_PEM_PERHAPS = re.compile(r"-----BEGIN (?:[A-Z0-9]{1,20} ){0,6}[A-Z0-9]{0,20}-{0,5}\Z")
 _PEM_END_CHARS = 160
 """An end of a key, and the beginning of one, have fewer."""
-_URL = re.compile(r"(?<=://)([^\s/:@]*):([^\s/@]+)@")
 _known: set[str] = set()
+
+Span = tuple[int, int]
+Read = Callable[[str, int, int], Span | None]
+"""Given a text, where a literal stands in it, and where the latest thing that was taken out ends: the place of a
+secret there, or None.
+"""
 
 
 def learn_secret(value: str) -> None:
@@ -59,21 +245,163 @@ def learn_secret(value: str) -> None:
 
 def redact_secrets(text: str) -> str:
     """`text` without secrets; itself where it has none."""
-    if len(text) < LEAST_CHARS:
+    if len(text) < LEAST_CHARS or (len(text) <= STEP_CHARS and not _may_hold_secrets(text)):
         return text
-    for value in _known:
+    return finish(secrets_in_steps(text))
+
+
+def _may_hold_secrets(text: str) -> bool:
+    """Return whether a short text has to be looked through: pieces of answers are many, and hardly any has to."""
+    if ("@" in text and "://" in text) or "\\" in text or any(mark in text for mark in _MARKS):
+        return True
+    return _BEGINNING.search(text) is not None or any(value in text for value in _known)
+
+
+def secrets_in_steps(text: str) -> Steps[str]:
+    """As `redact_secrets`, in steps."""
+    if len(text) < LEAST_CHARS or (yield from _is_picture(text)):
+        return text
+    is_long = len(text) > STEP_CHARS
+    for value in tuple(_known):
         if value in text:
             text = text.replace(value, REMOVED)
-    for pattern in _PATTERNS:
-        text = pattern.sub(REMOVED, text)
-    if ".eyJ" in text:
-        text = _WEB_TOKEN.sub(REMOVED, text)
-    if "PRIVATE KEY-----" in text:
-        text = _PEM.sub(REMOVED, text)
-    if "://" in text and "@" in text:
-        text = _URL.sub(rf"\1:{REMOVED}@", text)
+        if is_long:
+            yield
+    text = yield from _keys(text, _BEGINNING)
+    if "\\" in text:
+        text = yield from _keys(text, _ESCAPED_BEGINNING)
+    for literal, read in _PLACES:
+        if literal == "@" and "://" not in text:
+            continue
+        text = yield from take_out(text, literal, read, REMOVED)
     return text
 
+
+def _is_picture(text: str) -> Steps[bool]:
+    """Return whether `text` is a file in base64. No key is sought in it: what looks like one is a part of the file."""
+    begin = _PICTURE.match(text) if text.startswith("data:") else None
+    if begin is None:
+        return False
+    at = begin.end()
+    while at < len(text):
+        run = _BASE64_RUN.match(text, at, at + 10 * STEP_CHARS)
+        if run is None or run.end() == at:
+            return False
+        at = run.end()
+        yield
+    return True
+
+
+def _keys(text: str, beginning: re.Pattern[str]) -> Steps[str]:
+    """`text` without what has one of `_FORMS`, in steps."""
+    parts, done, at, end, hits = list[str](), 0, 0, STEP_CHARS, 0
+    while at < len(text):
+        found = beginning.search(text, at, end + LONGEST_BEGINNING)
+        if found is None or found.start() >= end:
+            at, end = max(at, end), end + STEP_CHARS
+            yield
+            continue
+        key = _READERS[found[1]].match(text, found.end())
+        at = found.start() + 1
+        if key is not None:
+            parts += text[done : found.start(1)], REMOVED
+            at = done = key.end()
+        hits += 1
+        if not hits % STEP_HITS:
+            yield
+    return "".join([*parts, text[done:]]) if parts else text
+
+
+def take_out(text: str, literal: str, read: Read, removed: str) -> Steps[str]:
+    """`text` with `removed` for what `read` finds at each place of `literal`, in steps."""
+    parts, done, at, hits = list[str](), 0, 0, 0
+    while at < len(text):
+        end = at + 10 * STEP_CHARS + len(literal)
+        at = text.find(literal, at, end)
+        if at < 0:
+            at = end - len(literal) + 1
+            if at < len(text):
+                yield
+            continue
+        span = read(text, at, done)
+        at += 1
+        if span is not None:
+            parts += text[done : span[0]], removed
+            at = done = span[1]
+        hits += 1
+        if not hits % STEP_HITS:
+            yield
+    return "".join([*parts, text[done:]]) if parts else text
+
+
+def _web_token(text: str, at: int, done: int) -> Span | None:
+    """A JSON web token, by the beginning of its second part."""
+    begin = max(done, at - MOST_HEADER, text.rfind(".", max(done, at - MOST_HEADER), at) + 1)
+    run = _RUN.match(text[begin:at][::-1])
+    header = text[at - (run.end() if run else 0) : at]
+    within = header.find("eyJ")
+    while within > 0 and header[within - 1] in _ALNUM:
+        within = header.find("eyJ", within + 1)
+    payload = _PAYLOAD.match(text, at + 4)
+    if within < 0 or len(header) - within < LEAST_CHARS - 1 or payload is None:
+        return None
+    return at - len(header) + within, payload.end()
+
+
+def _bot_token(text: str, at: int, done: int) -> Span | None:
+    """A Telegram bot's: its number, a colon, and 35 characters of which the first is an A."""
+    number = _BEFORE_COLON.match(text[max(done, at - 17) : at][::-1])
+    end = _BOT.match(text, at + 2)
+    return None if number is None or end is None else (at - number.end(), end.end())
+
+
+def _client_secret(text: str, at: int, done: int) -> Span | None:
+    """Of an application in Microsoft Entra: four characters, the last a digit, `Q~` and some more."""
+    begin, end = at - 4, _CLIENT_SECRET.match(text, at + 2)
+    if begin < done or not text[at - 1].isdigit() or end is None or not text[begin : at - 1].isascii():
+        return None
+    return None if (begin > 0 and text[begin - 1] in _ALNUM) or " " in text[begin:at] else (begin, end.end())
+
+
+def _password(text: str, at: int, done: int) -> Span | None:
+    """Of a user in an address, by the `@` after it. It may have a `/`, which by the standard it may not."""
+    low = max(done, at - MOST_PASSWORD)
+    begin = text.rfind("://", max(low, text.rfind("@", low, at) + 1), at)
+    if begin < 0:
+        return None
+    begin += 3
+    colon = text.find(":", begin, at)
+    user = text[begin:at]
+    if (
+        colon < 0
+        or colon + 1 == at
+        or len(user.split(maxsplit=1)) != 1
+        or user[0].isspace()
+        or user[-1].isspace()
+    ):
+        return None
+    if "/" in user[: colon - begin] or _PORT.match(user):
+        return None  # no user, but a host and its port: the `@` is in the path
+    return (colon + 1, at)
+
+
+def _pem(text: str, at: int, done: int) -> Span | None:
+    begin = _PEM_BEGIN.match(text, at)
+    if begin is None:
+        return None
+    end = _PEM_END.search(text, begin.end())
+    return at, end.end() if end else len(text)
+
+
+_PLACES: tuple[tuple[str, Read], ...] = (
+    (".eyJ", _web_token),
+    (":A", _bot_token),
+    ("Q~", _client_secret),
+    ("-----BEGIN ", _pem),
+    ("@", _password),
+)
+
+_MARKS = tuple(literal for literal, _ in _PLACES if literal != "@")
 
 Redactor = Callable[[str], str]
 

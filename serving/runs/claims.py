@@ -19,7 +19,7 @@ class Claim:
 
     Args:
         account: whose. Names of others are other names.
-        name: as the client gave it.
+        name: as the client gave it, or a digest of that.
         body_hash: of what was asked.
         run_id: of the run that answers.
         owner: the replica that begins it.

@@ -31,8 +31,9 @@ DAY_S = 86_400.0
 Opened = AbstractAsyncContextManager[Run]
 Opener = Callable[[Ledger | None, str | None, Journal], Opened]
 """Opens a run, given what it draws on, the trace it belongs to and whom to tell what happens in it."""
-Recorder = Callable[[str, Task, dict[str, str], Account, Opener], Opened]
-"""Opens a run inside its span, given its id, task, incoming headers and account; keeps its record."""
+Recorder = Callable[[str, Task, dict[str, str], Account, Opener, Given | None], Opened]
+"""Opens a run inside its span, given its id, task, incoming headers, account and what its client sends to go on; keeps
+its record."""
 PolicyFinder = Callable[[Account], Awaitable[Policies]]
 """Finds what the runs of an account may reach, as it is now."""
 
@@ -156,7 +157,7 @@ class Continuing:
                 paid_usd=paid_usd,
             )
 
-        opened = self._recorder(record.id, record.task, headers, record.account, open_it)
+        opened = self._recorder(record.id, record.task, headers, record.account, open_it, given)
         return await self._kept.begin(opened, pool.settings.store.keep_s)
 
     async def _find_policies(self, account: Account) -> Policies:

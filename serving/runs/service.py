@@ -20,6 +20,8 @@ from serving.accounts.caller import Caller
 from serving.accounts.permission import not_kept
 from serving.accounts.rates import Rates
 from serving.pool import Pool
+from serving.redaction.personal import redactor_of
+from serving.redaction.texts import looked_through
 from serving.runs.admission import enter_lines
 from serving.runs.answer_cache import AnswerCache, answered_by, replay
 from serving.runs.conductor_health import ConductorHealth
@@ -219,10 +221,18 @@ class Service:
 
     @asynccontextmanager
     async def _recorded(
-        self, id: str, task: Task, headers: dict[str, str], account: Account, open_it: Opener
+        self,
+        id: str,
+        task: Task,
+        headers: dict[str, str],
+        account: Account,
+        open_it: Opener,
+        given: Given | None = None,
     ) -> AsyncGenerator[Run]:
         """A run inside its span, its record kept at the end."""
-        async with self._pools.using() as pool:
+        sent = (task, given) if task.permit.stores else ()
+        texts = looked_through(redactor_of(task.permit), account.key_id, *sent)
+        async with texts, self._pools.using() as pool:
             run: Run | None = None
             journal = ContentJournal(task.permit, self.store.note)
             try:

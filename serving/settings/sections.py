@@ -277,7 +277,8 @@ class BatchSettings(Frozen):
     max_file_bytes: int = Field(default=50_000_000, ge=1000)
     """The longest file that is taken; a longer one gets 413. The edge takes it when the server starts."""
     max_lines: int = Field(default=50_000, ge=1)
-    """The most lines of a batch."""
+    """The most lines of a file of requests, empty ones included; a file with more gets 413. A line is a request:
+    `limits.max_body_bytes` and `limits.max_text_bytes` hold for each."""
     max_bytes_per_team: int = Field(default=1_000_000_000, ge=1000)
     """How much room the files of a team may take together before further ones are refused. Keys without a team are one
     each."""

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 from serving.redaction.secrets import redact_secrets
+from serving.redaction.texts import with_names
 
 FIELDS = "fields"
 
@@ -37,7 +38,8 @@ def _redacted(value: Any) -> Any:
         case str():
             return redact_secrets(value)
         case dict():
-            return {name: _redacted(each) for name, each in cast(dict[str, Any], value).items()}
+            named = {str(name): _redacted(each) for name, each in cast(dict[Any, Any], value).items()}
+            return with_names(named, redact_secrets)
         case list() | tuple():
             return [_redacted(each) for each in cast(list[Any], value)]
         case bool() | int() | float() | None:

@@ -142,6 +142,7 @@ class AnthropicWorker:
             timer.begin()
             try:
                 async for event in cast(AsyncIterator[RawMessageStreamEvent], stream):
+                    timer.count(1)
                     yield event
             finally:
                 await stream.close()

@@ -15,8 +15,13 @@ from serving.workers.stream_errors import error_in_event
 Fields = dict[str, object]
 
 
+PING = b"ping"
+
+
 def events_in(event: Event) -> Iterator[Event]:
-    """Yield the events that `event` stands for: most often itself."""
+    """Yield the events that `event` stands for: most often itself. A ping stands for none."""
+    if event.name == PING:
+        return
     if event.name not in (b"", b"error", b"message"):
         yield event
         return
@@ -32,7 +37,7 @@ def events_in(event: Event) -> Iterator[Event]:
     kind = str(body.get("type") or "")
     if kind == "message":
         yield from map(_event, _events_of(body))
-    elif kind:
+    elif kind and kind.encode("utf-8", "replace") != PING:
         yield Event(kind.encode("utf-8", "replace"), event.data)
 
 

@@ -8,13 +8,14 @@ lines or keep it however long it grows, so they are given whole events of one li
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import aclosing
 from math import inf
 from typing import Any, NamedTuple
 
 import httpx2
 import msgspec
 
-from serving.workers.http_guard import BodyRefused
+from serving.workers.http_guard import BodyRefused, in_small_pieces
 
 BOM = b"\xef\xbb\xbf"
 MAX_EVENT_BYTES = 16 * 2**20
@@ -24,6 +25,11 @@ MOST_VALUES = 200_000
 FIELDS = (b"data", b"event", b"id", b"retry", b"")
 """Of an event; the last one is a comment's."""
 JSON_BEGINS, JSON_ENDS = (b"{", b"["), (b"}", b"]")
+MOST_EMPTY = 100_000
+"""Lines and events of one answer that hold nothing: blank ones, comments, pings and events of unknown names. A ping a
+second is 3,600 in an hour."""
+MOST_EMPTY_BYTES = 64 * 2**20
+"""Of such lines and events."""
 MOST_BLANK = 100
 """Bytes after JSON at the end of a line."""
 MOST_DIGITS = 100
@@ -56,6 +62,7 @@ class EventReader:
         self._name = b""
         self._n_bytes = 0
         """Of the lines of the event that has begun."""
+        self._n_empty = self._n_empty_bytes = 0
         self._is_first = True
         self._is_bare = False
         """The event that has begun is JSON without `data:`."""
@@ -66,7 +73,7 @@ class EventReader:
         """The events with data that `piece` completes.
 
         Raises:
-            BodyRefused: one is longer than `MAX_EVENT_BYTES`, or has too many values.
+            BodyRefused: one is longer than `MAX_EVENT_BYTES`, or has too many values; or too much came without content.
         """
         if self.is_done:
             return []
@@ -91,14 +98,26 @@ class EventReader:
             self._close(events)
         return events
 
+    def skip(self, n_bytes: int) -> None:
+        """Count a line or an event that holds nothing.
+
+        Raises:
+            BodyRefused: there are too many.
+        """
+        self._n_empty += 1
+        self._n_empty_bytes += n_bytes
+        if self._n_empty > MOST_EMPTY:
+            raise BodyRefused(f"sent more than {MOST_EMPTY} events without content.")
+        if self._n_empty_bytes > MOST_EMPTY_BYTES:
+            raise BodyRefused(f"sent more than {MOST_EMPTY_BYTES} bytes without content.")
+
     def _read(self, lines: list[bytes], events: list[Event]) -> None:
         if self._is_first:
             lines[0], self._is_first = lines[0].removeprefix(BOM), False
         for each in lines:
             line = each.rstrip(b"\r")
             if not line:
-                if not self._is_bare or self._data[-1][-MOST_BLANK:].rstrip().endswith(JSON_ENDS):
-                    self._close(events)
+                self._read_blank(events)
                 continue
             field, _, value = line.partition(b":")
             if field not in FIELDS:
@@ -113,8 +132,15 @@ class EventReader:
             elif field == b"event":
                 self._name = value.removeprefix(b" ")
             else:
+                self.skip(len(line) + 1)
                 continue
             self._n_bytes += len(line) + 1
+
+    def _read_blank(self, events: list[Event]) -> None:
+        if not self._is_bare or self._data[-1][-MOST_BLANK:].rstrip().endswith(JSON_ENDS):
+            self._close(events)
+        else:
+            self.skip(1)
 
     def _close(self, events: list[Event]) -> None:
         lines, name = self._data, self._name
@@ -125,6 +151,8 @@ class EventReader:
                 raise BodyRefused(f"sent an event of more than {self._most_values} values.")
             if data and data != b"null" and not self.is_done:
                 events.append(Event(name, data))
+            else:
+                self.skip(len(data))
 
 
 def json_of(data: bytes) -> Any:
@@ -188,17 +216,25 @@ class WholeEvents(httpx2.AsyncByteStream):
     """
 
     def __init__(
-        self, body: httpx2.AsyncByteStream, most_values: int, change: Callable[[Event], Iterable[Event]]
+        self,
+        body: httpx2.AsyncByteStream,
+        most_values: int,
+        change: Callable[[Event], Iterable[Event]],
     ) -> None:
         self._body, self._change = body, change
         self._reader = EventReader(most_values)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for piece in self._body:
-            for event in self._reader.feed(piece):
-                for each in self._change(event):
-                    yield _written(each)
-                await asyncio.sleep(0)  # whoever models it takes long; others have their turn in between
+        async with aclosing(in_small_pieces(aiter(self._body))) as pieces:
+            async for piece in pieces:
+                for event in self._reader.feed(piece):
+                    is_empty = True
+                    for each in self._change(event):
+                        is_empty = False
+                        yield _written(each)
+                    if is_empty:
+                        self._reader.skip(len(event.data))
+                    await asyncio.sleep(0)  # whoever models it takes long; others have their turn in between
         for event in self._reader.end():
             for each in self._change(event):
                 yield _written(each)

@@ -167,6 +167,7 @@ class GeminiWorker:
             try:
                 with self._map_errors():
                     chunk = await anext(chunks, None)
+                    timer.count(1)
             finally:
                 _responses.reset(before)
                 if any(response.is_success for response in responses):

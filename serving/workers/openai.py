@@ -43,7 +43,13 @@ from serving.workers.clouds import azure_client, credential_errors, entra_tokens
 from serving.workers.ends import end_of, finish_of, is_over
 from serving.workers.event_stream import without_framing
 from serving.workers.http_errors import error_text
-from serving.workers.http_guard import AS_IT_IS, bound_response, end_with_connection, read_whole
+from serving.workers.http_guard import (
+    AS_IT_IS,
+    bound_response,
+    end_with_connection,
+    in_small_pieces,
+    read_whole,
+)
 from serving.workers.openai_content import part_json, response_format_of
 from serving.workers.openai_embeddings import embedding_delta, embedding_request, most_bytes
 from serving.workers.openai_endpoints import address, endpoints
@@ -253,12 +259,16 @@ class OpenAIWorker:
         with self._map_errors():
             async with self._response(endpoint, body) as response:
                 timer.begin()
-                async for piece in response.aiter_bytes():
-                    chunks = reader.feed(piece)
-                    if reader.is_done:  # nothing comes after it, also where nobody said why the model stopped
-                        timer.hear(is_last=True, is_new=False)
-                    yield chunks
-                    self._check(reader)
+                async with aclosing(in_small_pieces(response.aiter_bytes())) as pieces:
+                    async for piece in pieces:
+                        chunks = reader.feed(piece)
+                        timer.count(len(chunks))
+                        if (
+                            reader.is_done
+                        ):  # nothing comes after it, also where nobody said why the model stopped
+                            timer.hear(is_last=True, is_new=False)
+                        yield chunks
+                        self._check(reader)
                 yield reader.end()
                 self._check(reader)
 

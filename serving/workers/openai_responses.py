@@ -20,6 +20,7 @@ from serving.workers.chat_chunks import fields, text_of
 from serving.workers.ends import end_of, finish_of
 from serving.workers.event_stream import Event as SentEvent
 from serving.workers.event_stream import EventReader, json_of
+from serving.workers.http_guard import in_small_pieces
 from serving.workers.openai import OpenAIWorker
 from serving.workers.openai_content import response_format_of
 from serving.workers.openai_hints import cache_json
@@ -102,11 +103,13 @@ class OpenAIResponsesWorker(OpenAIWorker):
         with self._map_errors():
             async with self._response(endpoint, body) as response:
                 timer.begin()
-                async for piece in response.aiter_bytes():
-                    events, fault = _read_all(reader.feed(piece))
-                    yield events
-                    if fault:
-                        raise fault
+                async with aclosing(in_small_pieces(response.aiter_bytes())) as pieces:
+                    async for piece in pieces:
+                        events, fault = _read_all(reader.feed(piece))
+                        timer.count(len(events))
+                        yield events
+                        if fault:
+                            raise fault
                 events, fault = _read_all(reader.end())
                 yield events
                 if fault:

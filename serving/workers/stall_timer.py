@@ -2,7 +2,7 @@
 
 The HTTP libraries measure silence from byte to byte, so comments, pings and headers that drip keep a dead
 call alive. Here only words count: the time that a call has waited since its last one, its connection and
-its headers included.
+its headers included; and the events that brought none.
 """
 
 import asyncio
@@ -12,6 +12,8 @@ from typing import TypeVar
 
 from conductor.errors import WorkerUnavailable
 from conductor.model.pauses import Pauses
+from serving.workers.event_stream import MOST_EMPTY
+from serving.workers.http_guard import BodyRefused
 
 GOODBYE_S = 10.0
 """Once the model has stopped, so long its usage may take; the answer is whole without it."""
@@ -55,10 +57,22 @@ class StallTimer:
         self._has_begun = self._has_spoken = self._is_over = False
         self._waiting: asyncio.Timeout | None = None
         self._since_s = 0.0
+        self._n_empty = self._n_latest = 0
+        """Events without a word, and those of the latest arrival, of which that is not known yet."""
 
     def begin(self) -> None:
         """The response's headers came: the model is at work. The time goes on, headers are no words."""
         self._has_begun = True
+
+    def count(self, n_events: int) -> None:
+        """Events arrived; if `hear` is called before the next ones are waited for, they brought something.
+
+        Raises:
+            BodyRefused: too many brought nothing.
+        """
+        self._n_latest += n_events
+        if self._n_empty + self._n_latest > MOST_EMPTY:
+            raise BodyRefused(f"sent more than {MOST_EMPTY} events without content.")
 
     def hear(self, *, is_last: bool = False, is_new: bool = True) -> None:
         """A word came: the time starts again.
@@ -67,6 +81,8 @@ class StallTimer:
             is_last: the model has stopped; the time is short from then on.
             is_new: there is something new in it. What is not does not start the time again once the model has stopped.
         """
+        if is_new:
+            self._n_latest = 0
         if self._is_over:
             if is_new:
                 self._restart(min(self.limit_s, GOODBYE_S))
@@ -97,6 +113,7 @@ class StallTimer:
 
     async def wait(self, event: Awaitable[T]) -> T:
         """`event`, likewise."""
+        self._n_empty, self._n_latest = self._n_empty + self._n_latest, 0
         clock = asyncio.get_running_loop().time
         self._since_s = clock()
         timeout = self._waiting = asyncio.timeout_at(self._ends_s)

@@ -27,7 +27,7 @@ class Agent:
 
     Args:
         name: of its folder under build/clients.
-        package: on npm.
+        package: on npm, as `locks/NAME` has it.
         version: that was tried.
         configure: writes its configuration into a fresh home, for a server at a URL; its environment.
         words: the command after the program.
@@ -42,9 +42,16 @@ class Agent:
     look: Callable[[Path], list[Json]]
     repair: Callable[[Path], list[Json]]
 
-    def program(self, folder: Path) -> Path:
-        """What npm installed."""
-        return folder / "node_modules" / ".bin" / {"claude-code": "claude"}.get(self.name, self.name)
+    def program(self, folder: Path) -> tuple[str, ...]:
+        """What npm installed, started without what the package's install script would have prepared."""
+        packages = folder / "node_modules"
+        match self.name:
+            case "claude-code":
+                return "node", str(packages / self.package / "cli-wrapper.cjs")
+            case "opencode":
+                return (str(packages / self.package / "bin" / "opencode"),)
+            case _:
+                return (str(packages / ".bin" / self.name),)
 
 
 def settings(agent: Agent, repository: Path) -> Json:
@@ -134,7 +141,7 @@ AGENTS = (
         ],
     ),
     Agent(
-        "opencode", "opencode-ai", "1.18.33", _opencode,
+        "opencode", "opencode-linux-x64", "1.18.33", _opencode,
         ("run", "-m", "podium/podium", TASK),
         lambda at: [_call("read", filePath=str(at / "sums.py")), _call("bash", command=TEST, description="Test")],
         lambda at: [

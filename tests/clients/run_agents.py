@@ -21,26 +21,29 @@ from tests.serving.api.served import Json, listening
 ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build" / "clients"
 RECORDINGS = Path(__file__).parent / "recordings"
+LOCKS = Path(__file__).parent / "locks"
 WITHIN_S = 150
 
 
-def install(name: str, *packages: str) -> str:
-    """Have npm packages in a folder of their own; what went wrong, or nothing."""
-    folder = BUILD / name
-    stamp = folder / "installed.txt"
-    if stamp.exists() and stamp.read_text() == " ".join(packages):
+def install(name: str) -> str:
+    """Have the npm packages of `locks/NAME` in a folder of their own; what went wrong, or nothing. None of their scripts
+    is run.
+    """
+    folder, lock = BUILD / name, LOCKS / name
+    stamp, state = folder / "installed.txt", (lock / "package-lock.json").read_text()
+    if stamp.exists() and stamp.read_text() == state:
         return ""
     npm = shutil.which("npm")
     if npm is None:
         return "npm is not on the PATH: install Node 20."
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "package.json").write_text('{"private": true, "type": "module"}')
-    done = subprocess.run(
-        [npm, "install", "--no-audit", "--no-fund", *packages], cwd=folder, capture_output=True, text=True
-    )
+    for file in lock.iterdir():
+        shutil.copy(file, folder)
+    command = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     if done.returncode:
-        return f"{', '.join(packages)} could not be had: {done.stderr.strip().splitlines()[-1:]}"
-    stamp.write_text(" ".join(packages))
+        return f"{name} could not be had: {done.stderr.strip().splitlines()[-1:]}"
+    stamp.write_text(state)
     return ""
 
 
@@ -62,7 +65,7 @@ async def repair(agent: Agent, at: Path) -> tuple[str, Recorder]:
     async with listening(recorder) as url:
         env = environment(home, agent.configure(home, url))
         process = await asyncio.create_subprocess_exec(
-            str(agent.program(BUILD / agent.name)),
+            *agent.program(BUILD / agent.name),
             *agent.words,
             cwd=repository,
             env=env,
@@ -97,7 +100,7 @@ def main(words: list[str]) -> int:
     chosen = [each for each in AGENTS if each.name in words] or list(AGENTS)
     failed = 0
     for agent in chosen:
-        fault, recorder = install(agent.name, f"{agent.package}@{agent.version}"), None
+        fault, recorder = install(agent.name), None
         if not fault:
             with TemporaryDirectory() as folder:
                 fault, recorder = asyncio.run(repair(agent, Path(folder)))

@@ -78,7 +78,7 @@ def main(words: list[str]) -> int:
         for each in tests:
             if each not in passed:
                 print(f"  {each['id']}: {each['status']}: {str(each.get('errors'))[:600]}")
-    if fault := install("compatcanary", "compatcanary@0.2.2"):
+    if fault := install("compatcanary"):
         print(f"compatcanary: {fault}")
         return 1
     report = asyncio.run(canary())

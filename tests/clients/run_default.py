@@ -93,7 +93,7 @@ async def run(url: str, has_node: bool) -> int:
 
 def main(words: list[str]) -> int:
     """Install, serve, run, tell. PODIUM_URL asks a server that runs already, with such settings."""
-    fault = install("node", *run_node.PACKAGES)
+    fault = install("node")
     if fault:
         print(f"node: {fault}")
     else:

@@ -14,10 +14,6 @@ from tests.clients.run_agents import BUILD, install
 from tests.clients.table import KILLED, TABLE
 from tests.serving.api.served import Json, served
 
-PACKAGES = (
-    "openai@6.49.0", "@anthropic-ai/sdk@1.12.0", "ai@6.0.326", "@ai-sdk/openai@3.0.141",
-    "@ai-sdk/openai-compatible@2.0.87", "@ai-sdk/anthropic@3.0.138", "zod@4.6.7",
-)  # fmt: skip
 CLIENTS = (
     "openai chat", "openai responses", "anthropic messages", "ai-sdk chat", "ai-sdk responses", "ai-sdk messages",
 )  # fmt: skip
@@ -95,7 +91,7 @@ async def run(clients: Sequence[str]) -> int:
 
 def main(words: list[str]) -> int:
     """Install, run, tell."""
-    if fault := install("node", *PACKAGES):
+    if fault := install("node"):
         print(f"node: {fault}")
         return 1
     shutil.copy(Path(__file__).parent / "sdks.mjs", BUILD / "node" / "sdks.mjs")

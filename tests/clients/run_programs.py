@@ -9,7 +9,6 @@ from tempfile import TemporaryDirectory
 
 from tests.clients.programs import ELSEWHERE, LUCEBENCH, NODE, PROGRAMS, SUNNY, Program, run
 from tests.clients.run_agents import BUILD, ROOT, install
-from tests.clients.run_node import PACKAGES
 from tests.serving.api.served import served
 
 UV = Path(sys.executable).parent / "uv"
@@ -37,7 +36,7 @@ def install_python(name: str, *packages: str) -> str:
 async def run_one(program: Program) -> str:
     """What went wrong, or nothing."""
     if program in NODE:
-        fault, at, binaries = install("node", *PACKAGES), BUILD / "node", None
+        fault, at, binaries = install("node"), BUILD / "node", None
         if not fault:  # Node looks for packages beside the program
             shutil.copy(PROGRAMS / program.words[1], at)
     else:

@@ -1,11 +1,19 @@
 """cluster/Dockerfile, read and not built: no Docker here. What hadolint would say of it, as far as it applies."""
 
 import fnmatch
+import os
 import re
+import subprocess
+import tomllib
 from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "cluster" / "Dockerfile").read_text()
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 def instructions() -> list[tuple[str, str]]:
@@ -26,20 +34,74 @@ def test_every_instruction_is_one() -> None:
     assert {name for name, _ in instructions()} <= known
 
 
-def test_the_base_is_pinned_to_the_ray_of_this_project() -> None:
+def test_the_base_is_a_digest_and_a_tag_ends_the_build() -> None:
+    assert of("ARG") == ["BASE", "BASE", "EXTRA=gpu"], "without a default, and once more for the check inside"
+    assert of("FROM") == ["${BASE}"]
+    check = next(run for run in of("RUN") if "sha256" in run)
+    assert TEXT.index(check) < TEXT.index("pip install")
+
+    def ends(base: str) -> int:
+        return subprocess.run(["sh", "-c", check], env={"BASE": base, "PATH": os.environ["PATH"]}).returncode
+
+    digest = f"@sha256:{'0a' * 32}"
+    assert ends(f"rayproject/ray-llm{digest}") == ends(f"rayproject/ray-llm:2.60.0{digest}") == 0
+    for base in (
+        "",
+        "rayproject/ray-llm",
+        "rayproject/ray-llm:2.60.0",
+        "x@sha256:0a",
+        f"x{digest}:latest",
+        f"{digest}0",
+    ):
+        assert ends(base) == 1, base
+
+
+def test_the_base_that_the_file_names_has_the_ray_of_this_project() -> None:
     import ray
 
-    default = next(rest for rest in of("ARG") if rest.startswith("BASE="))
-    assert re.fullmatch(rf"BASE=rayproject/ray-llm:{re.escape(ray.__version__)}-py312-cu\d+", default)
-    assert of("FROM") == ["${BASE}"]
-    assert default.removeprefix("BASE=") in (ROOT / "ray_cluster.yaml").read_text()
+    named = set(re.findall(r"rayproject/[\w-]+:[\w.-]+", TEXT))
+    of_nodes = re.findall(r"rayproject/ray-llm:[\w.-]+", (ROOT / "ray_cluster.yaml").read_text())
+    assert {name for name in named if "llm" in name} == {*of_nodes}
+    assert all(f":{ray.__version__}-py312" in name for name in named)
 
 
-def test_it_installs_the_gpu_extra_and_keeps_no_cache() -> None:
-    assert "EXTRA=gpu" in of("ARG")
-    installs = [command for run in of("RUN") for command in run.split("&&") if "pip install" in command]
-    assert any("EXTRA" in command for command in installs)
+def test_it_installs_from_the_locks_with_hashes_and_keeps_no_cache() -> None:
+    installs = [
+        command
+        for run in of("RUN")
+        for command in run.split("&&")
+        if re.search(r"\b(pip|uv|npm|apt\S*) ", command)
+    ]
+    hashed, own = installs
+    assert "--no-deps --require-hashes -r requirements/image${EXTRA:+_$EXTRA}.lock" in hashed
+    assert "--no-deps --no-build-isolation --editable ." in own
     assert all("--no-cache-dir" in command for command in installs)
+    for lock, extras in ("image.lock", ()), ("image_gpu.lock", ("gpu",)):
+        locked = {
+            canonicalize_name(name): version
+            for name, version in re.findall(
+                r"^([\w.-]+)==([^ ]+)", (ROOT / "requirements" / lock).read_text(), re.MULTILINE
+            )
+        }
+        assert "setuptools" in locked, "without isolation the project is built with what is installed"
+        wanted = [Requirement(each) for each in PROJECT["dependencies"]]
+        wanted += [Requirement(each) for extra in extras for each in PROJECT["optional-dependencies"][extra]]
+        for requirement in wanted:
+            assert requirement.specifier.contains(locked[canonicalize_name(requirement.name)]), requirement
+
+
+@pytest.mark.parametrize(
+    "path", ["ray_cluster.yaml", "cluster/ray_cluster.gcp.yaml", "cluster/ray_cluster.onprem.yaml"]
+)
+def test_the_nodes_of_a_cluster_install_from_the_same_locks(path: str) -> None:
+    commands = [line for line in (ROOT / path).read_text().splitlines() if "pip install" in line]
+    assert len(commands) == 2
+    for command in commands:
+        hashed, own = re.findall(r"pip install [^&]*", command)
+        assert re.fullmatch(
+            r"pip install --no-deps --require-hashes -r requirements/image(_gpu)?\.lock ", hashed
+        )
+        assert own.split() == ["pip", "install", "--no-deps", "--no-build-isolation", "-e", "."]
 
 
 def test_it_does_not_run_as_root() -> None:

@@ -189,11 +189,11 @@ def test_gpus_on_google_cloud_stop_for_maintenance() -> None:
             assert node["node_config"]["scheduling"]["onHostMaintenance"] == "TERMINATE"
 
 
-def test_gpu_nodes_install_the_gpu_extra(config: dict[str, Any]) -> None:
+def test_gpu_nodes_install_the_lock_of_the_gpu_extra(config: dict[str, Any]) -> None:
     own = [node for node in node_types(config).values() if node["resources"].get("GPU")]
     for node in own:
         commands = node.get("worker_setup_commands", config.get("worker_setup_commands", []))
-        assert any("[gpu]" in command for command in commands)
+        assert any("requirements/image_gpu.lock" in command for command in commands)
 
 
 def test_weights_are_kept_on_the_machines_disk(config: dict[str, Any]) -> None:

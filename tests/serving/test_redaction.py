@@ -1,8 +1,10 @@
 """What is taken out of texts before they are kept, traced or logged."""
 
+import asyncio
 import json
 import logging
 import time
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -15,9 +17,11 @@ from conductor.model.reply import CallResult
 from conductor.run.record import Record
 from conductor.run.task import Task
 from serving.accounts.keys import ApiKey
+from serving.redaction import personal, secrets, texts
 from serving.redaction.personal import MOST_CHECKED, NUMBERS_A_PHONE, PersonalDataRedactor
-from serving.redaction.secrets import REMOVED, StreamRedactor, learn_secret, redact_secrets
-from serving.redaction.texts import map_texts
+from serving.redaction.secrets import REMOVED, StreamRedactor, learn_secret, redact_secrets, secrets_in_steps
+from serving.redaction.slices import Steps, finish, in_turns
+from serving.redaction.texts import json_in_steps, looked_through, map_texts
 from serving.telemetry.logs import FIELDS, JsonLines
 
 PEM = "-----BEGIN RSA PRIVATE KEY-----\nMIIEow\nIBAAKC\n-----END RSA PRIVATE KEY-----"
@@ -33,12 +37,52 @@ SECRETS = [
     "xoxb-123456789012-abcdef",
     "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.SflKxwRJSMeKKF2QT4",
     PEM,
+    # Each of two parts, so that no scanner takes this file for a leak.
+    *(
+        begin + rest
+        for begin, rest in (
+            ("ABSK", "Qm" * 40 + "+/aB=="),
+            ("nva" + "pi-", "aB3_" * 16),
+            ("pp" + "lx-", "aB3k" * 12),
+            ("r" + "8_", "aB3k" * 9 + "a"),
+            ("ls" + "v2_pt_", "ab12" * 8 + "_0123456789"),
+            ("ls" + "v2_sk_", "ab12" * 8 + "_0123456789"),
+            ("tv" + "ly-", "dev-" + "aB3k" * 8),
+            ("ya" + "29.", "a0Af" + "B_x-" * 30),
+            ("wh" + "sec_", "aB3k" * 8),
+            ("wh" + "sec_", "aB3k+/" * 6 + "aB="),
+            ("xa" + "pp-", "1-A0123456789-9876543210-" + "ab12" * 16),
+            ("gl" + "rt-", "aB3k_" * 4),
+            ("gl" + "rt-", "t1_" + "aB3k_" * 4),
+            ("hv" + "s.", "CAES" + "aB3-" * 24),
+            ("da" + "pi", "ab12" * 8),
+            ("da" + "pi", "ab12" * 8 + "-2"),
+            ("do" + "p_v1_", "ab12" * 16),
+            ("do" + "o_v1_", "ab12" * 16),
+            ("12345678", "90:AAF" + "aB3_" * 8),
+            ("hooks.sl" + "ack.com/", "services/T0123ABCD/B0123ABCD/" + "aB3k" * 6),
+            ("Account" + "Key=", "aB3+" * 21 + "aB=="),
+            ("-----BEGIN PGP " + "PRIVATE KEY BLOCK-----", "\n\nlQOYBF\n-----END PGP PRIVATE KEY BLOCK-----"),
+            ("gl" + "pat-", "aB3k_" * 4),
+            ("sh" + "pat_", "ab12" * 8),
+            ("dc" + "kr_pat_", "aB3k_" * 5),
+            ("sq" + "0atp-", "aB3k_" * 5),
+            ("S" + "G.", "aB3k_-" * 3 + "aBcd." + "aB3k_-" * 7 + "a"),
+            ("n" + "pm_", "aB3k" * 9),
+            ("py" + "pi-", "AgEI" * 20),
+            ("xo" + "xe.xoxp-", "1-" + "AB12" * 40),
+            ("GO" + "CSPX-", "aB3k_-" * 5),
+            ("aB38" + "Q~", "aB3_~." * 5 + "aB3_"),
+        )
+    ),
 ]
 HARMLESS = [
     "Why is the sky blue? Because 1-2-3 sk-etches hf_x gh-pages; AKIA is a word.",
     "def pk_of(row): return row['sk-1']  # https://example.org/a?b=c wf_" + "0" * 32,
     "sha256:" + "ab12" * 16,
     "key_0123456789abcdef0123 team_0123456789abcdef0123",
+    "See http://example.org:8080/a@b, https://example.org/@user/x:y@z and mailto:a@b.org at 10:30.",
+    "a ratio of 3:Apples, an SKU of SK-12, hooks.slack.com, dapi and ls__ of r8_",
 ]
 
 
@@ -56,10 +100,19 @@ def test_what_is_no_secret_stays(text: str) -> None:
     assert redact_secrets(text) == text
 
 
+def test_a_picture_stays_as_it_is() -> None:
+    picture = "data:image/png;base64," + "iVBORw0KGgo/AKIA" + "Q7" * 40
+    assert redact_secrets(picture) is picture
+    assert redact_secrets(picture + " ").startswith("data:image/png;base64,iVBORw0KGgo/[secret removed]")
+
+
 def test_a_password_in_an_address_and_a_key_of_this_process_are_taken_out() -> None:
     assert (
         redact_secrets("postgresql://podium:hunter2@db:5432/x") == f"postgresql://podium:{REMOVED}@db:5432/x"
     )
+    for password in ("hunter2/x", "/etc", "a/b/c", "12/34"):
+        assert redact_secrets(f"redis://me:{password}@db:1/x") == f"redis://me:{REMOVED}@db:1/x"
+    assert redact_secrets("redis://:hunter2/x@db") == f"redis://:{REMOVED}@db"
     learn_secret("a-provider-key-of-no-known-form")
     assert "no-known" not in redact_secrets("Bad key: a-provider-key-of-no-known-form!")
     learn_secret("ollama")  # a placeholder is a word
@@ -173,3 +226,123 @@ def test_what_looks_like_a_number_beyond_those_that_are_checked_in_a_request_is_
     assert redact(texts[0]) == texts[0], "what has been looked at costs nothing again"
     numbers = "; ".join(texts)
     assert PersonalDataRedactor()(numbers) == "; ".join(texts[:most] + [removed] * 100)
+
+
+def test_a_secret_is_seen_after_an_escaped_line_end_of_json_within_a_text() -> None:
+    secret = SECRETS[1]
+    assert redact_secrets(json.dumps({"a": f"x\n{secret}"})) == json.dumps({"a": f"x\n{REMOVED}"})
+
+
+def test_no_form_of_a_key_begins_with_another() -> None:
+    begins = sorted(secrets._READERS)
+    assert not [one for one, other in pairwise(begins) if other.startswith(one)]
+
+
+PARTS = [*SECRETS, *HARMLESS, "ada@example.org", "+44 20 7946 0958", "4111 1111 1111 1111", "DE89 3704 0044 0532 0130 00", "a", "\n", "@", "+", "-----BEGIN "]  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(PARTS), max_size=8), st.sampled_from(["", " "]), st.integers(1, 50))
+def test_a_text_in_slices_becomes_what_it_becomes_as_a_whole(
+    parts: list[str], between: str, step: int
+) -> None:
+    text = between.join(parts)
+    whole = PersonalDataRedactor()(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(secrets, "STEP_CHARS", step)
+        patch.setattr(personal, "STEP_CHARS", step)
+        assert PersonalDataRedactor()(text) == whole
+        assert redact_secrets(text) == finish(secrets_in_steps(text))
+
+
+HOSTILE = [
+    "-eyJaaaaaaaa", "-eyJaaaaaaaa.eyJ", "a-.", "a@", "a@a.a ", "1 ", "DE12", "DE89370400440532013000 ", "+49 30 123456 ",
+    "+(", "://a:", "://a:@", "sk-", "sk-!", ":A", "1:A", "Q~", "-----BEGIN ", "-----BEGIN PRIVATE KEY-----", "\\nsk-",
+    "hooks.slack.com/", "1234567890:A", "eyJ.", "data:a;base64,",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("part", HOSTILE)
+def test_the_work_on_a_text_grows_as_its_length_does(part: str) -> None:
+    def n_steps(n_chars: int) -> int:
+        redact = PersonalDataRedactor()
+        return sum(1 for _ in redact.steps(part * (n_chars // len(part))))
+
+    short, long = n_steps(50_000), n_steps(200_000)
+    assert long <= 5 * max(short, 20)
+
+
+def test_a_name_is_looked_through_as_a_text_is_and_no_value_is_lost() -> None:
+    one, other = SECRETS[1], SECRETS[2]
+    value = {one: 1, "a": {other: {"ada@example.org": 2}}, other: 3, "plain": 4}
+    assert map_texts(value, redact_secrets) == {
+        REMOVED: 1,
+        "a": {REMOVED: {"ada@example.org": 2}},
+        f"{REMOVED} 2": 3,
+        "plain": 4,
+    }
+    assert "ada@" not in repr(map_texts(value, PersonalDataRedactor()))
+    changed, has_changed = finish(json_in_steps({"x": [{one: "y"}]}, redact_secrets))
+    assert (changed, has_changed) == ({"x": [{REMOVED: "y"}]}, True)
+    deep: list[object] = []
+    for _ in range(100_000):
+        deep = [deep]
+    assert finish(json_in_steps(deep, redact_secrets)) == (deep, False)
+    line = logging.LogRecord("podium", logging.INFO, "x", 1, "x", (), None)
+    setattr(line, FIELDS, {"options": {one: 1, other: 2}})
+    written = JsonLines().format(line)
+    assert not [secret for secret in (one, other) if secret in written]
+
+
+async def test_keys_take_turns_with_long_work_and_everything_else_has_its_turn_in_between() -> None:
+    ended, turns = list[str](), 0
+
+    def work(name: str, n_steps: int) -> Steps[None]:
+        for _ in range(n_steps):
+            until_s = time.perf_counter() + 0.001
+            while time.perf_counter() < until_s:
+                pass
+            yield
+        ended.append(name)
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    other = asyncio.create_task(take_turns())
+    flood = [asyncio.create_task(in_turns(work(f"flood {n}", 40), "a")) for n in range(5)]
+    await asyncio.sleep(0)
+    await in_turns(work("mine", 40), "b")
+    assert ended == ["mine"], "it had every second turn"
+    assert turns >= 10
+    flood[0].cancel()
+    await asyncio.wait(flood)
+    other.cancel()
+    assert set(ended) == {"mine", *(f"flood {n}" for n in range(1, 5))}
+
+
+async def test_texts_of_a_request_are_looked_through_once_while_its_run_lasts() -> None:
+    text, n_looks = f"{SECRETS[1]} " + "word " * 10_000, 0
+    task = Task((Message.of("user", text),))
+    record = Record("wf_1", task, 0.0)
+
+    class Counting(PersonalDataRedactor):
+        def __call__(self, text: str) -> str:
+            nonlocal n_looks
+            n_looks += len(text) > 1000
+            return super().__call__(text)
+
+    async with (
+        looked_through(PersonalDataRedactor(), "a", task, None),
+        looked_through(PersonalDataRedactor(), "a", task),
+    ):
+        for each in (record, task, task.conversation):
+            assert SECRETS[1] not in repr(map_texts(each, Counting()))
+        assert n_looks == 0
+        assert SECRETS[1] not in repr(map_texts(record, redact_secrets)), (
+            "another kind of redactor looks itself"
+        )
+    assert SECRETS[1] not in repr(map_texts(record, Counting()))
+    assert n_looks == 1
+    assert not texts._ready

@@ -2,12 +2,14 @@
 in tests/console/browser.py.
 """
 
+import json
 from pathlib import Path
 
 import pytest
 
 from cluster.local import console
 from cluster.local.command import SetupError
+from tests.clients import run_agents
 from tests.conftest import ROOT
 
 
@@ -70,10 +72,48 @@ def test_what_is_built_is_of_the_source_and_of_nothing_that_npm_puts_beside_it(e
     assert console.source_state() != state
 
 
-def test_the_lock_has_exact_versions_with_hashes_and_names_no_registry() -> None:
-    lock = (ROOT / "console" / "package-lock.json").read_text()
-    project = (ROOT / "console" / "package.json").read_text()
-    assert "resolved" not in lock
-    assert lock.count('"integrity"') > 10
-    assert not {"^", "~", "latest"} & set(project.split('"'))
-    assert "^" not in project
+def with_a_script(folder: Path) -> Path:
+    """A project of npm without packages, whose script of after its installation leaves a file, which is returned."""
+    ran = folder / "ran"
+    scripts = {"postinstall": f"touch {ran}", "build": "mkdir dist"}
+    project = {"name": "x", "version": "1.0.0", "scripts": scripts}
+    (folder / "package.json").write_text(json.dumps(project))
+    lock = {
+        "name": "x",
+        "version": "1.0.0",
+        "lockfileVersion": 3,
+        "packages": {"": {"hasInstallScript": True}},
+    }
+    (folder / "package-lock.json").write_text(json.dumps(lock))
+    return ran
+
+
+def test_the_console_is_built_without_running_the_scripts_of_packages(elsewhere: Path) -> None:
+    ran = with_a_script(elsewhere / "source")
+    assert console.build() == ""
+    assert console.is_built()
+    assert not ran.exists()
+
+
+def test_clients_are_installed_without_running_the_scripts_of_packages(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (elsewhere / "locks" / "x").mkdir(parents=True)
+    ran = with_a_script(elsewhere / "locks" / "x")
+    monkeypatch.setattr(run_agents, "LOCKS", elsewhere / "locks")
+    monkeypatch.setattr(run_agents, "BUILD", elsewhere / "build")
+    assert run_agents.install("x") == ""
+    assert (elsewhere / "build" / "x" / "installed.txt").exists()
+    assert not ran.exists()
+
+
+@pytest.mark.parametrize("folder", [ROOT / "console", *sorted((ROOT / "tests/clients/locks").iterdir())])
+def test_a_lock_of_npm_has_exact_versions_with_hashes_and_names_no_registry(folder: Path) -> None:
+    lock = json.loads((folder / "package-lock.json").read_text())
+    project = json.loads((folder / "package.json").read_text())
+    for name, package in lock["packages"].items():
+        assert not name or (package["integrity"].startswith("sha512-") and "resolved" not in package)
+    wanted = project.get("dependencies", {}) | project.get("devDependencies", {})
+    assert wanted
+    for name, version in wanted.items():
+        assert lock["packages"][f"node_modules/{name}"]["version"] == version

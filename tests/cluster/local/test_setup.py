@@ -1,6 +1,7 @@
 """Set-up in stages, on a checkout of its own with a lock of a few packages: real venv, real uv, wheels made here, no index."""
 
 import ast
+import hashlib
 import json
 import os
 import re
@@ -16,13 +17,14 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from cluster.local import command, install, uv
 from cluster.local.model import NEEDED_FILES
 from cluster.local.needs import Needs, needs_of
 from cluster.local.remedies import explain
-from cluster.local.uv import LEFT_OUT, LIKE_PIP, LOCK, pip_options, variables
+from cluster.local.uv import IMAGE_LOCKS, LEFT_OUT, LIKE_PIP, LOCK, keep_hashes, pip_options, variables
 from serving.settings.overrides import settings_to_serve
 from serving.settings.settings import parse
 from tests.base_only import packages_of
@@ -54,13 +56,52 @@ def test_a_stand_in_and_the_workers_that_share_it_need_no_engine() -> None:
     assert needs_of(parse({"workers": [owner, shared]})) == Needs(False, ())
 
 
+LOCKS = [LOCK, *IMAGE_LOCKS, *(ROOT / "bench").glob("*.lock")]
+
+
+def entries(lock: Path) -> list[tuple[str, list[str]]]:
+    """The requirements of a lock, and the hashes of each."""
+    lines = (line for line in lock.read_text().splitlines() if line and not line.lstrip().startswith("#"))
+    joined = " ".join(line.rstrip("\\") for line in lines)
+    return [
+        (entry.split(" --hash=")[0].strip(), re.findall(r"--hash=(\S+)", entry))
+        for entry in re.split(r"\s(?=[\w.-]+==)", f" {joined}")
+        if entry.strip()
+    ]
+
+
 def pins() -> dict[str, str]:
-    """Name -> version, of the lock."""
-    lines = (line.partition("#")[0].strip() for line in LOCK.read_text().splitlines())
+    """Name -> version, of the lock on this system, without the build."""
     return {
-        canonicalize_name(name): version
-        for name, _, version in (line.partition("==") for line in lines if line)
+        canonicalize_name(found.name): str(next(iter(found.specifier)).version).partition("+")[0]
+        for found in (Requirement(requirement) for requirement, _ in entries(LOCK))
+        if found.marker is None or found.marker.evaluate()
     }
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda path: path.name)
+def test_every_package_of_every_lock_has_one_version_and_hashes(lock: Path) -> None:
+    found = entries(lock)
+    assert len(found) >= 7
+    for requirement, hashes in found:
+        assert re.fullmatch(r"[\w.-]+==[\w.!+]+( ; [^\\]+)?", requirement), requirement
+        assert hashes, requirement
+        assert all(re.fullmatch(r"sha256:[0-9a-f]{64}", each) for each in hashes), requirement
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda path: path.name)
+def test_a_lock_names_no_index_and_no_machine(lock: Path) -> None:
+    text = "\n".join(line for line in lock.read_text().splitlines() if not line.startswith("#"))
+    assert not re.search(r"://|--(?!hash=sha256:)| @ |/", text.replace("(pyproject.toml)", ""))
+
+
+def test_making_the_lock_again_keeps_the_hashes_of_the_files_of_other_machines() -> None:
+    one, two, three = (f"sha256:{digit * 64}" for digit in "123")
+    entry = "torch==1+cpu ; sys_platform == 'linux' \\\n    --hash={}\n    # via x\n"
+    other = f"idna==2 \\\n    --hash={three}\n"
+    assert keep_hashes(
+        entry.format(two) + "idna==1 \\\n    --hash=" + one + "\n", entry.format(one) + other
+    ) == (entry.format(f"{one} \\\n    --hash={two}") + other)
 
 
 def test_the_base_packages_have_no_model_library_and_the_other_stages_add_to_them() -> None:
@@ -82,10 +123,6 @@ def test_the_lock_has_every_package_of_every_stage_at_the_version_that_is_instal
     installed = {name: version(name).partition("+")[0] for name in wanted}
     assert {name: pins().get(name) for name in wanted} == installed
     assert not left_out & pins().keys()
-
-
-def test_the_lock_names_no_index_no_machine_and_no_build() -> None:
-    assert not re.search(r"://|--|\+|@|/(?!pyproject)", LOCK.read_text().replace("(pyproject.toml)", ""))
 
 
 @pytest.mark.parametrize(
@@ -212,7 +249,7 @@ BASE = ("pydantic", "pydantic-core", "typing-extensions", "typing-inspection", "
 
 
 def repack(name: str, folder: Path) -> str:
-    """A wheel of a package that is installed here; its line of a lock."""
+    """A wheel of a package that is installed here; its entry of a lock."""
     package = distribution(name)
     tag = next(
         line.split(": ")[1]
@@ -226,11 +263,11 @@ def repack(name: str, folder: Path) -> str:
                 archive.write(str(file.locate()), f"{stem}.data/scripts/{file.name}")
             elif file.suffix != ".pyc":
                 archive.write(str(file.locate()), str(file))
-    return f"{name}=={package.version}\n"
+    return lock_entry(f"{name}=={package.version}", folder / f"{stem}-{tag}.whl")
 
 
 def torch_by_name(folder: Path) -> str:
-    """A wheel with nothing of torch but its name; its line of a lock."""
+    """A wheel with nothing of torch but its name; its entry of a lock."""
     info = "torch-1.dist-info"
     files = {
         "torch/__init__.py": "half = 1\n" * 100,
@@ -241,7 +278,11 @@ def torch_by_name(folder: Path) -> str:
     with zipfile.ZipFile(folder / "torch-1-py3-none-any.whl", "w") as archive:
         for path, text in files.items():
             archive.writestr(path, text)
-    return "torch==1\n"
+    return lock_entry("torch==1", folder / "torch-1-py3-none-any.whl")
+
+
+def lock_entry(requirement: str, wheel: Path) -> str:
+    return f"{requirement} \\\n    --hash=sha256:{hashlib.sha256(wheel.read_bytes()).hexdigest()}\n"
 
 
 @pytest.fixture
@@ -374,6 +415,34 @@ def test_an_index_that_cannot_be_reached_or_lacks_a_package_is_told_with_what_to
     assert "no build of that version" in ended.stderr
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_file_with_another_hash_and_a_package_that_the_lock_lacks_are_not_installed(checkout: Path) -> None:
+    lock = checkout / "requirements" / LOCK.name
+    whole = lock.read_text()
+    torch = whole[whole.index("torch==") :]
+    for changed, told in (
+        (whole.replace(torch, torch[:-9] + "00000000\n"), "find out first who changed the file"),
+        (whole.replace(torch, ""), "`make lock` adds it"),
+    ):
+        lock.write_text(changed)
+        ended = set_up(
+            checkout, "--settings", "cluster/local.yaml", "--conductor", "gpt-5", OPENAI_API_KEY="k"
+        )
+        assert ended.returncode == 1
+        assert told in ended.stderr
+        assert "torch" not in packages(checkout)
+    uv_entry = whole[whole.index("uv==") :].split("\nuv==")[0]
+    lock.write_text(
+        whole.replace(
+            uv_entry[: uv_entry.index("\n", 20)], uv_entry[: uv_entry.index("\n", 20) - 8] + "00000000"
+        )
+    )
+    shutil.rmtree(checkout / ".venv")
+    ended = set_up(checkout, "--settings", "cluster/api.yaml")
+    assert (ended.returncode, "find out first" in ended.stderr) == (1, True), ended.stderr
+
+
 def test_a_disk_without_room_is_named_before_anything_is_fetched() -> None:
     with pytest.raises(command.SetupError, match=r"Not enough disk space under .*needed"):
         install.check_disk(10**18)
@@ -402,6 +471,12 @@ def test_a_stage_needs_room_for_what_the_stages_that_are_there_lack() -> None:
             "CPU build of torch",
         ),
         ("Failed to fetch: `https://pypi.org/simple/ray/` cause: dns error", "check network and proxy"),
+        ("error: Hash mismatch for `torch==2.13.0+cpu`", "`make lock` adds"),
+        (
+            "error: Hash-checking is required, but no trusted hash was provided for: `torch`",
+            "`make lock` adds it",
+        ),
+        ("ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE", "was not installed"),
         ("No solution found when resolving dependencies", "no build of that version"),
         ("error: command 'gcc' failed: No such file or directory", "C compiler"),
         ("something new", "Run `make setup` again."),

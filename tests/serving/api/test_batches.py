@@ -15,9 +15,11 @@ from conductor.run.record import NOBODY
 from serving.accounts.caller import Caller
 from serving.accounts.replica_store import ReplicaStore
 from serving.batches.database_store import DatabaseBatchStore
+from serving.batches.kept_text import kept_lines
 from serving.batches.lines import parse_lines
 from serving.batches.model import File
 from serving.batches.runner import LineAnswer
+from serving.redaction.secrets import redact_secrets
 from serving.runs.rows import now_us
 from tests.databases import make_file
 from tests.serving.api.keyed import Keyed, keyed
@@ -118,7 +120,6 @@ async def test_the_lines_of_a_batch_are_runs_and_their_answers_are_a_file(api: S
         (jsonl({"method": "POST"}), "invalid_request"),
         (jsonl(line("1"), line("1")), "duplicate_custom_id"),
         (jsonl(line("1", url="/v1/embeddings")), "mismatched_url"),
-        (jsonl(*(line(str(n)) for n in range(4))), "too_many_lines"),
     ],
 )
 async def test_a_file_that_is_no_list_of_requests_fails_its_batch_and_runs_nothing(content: bytes, code: str) -> None:  # fmt: skip
@@ -146,12 +147,13 @@ async def test_what_cannot_be_taken_is_told_by_the_field(api: Served) -> None:
     headers = {"content-type": "multipart/form-data; boundary=x"}
     for form in (b"nonsense", b"--x\r\nnonsense\r\n"):
         assert (await api.http.post("/v1/files", content=form, headers=headers)).status_code == 400
+    assert await upload(sdk, line("1")), "a form that breaks off holds no turn"
 
 
 async def test_a_file_may_be_longer_than_a_request_but_not_than_the_settings_say() -> None:
     settings = team(limits={"max_body_bytes": 1000, "max_text_bytes": 1000}, batches={"max_file_bytes": 5000})
     async with served(settings) as api:
-        await api.sdk.files.create(file=("in.jsonl", b"x" * 4000), purpose="batch")
+        await api.sdk.files.create(file=("in.jsonl", (b"x" * 399 + b"\n") * 10), purpose="batch")
         for n in (6000, 200_000):
             with pytest.raises(openai.APIStatusError) as caught:
                 await api.sdk.files.create(file=("in.jsonl", b"x" * n), purpose="batch")
@@ -463,3 +465,49 @@ async def test_of_a_file_in_a_database_a_piece_can_be_read(tmp_path: Path) -> No
         assert await store.piece("file-2", 0, 1000) is None
     finally:
         await own.aclose()
+
+
+@pytest.mark.parametrize(
+    ("content", "number", "setting"),
+    [
+        (jsonl(*(line(str(n)) for n in range(4))), 4, "batches.max_lines"),
+        (b"\n" * 5_000_000, 4, "batches.max_lines"),
+        (b"{}\r\n" * 1_000_000, 4, "batches.max_lines"),
+        (jsonl(line("1"), line("2", "x" * 2000)), 2, "limits.max_body_bytes"),
+        (jsonl(line("1", "x" * 900)), 1, "limits.max_text_bytes"),
+        (b'"' + b"1" * 5_000_000 + b'"', 1, "limits.max_body_bytes"),
+    ],
+    ids=["requests", "newlines", "objects", "a long line", "a long text", "one long line"],
+)
+async def test_a_file_is_rejected_at_its_first_line_that_may_not_be(content: bytes, number: int, setting: str) -> None:  # fmt: skip
+    limits = {"max_body_bytes": 2000, "max_text_bytes": 800}
+    async with served(team(limits=limits, batches={"max_lines": 3})) as api:
+        with pytest.raises(openai.APIStatusError) as caught:
+            await api.sdk.files.create(file=("in.jsonl", content), purpose="batch")
+        assert (caught.value.status_code, caught.value.param) == (413, "file")
+        assert f"line {number} " in caught.value.message
+        assert setting in caught.value.message
+        assert not [each async for each in api.sdk.files.list()]
+
+
+async def test_a_file_of_many_lines_is_read_without_a_copy_of_it() -> None:
+    content = jsonl(*(line(str(n)) for n in range(20_000)))
+    tracemalloc.start()
+    try:
+        assert kept_lines(content, redact_secrets) is content
+        lines, errors = parse_lines(content, CHAT, 20_000)
+        assert (len(lines), errors) == (20_000, [])
+        assert tracemalloc.get_traced_memory()[1] < 3 * len(content)
+    finally:
+        tracemalloc.stop()
+
+
+async def test_names_of_files_and_metadata_of_batches_are_looked_through_as_texts_are(api: Served) -> None:
+    secret = "gl" + "pat-" + "aB3k_" * 4
+    sent = await api.sdk.files.create(file=(f"{secret}.jsonl", jsonl(line("1"))), purpose="batch")
+    assert secret not in sent.filename
+    metadata = {secret: "x", "key": secret}
+    made = await api.sdk.batches.create(
+        input_file_id=sent.id, endpoint=CHAT, completion_window="24h", metadata=metadata
+    )
+    assert made.metadata == {"[secret removed]": "x", "key": "[secret removed]"}

@@ -8,6 +8,7 @@ import httpx2
 import pytest
 
 from serving.database.address import Address
+from tests.databases import make_file
 from tests.serving.api.keyed import keyed
 from tests.serving.api.served import ASK, PRICE, Served, parsed, said, scripted, served, team
 from tests.serving.runs.stores import Replica, replicas
@@ -187,3 +188,19 @@ async def test_a_run_that_failed_fails_again_without_a_call() -> None:
         again = await ask(api, model="a")
         assert (first.status_code, again.status_code) == (502, 502)
         assert len(api.worker("a").calls) == 1
+
+
+async def test_a_key_that_holds_a_secret_or_an_address_is_not_stored_and_works_all_the_same(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "podium.db"
+    names = ["gl" + "pat-" + "aB3k_" * 4, "ada.lovelace@example.org"]
+    async with replicas(make_file(path)) as (one, other):
+        for name in names:
+            first, again = await ask(one.api, name), await ask(other.api, name)
+            assert first.headers["x-podium-workflow-id"] == again.headers["x-podium-workflow-id"]
+    assert not [name for name in names if name.encode() in _files(tmp_path)]
+
+
+def _files(folder: Path) -> bytes:
+    return b"".join(each.read_bytes() for each in folder.iterdir())

@@ -17,9 +17,10 @@ import pytest
 from conductor.errors import WorkerBusy, WorkerError, WorkerUnavailable
 from conductor.model.call import Call, CallSite
 from conductor.model.reply import Reply
-from serving.workers import event_stream, openai_embeddings
+from serving.workers import event_stream, openai_embeddings, stall_timer
 from serving.workers.account import Account
 from serving.workers.event_stream import BOM, EventReader, has_more_values
+from serving.workers.http_guard import PIECE_BYTES
 from tests.serving.workers.fuzz_streams import CALL, DIALECTS, Dialect
 from tests.serving.workers.subjects import ANY_REQUEST, MODEL, SECRET
 from tests.wires.faults import Fault, chunk, faulty
@@ -34,6 +35,7 @@ ERROR = b"HTTP/1.1 500 Unhappy\r\ncontent-type: application/json\r\n"
 EVENTS = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
 GZIP = b"content-encoding: gzip\r\n"
 CHUNKED = b"transfer-encoding: chunked\r\n\r\n"
+MOST_EMPTY = 5000
 EMBED = replace(CALL, site=CallSite(operation="embeddings"))
 
 
@@ -202,3 +204,57 @@ async def test_embeddings_are_read_to_their_bound(monkeypatch: pytest.MonkeyPatc
         with little_memory():
             error = await failing(DIALECTS["openai"], fault, EMBED)
         assert error.message.startswith("w sent an answer of more than 50000 bytes")
+
+
+@pytest.mark.parametrize(
+    "empty",
+    [
+        b"\n",
+        b": wait\n",
+        b"data:\n\n",
+        b"event: x\n\n",
+        b"nothing\n",
+        b'event: ping\ndata: {"type": "ping"}\n\n',
+    ],
+    ids=["blank", "comment", "no data", "name", "unknown field", "ping"],
+)
+@pytest.mark.real_time
+async def test_a_stream_that_floods_without_content_fails_and_others_have_their_turn_meanwhile(
+    dialect: Dialect, empty: bytes, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(event_stream, "MOST_EMPTY", MOST_EMPTY)
+    monkeypatch.setattr(stall_timer, "MOST_EMPTY", MOST_EMPTY)
+    turns = 0
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    other = asyncio.create_task(take_turns())
+    flood = Fault(EVENTS + CHUNKED, drips=chunk(empty * (MOST_EMPTY + 100)))  # at once: time stands meanwhile
+    error = await failing(dialect, flood)
+    other.cancel()
+    assert type(error) is WorkerUnavailable
+    assert error.message.startswith(f"w sent more than {MOST_EMPTY} events without content.")
+    assert turns > MOST_EMPTY * len(empty) / PIECE_BYTES
+
+
+async def test_events_without_a_word_are_counted_however_they_look(
+    dialect: Dialect, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(stall_timer, "MOST_EMPTY", 2000)
+    empty = b'data: {"type": "new.thing", "choices": [], "candidates": []}\n\n'
+    error = await failing(dialect, Fault(EVENTS + CHUNKED, drips=chunk(empty * 100)))
+    assert error.message.startswith("w sent more than 2000 events without content.")
+
+
+async def test_an_answer_of_more_events_than_may_be_empty_is_whole(
+    dialect: Dialect, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(event_stream, "MOST_EMPTY", 500)
+    monkeypatch.setattr(stall_timer, "MOST_EMPTY", 500)
+    text = "word " * 1000
+    async with asking(dialect, Answer(text=text)) as (worker, _):
+        assert (await ask(worker))[0] == text

@@ -33,8 +33,7 @@ def new_items(sent: Sequence[Json], policies: Policies) -> list[Json]:
 
 def kept_metadata(sent: Mapping[str, str] | None, policies: Policies) -> dict[str, str]:
     """A conversation's metadata as it is kept: it is the client's text, too."""
-    redact = redactor_of(policies)
-    return {redact(name): redact(each) for name, each in (sent or {}).items()}
+    return dict(map_texts(sent or {}, redactor_of(policies)))
 
 
 def _new_item(item: Json, at: str) -> Json:

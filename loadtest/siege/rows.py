@@ -1,0 +1,338 @@
+"""Every attack: a generator that prepares what it needs, yields once, and then attacks until it is ended.
+
+To add one: a function here, and its line in `ROWS`.
+"""
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import cycle, repeat
+
+from loadtest.siege.attack import REQUEST_ERRORS, Attack
+
+MB = 1_000_000
+CHAT = "/v1/chat/completions"
+TYPE = "content-type: application/json"
+CHUNKED = "transfer-encoding: chunked"
+END = b"\r\n"
+PERSONAL = "+1 (23) 45-67 call a.b@c.example or DE12 3456 7890 1234 5678 90, x9 4111-1111 "
+"""Every form of personal data, nearly."""
+STORED_RUNS = 1000
+LIST_AT_ONCE = 32
+CHAT_BYTES = 3_900_000
+"""A little less than `limits.max_text_bytes`."""
+UPLOAD_BYTES = 45 * MB
+"""A little less than `batches.max_file_bytes`."""
+EVENT = b'data: {"id":"1","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"content":"%s"},"finish_reason":%s}]}\n\n'
+Rows = AsyncGenerator[None]
+
+
+async def idle(attack: Attack) -> Rows:
+    """Connect and send nothing."""
+    yield
+    await attack.hold(b"")
+
+
+async def unfinished(attack: Attack) -> Rows:
+    """Announce a body and send its first byte."""
+    yield
+    await attack.hold(attack.head("POST", CHAT, TYPE, "content-length: 1000") + b"\r\n{")
+
+
+async def large_unfinished(attack: Attack) -> Rows:
+    """The same with more than a proxy buffers, so that it reaches what is behind."""
+    yield
+    await attack.hold(attack.head("POST", CHAT, TYPE, "content-length: 1000000") + b"\r\n" + b"{" * 40_000)
+
+
+async def headers(attack: Attack) -> Rows:
+    """One header of 100 MB."""
+    head = attack.head("POST", CHAT, TYPE) + b"x-long: "
+    yield
+    await attack.repeat(lambda: attack.send([head, *repeat(b"a" * MB, 100), END * 2]))
+
+
+async def prompts(attack: Attack) -> Rows:
+    """A request with a prompt of 19 MB of words."""
+    request = attack.chat("quick", "word " * (19 * MB // 5))
+    yield
+    await attack.repeat(lambda: attack.send([request]))
+
+
+async def event_streams(attack: Attack) -> Rows:
+    """Open event streams of one run, with a key that may only read."""
+    run = await start_run(attack)
+    yield
+    await attack.hold(attack.head("GET", f"/v1/workflows/{run}/events", key="reader") + END)
+
+
+async def trailers(attack: Attack) -> Rows:
+    """Trailers of 200 MB behind a small body, without a key: long ones, and many of a few bytes."""
+    head = attack.head("POST", CHAT, TYPE, CHUNKED) + b"\r\n2\r\n{}\r\n0\r\n"
+    pieces = cycle([(b"x-long: " + b"a" * 7_990 + END) * 125, b"a: b\r\n" * 160_000])
+    yield
+    await attack.repeat(lambda: attack.send([head, *repeat(next(pieces), 200), END]))
+
+
+async def endless_trailer(attack: Attack) -> Rows:
+    """One trailer of 500 MB, without a key."""
+    head = attack.head("POST", CHAT, TYPE, CHUNKED) + b"\r\n2\r\n{}\r\n0\r\nx-long: "
+    yield
+    await attack.repeat(lambda: attack.send([head, *repeat(b"a" * MB, 500), END * 2]))
+
+
+async def trailer_credentials(attack: Attack) -> Rows:
+    """A key that is sent only as a trailer."""
+    body = json.dumps({"model": "quick", "messages": [{"role": "user", "content": "Why?"}]}).encode()
+    head = attack.head("POST", CHAT, TYPE, CHUNKED) + b"\r\n%x\r\n%b\r\n0\r\n" % (len(body), body)
+    trailer = f"authorization: Bearer {attack.orders.keys.get('attacker', '')}\r\n\r\n".encode()
+
+    async def ask() -> None:
+        if await attack.send([head, trailer]) == 200:
+            attack.breach("A key that was sent as a trailer was believed.")
+
+    yield
+    await attack.repeat(ask)
+
+
+async def http2(attack: Attack) -> Rows:
+    """100 unfinished requests on each connection, in HTTP/2 without TLS and without a key."""
+
+    def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+        return len(payload).to_bytes(3) + bytes([kind, flags]) + stream.to_bytes(4) + payload
+
+    authority = f"{attack.orders.host}:{attack.orders.port}"
+    lines = {
+        ":method": "POST", ":scheme": "http", ":path": CHAT, ":authority": authority,
+        "content-type": "application/json", "content-length": "1000",
+    }  # fmt: skip
+    block = b"".join(
+        b"\0" + bytes([len(name)]) + name.encode() + bytes([len(text)]) + text.encode()
+        for name, text in lines.items()
+    )
+    streams = b"".join(frame(1, 4, 2 * number + 1, block) for number in range(100))
+    yield
+    await attack.hold(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0) + streams)
+
+
+async def newlines(attack: Attack) -> Rows:
+    """Uploads of 45 MB of newlines."""
+    yield
+    await attack.repeat(lambda: attack.send(upload(attack, repeat(b"\n" * MB, UPLOAD_BYTES // MB))))
+
+
+async def long_lines(attack: Attack) -> Rows:
+    """A batch file of one line of 46 MB, with a key whose texts are redacted."""
+    content = PERSONAL * (46 * MB // len(PERSONAL))
+    line = batch_line(content)
+    yield
+    await attack.repeat(lambda: attack.send(upload(attack, [line], key="redacting")))
+
+
+async def personal_chats(attack: Attack) -> Rows:
+    """Chats of 3.9 MB, with a key whose texts are redacted."""
+    request = attack.chat("quick", PERSONAL * (CHAT_BYTES // len(PERSONAL)), key="redacting")
+    yield
+    await attack.repeat(lambda: attack.send([request]))
+
+
+async def openapi(attack: Attack) -> Rows:
+    """The description of the API, again and again."""
+    yield
+    await keep_reading(attack, "/v1/openapi.json")
+
+
+async def lists(attack: Attack) -> Rows:
+    """Lists of 1,000 runs, again and again."""
+    chat = attack.chat("quick", "Why?")
+    for _ in range(0, STORED_RUNS, LIST_AT_ONCE):
+        await asyncio.gather(*(attack.prepare(chat) for _ in range(LIST_AT_ONCE)))
+    yield
+    await keep_reading(attack, f"/v1/workflows?limit={STORED_RUNS}")
+
+
+async def unread_downloads(attack: Attack) -> Rows:
+    """Downloads of a file of 20 MB that are not read."""
+    kept = await attack.prepare(b"".join(upload(attack, repeat(batch_line("a" * MB), 20))))
+    yield
+    await attack.hold(attack.head("GET", f"/v1/files/{kept['id']}/content", key="reader") + END, reads=False)
+
+
+async def unread_runs(attack: Attack) -> Rows:
+    """Runs with questions of 2 MB whose events are not read."""
+    text = "word " * (2 * MB // 5)
+    yield
+
+    async def watch() -> None:
+        run = await start_run(attack, "slow", text)
+        async with attack.connection() as (_, writer):  # asyncio reads no more than a buffer by itself
+            writer.write(attack.head("GET", f"/v1/workflows/{run}/events", key="reader") + END)
+            await asyncio.sleep(3600)
+
+    await attack.repeat(watch)
+
+
+async def get_bodies(attack: Attack) -> Rows:
+    """Bodies of 500 MB of GET requests: of event streams, of other routes, with a key and without."""
+    run = await start_run(attack)
+    targets = cycle([(f"/v1/workflows/{run}/events", "reader"), ("/v1/models", ""), ("/healthz", "")])
+    chunk = b"%x\r\n" % MB + b"a" * MB + END
+    yield
+
+    async def ask() -> None:
+        path, key = next(targets)
+        head = attack.head("GET", path, CHUNKED, key=key) + END
+        await attack.send([head, *repeat(chunk, 500), b"0\r\n\r\n"])
+
+    await attack.repeat(ask)
+
+
+async def store_away(attack: Attack) -> Rows:
+    """Free runs of 3.9 MB while nothing can be written to the store."""
+    request = attack.chat("quick", "word " * (CHAT_BYTES // 5))
+    with closing(sqlite3.connect(attack.orders.store, timeout=10)) as store:
+        yield
+        store.execute("BEGIN IMMEDIATE")
+        await attack.repeat(lambda: attack.send([request]), pause_s=0)
+
+
+async def request_ids(attack: Attack) -> Rows:
+    """An `X-Request-ID` of 15 kB with escapes of a terminal (C1, which parsers let through), without a key."""
+    request = attack.head("GET", "/healthz", "x-request-id: \x9b2Jforged" + "a" * 15_000) + END
+    yield
+
+    async def ask() -> None:
+        async with attack.connection() as (reader, writer):
+            while True:
+                await attack.exchange(reader, writer, request)
+
+    await attack.repeat(ask)
+
+
+async def blank_events(attack: Attack) -> Rows:
+    """A provider that sends 500 MB of empty lines."""
+    async with attack.provider({"flood": lambda: repeat(b"\n" * 65_536, 500 * MB // 65_536)}):
+        yield
+        await attack.repeat(lambda: attack.send([attack.chat("flood", "Why?")]))
+
+
+async def unknown_events(attack: Attack) -> Rows:
+    """A provider that sends 500 MB of events of unknown kinds."""
+    piece = b'event: unknown\ndata: {"type":"unknown"}\n\n' * 1000
+    async with attack.provider({"flood": lambda: repeat(piece, 500 * MB // len(piece))}):
+        yield
+        await attack.repeat(lambda: attack.send([attack.chat("flood", "Why?")]))
+
+
+async def small_chunks(attack: Attack) -> Rows:
+    """A body of 2 MB in chunks of one byte, without a key."""
+    head = attack.head("POST", CHAT, TYPE, CHUNKED) + END
+    piece = b"1\r\na\r\n" * 10_000
+    yield
+    await attack.repeat(lambda: attack.send([head, *repeat(piece, 200), b"0\r\n\r\n"]))
+
+
+async def connect(attack: Attack) -> Rows:
+    """`CONNECT`, which must be answered, and not with a tunnel."""
+    request = attack.head("CONNECT", "127.0.0.1:80") + END
+
+    async def ask() -> None:
+        try:
+            if await attack.send([request]) < 400:
+                attack.breach("CONNECT made a tunnel.")
+        except REQUEST_ERRORS:
+            attack.breach("CONNECT got no answer.")
+
+    yield
+    await attack.repeat(ask)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the table.
+
+    Args:
+        attack: the generator.
+        count: concurrent connections at `--scale 1`.
+        addresses: numbers of source addresses that it comes from.
+        needs: of the server: `keys`, `store` (in SQLite), `provider` (the attacker's own); nothing else has them.
+    """
+
+    attack: Callable[[Attack], Rows]
+    count: int
+    addresses: tuple[int, ...] = (1,)
+    needs: frozenset[str] = frozenset()
+
+
+KEYS, STORE, PROVIDER = frozenset({"keys"}), frozenset({"keys", "store"}), frozenset({"keys", "provider"})
+SEVERAL = (1, 8)
+ROWS = {
+    "idle": Row(idle, 5000, SEVERAL),
+    "unfinished": Row(unfinished, 5000, SEVERAL),
+    "headers": Row(headers, 4, SEVERAL),
+    "prompts": Row(prompts, 5, SEVERAL),
+    "event_streams": Row(event_streams, 4096, needs=KEYS),
+    "trailers": Row(trailers, 4),
+    "endless_trailer": Row(endless_trailer, 2),
+    "trailer_credentials": Row(trailer_credentials, 4, needs=KEYS),
+    "http2": Row(http2, 500),
+    "newlines": Row(newlines, 5, needs=KEYS),
+    "long_lines": Row(long_lines, 5, needs=KEYS),
+    "personal_chats": Row(personal_chats, 12, needs=KEYS),
+    "openapi": Row(openapi, 100, needs=KEYS),
+    "lists": Row(lists, 100, needs=KEYS),
+    "unread_downloads": Row(unread_downloads, 1200, needs=KEYS),
+    "unread_runs": Row(unread_runs, 100, needs=KEYS),
+    "get_bodies": Row(get_bodies, 3, needs=KEYS),
+    "store_away": Row(store_away, 6, needs=STORE),
+    "request_ids": Row(request_ids, 20),
+    "blank_events": Row(blank_events, 1, needs=PROVIDER),
+    "unknown_events": Row(unknown_events, 1, needs=PROVIDER),
+    "small_chunks": Row(small_chunks, 20),
+    "connect": Row(connect, 20),
+}
+EXTRA_ROWS = {"large_unfinished": Row(large_unfinished, 5000, SEVERAL)}
+"""Attacks that are known not to be withstood, and are run by name only."""
+
+
+async def start_run(attack: Attack, model: str = "slow", text: str = "Why?") -> str:
+    """The id of a run in the background."""
+    started = await attack.prepare(attack.chat(model, text, podium={"background": True}))
+    return str(started["id"])
+
+
+async def keep_reading(attack: Attack, path: str) -> None:
+    """Read `path` again and again, each connection kept open."""
+    request = attack.head("GET", path, key="attacker") + END
+
+    async def ask() -> None:
+        async with attack.connection() as (reader, writer):
+            while True:
+                status, _ = await attack.exchange(reader, writer, request)
+                if status != 200:
+                    await asyncio.sleep(0.2)
+
+    await attack.repeat(ask, pause_s=0)
+
+
+def batch_line(content: str) -> bytes:
+    """A line of a batch file."""
+    body = {"model": "quick", "messages": [{"role": "user", "content": content}]}
+    line = {"custom_id": "1", "method": "POST", "url": CHAT, "body": body}
+    return json.dumps(line).encode() + b"\n"
+
+
+def upload(attack: Attack, pieces: Iterable[bytes], key: str = "attacker") -> Iterable[bytes]:
+    """An upload of a batch file, in pieces."""
+    pieces = list(pieces)
+    before = (
+        b'--x\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
+        b'--x\r\ncontent-disposition: form-data; name="file"; filename="a.jsonl"\r\n\r\n'
+    )
+    after = b"\r\n--x--\r\n"
+    n_bytes = len(before) + sum(map(len, pieces)) + len(after)
+    kind, length = "content-type: multipart/form-data; boundary=x", f"content-length: {n_bytes}"
+    return [attack.head("POST", "/v1/files", kind, length, key=key) + END + before, *pieces, after]

@@ -1,0 +1,175 @@
+"""The servers that are besieged, one for each path, with keys of two teams.
+
+Knows how a server of each path is started and which processes are it; knows nothing of attacks.
+"""
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import aiohttp
+import psutil
+import yaml
+
+from bench.client import chat
+from bench.isolated import start_isolated
+from bench.server import BUILD, ROOT, BenchError, BenchServer, Json, free_port, production_environment
+from loadtest.siege.watch import TOKENS_PER_S
+from prove.databases import sqlite_address
+from prove.routers import running_router
+
+SETTINGS = Path(__file__).with_name("siege.yaml")
+PATHS = ("default", "fast", "replica")
+"""Behind Serve's proxy, behind HAProxy, and a router's own port without Ray."""
+WARM_UP, AT_ONCE = 600, 20
+"""Requests before the first attack, so that what is opened at the first need is open."""
+KEYS: dict[str, tuple[str, tuple[str, ...], Json]] = {
+    "ordinary": ("ordinary", ("run", "read"), {}),
+    "attacker": ("attackers", ("run", "read"), {}),
+    "reader": ("attackers", ("read",), {}),
+    "redacting": ("attackers", ("run", "read"), {"redact_personal_data": True}),
+}
+"""The name of each key, its team, its scopes, its policy."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A running server.
+
+    Args:
+        url: of the server.
+        find_processes: the processes that its clients' bytes pass through; they are looked up each time.
+        keys: secrets, by the names in `KEYS`; empty: the server asks for none.
+        store: its SQLite file, or "".
+        upstream_port: where its provider is expected, or 0.
+    """
+
+    url: str
+    find_processes: Callable[[], list[psutil.Process]] = list
+    keys: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    store: str = ""
+    upstream_port: int = 0
+
+
+def text(duration_s: float) -> str:
+    """The answer of the worker `talker`, in which no two words are alike."""
+    return " ".join(f"word-{number}" for number in range(int(duration_s * TOKENS_PER_S)))
+
+
+def filled_settings(duration_s: float, upstream_port: int = 0) -> str:
+    """The settings, as YAML."""
+    upstream = f"http://127.0.0.1:{upstream_port}/v1"
+    return SETTINGS.read_text().replace("${TOKENS}", text(duration_s)).replace("${UPSTREAM}", upstream)
+
+
+@asynccontextmanager
+async def serve(path: str, duration_s: float) -> AsyncGenerator[Target]:
+    """A server on one of `PATHS`, with keys, warm.
+
+    Raises:
+        BenchError: it did not start.
+    """
+    BUILD.mkdir(parents=True, exist_ok=True)
+    upstream_port = free_port()
+    settings = filled_settings(duration_s, upstream_port)
+    with TemporaryDirectory() as folder:
+        store = Path(folder) / "podium.db"
+        admin = await asyncio.to_thread(_make_admin_key, store)
+        run = _serve_router if path == "replica" else _serve_cluster
+        async with run(path, settings, store) as (url, find_processes):
+            keys = await _make_keys(url, admin)
+            await _warm_up(url, keys["ordinary"])
+            yield Target(url, find_processes, keys, str(store), upstream_port)
+
+
+@asynccontextmanager
+async def _serve_router(
+    path: str, settings: str, store: Path
+) -> AsyncGenerator[tuple[str, Callable[[], list[psutil.Process]]]]:
+    async with running_router(f"siege-{path}", sqlite_address(store), yaml.safe_load(settings)) as router:
+        yield router.url, lambda: [psutil.Process(router.process.pid)]
+
+
+@asynccontextmanager
+async def _serve_cluster(
+    path: str, settings: str, store: Path
+) -> AsyncGenerator[tuple[str, Callable[[], list[psutil.Process]]]]:
+    file = BUILD / f"siege-{path}.yaml"
+    file.write_text(settings)
+    env = (production_environment() if path == "fast" else {}) | _store_variable(store)
+    async with start_isolated(f"siege-{path}", file, env=env) as (client, server):
+        yield client.url, lambda: _cluster_processes(server)
+
+
+def _cluster_processes(server: BenchServer) -> list[psutil.Process]:
+    routers = server.replicas("router")
+    if not routers:
+        raise BenchError("the server has no router")
+    return [*routers, *server.proxies()]
+
+
+def _store_variable(store: Path) -> dict[str, str]:
+    return {"PODIUM_STORE_URL": f"sqlite:///{store}"}
+
+
+def _make_admin_key(store: Path) -> str:
+    command = [sys.executable, "-m", "podium.cli", "keys", "create", "siege", "--scopes", "admin"]
+    env = os.environ | _store_variable(store)
+    ended = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    if ended.returncode != 0:
+        raise BenchError(f"No key could be made: {ended.stderr.strip()}")
+    return ended.stdout.strip()
+
+
+async def _make_keys(url: str, admin: str) -> dict[str, str]:
+    made = dict[str, str]()
+    async with aiohttp.ClientSession(headers={"authorization": f"Bearer {admin}"}) as session:
+
+        async def post(path: str, body: Json) -> dict[str, Any]:
+            async with session.post(f"{url}/v1/admin/{path}", json=body) as response:
+                if response.status >= 300:
+                    raise BenchError(f"POST {path}: {response.status} {await response.text()}")
+                return await response.json()
+
+        for team in dict.fromkeys(team for team, _, _ in KEYS.values()):
+            await post("teams", {"name": team})
+        for name, (team, scopes, policy) in KEYS.items():
+            key = await post("keys", {"name": name, "team": team, "scopes": scopes})
+            made[name] = key["secret"]
+            if policy:
+                await post(f"keys/{key['id']}/policy", policy)
+    return made
+
+
+async def _warm_up(url: str, key: str) -> None:
+    headers = {"authorization": f"Bearer {key}"}
+    async with aiohttp.ClientSession(headers=headers) as session:
+
+        async def ask(number: int) -> None:
+            body = chat("quick", stream=number % 2 == 0)
+            async with session.post(f"{url}/v1/chat/completions", json=body) as response:
+                await response.read()
+
+        for first in range(0, WARM_UP, AT_ONCE):
+            await asyncio.gather(*(ask(number) for number in range(first, first + AT_ONCE)))
+        for path in ("openapi.json", "workflows?limit=100", "models", "files"):
+            async with session.get(f"{url}/v1/{path}") as response:
+                await response.read()
+
+
+def memory_bytes(processes: Sequence[psutil.Process]) -> int:
+    """Resident memory of processes; those that have ended count for nothing."""
+    n_bytes = 0
+    for process in processes:
+        try:
+            n_bytes += process.memory_info().rss
+        except psutil.NoSuchProcess:
+            continue
+    return n_bytes
