@@ -16,8 +16,10 @@ from conductor.plan.prompts import Prompts
 from conductor.run.plan_writer import ConductorModel, Constraint
 from conductor.run.team import Team
 from serving.clients import Engines, build_client, model_name, provenance_of
+from serving.dispatch.build import build_routes, dispatcher
+from serving.dispatch.limiter import Limiter
+from serving.dispatch.route import Route
 from serving.health import Health, WorkerHealth
-from serving.layers.limited import Limited
 from serving.lora.adapters import name_of
 from serving.settings.absent import absent_workers, without_workers
 from serving.settings.context_tokens import context_tokens_of
@@ -33,7 +35,6 @@ from serving.settings.wire_options import serves_of, takes_of
 from serving.settings.without_effect import without_effect
 from serving.settings.worker_price import price_of
 from serving.settings.workers import API_SETTINGS, VllmSettings, WorkerSettings, places_of
-from serving.stack import Stack, build_stacks
 from serving.telemetry.spans import PROVIDERS
 from serving.workers.pictures import may_fetch
 
@@ -51,8 +52,8 @@ class Pool:
     members: Mapping[str, PoolMember]
     """All of them, those outside the plans' pool too."""
     clients: tuple[Worker, ...]
-    """The workers at the bottom of each stack, which hold the connections; one for each deployment."""
-    limiters: Mapping[str, Limited]
+    """What sends the calls, which hold the connections; one for each deployment."""
+    limiters: Mapping[str, Limiter]
     """Each worker's concurrency limit, which knows how many calls wait."""
     health: Mapping[str, WorkerHealth]
     """How each worker's newest calls ended."""
@@ -245,14 +246,14 @@ def build_pool(
     _tell_chosen(settings, fallbacks)
     for each in without_effect(settings):
         logger.warning("%s %s", each.said, each.remedy)
-    stacks = build_stacks(clients, settings, health or Health())
+    routes = build_routes(clients, settings, health or Health())
     return Pool(
         settings=settings,
         written=written,
-        members={worker.name: _member(worker, stacks, settings) for worker in settings.workers},
+        members={worker.name: _member(worker, routes, settings) for worker in settings.workers},
         clients=tuple(clients.values()),
-        limiters={name: each.limiter for name, each in stacks.items()},
-        health={name: each.health for name, each in stacks.items()},
+        limiters={name: each.limiter for name, each in routes.items()},
+        health={name: each.health for name, each in routes.items()},
         fallbacks=fallbacks,
         engines=engines,
     )
@@ -282,21 +283,21 @@ def _constraint(settings: Settings, chosen: ConductorSettings) -> Constraint | N
     return "json_schema" if accepts_of(worker).json_schema else None
 
 
-def _member(worker: WorkerSettings, stacks: Mapping[str, Stack], settings: Settings) -> PoolMember:
+def _member(worker: WorkerSettings, routes: Mapping[str, Route], settings: Settings) -> PoolMember:
     line = [worker, *(settings.worker(name) for name in fallbacks_of(worker, settings))]
     places = [place for each in line for place in places_of(each).values()]
-    stack, asked = stacks[worker.name], [stacks[each.name] for each in line]
+    sends = dispatcher(worker, routes, settings)
     return PoolMember(
         worker.name,
-        stack.top,
+        sends,
         card=worker.card,
         model=public_name(worker, settings),
         price=_worst([price_of(place) for place in places_of(worker).values()]),
         worst_price=_worst([price_of(place) for place in places]),
         max_output_tokens=worker.max_output_tokens,
-        has_stand_in=len(line) > 1,
+        has_fallback=len(line) > 1,
         other_places=len(places) - 1,
-        is_free=lambda: any(each.is_free for each in asked),
+        is_free=lambda: sends.is_free,
         continues=worker.on_broken_stream == "continue",
         tells_filters=frozenset(each.name for each in line if each.on_content_filter == "tell"),
         sees_images=worker.sees_images,

@@ -28,21 +28,14 @@ class Witness(NamedTuple):
     """Who was told something."""
 
     party: str
-    """See `party_of`."""
+    """See `Terms.tenant`."""
     prompt: int
     """A hash of it."""
 
 
-def party_of(call: Call) -> str:
-    """Whose `call` is: the team's of its key, since one person may have all keys of a team, else the key's. Empty: keys
-    are off.
-    """
-    return call.team or call.payer
-
-
 def witness_of(call: Call) -> Witness:
     """Who makes `call`."""
-    return Witness(party_of(call), hash(tuple(message.text for message in call.messages)))
+    return Witness(call.terms.tenant, hash(tuple(message.text for message in call.messages)))
 
 
 class Traffic:

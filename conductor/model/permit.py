@@ -1,7 +1,7 @@
 """What a run may reach, and what may become of its texts, whatever is asked, planned or said in it.
 
 It is on the run's task, so the runs inside it and whoever continues it have it too, and on each of its calls,
-so that no layer can pass one on to a worker that it leaves out.
+so that no call is sent to a worker that it leaves out.
 """
 
 from dataclasses import dataclass

@@ -25,7 +25,7 @@ class PoolMember:
     """The highest of its own and of those it may fall back to: what a call is reserved at."""
     max_output_tokens: int = 4096
     """The longest answer, where the request names no smaller figure."""
-    has_stand_in: bool = False
+    has_fallback: bool = False
     """Whether somebody else answers where it fails."""
     other_places: int = 0
     """How many more places than one there are where it is reached, or who answers in its place."""

@@ -1,7 +1,7 @@
 """The port: a model that can be asked one thing.
 
-A vLLM replica, a provider's API and a script look the same from here. So does anything stacked around one
-(retries, slots, spans): a layer is a `Worker` that holds a `Worker`. This file knows no model and no wire.
+A vLLM replica, a provider's API and a script look the same from here. So does the dispatcher, which sends a call to one
+of several workers, with retries. This file knows no model and no wire.
 """
 
 from contextlib import AbstractAsyncContextManager

@@ -41,16 +41,9 @@ async def open_call(member: PoolMember, call: Call, ledger: Ledger) -> AsyncGene
     if member.bills_inner_calls:
         ledger = BudgetLedger()
     bound = call_bound(member, call)
-    async with CallHolds(ledger, member, bound, call.on_failed, call.on_asked) as holds:
+    async with CallHolds(ledger, member, bound, call.terms.observer) as holds:
         sampling = copy_with(call.sampling, max_output_tokens=holds.max_output_tokens)
-        call = copy_with(
-            call,
-            sampling=sampling,
-            on_retry=holds.renew,
-            on_wait=holds.wait,
-            on_asked=holds.ask,
-            hedges=holds,
-        )
+        call = copy_with(call, sampling=sampling, terms=copy_with(call.terms, holds=holds))
         reply: Reply | None = None
         try:
             async with member.worker.open(call) as reply:
@@ -89,6 +82,6 @@ def _check_permit(member: PoolMember, call: Call) -> None:
     Raises:
         WorkerRefused: the permit leaves the worker out.
     """
-    if not (call.permit.allows(member.name) or member.bills_inner_calls):
+    if not (call.terms.permit.allows(member.name) or member.bills_inner_calls):
         message = f"{quote(member.name)} is none of the workers that this run may call."
         raise WorkerRefused(message, worker=member.name, step=call.site.step, every_call=True)

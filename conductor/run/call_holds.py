@@ -1,11 +1,10 @@
 """What is held for one call and settled of it: for each time that it is made, and for a hedge beside it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Iterable
-from contextlib import AbstractContextManager, AsyncExitStack, contextmanager
+from collections.abc import Generator, Iterable
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from functools import partial
 from typing import Self
 
 from conductor.errors import (
@@ -19,6 +18,7 @@ from conductor.model.estimate import estimate
 from conductor.model.failure import Attempt, Failure, charges
 from conductor.model.pool_member import PoolMember
 from conductor.model.reply import CallResult
+from conductor.model.terms import Observer
 from conductor.model.usage import FREE, Price, Usage, total
 from conductor.run.ledger import Hold, Ledger
 from conductor.run.waiting import wait_until_done
@@ -48,8 +48,7 @@ class CallHolds:
         ledger: where.
         member: who is called.
         bound: the most that the call can take.
-        on_failed: told of each call that is paid and was made again.
-        on_asked: told whom each is sent to.
+        observer: told of each call that is paid and was made again.
     """
 
     def __init__(
@@ -57,11 +56,9 @@ class CallHolds:
         ledger: Ledger,
         member: PoolMember,
         bound: Usage,
-        on_failed: Callable[[Attempt], None] | None = None,
-        on_asked: Callable[[Callee], None] | None = None,
+        observer: Observer | None = None,
     ) -> None:
-        self._ledger, self._member, self._bound = ledger, member, bound
-        self._on_failed, self._on_asked = on_failed, on_asked
+        self._ledger, self._member, self._bound, self._observer = ledger, member, bound, observer
         self._left = AsyncExitStack()
         self._first = self._begin()
         """The one that answers, as far as is known."""
@@ -103,25 +100,14 @@ class CallHolds:
         """The most that the call can take, as it is held now."""
         return self._bound_of(self._first)
 
-    async def renew(self, error: WorkerError, wait_s: float = 0.0) -> int:
-        """Pay for the call that failed with `error`, and after `wait_s` hold the next.
-
-        Returns:
-            How long its answer may be.
-
-        Raises:
-            BudgetExceeded: it could cost more than is left. Nothing is held then.
-        """
-        return await self._renew(self._first, error, wait_s)
-
-    def renewal(self, *, hedge: bool) -> Callable[[WorkerError, float], Awaitable[int]]:
-        """See `Hedges.renewal`."""
+    def hold(self, *, hedge: bool = False) -> "BranchHold":
+        """See `Holds.hold`."""
         made = self._second if hedge else self._first
         assert made is not None, "it is held"
-        return partial(self._renew, made)
+        return BranchHold(self, made)
 
     async def hold_second(self) -> bool:
-        """See `Hedges.hold_second`."""
+        """See `Holds.hold_second`."""
         second = self._begin()
         try:
             await self._reserve(second)
@@ -134,13 +120,13 @@ class CallHolds:
         return True
 
     async def release_second(self) -> None:
-        """See `Hedges.release_second`."""
+        """See `Holds.release_second`."""
         if self._second is not None:
             second, self._second = self._second, None
             await self._release(second)
 
     def drop(self, *, hedge: bool, took_s: float, error: PodiumError | None = None) -> tuple[Attempt, ...]:
-        """See `Hedges.drop`."""
+        """See `Holds.drop`."""
         assert self._second is not None, "there are two"
         lost, other = (self._second, self._first) if hedge else (self._first, self._second)
         self._first, self._second = other, None
@@ -159,7 +145,7 @@ class CallHolds:
         return (*before, last) if last else tuple(before)
 
     async def settle_dropped(self) -> None:
-        """See `Hedges.settle_dropped`."""
+        """See `Holds.settle_dropped`."""
         if self._dropped is not None:
             (lost, last), self._dropped = self._dropped, None
             if lost.hold is not None and last is not None:
@@ -174,7 +160,8 @@ class CallHolds:
         self._left.push_async_exit(made.left)
         return made
 
-    async def _renew(self, made: _HeldCall, error: WorkerError, wait_s: float = 0.0) -> int:
+    async def renew(self, made: _HeldCall, error: WorkerError, wait_s: float = 0.0) -> int:
+        """See `AttemptHold.renew`."""
         if not made.is_dropped:
             failure = self._bill_failure(error, made)
             attempt = self._attempt(error, failure, made)
@@ -200,8 +187,8 @@ class CallHolds:
 
     def _note(self, attempt: Attempt) -> None:
         self.failed.append(attempt)
-        if self._on_failed is not None:
-            self._on_failed(attempt)
+        if self._observer is not None:
+            self._observer.on_failed(attempt)
 
     def _zero_cost(self) -> Decimal | None:
         return None if self._member.worst_price is None else Decimal(0)
@@ -225,38 +212,11 @@ class CallHolds:
             deployment=callee.deployment,
         )
 
-    def ask(self, callee: Callee) -> None:
-        """See `Call.on_asked`."""
-        self._ask(self._first, callee)
-
-    def asking(self, *, hedge: bool) -> Callable[[Callee], None]:
-        """See `Hedges.asking`."""
-        made = self._second if hedge else self._first
-        assert made is not None, "it is held"
-        return partial(self._ask, made)
-
-    def _ask(self, made: _HeldCall, callee: Callee) -> None:
+    def sent(self, made: _HeldCall, callee: Callee) -> None:
+        """See `AttemptHold.sent`."""
         made.callee = callee
         if made.hold is not None:
             made.hold.ask(callee)
-        if self._on_asked is not None:
-            self._on_asked(callee)
-
-    def wait(self) -> AbstractContextManager[None]:
-        """See `Call.on_wait`."""
-        return self._wait(self._first)
-
-    def waiting(self, *, hedge: bool) -> Callable[[], AbstractContextManager[None]]:
-        """See `Hedges.waiting`."""
-        made = self._second if hedge else self._first
-        assert made is not None, "it is held"
-        return partial(self._wait, made)
-
-    @contextmanager
-    def _wait(self, made: _HeldCall) -> Generator[None]:
-        made.waits = True
-        yield
-        made.waits = False  # not where the wait is broken off: the call is never made then
 
     async def fail(self, error: WorkerError) -> None:
         """Pay for a call that gave nothing: what its server said of it, which mostly is nothing."""
@@ -332,3 +292,26 @@ def _sum(failed: Iterable[Failure | Attempt]) -> tuple[Decimal, Usage]:
     known = list(failed)
     cost_usd = sum((each.cost_usd for each in known if each.cost_usd is not None), Decimal(0))
     return cost_usd, sum((each.usage for each in known if each.usage is not None), Usage())
+
+
+@dataclass(frozen=True, slots=True)
+class BranchHold:
+    """See `AttemptHold`."""
+
+    _holds: CallHolds
+    _made: _HeldCall
+
+    async def renew(self, error: WorkerError, wait_s: float = 0.0) -> int:
+        """See `AttemptHold.renew`."""
+        return await self._holds.renew(self._made, error, wait_s)
+
+    @contextmanager
+    def waiting(self) -> Generator[None]:
+        """See `AttemptHold.waiting`."""
+        self._made.waits = True
+        yield
+        self._made.waits = False  # not if the wait is broken off: the call is never made then
+
+    def sent(self, callee: Callee) -> None:
+        """See `AttemptHold.sent`."""
+        self._holds.sent(self._made, callee)

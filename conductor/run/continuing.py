@@ -1,7 +1,7 @@
 """An answer whose stream broke off after its reader had seen words of it: it goes on from there.
 
 What was seen begins the next call's answer (`Call.prefix`); how a model is brought to go on after it is its worker's
-business (`serving/layers/continuing.py`). Knows what a step has said so far; does not know who is asked.
+business (`serving/dispatch/continuing.py`). Knows what a step has said so far; does not know who is asked.
 """
 
 from collections.abc import AsyncGenerator
@@ -81,7 +81,7 @@ class Shown:
             call,
             sampling=copy_with(call.sampling, max_output_tokens=most),
             prefix=self.text,
-            rest_tokens=left,
+            terms=copy_with(call.terms, rest_tokens=left),
         )
 
     def begin(self, reply: Reply) -> None:
@@ -138,7 +138,7 @@ def may_restart(member: PoolMember, breaks: Breaks, error: WorkerError) -> bool:
     if member.bills_inner_calls or breaks.restarts >= max(1, member.other_places):
         return False
     is_told_when = isinstance(error, WorkerBusy) and error.retry_after_s is not None
-    may_help = member.has_stand_in or (error.retryable and not is_told_when)  # one at work is not asked twice
+    may_help = member.has_fallback or (error.retryable and not is_told_when)  # one at work is not asked twice
     return _is_filtered(member, error) or (isinstance(error, BREAKS) and may_help)
 
 
@@ -162,7 +162,7 @@ def outlasts_silence(member: PoolMember, task: Task, breaks: Breaks) -> bool:
 def _is_filtered(member: PoolMember, error: WorkerError) -> bool:
     """Whether a provider refused after thoughts alone, and another worker is to be asked."""
     is_told = error.worker in member.tells_filters
-    return isinstance(error, ContentFiltered) and member.has_stand_in and not is_told
+    return isinstance(error, ContentFiltered) and member.has_fallback and not is_told
 
 
 def _tokens(text: str) -> int:

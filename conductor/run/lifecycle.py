@@ -259,7 +259,12 @@ async def _inner(family: Family, outer: Run, call: Call) -> AsyncGenerator[Run]:
         family.taken.add(waiting.record.id)
         log = EventLog(waiting.record, family.journal)
         async with _running(
-            family, log, is_continued=True, outer=outer, deadline_at_s=call.deadline_at_s, given=waiting.given
+            family,
+            log,
+            is_continued=True,
+            outer=outer,
+            deadline_at_s=call.terms.deadline_at_s,
+            given=waiting.given,
         ) as run:
             outer.inner.append(run)
             yield run
@@ -285,7 +290,7 @@ async def _inner(family: Family, outer: Run, call: Call) -> AsyncGenerator[Run]:
     )
     log = EventLog(record, family.journal)
     async with _running(
-        family, log, is_continued=earlier is not None, outer=outer, deadline_at_s=call.deadline_at_s
+        family, log, is_continued=earlier is not None, outer=outer, deadline_at_s=call.terms.deadline_at_s
     ) as run:
         outer.inner.append(run)
         yield run

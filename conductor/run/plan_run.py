@@ -202,9 +202,8 @@ class PlanRun:
                 outlasts_break = not (recorded.turns or call.tools) and outlasts_silence(
                     member, self._context.task, breaks
                 )
-                call = copy_with(
-                    call, mark_key=prompt.mark_key, broken=breaks.broken, outlasts_break=outlasts_break
-                )
+                terms = copy_with(call.terms, broken=breaks.broken, outlasts_break=outlasts_break)
+                call = copy_with(call, mark_key=prompt.mark_key, terms=terms)
                 return await self._answer(index, step, prompt, so_far.continue_call(call))
             except BudgetExceeded as exc:
                 if lost is None:

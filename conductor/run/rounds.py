@@ -15,6 +15,7 @@ from conductor.model.messages import Message
 from conductor.model.pool_member import PoolMember
 from conductor.model.refusals import Refusals
 from conductor.model.reply import Delta, FinishReason, Reply
+from conductor.model.terms import Terms
 from conductor.plan.plan import Plan, Step
 from conductor.plan.tool_text import with_tools_as_text
 from conductor.run.event_log import EventLog
@@ -90,7 +91,11 @@ class RoundLoop:
         self._began = time.monotonic() - log.record.wall_s
         if task.deadline_s is not None:
             deadline_at_s = self._began + task.deadline_s
-        self._context = RunContext(task, members, ledger, log, self.now_s, deadline_at_s, refusals)
+        account = log.record.account
+        terms = Terms(
+            deadline_at_s, task.permit, task.priority, account.key_id, account.team_id, refusals=refusals
+        )
+        self._context = RunContext(task, members, ledger, log, self.now_s, terms)
 
     def now_s(self) -> float:
         """Seconds since the run began, without those between two processes that ran it."""
@@ -227,7 +232,7 @@ class RoundLoop:
             conductor,
             list(self._context.pool.values()),
             self._record.task.max_steps,
-            copy_with(call, has_stand_in=self._can_do_without(conductor, move)),
+            copy_with(call, terms=copy_with(call.terms, has_fallback=self._can_do_without(conductor, move))),
             self._context.ledger,
             may_accept=move.round > 0,
             has_tools=bool(self._record.task.tools),

@@ -1,15 +1,16 @@
 """What the steps of a run, and the writing of its plans, share."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from conductor.model.answer_format import AnswerFormat
 from conductor.model.call import Call, CallSite, Sampling
 from conductor.model.failure import Attempt
+from conductor.model.field_values import copy_with
 from conductor.model.messages import Message
 from conductor.model.operation import CallKind
 from conductor.model.pool_member import PoolMember
-from conductor.model.refusals import Refusals
+from conductor.model.terms import Terms
 from conductor.model.tools import NO_TOOLS, Toolset
 from conductor.run.event_log import EventLog
 from conductor.run.events import CallFailed, CallQueued, Source
@@ -31,8 +32,7 @@ class RunContext:
         ledger: the run's spending.
         log: the run's events.
         now_s: seconds since the run began.
-        deadline_at_s: when the caller's time is over, by `time.monotonic`; None: no deadline.
-        refusals: what workers have refused so far.
+        terms: of the run's calls.
     """
 
     task: Task
@@ -40,8 +40,7 @@ class RunContext:
     ledger: Ledger
     log: EventLog
     now_s: Callable[[], float]
-    deadline_at_s: float | None
-    refusals: Refusals
+    terms: Terms
 
     def site(
         self,
@@ -66,23 +65,18 @@ class RunContext:
         answer_format: AnswerFormat | None = None,
     ) -> Call:
         """A call of this run, which says where it is long in coming."""
-
-        def on_queued(why: str) -> None:
-            self.log.append(CallQueued(self.now_s(), site.plan, site.step, worker, why))
-
-        def on_failed(attempt: Attempt) -> None:
-            self.log.append(CallFailed(self.now_s(), site.plan, site.step, attempt))
-
         plan = self.log.record.plans[site.plan]
         worker = (plan.worker if site.step is None else plan.steps[site.step].worker) or ""
-        call = self.silent_call(messages, site, sampling, coalesce=coalesce)
-        return replace(
-            call,
+        observer = CallObserver(self, site, worker)
+        terms = copy_with(self.terms, observer=observer, begins=self._begins(plan, site))
+        return Call(
+            messages,
+            sampling,
+            coalesce=coalesce,
+            site=site,
             tools=tools,
             answer_format=answer_format,
-            on_queued=on_queued,
-            on_failed=on_failed,
-            begins=self._begins(plan, site),
+            terms=terms,
         )
 
     def _begins(self, plan: PlanRecord, site: CallSite) -> bool:
@@ -93,19 +87,21 @@ class RunContext:
         has_begun = any(step.started_s is not None or step.cut for step in plan.steps)
         return site.step is None or (plan.source in UNPLANNED and not has_begun)
 
-    def silent_call(
-        self, messages: tuple[Message, ...], site: CallSite, sampling: Sampling, *, coalesce: bool
-    ) -> Call:
-        """Likewise, of which nothing is put on record by itself."""
-        return Call(
-            messages,
-            sampling,
-            coalesce=coalesce,
-            site=site,
-            deadline_at_s=self.deadline_at_s,
-            refusals=self.refusals,
-            permit=self.task.permit,
-            priority=self.task.priority,
-            payer=self.log.record.account.key_id,
-            team=self.log.record.account.team_id,
-        )
+
+@dataclass(frozen=True, slots=True)
+class CallObserver:
+    """Puts what happens to a call on record. See `conductor.model.terms.Observer`."""
+
+    _context: RunContext
+    _site: CallSite
+    _worker: str
+
+    def on_queued(self, why: str) -> None:
+        """See `Observer.on_queued`."""
+        at_s = self._context.now_s()
+        self._context.log.append(CallQueued(at_s, self._site.plan, self._site.step, self._worker, why))
+
+    def on_failed(self, attempt: Attempt) -> None:
+        """See `Observer.on_failed`."""
+        at_s = self._context.now_s()
+        self._context.log.append(CallFailed(at_s, self._site.plan, self._site.step, attempt))

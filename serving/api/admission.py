@@ -22,7 +22,7 @@ from serving.accounts.caller import Scope as KeyScope
 from serving.api.access import PIECE_BYTES, RUN, Access, Who
 from serving.api.authentication import CALLER, caller_of
 from serving.api.respond import failure
-from serving.layers.turns import Turns
+from serving.dispatch.fair_queue import FairQueue
 from serving.runs.service import Service
 from serving.shares import Room
 
@@ -57,7 +57,7 @@ class Admission:
         self.unread = Room(
             "limits.max_unread_bytes", most_bytes, "bytes of answers that clients have not read yet"
         )
-        self.turns = Turns(READS_AT_ONCE)
+        self.turns = FairQueue(READS_AT_ONCE)
 
     def guard(self, routes: Sequence[BaseRoute]) -> list[BaseRoute]:
         """Return `routes`, each behind its rows of the table.

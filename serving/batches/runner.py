@@ -24,8 +24,8 @@ from serving.batches.kept_text import kept_in_steps, redactor_of
 from serving.batches.lines import Line, Lines, join_results, line_of_answer, line_of_refusal, parse_in_steps
 from serving.batches.model import Batch, File, LineResult, Status
 from serving.batches.store import BatchStore
+from serving.dispatch.fair_queue import FairQueue
 from serving.errors import row
-from serving.layers.turns import Turns
 from serving.redaction.slices import in_turns
 from serving.runs.admission import room_for_batch
 from serving.runs.rows import now_us
@@ -95,8 +95,8 @@ class Batches:
         self._service, self._policies = service, policies
         self._tasks = dict[str, asyncio.Task[None]]()
         self._sweeping: asyncio.Task[None] | None = None
-        self._turns = Turns(self.settings.lines_at_once)
-        self._places = Turns(self.settings.at_once)
+        self._turns = FairQueue(self.settings.lines_at_once)
+        self._places = FairQueue(self.settings.at_once)
         """Of batches."""
         self._ending = asyncio.Lock()
         """Held by a batch that is to end and has no place."""

@@ -1,7 +1,7 @@
 """Whether one more run may begin: before anything is planned, called or paid.
 
 A run that would wait too long is refused here with 429, and not in its middle, where others have worked for it.
-The lines themselves are `serving/layers/limited.py`'s.
+The lines themselves are `serving/dispatch/limiter.py`'s.
 """
 
 from collections import Counter

@@ -10,7 +10,7 @@ from serving.settings.workers import API_SETTINGS
 
 LEAST_SLOTS_TO_HEDGE = 4
 """With fewer, half of them are never free beside the call that is about to be made, and a hedge is made beside the one that is
-late (`serving/layers/hedging.py`; a test says that both agree).
+late (`serving/dispatch/build.py`; a test says that both agree).
 """
 
 

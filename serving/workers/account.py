@@ -40,7 +40,7 @@ class Account:
     """How long the server may go without a word between two. None: `STALL_S`, or `THINKING_STALL_S` where
     the call lets the model think."""
     first_token_timeout_s: float | None = None
-    """How long its first word may take. None: what the call says (`Call.first_token_s`), else as above."""
+    """How long its first word may take. None: what the call says (`AttemptLimits.first_token_s`), else as above."""
     connect_timeout_s: float = 5.0
     """How long a connection may take."""
     extra_body: Mapping[str, object] = field(default_factory=dict[str, object])
@@ -85,9 +85,9 @@ class Account:
         """
         thinks = self.accepts.thinks(call.sampling.effort)
         silence_s = self.stall_timeout_s or (THINKING_STALL_S if thinks else STALL_S)
-        usual_s = None if thinks or self.first_token_timeout_s else call.first_token_s
-        usual_s = shorter(usual_s, call.patience_s)
-        pauses = None if thinks or self.stall_timeout_s else call.pauses
+        usual_s = None if thinks or self.first_token_timeout_s else call.terms.limits.first_token_s
+        usual_s = shorter(usual_s, call.terms.limits.patience_s)
+        pauses = None if thinks or self.stall_timeout_s else call.terms.limits.pauses
         return StallTimer(silence_s, faults.stall, self.first_token_timeout_s, usual_s, pauses)
 
     def faults(self, provider: str, key_env: str, url: httpx2.URL) -> ErrorMapper:

@@ -7,7 +7,7 @@ The wire: https://platform.claude.com/docs/en/api/messages-streaming. What diffe
 * `input_tokens` leaves out what the cache read and wrote; ours includes both.
 * `effort` becomes a thinking budget or a level: `anthropic_thinking.py`.
 * `temperature`, `top_p` and `top_k` are no longer arguments of the SDK and travel as extra fields. There is no
-  `seed`. What a model does not accept never comes here: `serving/layers/fitting.py`.
+  `seed`. What a model does not accept never comes here: `serving/dispatch/fitting.py`.
 * A JSON schema goes through the SDK's `transform_schema`: keywords that the API refuses (`maxItems`) become
   part of a description.
 """

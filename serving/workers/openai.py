@@ -8,7 +8,7 @@ request: this file does not guess what is behind a `base_url`.
 * The longest answer is sent as `max_completion_tokens` to api.openai.com and to models that are known to
   take nothing else, and as `max_tokens` elsewhere, which is what every other server has understood from the
   start.
-* What a model does not accept never comes here: `serving/layers/fitting.py`.
+* What a model does not accept never comes here: `serving/dispatch/fitting.py`.
 * A `base_url` with an `api-version` in its query is Azure's dated API, which wants the key as `api-key`;
   its v1 API (`.../openai/v1/`) takes it like OpenAI
   (https://learn.microsoft.com/azure/foundry/openai/api-version-lifecycle). With `service: azure` the SDK's

@@ -28,16 +28,16 @@ class Patience:
         """What ends the silence of an engine at `call`; one for each. What is known of first tokens and of pauses does
         not hold for calls that let all others go first.
         """
-        yields = call.priority == "batch"
+        yields = call.terms.priority == "batch"
         first_s = self.stall_timeout_s or (BATCH_S if yields else FIRST_TOKEN_S)
         silence_s = self.stall_timeout_s or (BATCH_S if yields else STALL_S)
-        usual_s = None if yields or self.first_token_timeout_s else call.first_token_s
+        usual_s = None if yields or self.first_token_timeout_s else call.terms.limits.first_token_s
         return StallTimer(
             silence_s,
             lambda _: silent("its engine"),
             self.first_token_timeout_s or first_s,
-            shorter(usual_s, call.patience_s),
-            None if yields or self.stall_timeout_s else call.pauses,
+            shorter(usual_s, call.terms.limits.patience_s),
+            None if yields or self.stall_timeout_s else call.terms.limits.pauses,
         )
 
     def with_anyone(self, name: str, call: Call) -> StallTimer:
@@ -45,7 +45,9 @@ class Patience:
         has somewhere else to go.
         """
         silence_s = self.stall_timeout_s or inf
-        return StallTimer(silence_s, lambda _: silent(name), self.first_token_timeout_s, call.patience_s)
+        return StallTimer(
+            silence_s, lambda _: silent(name), self.first_token_timeout_s, call.terms.limits.patience_s
+        )
 
 
 USUAL = Patience()

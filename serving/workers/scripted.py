@@ -17,25 +17,12 @@ from conductor.model.call import Call
 from conductor.model.field_values import copy_with
 from conductor.model.operation import TokenLogprob
 from conductor.model.reply import Delta, FinishReason, Reply, open_reply
+from conductor.model.terms import AttemptLimits
 from conductor.model.usage import FREE, Price, Usage
 from serving.workers.scripted_calls import ScriptedCall, calls_of, own_turns
 from serving.workers.scripted_embedding import embed
 
 KEPT_CALLS = 1000
-OF_THE_RUN = (
-    "on_queued",
-    "on_failed",
-    "refusals",
-    "on_retry",
-    "hedges",
-    "on_wait",
-    "on_asked",
-    "on_turn",
-    "on_waited",
-    "places",
-    "pauses",
-)
-"""The fields of a call through which its run can be reached."""
 TOKEN = re.compile(r"\s*\S+|\s+$")
 """A token, for counting and for pacing: a word with the blanks before it."""
 ERRORS: dict[str, type[WorkerError]] = {
@@ -225,7 +212,8 @@ class ScriptedWorker:
 
 def _without_run(call: Call) -> Call:
     """`call` without what it holds of its run: a thousand of them would hold a thousand runs, records and all."""
-    return copy_with(call, **dict.fromkeys(OF_THE_RUN, None))
+    terms = copy_with(call.terms, refusals=None, observer=None, holds=None, limits=AttemptLimits())
+    return copy_with(call, terms=terms)
 
 
 def prompt_tokens(call: Call) -> int:

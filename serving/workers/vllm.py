@@ -189,8 +189,8 @@ class VllmWorker:
 
         def wait(why: str) -> None:
             timer.excuse()
-            if call.on_queued and why not in reasons:
-                call.on_queued(why)
+            if (on_queued := call.terms.limits.on_queued) and why not in reasons:
+                on_queued(why)
             reasons.add(why)
 
         try:
@@ -248,8 +248,8 @@ class VllmWorker:
 
     def _across(self, call: Call) -> EngineCall:
         tools = self._tools(call)
-        if call.places:
-            call.places.expect_choice()
+        if places := call.terms.limits.places:
+            places.expect_choice()
         return EngineCall(
             _lines(self._messages(call)),
             call.sampling.max_output_tokens,
@@ -269,9 +269,9 @@ class VllmWorker:
             reads_calls=tools.is_offered,
             must_call=_must_call(tools),
             parallel_calls=tools.parallel,
-            priority=PRIORITIES[call.priority],
+            priority=PRIORITIES[call.terms.priority],
             prefix=call.prefix,
-            places=call.places,
+            places=places,
         )
 
 

@@ -60,9 +60,11 @@ async def test_an_answer_goes_on_where_it_broke_off_and_each_call_is_paid_for_it
     run = await run_of(player)
     assert (run.shown, run.record.answer, run.record.status) == ("It is four.", "It is four.", "finished")
     assert [call.prefix for call in player.calls] == ["", "It is", "It is fo"]
-    assert [call.broken for call in player.calls] == [frozenset(), {("a", "")}, {("a", "")}]
+    assert [call.terms.broken for call in player.calls] == [frozenset(), {("a", "")}, {("a", "")}]
     assert [call.site.attempt for call in player.calls] == [1, 2, 3]
-    assert [call.begins for call in player.calls] == [True, False, False], "no line sends it away any more"
+    assert [call.terms.begins for call in player.calls] == [True, False, False], (
+        "no line sends it away any more"
+    )
     assert (len(run.of(StepContinued)), run.of(StepRestarted)) == (2, [])
     (step,) = run.record.plans[0].steps
     assert [(lost.outcome, lost.cost_is_bound) for lost in step.cut] == [("cut", True)] * 2
@@ -82,7 +84,7 @@ async def test_a_call_knows_whether_its_answer_outlasts_a_break():
     for why, facts in asked.items():
         player = Player("a", ["It is four."])
         await run_of(player, **facts)  # type: ignore[arg-type]
-        assert [call.outlasts_break for call in player.calls] == [why == "goes on"], why
+        assert [call.terms.outlasts_break for call in player.calls] == [why == "goes on"], why
 
 
 async def test_an_answer_that_nobody_goes_on_with_ends_with_what_is_missing():
@@ -148,7 +150,7 @@ async def test_an_answer_that_always_breaks_off_goes_on_twice_and_is_written_aga
     broken: list[frozenset[tuple[str, str]]] = []
 
     def break_off(call: Call) -> list[object]:
-        broken.append(call.broken)
+        broken.append(call.terms.broken)
         return ["It is", breaks()]
 
     run, happened = await kept_run_of(break_off)
@@ -176,12 +178,12 @@ async def test_who_broke_off_unseen_is_asked_last_for_the_rest_too():
         return ["It is", Pause(50), breaks()]
 
     player = Chain("a", ["It", breaks()], end_plan, [" four."])
-    own = member(player, continues=True, has_stand_in=True)
+    own = member(player, continues=True, has_fallback=True)
     planner = ConductorModel(member(Player("boss", [line(0), has_ended])), format="steps")
     run = await seen(Team(planner, {"a": own}), ask_for())
     assert (run.record.answer, run.shown) == ("It is four.", "It is four.")
     assert [len(run.of(kind)) for kind in (StepRestarted, StepContinued)] == [1, 1]
-    assert [call.broken for call in player.calls] == [frozenset(), {("a", "")}, {("a", ""), ("b", "")}]
+    assert [call.terms.broken for call in player.calls] == [frozenset(), {("a", "")}, {("a", ""), ("b", "")}]
 
 
 async def test_what_broke_off_is_once_on_record_where_no_other_try_fits_the_budget():
@@ -227,7 +229,7 @@ async def test_some_answers_do_not_go_on(facts: dict[str, object]):
 async def test_the_rest_is_as_long_as_is_left_and_is_reserved_before_it_is_asked_for():
     player = Player("a", ["four words of it ", breaks()], ["end."])
     await run_of(player, sampling=Sampling(max_output_tokens=100))
-    assert [call.rest_tokens for call in player.calls] == [None, 96]
+    assert [call.terms.rest_tokens for call in player.calls] == [None, 96]
     most = [call.sampling.max_output_tokens for call in player.calls]
     assert most == [100, 96 + MARK_TOKENS + len("four words of it")], "and what may have to be repeated"
     dear = Player("a", ["It is so. " * 400, breaks()], [" four."], price=PRICE)

@@ -12,7 +12,6 @@ from conductor.model.call import Call, Sampling
 from conductor.model.failure import Attempt, Failure
 from conductor.model.messages import Message
 from conductor.model.reply import Delta, Reply
-from conductor.model.retries import call_again
 from conductor.model.usage import Price, Usage
 from conductor.model.worker import Worker
 from conductor.run import moves
@@ -153,8 +152,11 @@ class Again(Twice):
                 yield reply
                 return
         except WorkerUnavailable as exc:
-            again = await call_again(call, exc)
+            holds = call.terms.holds
+            assert holds is not None
+            longest = await holds.hold().renew(exc)
             failed = Attempt.of(self._first.name, Failure.of(exc))
+        again = replace(call, sampling=replace(call.sampling, max_output_tokens=longest))
         async with self._second.open(again) as reply:
             reply.attempts = (failed, *reply.attempts)
             yield reply

@@ -16,7 +16,7 @@ CALL = Call((Message.of("user", "hi"),), Sampling(temperature=0.5), site=CallSit
 @pytest.mark.parametrize(
     ("value", "changes"),
     [
-        (CALL, {"begins": True, "prefix": "It"}),
+        (CALL, {"coalesce": True, "prefix": "It"}),
         (CALL, {}),
         (Usage(3, 4), {"output_tokens": 5}),
         (Usage(3, 4), {}),

@@ -72,5 +72,5 @@ async def test_calls_know_when_the_callers_time_is_over() -> None:
     leader, worker = Player("leader", [line(0)]), Player("a", "answer")
     await seen(team(worker, conductor=leader), ask_for(deadline_s=60))
     calls: list[Call] = [*leader.calls, *worker.calls]
-    assert len({call.deadline_at_s for call in calls}) == 1
-    assert calls[0].deadline_at_s is not None
+    assert len({call.terms.deadline_at_s for call in calls}) == 1
+    assert calls[0].terms.deadline_at_s is not None

@@ -332,7 +332,9 @@ async def test_every_call_says_which_key_and_which_team_of_it_pays() -> None:
     engine = team(player, conductor=boss)
     async with open_run(engine, ask_for(), account=Account("key_1", "team_1")) as run:
         [_ async for _ in run.events()]
-    assert {(call.payer, call.team) for call in (*player.calls, *boss.calls)} == {("key_1", "team_1")}
+    assert {(call.terms.payer, call.terms.team) for call in (*player.calls, *boss.calls)} == {
+        ("key_1", "team_1")
+    }
 
 
 async def test_a_worker_s_own_settings_fill_what_the_request_leaves_open() -> None:

@@ -148,12 +148,12 @@ def test_a_call_is_reserved_at_the_dearest_of_the_chain_and_takes_what_all_of_it
     claude = api("claude", 2) | {"kind": "anthropic", "model": "claude-sonnet-5-5"}
     settings = settings_with(api("dear", 9), claude)
     member = pool(settings).members["own"]
-    assert (member.has_stand_in, member.worst_price) == (
+    assert (member.has_fallback, member.worst_price) == (
         True,
         Price(*[claude["price"]["input_usd_per_mtok"]] * 2),
     )
     assert "top_logprobs" not in takes_of(settings.worker("own"), settings)
-    assert not pool(settings_with(api("dear", 9))).members["own"].has_stand_in
+    assert not pool(settings_with(api("dear", 9))).members["own"].has_fallback
 
 
 def test_a_worker_that_is_added_or_has_no_key_changes_the_chain():

@@ -1,4 +1,4 @@
-"""Layers around workers: their order, prices, what a member knows, and what is closed when a pool is replaced."""
+"""A pool: the routes of its workers, prices, what a member knows, and what is closed when a pool is replaced."""
 
 import asyncio
 from decimal import Decimal
@@ -12,18 +12,10 @@ from conductor.model.usage import FREE, Price
 from serving.accounts.caller import ANYBODY
 from serving.api.dialects.chat import ChatDialect
 from serving.api.resolve import resolve
-from serving.layers.adaptive import Adaptive, Measured
-from serving.layers.conforming import Conforming
-from serving.layers.continuing import Continuing
-from serving.layers.failing_over import FailingOver
-from serving.layers.fitting import Fitting
-from serving.layers.hedging import Hedging
-from serving.layers.limited import Limited
-from serving.layers.permitted import Permitted
-from serving.layers.retrying import Retrying
-from serving.layers.skipping_refused import SkippingRefused
-from serving.layers.traced import Traced
-from serving.layers.watched import Watched
+from serving.dispatch.adaptive import AdaptiveLimiter
+from serving.dispatch.dispatcher import Dispatcher
+from serving.dispatch.limiter import Limiter
+from serving.dispatch.route import Route
 from serving.pool import Pool, build_pool
 from serving.runs.service import Service
 from serving.settings.settings import SettingsError, parse
@@ -47,37 +39,29 @@ def wire(of: Pool, name: str) -> ScriptedWorker:
     return found
 
 
-def test_the_stack_is_failing_over_permit_form_retrying_skipping_slots_health_span_wire():
-    both = pool({"fallbacks": ["b"]}, {})
-    assert layers(both, "a") == [
-        FailingOver,
-        Permitted,
-        Conforming,
-        Continuing,
-        Retrying,
-        SkippingRefused,
-        Adaptive,
-        Measured,
-        Watched,
-        Traced,
-        ScriptedWorker,
-    ]
-    assert layers(both, "b") == layers(both, "a")[1:], "nothing to fall back to"
-    api = pool({"kind": "openai", "model": "gpt-5", "fallbacks": ["b"]}, {})
-    assert layers(api, "a")[:6] == [FailingOver, Permitted, Conforming, Continuing, Fitting, Retrying], (
-        "what one model accepts is not its fallback's business"
-    )
-    fixed = pool({"adaptive_concurrency": False, "hedge": True}, {})
-    assert layers(fixed, "a")[5:7] == [Hedging, Limited]
+def routes(of: Pool, name: str) -> tuple[Route, ...]:
+    """The routes of a worker: its own, and those of its fallbacks."""
+    sends = of.members[name].worker
+    assert isinstance(sends, Dispatcher)
+    return sends._routes
 
 
-def layers(of: Pool, name: str) -> list[type]:
-    found: list[type] = []
-    each: Any = of.members[name].worker
-    while each is not None:
-        found.append(type(each))
-        each = each._workers[0] if isinstance(each, FailingOver) else getattr(each, "_worker", None)
-    return found
+def test_each_worker_is_sent_only_what_its_own_model_accepts_and_fallbacks_share_their_routes():
+    both = pool({"kind": "openai", "model": "gpt-5", "fallbacks": ["b"]}, {})
+    first, second = routes(both, "a")
+    assert routes(both, "b") == (second,), "nothing to fall back to"
+    assert first.profile.accepts is not None
+    assert second.profile.accepts is None
+    assert (first.limiter, first.health) == (both.limiters["a"], both.health["a"])
+
+
+def test_slots_are_learned_and_calls_are_hedged_as_the_settings_say():
+    (learned,) = routes(pool({}), "a")
+    assert isinstance(learned.limiter, AdaptiveLimiter)
+    assert learned.hedge_budget is None
+    (fixed,) = routes(pool({"adaptive_concurrency": False, "hedge": True}), "a")
+    assert type(fixed.limiter) is Limiter
+    assert fixed.hedge_budget is not None
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from conductor.model.call import Call, Sampling
 from conductor.run.continuing import Shown
-from serving.layers.seam import MARK, MOST_CHARS, NotContinued, Seam, anchor_of, drop_blanks
+from serving.dispatch.resume_point import MARK, MOST_CHARS, NotContinued, Seam, anchor_of, drop_blanks
 from tests.serving.play_seams import WAYS, play
 
 TEXTS = st.text(st.sampled_from("ab \n.é日"), min_size=1, max_size=400).filter(
@@ -113,7 +113,7 @@ def test_a_table_that_no_anchor_is_long_enough_for_goes_on_where_only_one_row_fi
 @given(TEXTS | repetitive_answers().map(lambda cut: cut[0]))
 def test_a_call_has_room_for_what_is_to_be_repeated(prefix: str):
     call = Shown(prefix, breaks=1).continue_call(Call((), Sampling(max_output_tokens=100)))
-    assert call.rest_tokens == 100
+    assert call.terms.rest_tokens == 100
     assert call.sampling.max_output_tokens
     assert call.sampling.max_output_tokens - 100 >= len(Seam(prefix).beginning.encode())
 

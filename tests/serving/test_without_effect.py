@@ -7,12 +7,11 @@ import pytest
 
 from conductor.model.call import Call
 from conductor.model.messages import Message
-from serving.layers.hedging import IDLE
-from serving.layers.limited import Limited
+from serving.dispatch.limiter import Limiter
+from serving.dispatch.policy import HEDGE_IDLE
 from serving.pool import build_pool
 from serving.settings.settings import parse
 from serving.settings.without_effect import LEAST_SLOTS_TO_HEDGE, without_effect
-from serving.workers.scripted import ScriptedWorker
 
 Json = dict[str, Any]
 
@@ -47,9 +46,9 @@ def test_a_hedge_that_can_never_be_made_is_told_with_its_worker():
 
 @pytest.mark.parametrize("n_slots", range(1, 7))
 async def test_so_few_slots_are_never_idle_enough(n_slots: int):
-    slots = Limited(ScriptedWorker("a", ["Hi."]), n_slots)
-    async with slots.open(Call((Message.of("user", "Hi"),))):
-        assert slots.has_idle(IDLE, 1) == (n_slots >= LEAST_SLOTS_TO_HEDGE)
+    slots = Limiter("a", n_slots)
+    async with slots.slot(Call((Message.of("user", "Hi"),))):
+        assert slots.has_idle(HEDGE_IDLE, 1) == (n_slots >= LEAST_SLOTS_TO_HEDGE)
 
 
 def test_an_answering_step_that_is_to_be_skipped_is_told_with_its_place():

@@ -6,7 +6,8 @@ import pytest
 
 from conductor.model.call import Call
 from conductor.model.messages import Message
-from serving.witnesses import MEMORY_S, MOST, OFTEN, Witness, Witnesses, party_of, witness_of
+from conductor.model.terms import Terms
+from serving.witnesses import MEMORY_S, MOST, OFTEN, Witness, Witnesses, witness_of
 
 A, A2, B = Witness("a", 1), Witness("a", 2), Witness("b", 1)
 
@@ -67,14 +68,16 @@ def test_a_flood_of_prompts_and_keys_is_not_kept():
 
 
 def test_a_witness_is_a_key_and_a_prompt():
-    one, again, other = (witness_of(Call((Message.of("user", text),), payer="k")) for text in ("x", "x", "y"))
+    one, again, other = (
+        witness_of(Call((Message.of("user", text),), terms=Terms(payer="k"))) for text in ("x", "x", "y")
+    )
     assert one == again != other
 
 
 def test_two_keys_of_a_team_are_one_witness_and_keys_without_a_team_each_one():
     def told(*keys: tuple[str, str]) -> list[bool]:
-        calls = [Call((Message.of("user", "x"),), payer=key, team=team) for key, team in keys]
-        seen = called_by(*map(party_of, calls), "another")
+        calls = [Call((Message.of("user", "x"),), terms=Terms(payer=key, team=team)) for key, team in keys]
+        seen = called_by(*(each.terms.tenant for each in calls), "another")
         return [seen.tell("failed", witness_of(each)) for each in calls]
 
     assert told(("a", "t"), ("a2", "t"), ("a3", "t")) == [False, False, False]

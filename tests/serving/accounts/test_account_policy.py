@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from conductor.model.permit import EFFORTS, Permit, lowest_effort
 from serving.accounts.account_policy import ANY_POLICY, AccountPolicy, Policies
 from serving.accounts.permission import permit_of
-from serving.layers.permitted import limit_effort
+from serving.dispatch.fitting import limit_effort
 from serving.settings.settings import parse
 from tests.serving.api.served import scripted, team
 

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from serving.layers import pause_limit
+from serving.dispatch import limits
 from tests.serving.api.served import ASK, Json, Served, parsed, said, scripted, served, step
 from tests.states import until
 from tests.wires.openai import OpenAIWire
@@ -109,8 +109,8 @@ async def test_who_broke_this_answer_off_is_passed_over_for_that_reason():
 async def test_a_pause_that_is_far_longer_than_usual_ends_the_call_and_the_next_one_goes_on(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(pause_limit, "LEAST_S", 0.3)
-    monkeypatch.setattr(pause_limit, "KNOWN_ANSWERS", 0)
+    monkeypatch.setattr(limits, "LEAST_PAUSE_S", 0.3)
+    monkeypatch.setattr(limits, "KNOWN_CALLS", 0)
 
     def silent(_: Request) -> Answer:
         return Answer(text=TEXT, stall_after=4)

@@ -20,8 +20,6 @@ from conductor.model.messages import Image, Message
 from conductor.model.reply import FinishReason, Reply
 from conductor.model.worker import Worker as AnyWorker
 from serving.errors import headers
-from serving.layers.failing_over import FailingOver
-from serving.layers.retrying import Retrying
 from serving.settings.known_models import accepts_by_name
 from serving.workers.account import Account
 from serving.workers.anthropic import AnthropicWorker
@@ -30,6 +28,7 @@ from serving.workers.http_errors import ErrorMapper, retry_after_s
 from serving.workers.openai import OpenAIWorker
 from serving.workers.scripted import ScriptedWorker
 from serving.workers.status_words import meaning_of
+from tests.serving.dispatch.routes import dispatcher, route
 from tests.serving.workers.subjects import MODEL, SECRET
 from tests.wires.anthropic import AnthropicWire
 from tests.wires.faults import SILENT, faulty
@@ -266,11 +265,11 @@ async def test_silence_is_unavailable_after_the_stall_timeout(provider: Provider
 async def test_a_model_that_was_at_work_is_not_asked_again_when_it_falls_silent(provider: Provider):
     silent = Answer(text="four", stall_after=provider.first_word)
     async with provider(silent, Answer(), stall_timeout_s=1.5) as (worker, server):
-        exc = await failing(Retrying(worker, 3, 0.001, 0.001))
+        exc = await failing(dispatcher(route(worker, 3)))
         fallback = ScriptedWorker("b", ["Instead."])
         assert (len(server.requests), exc.attempts) == (1, ())
         server.answers.insert(0, silent)
-        text, _ = await ask(FailingOver([Retrying(worker, 3, 0.001, 0.001), fallback]))
+        text, _ = await ask(dispatcher(route(worker, 3), fallback))
     assert headers(exc)["x-should-retry"] == "false"
     assert (text, len(server.requests)) == ("Instead.", 2)
 
@@ -278,7 +277,7 @@ async def test_a_model_that_was_at_work_is_not_asked_again_when_it_falls_silent(
 async def test_a_server_that_never_began_to_answer_is_asked_again(provider: Provider):
     async with faulty(next(iter(SILENT.values())), b"") as server:
         worker = provider.make(server.url, stall_timeout_s=0.5)
-        exc = await failing(Retrying(worker, 2, 0.001, 0.001))
+        exc = await failing(dispatcher(route(worker, 2)))
         await worker.aclose()
     assert len(exc.attempts) == 1
     assert headers(exc)["x-should-retry"] == "true"

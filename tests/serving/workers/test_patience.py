@@ -10,14 +10,16 @@ import pytest
 
 from conductor.errors import WorkerUnavailable
 from conductor.model.call import Call
+from conductor.model.failure import Attempt
 from conductor.model.messages import Message
 from conductor.model.pauses import Pauses
+from conductor.model.priority import Priority
 from conductor.model.reply import Delta, FinishReason, Reply, open_reply
+from conductor.model.terms import AttemptLimits, Terms
 from conductor.model.usage import Price
+from serving.dispatch import limits
+from serving.dispatch.limits import KNOWN_CALLS
 from serving.health import Health
-from serving.layers import first_token_limit, pause_limit
-from serving.layers.first_token_limit import KNOWN_CALLS
-from serving.layers.pause_limit import KNOWN_ANSWERS
 from serving.pool import Pool, build_pool
 from serving.settings.settings import parse
 from serving.workers import stall_timer
@@ -113,11 +115,24 @@ async def test_tokens_that_show_no_words_are_no_silence():
     assert (await ask(pool(engine, stall_timeout_s=SHORT_S)))[0] == "Done."
 
 
+class Queued:
+    """Remembers why first tokens are late."""
+
+    def __init__(self) -> None:
+        self.reasons = list[str]()
+
+    def on_queued(self, why: str) -> None:
+        self.reasons.append(why)
+
+    def on_failed(self, attempt: Attempt) -> None:
+        pass
+
+
 async def test_the_time_does_not_count_while_a_replica_is_being_started_and_does_after_that():
-    told: list[str] = []
-    call = replace(CALL, on_queued=told.append)
+    told = Queued()
+    call = replace(CALL, terms=Terms(observer=told))
     assert (await ask(pool(PacedEngine(starts=12), first_token_timeout_s=SHORT_S), call))[0] == "Done."
-    assert told == ["it is being started"], "once"
+    assert told.reasons == ["it is being started"], "once"
     with pytest.raises(WorkerUnavailable):
         await ask(pool(PacedEngine(60, starts=2), first_token_timeout_s=SHORT_S), call)
 
@@ -137,7 +152,7 @@ async def test_an_answer_is_whole_with_its_finish(monkeypatch: pytest.MonkeyPatc
 
 
 async def test_what_an_engines_first_token_may_take_is_learned(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(first_token_limit, "LEAST_S", SHORT_S)
+    monkeypatch.setattr(limits, "LEAST_S", SHORT_S)
     engine = ScriptedEngine(SILENT)
     own = pool(engine, fallbacks=["b"])
     for _ in range(KNOWN_CALLS):
@@ -146,26 +161,24 @@ async def test_what_an_engines_first_token_may_take_is_learned(monkeypatch: pyte
     assert engine.open_calls == 0
 
 
-GOES_ON = replace(CALL, outlasts_break=True)
+GOES_ON = replace(CALL, terms=Terms(outlasts_break=True))
 
 
 def known(own: Pool, pause_s: float = 0.001) -> Pool:
     """Whose worker has given many whole answers without longer pauses than that."""
-    for _ in range(KNOWN_ANSWERS):
+    for _ in range(KNOWN_CALLS):
         own.health["a"].pause(pause_s)
     return own
 
 
 async def test_how_long_an_engine_may_pause_in_an_answer_is_learned(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(pause_limit, "LEAST_S", SHORT_S)
+    monkeypatch.setattr(limits, "LEAST_PAUSE_S", SHORT_S)
     engine = ScriptedEngine(replace(SILENT, stalls_after_words=1))
     own = known(pool(engine, fallbacks=["b"]))
     with pytest.raises(WorkerUnavailable) as caught:
         await ask(own, GOES_ON)
     assert caught.value.only_late
-    assert (engine.open_calls, own.health["a"].pauses) == (0, KNOWN_ANSWERS), (
-        "what was cut is no whole answer"
-    )
+    assert (engine.open_calls, own.health["a"].pauses) == (0, KNOWN_CALLS), "what was cut is no whole answer"
 
 
 @pytest.mark.parametrize(
@@ -181,7 +194,7 @@ async def test_how_long_an_engine_may_pause_in_an_answer_is_learned(monkeypatch:
 async def test_a_pause_is_waited_for_where(
     call: Call, worker: dict[str, Any], pauses_s: float, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(pause_limit, "LEAST_S", SHORT_S)
+    monkeypatch.setattr(limits, "LEAST_PAUSE_S", SHORT_S)
     own = known(pool(PacedEngine(0.001, SHORT_S * 2), **worker), pauses_s)
     assert (await ask(own, call))[0] == "Done."
 
@@ -195,19 +208,31 @@ async def test_the_longest_pause_of_each_whole_answer_is_remembered_without_its_
     assert own.health["a"].pauses == 1
 
 
+def limited(
+    first_token_s: float | None = None,
+    *,
+    pause_s: float | None = None,
+    priority: Priority = "interactive",
+) -> Call:
+    """A call with the limits of one attempt."""
+    pauses = None if pause_s is None else Pauses(pause_s)
+    attempt = AttemptLimits(first_token_s=first_token_s, pauses=pauses)
+    return replace(CALL, terms=Terms(priority=priority, limits=attempt))
+
+
 @pytest.mark.parametrize(
     ("patience", "call", "silence_s", "first_s"),
     [
         (Patience(), CALL, STALL_S, FIRST_TOKEN_S),
-        (Patience(), replace(CALL, first_token_s=12), STALL_S, 12),
-        (Patience(), replace(CALL, first_token_s=1e6), STALL_S, FIRST_TOKEN_S),
-        (Patience(), replace(CALL, first_token_s=12, priority="batch"), BATCH_S, BATCH_S),
+        (Patience(), limited(12), STALL_S, 12),
+        (Patience(), limited(1e6), STALL_S, FIRST_TOKEN_S),
+        (Patience(), limited(12, priority="batch"), BATCH_S, BATCH_S),
         (Patience(20), CALL, 20, 20),
-        (Patience(), replace(CALL, pauses=Pauses(30)), 30, FIRST_TOKEN_S),
-        (Patience(), replace(CALL, pauses=Pauses(1e6)), STALL_S, FIRST_TOKEN_S),
-        (Patience(20), replace(CALL, pauses=Pauses(10)), 20, 20),
-        (Patience(), replace(CALL, pauses=Pauses(30), priority="batch"), BATCH_S, BATCH_S),
-        (Patience(20, 900), replace(CALL, first_token_s=12, priority="batch"), 20, 900),
+        (Patience(), limited(pause_s=30), 30, FIRST_TOKEN_S),
+        (Patience(), limited(pause_s=1e6), STALL_S, FIRST_TOKEN_S),
+        (Patience(20), limited(pause_s=10), 20, 20),
+        (Patience(), limited(pause_s=30, priority="batch"), BATCH_S, BATCH_S),
+        (Patience(20, 900), limited(12, priority="batch"), 20, 900),
     ],
 )
 def test_how_long_an_engine_may_be_silent(patience: Patience, call: Call, silence_s: float, first_s: float):
@@ -218,11 +243,11 @@ def test_how_long_an_engine_may_be_silent(patience: Patience, call: Call, silenc
 @pytest.mark.parametrize(
     ("patience", "call", "heard", "only_late"),
     [
-        (Patience(), replace(CALL, first_token_s=0.01), False, True),
-        (Patience(0.01), replace(CALL, first_token_s=60), False, False),
-        (Patience(first_token_timeout_s=0.01), replace(CALL, first_token_s=0.001), False, False),
-        (Patience(0.02), replace(CALL, first_token_s=0.01), True, False),
-        (Patience(), replace(CALL, pauses=Pauses(0.01)), True, True),
+        (Patience(), limited(0.01), False, True),
+        (Patience(0.01), limited(60), False, False),
+        (Patience(first_token_timeout_s=0.01), limited(0.001), False, False),
+        (Patience(0.02), limited(0.01), True, False),
+        (Patience(), limited(pause_s=0.01), True, True),
     ],
     ids=["more than usual", "more than is borne", "more than is set", "in the middle", "a longer pause"],
 )
@@ -265,7 +290,7 @@ def slow(first_s: float, second_s: float, **worker: Any) -> Pool:
 
 
 async def test_a_worker_of_ones_own_takes_as_long_as_it_takes(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(first_token_limit, "LEAST_S", SHORT_S / 10)
+    monkeypatch.setattr(limits, "LEAST_S", SHORT_S / 10)
     own = slow(SHORT_S, SHORT_S, fallbacks=["b"])
     for _ in range(KNOWN_CALLS):
         own.health["a"].speak(0.001)

@@ -9,6 +9,7 @@ import pytest
 from conductor.errors import WorkerError, WorkerUnavailable
 from conductor.model.call import Call, CallSite, Sampling
 from conductor.model.reply import FinishReason, Reply
+from conductor.model.terms import AttemptLimits, Terms
 from serving.workers import stall_timer
 from serving.workers.account import Account
 from tests.serving.workers.fuzz_streams import CALL, DIALECTS
@@ -149,7 +150,12 @@ async def test_more_output_that_a_server_counts_and_does_not_show_is_no_silence(
         chunk(sse({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": n}})) for n in (1, 2)
     )
     with pytest.raises(WorkerUnavailable) as caught:
-        await ask("openai", Fault(tail=counts), replace(CALL, first_token_s=0.01), stall_s=STALL_S)
+        await ask(
+            "openai",
+            Fault(tail=counts),
+            replace(CALL, terms=Terms(limits=AttemptLimits(first_token_s=0.01))),
+            stall_s=STALL_S,
+        )
     assert not caught.value.only_late, "the wait was for its first word no more"
 
 

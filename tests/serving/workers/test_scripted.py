@@ -8,7 +8,10 @@ import pytest
 from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
 from conductor.model.call import Call, Sampling
 from conductor.model.messages import Message
+from conductor.model.pauses import Pauses
+from conductor.model.places import Places
 from conductor.model.reply import FinishReason, Reply
+from conductor.model.terms import AttemptLimits, Terms
 from conductor.model.usage import Usage
 from serving.workers.scripted import KEPT_CALLS, ScriptedReply, ScriptedWorker
 
@@ -103,12 +106,19 @@ async def test_it_keeps_the_newest_calls_only():
 
 async def test_the_calls_it_keeps_hold_nothing_of_their_runs():
     """Of every field that may hold an object which is not part of what was asked."""
-    run = [each.name for each in fields(Call) if not each.compare and each.default is None]
-    held = [name for name in run if Call.__annotations__[name] != float | None]
+    plain = float | None, int | None
+    held = [
+        each.name
+        for each in fields(Terms)
+        if each.default is None and Terms.__annotations__[each.name] not in plain
+    ]
+    limits = AttemptLimits(pauses=Pauses(), places=Places(), on_queued=print)
     worker = ScriptedWorker("w", ["x"])
-    await ask(worker, replace(CALL, **dict.fromkeys(held, print)))
-    assert len(held) == 11
-    assert [name for name in held if getattr(worker.calls[0], name) is not None] == []
+    await ask(worker, replace(CALL, terms=Terms(limits=limits, **dict.fromkeys(held, print))))
+    kept = worker.calls[0].terms
+    assert held == ["refusals", "observer", "holds"]
+    assert [name for name in held if getattr(kept, name) is not None] == []
+    assert [getattr(kept.limits, each.name) for each in fields(AttemptLimits)] == [None] * 5
     assert worker.calls[0] == CALL
 
 

@@ -1,0 +1,174 @@
+"""Dispatchers made from settings: one for each worker, with the workers that answer in its place."""
+
+from collections.abc import Mapping
+
+from conductor.model.callee import Callee
+from conductor.model.usage import FREE
+from conductor.model.worker import Worker
+from serving.clients import identity_of, model_name
+from serving.dispatch.adaptive import AdaptiveLimiter
+from serving.dispatch.call_span import SpanFacts
+from serving.dispatch.dispatcher import Dispatcher
+from serving.dispatch.limiter import Limiter, SharedLimiter
+from serving.dispatch.profile import ModelProfile
+from serving.dispatch.rate import Rate
+from serving.dispatch.retry_budget import RESERVE, RetryBudget
+from serving.dispatch.route import RetryRules, Route
+from serving.dispatch.target import Target
+from serving.health import Health, WorkerHealth
+from serving.schemas import anthropic, gemini, openai, vllm
+from serving.schemas.translation import Translate, translate_to_words
+from serving.settings.fallbacks import chain_of
+from serving.settings.known_models import OPENAI_MODEL, accepts_of
+from serving.settings.pdf_reading import reads_pdfs
+from serving.settings.prefill import prefills
+from serving.settings.settings import Settings
+from serving.settings.tool_use import calls_tools
+from serving.settings.worker_price import price_of
+from serving.settings.workers import (
+    API_SETTINGS,
+    ApiSettings,
+    PythonSettings,
+    ScriptedSettings,
+    VllmSettings,
+    WorkerSettings,
+    places_of,
+)
+from serving.telemetry.spans import PROVIDERS
+from serving.workers.bounded import Bounded
+from serving.workers.own_turns import Origin
+from serving.workers.patience import Patience
+from serving.workers.timed import Timed
+
+TRANSLATIONS: Mapping[str, Translate] = {
+    "anthropic": anthropic.translate,
+    "gemini": gemini.translate,
+    "openai": openai.translate_compatible,
+    "vllm": vllm.translate,
+}
+"""What each kind of worker is sent of an answer's form; others are told it in words."""
+HEDGE_SHARE = 0.05
+"""Hedges, as a share of the calls."""
+
+
+def dispatcher(own: WorkerSettings, routes: Mapping[str, Route], settings: Settings) -> Dispatcher:
+    """Return the dispatcher of one worker: its own route first, then those of its fallbacks."""
+    chain = chain_of(own, settings)
+    chosen = {each.worker: each.why for each in chain if each.why}
+    return Dispatcher([routes[name] for name in (own.name, *(each.worker for each in chain))], chosen)
+
+
+def build_routes(clients: Mapping[str, Worker], settings: Settings, health: Health) -> dict[str, Route]:
+    """Return the route of every worker, by name. Fallbacks share them."""
+    return {own.name: _route(clients, own, settings, health) for own in settings.workers}
+
+
+def _route(clients: Mapping[str, Worker], own: WorkerSettings, settings: Settings, health: Health) -> Route:
+    known, retry = health.of(identity_of(own, settings)), own.retry
+    if isinstance(own, API_SETTINGS) and own.deployments:
+        targets = _deployments(clients, own, settings, health)
+        limiter: Limiter = SharedLimiter(own.name, targets, own.max_concurrency, own.max_wait_s)
+    else:
+        limiter = _limiter(own)
+        targets = (_target(clients[own.name], own, settings, limiter, known),)
+    return Route(
+        own.name,
+        targets,
+        limiter,
+        known,
+        _profile(own, settings),
+        RetryRules(retry.attempts, retry.first_wait_s, retry.max_wait_s, retry.fallback_wait_s),
+        RetryBudget(retry.share, reserve=lost_at_once(own, settings)),
+        RetryBudget(HEDGE_SHARE, start=0.0) if _is_hedged(own, settings) else None,
+    )
+
+
+def _target(
+    client: Worker,
+    own: WorkerSettings,
+    settings: Settings,
+    limiter: Limiter,
+    health: WorkerHealth,
+    deployment: str = "",
+) -> Target:
+    if isinstance(own, PythonSettings):
+        client = Bounded(Timed(client, Patience(own.stall_timeout_s, own.first_token_timeout_s)))
+    is_model = isinstance(own, (*API_SETTINGS, VllmSettings))
+    learns_first_token = is_model and own.first_token_timeout_s is None
+    return Target(
+        Callee(own.name, deployment, price_of(own)),
+        client,
+        limiter,
+        health,
+        SpanFacts(PROVIDERS[own.kind], model_name(own, settings), settings.telemetry.content),
+        None if isinstance(own, ScriptedSettings) else learns_first_token,
+        is_model and own.stall_timeout_s is None,
+    )
+
+
+def _limiter(own: WorkerSettings) -> Limiter:
+    limiter = AdaptiveLimiter if own.adaptive_concurrency else Limiter
+    return limiter(own.name, own.max_concurrency, own.max_wait_s)
+
+
+def _deployments(
+    clients: Mapping[str, Worker], own: ApiSettings, settings: Settings, health: Health
+) -> tuple[Target, ...]:
+    """Return the places where the worker is reached, each with its own slots and health."""
+    targets: list[Target] = []
+    for said, (place, there) in zip(own.deployments, places_of(own).items(), strict=True):
+        known = health.of(identity_of(there, settings, place))
+        target = _target(clients[place], there, settings, _limiter(there), known, said.name)
+        target.weight = said.weight
+        target.requests, target.tokens = (
+            Rate(most) if most else None for most in (said.requests_per_minute, said.tokens_per_minute)
+        )
+        origin = getattr(clients[place], "origin", None)
+        target.account = origin.account if isinstance(origin, Origin) else ""
+        targets.append(target)
+    return tuple(targets)
+
+
+def lost_at_once(own: WorkerSettings, settings: Settings) -> float:
+    """Return the most calls that the end of one replica breaks off while others of the engine go on."""
+    owner = settings.worker(own.deployment) if isinstance(own, VllmSettings) and own.deployment else own
+    if isinstance(owner, VllmSettings) and owner.scale.max_replicas > 1:
+        return max(RESERVE, owner.scale.max_ongoing_requests)
+    return RESERVE
+
+
+def _is_hedged(own: WorkerSettings, settings: Settings) -> bool:
+    """Return whether its calls may be sent twice: by default only if that costs nothing and another place may answer."""
+    if own.hedge is not None:
+        return own.hedge
+    if isinstance(own, VllmSettings):
+        owner = settings.worker(own.deployment) if own.deployment else own
+        has_several = isinstance(owner, VllmSettings) and owner.scale.max_replicas > 1
+    else:
+        has_several = isinstance(own, API_SETTINGS) and len(own.deployments) > 1
+    return has_several and all(price_of(place) == FREE for place in places_of(own).values())
+
+
+def _profile(own: WorkerSettings, settings: Settings) -> ModelProfile:
+    accepts = accepts_of(own) if isinstance(own, API_SETTINGS) else None
+    return ModelProfile(
+        own.model if isinstance(own, API_SETTINGS) else "",
+        accepts,
+        accepts.default_effort if accepts else "none",
+        _translation(own),
+        lambda call: prefills(own, settings, call),
+        own.sees_images,
+        reads_pdfs(own),
+        calls_tools(own, settings),
+        own.on_content_filter == "tell",
+    )
+
+
+def _translation(own: WorkerSettings) -> Translate:
+    translate = TRANSLATIONS.get(own.kind, translate_to_words)
+    if isinstance(own, API_SETTINGS):
+        if not accepts_of(own).json_schema:
+            return translate_to_words
+        if own.kind == "openai" and OPENAI_MODEL.search(own.like or own.model):
+            return openai.translate
+    return translate

@@ -1,0 +1,376 @@
+"""Sends a call: one loop over attempts, until a worker answers or none is left.
+
+`policy.py` decides, `Route` and `Target` make one attempt, and this loop does the rest: it pays for what failed, puts it
+on record, waits, and changes the call for the next worker.
+"""
+
+import time
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, aclosing, asynccontextmanager, suppress
+from dataclasses import replace
+from types import MappingProxyType
+
+from conductor.errors import (
+    LineTooLong,
+    WorkerError,
+    WorkerRefused,
+    WorkerUnavailable,
+)
+from conductor.model.call import Call
+from conductor.model.failure import Attempt, Failure, charges
+from conductor.model.field_values import copy_with
+from conductor.model.reply import Reply
+from conductor.model.terms import AttemptLimits
+from serving.dispatch import policy
+from serving.dispatch.attempts import Attempts, Tries
+from serving.dispatch.conforming import Repair, ask_for_form, invalid_answer, note_fault, read_whole
+from serving.dispatch.continuing import Continuation, form_of
+from serving.dispatch.fitting import fit, limit_effort
+from serving.dispatch.race import Race
+from serving.dispatch.route import Route, call_again
+from serving.dispatch.skipped import Skipped
+from serving.dispatch.stop_sequences import cut_at
+
+
+class Dispatcher:
+    """A worker, and the workers that answer in its place. See `conductor.model.worker.Worker`.
+
+    Any `WorkerError` before the first token may be followed by another attempt: at the same worker, or at the next; a
+    bad key fails over like an outage.
+
+    An unhealthy worker is tried after all others, which is on record; once its rest is over, one call probes it. So is
+    one whose queue is too long, which it is sooner if another worker would answer at once. A call that waits in it
+    leaves for that one, and comes back if that one fails. A call that gets its slot once the circuit has opened is not
+    sent either, if another worker is ready.
+
+    If all of them fail and one could not hold the prompt, that is the error: agents shorten it then.
+
+    Args:
+        routes: in the order in which they are tried.
+        chosen: why, by name, for workers that no settings name as fallbacks.
+    """
+
+    def __init__(self, routes: Sequence[Route], chosen: Mapping[str, str] = MappingProxyType({})) -> None:
+        self.name, self._routes, self._chosen = routes[0].name, tuple(routes), chosen
+
+    @property
+    def is_free(self) -> bool:
+        """Whether one of the workers would send one more call at once."""
+        return any(route.is_free for route in self._routes)
+
+    @asynccontextmanager
+    async def open(self, call: Call) -> AsyncGenerator[Reply]:
+        """See `Worker.open`. `worker` of the reply says who answers, `attempts` why it is not the first, and `notes` how
+        a worker was chosen that no settings name.
+
+        Raises:
+            WorkerUnavailable: also if no worker was called, because all are unhealthy and the caller has a fallback.
+        """
+        # Wherever it goes now: else a run that a fallback answers would be expected here to its end.
+        self._routes[0].limiter.arrive(call.site.run)
+        queue, skipped = policy.order(policy.candidates(self._routes, call), call)
+        attempts = Attempts(
+            call,
+            queue,
+            skipped,
+            call.terms.begins,
+            skipped={each.worker for each in skipped},
+            n_not_made=len(skipped),
+        )
+        async with AsyncExitStack() as opened:
+            with ExitStack() as expected:
+                reply = await self._answer(opened, expected, attempts)
+            reply.attempts = (*attempts.failed, *reply.attempts)
+            if how := self._chosen.get(attempts.route.name):
+                note = f"{attempts.route.name} answers in place of {self.name}: chosen {how}."
+                reply.notes = (note, *reply.notes)
+            yield reply
+
+    async def _answer(self, opened: AsyncExitStack, expected: ExitStack, attempts: Attempts) -> Reply:
+        opened.callback(_leave, attempts)
+        _enter(attempts)
+        while True:
+            has_fallback = attempts.call.terms.has_fallback or any(
+                policy.is_free(route, attempts.call) for route in attempts.others
+            )
+            began_s = time.monotonic()
+            try:
+                async with AsyncExitStack() as made:
+                    reply = await _try(made, expected, attempts, has_fallback=has_fallback)
+                    opened.push_async_exit(made.pop_all())
+                    return reply
+            except Skipped as exc:
+                self._skip(attempts, exc)
+            except WorkerError as exc:
+                rules, took_s = attempts.route.retry, time.monotonic() - began_s
+                wait_s = policy.retry_wait_s(attempts.tries.number, exc, rules)
+                await _go_on(attempts, policy.Failed(exc, took_s, wait_s, has_fallback))
+
+    def _skip(self, attempts: Attempts, skipped: Skipped) -> None:
+        """Try the next worker first, and this one at the end.
+
+        Raises:
+            WorkerUnavailable: it was the last one, and the caller has a fallback.
+        """
+        route, terms = attempts.route, attempts.call.terms
+        attempts.failed += skipped.attempts
+        attempts.n_not_made += 1
+        attempts.skipped.add(route.name)
+        if not terms.has_fallback:
+            attempts.queue.append(route)
+        elif not attempts.others:
+            raise policy.nobody(self.name, attempts.failed) from None
+        if skipped.skipped_for:
+            attempts.bring_forward(skipped.skipped_for)
+        if any(charges(None, skipped.attempts)):
+            attempts.call = copy_with(attempts.call, terms=copy_with(terms, begins=False))
+        attempts.waited_s += skipped.waited_s
+        _move_on(attempts)
+
+
+async def _go_on(attempts: Attempts, failed: policy.Failed) -> None:
+    """Do what follows a failed attempt: pay for it, wait, and choose what is tried next.
+
+    Raises:
+        WorkerError: nothing is left to try.
+        BudgetExceeded, StoreUnavailable: the next attempt cannot be reserved.
+    """
+    route, error = attempts.route, failed.error
+    step = policy.after(failed, attempts, time.monotonic())
+    if isinstance(step, policy.Retry) and attempts.may_ask_again is None and not _spend(route, attempts.call):
+        step = policy.after(replace(failed, may_retry=False), attempts, time.monotonic())
+    if isinstance(step, policy.Stop):
+        earlier = () if step.is_final else attempts.errors
+        raise policy.last_error(error, earlier, attempts.failed, failed.took_s) from error.__cause__
+    wait_s = step.wait_s if isinstance(step, policy.Retry) else 0.0
+    if isinstance(error, LineTooLong):
+        attempts.waited_s += error.waited_s
+    holds = attempts.call.terms.holds
+    attempts.call = await call_again(attempts.call, holds.hold() if holds else None, error, wait_s)
+    lost = Attempt.of(route.name, Failure.of(error), waited_s=wait_s, took_s=failed.took_s)
+    attempts.failed += [*error.attempts, replace(lost, deployment=attempts.deployment)]
+    match step:
+        case policy.Retry():
+            attempts.tries.waited_s += wait_s
+            attempts.tries.was_empty |= attempts.may_ask_again is not None
+        case policy.Change(tries):
+            _start(attempts, tries)
+        case policy.Next():
+            attempts.errors.append(error)
+            _move_on(attempts)
+
+
+async def _try(made: AsyncExitStack, expected: ExitStack, attempts: Attempts, *, has_fallback: bool) -> Reply:
+    """Make one attempt at the current worker, hedged if it is late. Return its reply once the answer is known to be
+    the one that was asked for.
+
+    Args:
+        made: closes the attempt.
+        expected: tells another worker that the call is coming.
+        attempts: what was tried before.
+        has_fallback: whether another worker is free to answer.
+    """
+    route, tries, call, terms = attempts.route, attempts.tries, attempts.call, attempts.call.terms
+    tries.number += 1
+    attempts.had_answer, attempts.wrong, attempts.may_ask_again, attempts.deployment = False, None, None, ""
+    _check_allowed(attempts)
+    began_s, wanted = time.monotonic(), call.answer_format
+    call, notes = _shape(route, call, tries)
+    continuation = Continuation.of(call, tries.form)
+    sent, fit_notes = continuation.sent, ()
+    if route.profile.accepts is not None:
+        sent, fit_notes = fit(sent, route.profile.accepts, route.profile.model)
+    own_stops = tuple(stop for stop in call.sampling.stop if stop not in sent.sampling.stop)
+    begins = (
+        attempts.begins if attempts.others else terms.begins
+    )  # whatever was paid, another queue may be shorter
+    sent = copy_with(
+        sent,
+        site=copy_with(call.site, attempt=attempts.number),
+        terms=copy_with(
+            terms, has_fallback=has_fallback, begins=begins, limits=AttemptLimits(places=tries.places)
+        ),
+    )
+    if terms.refusals is not None and tries.form != "prefill":  # which may be refused for its form alone
+        made.push(_RefusalNote(route.name, sent))
+    reply = await _send(made, expected, attempts, sent)
+    attempts.deployment = reply.deployment
+    if reply.is_empty and policy.should_say_more(sent):
+        took_s = time.monotonic() - began_s
+        may_ask_again = policy.may_ask_again(
+            call, tries, route.retry, took_s=took_s, has_fallback=has_fallback
+        )
+        attempts.may_ask_again = may_ask_again and _spend(route, call)
+        if attempts.may_ask_again or has_fallback:
+            raise await _close_empty(reply, made)
+        attempts.may_ask_again = None
+    attempts.had_answer = True
+    reply.notes = (*fit_notes, *reply.notes)
+    if own_stops:
+        cut = cut_at(own_stops, reply.deltas, terms.deadline_at_s)
+        reply.deltas = await made.enter_async_context(aclosing(cut))
+    await continuation.join(made, reply)
+    if wanted is None:
+        return reply
+    if not wanted.strict:
+        noted = note_fault(reply.deltas, wanted)
+        reply.notes, reply.deltas = (*notes, *reply.notes), await made.enter_async_context(aclosing(noted))
+        return reply
+    whole, fault = await read_whole(reply, wanted)
+    await made.aclose()
+    if fault is not None:
+        attempts.wrong = Repair("".join(reply.texts), fault)
+        raise invalid_answer(reply, fault)
+    whole.notes = (*notes, *whole.notes)
+    return whole
+
+
+def _check_allowed(attempts: Attempts) -> None:
+    """Check that the worker may be called.
+
+    Raises:
+        WorkerRefused: the permit leaves it out, or it has refused in this run.
+        WorkerUnavailable: its answer to this call broke off, and the retry budget is used up.
+    """
+    route, tries, terms = attempts.route, attempts.tries, attempts.call.terms
+    if not terms.permit.allows(route.name):
+        message = f"{route.name} is none of the workers that this run may call."
+        raise WorkerRefused(message, worker=route.name, every_call=True)
+    is_broken = any(route.name == name for name, _ in terms.broken)
+    if tries.number == 1 and is_broken and not _spend(route, attempts.call):
+        attempts.had_answer = True  # no further attempt
+        message = f"{route.name} broke off, and no more calls may be made again."
+        raise WorkerUnavailable(message, worker=route.name)
+    if terms.refusals is None or tries.form == "prefill":
+        return
+    if earlier := terms.refusals.earlier(route.name, attempts.call.site.operation):
+        raise earlier
+
+
+def _shape(route: Route, call: Call, tries: Tries) -> tuple[Call, tuple[str, ...]]:
+    """Return the call with the effort that its permit allows, and in its provider's words for the answer's form."""
+    profile = route.profile
+    effort = limit_effort(call.sampling.effort, call.terms.permit.max_effort, profile.default_effort)
+    if effort != call.sampling.effort:
+        call = copy_with(call, sampling=copy_with(call.sampling, effort=effort))
+    if call.answer_format is None:
+        return call, ()
+    return ask_for_form(call, profile.translate, tries.repair)
+
+
+async def _send(made: AsyncExitStack, expected: ExitStack, attempts: Attempts, call: Call) -> Reply:
+    """Send the call, and a hedge if it is late.
+
+    Raises:
+        Skipped: it left the queue, or is not sent although it has a slot.
+    """
+    route, health, began_s = attempts.route, attempts.route.health, time.monotonic()
+    caller_has_fallback = attempts.call.terms.has_fallback
+    left_to = [] if route.name in attempts.skipped else attempts.others
+    leaves_for: Route | None = None
+
+    def may_leave() -> bool:
+        nonlocal leaves_for
+        leaves_for = next((other for other in left_to if policy.is_free(other, call)), None)
+        if (
+            leaves_for is not None
+        ):  # it expects the call then: of several that wait, no more leave than it has slots
+            expected.enter_context(leaves_for.limiter.expect(call.site.run, call.terms.payer))
+        return leaves_for is not None
+
+    def on_turn() -> None:
+        if attempts.probes_until_s:
+            return
+        is_left = caller_has_fallback or any(not policy.skip_reason(other, call) for other in left_to)
+        if health.circuit == "open" and is_left:
+            took_s = time.monotonic() - began_s
+            attempt = policy.skipped_attempt(route.name, policy.rest_reason(health), took_s)
+            raise Skipped(attempt.message, worker=route.name, attempts=(attempt,))
+        attempts.probes_until_s = health.begin_call()
+
+    holds, after_s = call.terms.holds, policy.hedge_after_s(route, call)
+    if route.hedge_budget is not None:
+        route.hedge_budget.earn()
+    leave = may_leave if left_to else None
+    try:
+        if holds is None or after_s is None:
+            hold = holds.hold() if holds else None
+            opening = route.open(call, hold, waited_s=attempts.waited_s, on_turn=on_turn, may_leave=leave)
+        else:
+            race = Race(route, call, holds, waited_s=attempts.waited_s, on_turn=on_turn, may_leave=leave)
+            opening = race.run(after_s)
+        return await made.enter_async_context(opening)
+    except LineTooLong as exc:
+        if leaves_for is None:
+            raise
+        why = f"because {leaves_for.name} would answer at once."
+        attempt = policy.skipped_attempt(route.name, why, exc.waited_s)
+        raise Skipped(
+            attempt.message,
+            worker=route.name,
+            attempts=(*exc.attempts, attempt),
+            skipped_for=leaves_for.name,
+            waited_s=exc.waited_s,
+        ) from None
+
+
+class _RefusalNote:
+    """Remembers that a worker refused, before its first token or after, so that its run does not call it again."""
+
+    def __init__(self, worker: str, call: Call) -> None:
+        self._worker, self._call = worker, call
+
+    def __enter__(self) -> None:
+        """Nothing is to be done before."""
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        """Remember a refusal."""
+        refusals = self._call.terms.refusals
+        if refusals is not None and isinstance(error, WorkerRefused):
+            refusals.add(self._worker, self._call.site.operation, error)
+
+
+def _enter(attempts: Attempts) -> None:
+    """Begin with the current worker."""
+    attempts.probes_until_s = attempts.route.health.begin_call()
+    _start(attempts, Tries(form_of(attempts.call, attempts.route.profile.prefills)))
+
+
+def _start(attempts: Attempts, tries: Tries) -> None:
+    """Begin to make the call in one form: it pays for a share of a retry, unless it follows one that broke off."""
+    attempts.tries = tries
+    budget, terms = attempts.route.retry_budget, attempts.call.terms
+    if budget is not None and not terms.broken:  # else what breaks off would pay for its own next call
+        budget.earn(terms.tenant)
+
+
+def _move_on(attempts: Attempts) -> None:
+    _leave(attempts)
+    attempts.at += 1
+    _enter(attempts)
+
+
+def _leave(attempts: Attempts) -> None:
+    """A probe ends with the call to its worker."""
+    attempts.route.health.end_call(attempts.probes_until_s)
+
+
+def _spend(route: Route, call: Call) -> bool:
+    """Count a retry. Return False if the retry budget does not allow one."""
+    return route.retry_budget is None or route.retry_budget.spend(call.terms.tenant)
+
+
+async def _close_empty(reply: Reply, made: AsyncExitStack) -> WorkerUnavailable:
+    """Read the rest of an answer without a word and close the attempt. Return the error, with what it took."""
+    try:
+        with suppress(WorkerError):  # its end is known
+            async with aclosing(aiter(reply)) as deltas:
+                async for _ in deltas:
+                    pass
+    finally:
+        await made.aclose()
+    error = WorkerUnavailable(
+        f"{reply.worker} ended its answer without a word.", worker=reply.worker, only_this_call=True
+    )
+    reply.charge(error)
+    return error

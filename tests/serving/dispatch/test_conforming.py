@@ -1,0 +1,183 @@
+"""An answer of the form that was asked for: held, judged, repaired once, paid."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from conductor.errors import AnswerInvalid, BudgetExceeded, WorkerUnavailable
+from conductor.model.answer_format import AnswerFormat
+from conductor.model.call import Call, Sampling
+from conductor.model.messages import Message, Native, Text, ToolCall, ToolResult
+from conductor.model.pool_member import PoolMember
+from conductor.model.reply import CallResult, Delta, FinishReason, open_reply
+from conductor.model.tools import Tool, Toolset
+from conductor.model.usage import Price, Usage
+from conductor.run.call import open_call
+from conductor.run.ledger import Budget, BudgetLedger
+from serving.dispatch.conforming import FENCE_NOTE, STOP_NOTE
+from serving.schemas import vllm
+from serving.workers.scripted import ScriptedReply, ScriptedWorker
+from tests.serving.dispatch.routes import deployed, dispatcher, route, target
+
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+WANTED = AnswerFormat(SCHEMA)
+RIGHT = '{"n": 1}'
+PRICE = Price(Decimal(1), Decimal(2))
+
+
+@asynccontextmanager
+async def asked(
+    *replies: Any,
+    wanted: AnswerFormat = WANTED,
+    ledger: BudgetLedger | None = None,
+    sampling: Sampling = Sampling(),  # noqa: B008
+    **settings: Any,
+) -> AsyncIterator[tuple[ScriptedWorker, Any]]:
+    script = ScriptedWorker("w", replies, price=PRICE, **settings)
+    worker = dispatcher(route(script, price=PRICE))
+    member = PoolMember("w", worker, price=PRICE, worst_price=PRICE, max_output_tokens=100)
+    call = Call((Message.of("user", "How many?"),), answer_format=wanted, sampling=sampling)
+    async with open_call(member, call, ledger or BudgetLedger()) as reply:
+        yield script, reply
+    assert script.open_calls == 0
+
+
+async def ask(*replies: Any, **settings: Any) -> tuple[ScriptedWorker, CallResult, list[str]]:
+    """The script, the result, and the pieces in which the answer came."""
+    async with asked(*replies, **settings) as (script, reply):
+        pieces = [delta.text async for delta in reply if delta.text]
+    return script, reply.result, pieces
+
+
+async def test_a_right_answer_comes_in_one_piece_once_it_is_whole():
+    script, result, pieces = await ask(ScriptedReply('{"n":\n 1}', reasoning="Let me see."))
+    assert (result.output, pieces, result.reasoning) == ('{"n":\n 1}', ['{"n":\n 1}'], "Let me see.")
+    assert (result.finish, result.attempts, result.notes) == (FinishReason.STOP, (), ())
+    assert result.usage == Usage(script_tokens(script, 0), 5, reasoning_tokens=3)
+
+
+def script_tokens(script: ScriptedWorker, call: int) -> int:
+    return sum(len(message.text.split()) for message in script.calls[call].messages)
+
+
+async def test_the_model_is_told_the_schema_after_its_own_system_prompt():
+    script, _, _ = await ask(RIGHT)
+    first = script.calls[0].messages[0]
+    assert first.role == "system"
+    assert '"required": ["n"]' in first.text
+    assert script.calls[0].answer_format is None, "it has no field for one"
+
+
+async def test_a_wrong_answer_is_repaired_once_and_both_calls_are_paid():
+    ledger = BudgetLedger()
+    script, result, _ = await ask("About one.", RIGHT, ledger=ledger)
+    said = [message.text for message in script.calls[1].messages[-2:]]
+    assert said[0] == "About one."
+    assert said[1].startswith("The answer is not JSON")
+    assert result.output == RIGHT
+    assert [(each.worker, each.error) for each in result.attempts] == [("w", "AnswerInvalid")]
+    assert script.calls[1].site.attempt == 2
+    both = sum(PRICE.most(Usage(script_tokens(script, n), 2)) for n in (0, 1))
+    assert ledger.spent_usd == both
+    assert not ledger.holds
+
+
+async def test_the_record_names_the_deployment_that_gave_a_wrong_answer():
+    worker = dispatcher(deployed(target(ScriptedWorker("w", ["About one.", RIGHT]), "east")))
+    async with worker.open(Call((Message.of("user", "How many?"),), answer_format=WANTED)) as reply:
+        async for _ in reply:
+            pass
+    assert [(each.deployment, each.error) for each in reply.attempts] == [("east", "AnswerInvalid")]
+
+
+async def test_no_stop_sequence_cuts_an_answer_that_has_to_hold_to_its_schema():
+    script, result, _ = await ask(ScriptedReply(RIGHT), sampling=Sampling(stop=('"', "}")))
+    assert (result.output, result.notes, script.calls[0].sampling.stop) == (RIGHT, (STOP_NOTE,), ())
+
+
+async def test_two_wrong_answers_are_an_error_that_nobody_asks_again_for():
+    ledger = BudgetLedger()
+    with pytest.raises(AnswerInvalid) as caught:
+        await ask("One.", '{"n": "1"}', ledger=ledger)
+    error = caught.value
+    assert not error.retryable
+    assert "At n:" in error.message
+    assert [each.error for each in error.attempts] == ["AnswerInvalid"]
+    assert ledger.spent_usd > error.cost_usd > 0
+    assert not ledger.holds
+
+
+async def test_no_repair_is_made_that_could_cost_more_than_is_left():
+    ledger = BudgetLedger(Budget(Decimal("0.005")))
+    with pytest.raises(BudgetExceeded):
+        await ask(ScriptedReply("One.", usage=Usage(3000, 100)), RIGHT, ledger=ledger)
+    assert ledger.spent_usd == PRICE.most(Usage(3000, 100))
+
+
+@pytest.mark.parametrize("finish", [FinishReason.LENGTH, FinishReason.CONTENT_FILTER])
+async def test_a_cut_and_a_refusal_are_told_as_what_they_are(finish: FinishReason):
+    script, result, _ = await ask(ScriptedReply('{"n":', finish=finish))
+    assert (result.output, result.finish, len(script.calls)) == ('{"n":', finish, 1)
+
+
+async def test_a_fence_around_the_whole_is_taken_off_and_noted():
+    script, result, _ = await ask(f"```json\n{RIGHT}\n```")
+    assert (result.output, result.notes, len(script.calls)) == (RIGHT, (FENCE_NOTE,), 1)
+
+
+async def test_what_breaks_while_it_is_held_shows_nothing_and_may_be_asked_elsewhere():
+    with pytest.raises(WorkerUnavailable) as caught:
+        await ask(ScriptedReply("one two three", fail_after_tokens=2))
+    assert caught.value.billed_at_bound
+
+
+async def test_an_answer_that_need_not_hold_streams_and_is_noted():
+    lax = AnswerFormat(SCHEMA, strict=False)
+    script, result, pieces = await ask("About one.", wanted=lax)
+    assert (pieces, len(script.calls)) == (["About", " one."], 1)
+    assert "was not strict" in result.notes[0]
+    assert (await ask(RIGHT, wanted=lax))[1].notes == ()
+
+
+def test_where_tools_may_be_called_decoding_is_free():
+    assert vllm.translate(WANTED, Toolset()).native is not None
+    assert vllm.translate(WANTED, Toolset((Tool("clock"),))).native is None
+
+
+class Caller:
+    """Calls a tool, and then answers."""
+
+    name = "w"
+
+    def open(self, call: Call) -> Any:
+        async def deltas() -> AsyncIterator[Delta]:
+            if any(message.tool_results for message in call.messages):
+                yield Delta("12:00")
+                yield Delta(finish=FinishReason.STOP, usage=Usage(1, 1))
+            else:
+                yield Delta("I look.", tool_calls=(ToolCall("c1", "clock", "{}"),))
+                yield Delta(
+                    finish=FinishReason.TOOL_CALLS, usage=Usage(1, 1), native=Native("w", "", {"x": 1})
+                )
+
+        return open_reply("w", "m", deltas())
+
+
+async def test_a_turn_that_calls_tools_is_passed_on_as_it_is_and_the_last_one_is_bound():
+    worker = dispatcher(Caller())
+    call = Call((Message.of("user", "When?"),), tools=Toolset((Tool("clock"),)), answer_format=WANTED)
+    async with worker.open(call) as reply:
+        async for _ in reply:
+            pass
+    result = reply.result
+    assert (result.output, result.finish) == ("I look.", FinishReason.TOOL_CALLS)
+    assert [each.name for each in result.tool_calls] == ["clock"]
+    assert result.native is not None
+    turn = Message("tool", (ToolResult("c1", (Text("12:00"),)),))
+    with pytest.raises(AnswerInvalid):
+        async with worker.open(replace(call, messages=(*call.messages, turn))):
+            pass

@@ -1,0 +1,165 @@
+"""The rest of an answer whose length is limited: what has to be repeated of its beginning takes nothing from it."""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from conductor.errors import WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
+from conductor.model.call import Call, Sampling
+from conductor.model.failure import Attempt
+from conductor.model.messages import Message
+from conductor.model.reply import Delta, FinishReason, Reply
+from conductor.model.usage import Usage
+from conductor.model.worker import Worker
+from conductor.run.continuing import Shown
+from serving.dispatch.profile import ModelProfile
+from serving.dispatch.resume_point import MARK, Seam
+from tests.conductor.team import Piece, Player
+from tests.serving.dispatch.routes import dispatcher, route
+from tests.wires.server import tokens
+
+LIMIT = 30
+LONG = " ".join(f"word{n}" for n in range(200))
+TEXT = " ".join(LONG.split()[: LIMIT + 1])
+"""One word more than fits."""
+
+
+def begin(text: str, words: int) -> str:
+    return "".join(tokens(text)[:words])
+
+
+def call_after(prefix: str, limit: int = LIMIT) -> Call:
+    """For the rest of an answer of which so much is there."""
+    shown = Shown(prefix, tokens=len(tokens(prefix)), breaks=1, worker="a")
+    return shown.continue_call(Call((Message.of("user", "Say it."),), Sampling(max_output_tokens=limit)))
+
+
+def saying(text: str) -> Player:
+    """A model that says this, as far as it may: a word is a token."""
+
+    def say(call: Call) -> Sequence[Piece]:
+        pieces, most = tokens(text), call.sampling.max_output_tokens
+        assert most
+        return pieces if len(pieces) <= most else [*pieces[:most], Delta(finish=FinishReason.LENGTH)]
+
+    return Player("a", say)
+
+
+def continuing(player: Player, *, prefills: bool) -> Worker:
+    return dispatcher(route(player, profile=ModelProfile(prefills=lambda _: prefills)))
+
+
+async def ask(player: Player, call: Call, *, prefills: bool = False) -> tuple[str, FinishReason | None]:
+    async with continuing(player, prefills=prefills).open(call) as reply:
+        return "".join([delta.text async for delta in reply]), reply.finish
+
+
+@pytest.mark.parametrize("cut", [1, 10, 20, 25, 30])
+async def test_an_answer_that_its_model_would_end_about_at_its_limit_is_whole(cut: int):
+    prefix = begin(TEXT, cut)
+    player = saying(Seam(prefix).beginning + TEXT[len(prefix) :])
+    assert await ask(player, call_after(prefix)) == (TEXT[len(prefix) :], FinishReason.STOP)
+
+
+@pytest.mark.parametrize("cut", [1, 10, 29])
+async def test_a_longer_answer_ends_no_further_beyond_its_limit_than_the_repetition_is_long(cut: int):
+    prefix = begin(LONG, cut)
+    beginning = Seam(prefix).beginning
+    text, finish = await ask(saying(beginning + LONG[len(prefix) :]), call_after(prefix))
+    assert finish is FinishReason.LENGTH
+    assert LONG.startswith(prefix + text)
+    assert LIMIT <= len(tokens(prefix + text)) <= LIMIT + len(beginning)
+
+
+async def test_who_has_broken_off_in_thoughts_alone_is_asked_for_no_more_than_is_left():
+    shown = Shown("", "A thought.", tokens=3, breaks=1, worker="a")
+    call = shown.continue_call(Call((Message.of("user", "Say it."),), Sampling(max_output_tokens=LIMIT)))
+    player = saying(LONG)
+    await ask(player, call)
+    assert [made.sampling.max_output_tokens for made in player.calls] == [LIMIT - 3]
+
+
+async def test_who_need_not_repeat_anything_says_no_more_than_is_left():
+    prefix = begin(LONG, 10)
+    text, finish = await ask(saying(LONG[len(prefix) :]), call_after(prefix), prefills=True)
+    assert (len(tokens(prefix + text)), finish) == (LIMIT, FinishReason.LENGTH)
+
+
+async def test_one_that_repeats_so_much_that_no_room_is_left_has_broken_off():
+    prefix = begin(LONG, 150)
+    player = saying(f"{MARK} {LONG[len(begin(LONG, 95)) :]}")
+    with pytest.raises(WorkerUnavailable, match="repeated so much"):
+        await ask(player, call_after(prefix, limit=180))
+
+
+@pytest.mark.parametrize("prefills", [False, True])
+async def test_an_answer_of_which_only_blanks_are_there_begins_again_without_them(prefills: bool):
+    text, finish = await ask(saying("\n\n One two."), call_after("\n\n "), prefills=prefills)
+    assert (text, finish) == ("One two.", FinishReason.STOP)
+
+
+@pytest.mark.parametrize("prefills", [False, True])
+@pytest.mark.parametrize(
+    ("prefix", "rest", "shown"),
+    [
+        ("One two EN", "D and more.", ""),
+        ("One two E", "NDING.", ""),
+        ("One two\n", "\nThree.", ""),
+        ("One two EN", "OUGH, then ENOUGH.", "OUGH, then ENOUGH."),
+        ("One two EN", "", ""),
+        ("One two E", "N", "N"),
+        ("One two", " END.", " END."),
+    ],
+)
+async def test_a_stop_sequence_that_begins_before_the_seam_ends_the_answer(
+    prefix: str, rest: str, shown: str, prefills: bool
+):
+    call = call_after(prefix, limit=500)
+    call = replace(call, sampling=replace(call.sampling, stop=("END", "\n\n")))
+    blanks = prefix[len(prefix.rstrip()) :]  # which a model says once more
+    said = ("" if prefills else Seam(prefix).beginning) + blanks + rest
+    pieces = [*said[:-5], said[-5:]] if len(said) > 5 else [*said]
+    player = Player("a", [*pieces, Usage(7, 5)])
+    async with continuing(player, prefills=prefills).open(call) as reply:
+        text = "".join([delta.text async for delta in reply])
+    assert (text, reply.finish) == (shown, FinishReason.STOP)
+    assert reply.stop_sequence == (None if shown or not rest else "END" if "E" in prefix else "\n\n")
+    assert reply.result.usage == Usage(7, 5)
+
+
+async def test_what_failed_before_a_call_that_does_not_go_on_stays_in_its_error():
+    before = Attempt("a", "WorkerUnavailable", "It broke.")
+
+    class Again(Player):
+        """It was asked twice."""
+
+        @asynccontextmanager
+        async def open(self, call: Call) -> AsyncGenerator[Reply]:
+            async with super().open(call) as reply:
+                reply.attempts = (before,)
+                yield reply
+
+    prefix = begin(LONG, 10)
+    for script in (["Something else."], [MARK, WorkerBusy("It is busy.", worker="a")]):
+        with pytest.raises(WorkerError) as caught:
+            await ask(Again("a", script), call_after(prefix))
+        assert caught.value.attempts == (before,)
+        assert caught.value.billed_at_bound
+
+
+async def test_a_refused_turn_at_the_end_stays_in_the_error_of_the_call_that_was_asked_in_words():
+    class Refusing(Player):
+        """It takes no turn of its own, and then breaks."""
+
+        @asynccontextmanager
+        async def open(self, call: Call) -> AsyncGenerator[Reply]:
+            if call.prefix:
+                raise WorkerRefused("No turn of mine.", worker="a")
+            async with super().open(call) as reply:
+                yield reply
+
+    with pytest.raises(WorkerError) as caught:
+        await ask(Refusing("a", ["Something else."]), call_after(begin(LONG, 10)), prefills=True)
+    assert [attempt.message for attempt in caught.value.attempts] == ["No turn of mine."]

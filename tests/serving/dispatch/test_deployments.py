@@ -1,0 +1,265 @@
+"""A worker with several deployments, over sockets: who is asked, who takes over, what the record tells."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import openai
+import pytest
+
+from serving.dispatch.rate import Rate
+from serving.dispatch.watch import BUSY_REST_S
+from serving.health import FAILURES_BEFORE_REST
+from serving.settings.absent import absent_workers, without_workers
+from serving.settings.settings import SettingsError, parse
+from tests.serving.api.served import PRICE, Json, Served, served
+from tests.states import until
+from tests.wires.openai import OpenAIWire
+from tests.wires.server import Answer, WireServer, serving
+
+KEYS = {"KEY_A": "key-of-a", "KEY_B": "key-of-b", "KEY_C": "key-of-c"}
+BROKEN = Answer(status=500)
+
+
+@asynccontextmanager
+async def deployed(
+    *more: Json, retry: Json | None = None, **worker: object
+) -> AsyncGenerator[tuple[Served, dict[str, WireServer]]]:
+    """A worker `gpt` with a deployment for each of `more`, called a, b, c, each at a server of its own."""
+    async with AsyncExitStack() as stack:
+        wires = {
+            name: await stack.enter_async_context(serving(OpenAIWire()))
+            for name, _ in zip("abc", more, strict=False)
+        }
+        places = [
+            {"name": name, "base_url": f"{wires[name].url}/v1", "api_key_env": f"KEY_{name.upper()}"} | each
+            for name, each in zip(wires, more, strict=True)
+        ]
+        gpt = {
+            "name": "gpt",
+            "kind": "openai",
+            "model": "gpt-5",
+            "price": PRICE,
+            "retry": retry or {"attempts": 1},
+        }
+        running = await stack.enter_async_context(
+            served({"workers": [gpt | worker | {"deployments": places}]}, KEYS)
+        )
+        stack.push_async_callback(running.service.pool.aclose)
+        yield running, wires
+
+
+async def ask(running: Served, sdk: openai.AsyncOpenAI, words: str = "Why?") -> Json:
+    made = await sdk.chat.completions.create(model="gpt", messages=[{"role": "user", "content": words}])
+    assert made.choices[0].message.content == "It is four."
+    return await running.record(made.model_dump()["podium"]["workflow_id"])
+
+
+async def test_calls_are_shared_by_weight_each_with_the_key_and_the_model_of_its_deployment() -> None:
+    async with deployed({"weight": 3}, {"model": "gpt-5-in-b"}) as (running, wires), running.sdk as sdk:
+        for _ in range(10):
+            await asyncio.gather(*(ask(running, sdk) for _ in range(20)))
+        n_a, n_b = len(wires["a"].requests), len(wires["b"].requests)
+        assert n_a + n_b == 200
+        assert 118 < n_a < 182, "3 of 4 on average; so far from 150 once in a million"
+        asked = {
+            name: Counter((r.headers["authorization"], r.body["model"]) for r in wire.requests)
+            for name, wire in wires.items()
+        }
+        assert asked == {
+            "a": Counter({("Bearer key-of-a", "gpt-5"): n_a}),
+            "b": Counter({("Bearer key-of-b", "gpt-5-in-b"): n_b}),
+        }
+
+
+async def test_another_deployment_takes_over_from_one_that_fails_which_is_then_left_alone() -> None:
+    async with deployed({"weight": 1000}, {}) as (running, wires), running.sdk as sdk:
+        wires["a"].respond = lambda _: BROKEN
+        records = [await ask(running, sdk) for _ in range(20)]
+        (step,) = records[0]["steps"]
+        assert (step["served_by"], step["deployment"]) == ("gpt", "b")
+        assert [(each["worker"], each["deployment"], each["error"]) for each in step["attempts"]] == [
+            ("gpt", "a", "WorkerUnavailable")
+        ]
+        assert len(wires["b"].requests) == 20
+        assert 1 <= len(wires["a"].requests) <= 3, "after three failures in a row it rests"
+        assert {each["cost_usd"] for each in records} == {records[0]["cost_usd"]}, (
+            "a failed call costs nothing"
+        )
+
+
+async def test_a_busy_deployment_is_left_alone_for_as_long_as_it_says() -> None:
+    async with deployed({"weight": 1000}, {}) as (running, wires), running.sdk as sdk:
+        wires["a"].respond = lambda _: Answer(status=429, headers={"retry-after": "60"})
+        for _ in range(10):
+            await ask(running, sdk)
+        assert (len(wires["a"].requests), len(wires["b"].requests)) == (1, 10)
+
+
+async def test_a_prompt_that_is_refused_is_sent_to_no_other_deployment() -> None:
+    async with deployed({}, {}) as (running, wires), running.sdk as sdk:
+        for wire in wires.values():
+            wire.respond = lambda _: Answer(status=400, error="flagged by the content policy")
+        with pytest.raises(openai.APIStatusError):
+            await ask(running, sdk)
+        assert sum(len(wire.requests) for wire in wires.values()) == 1
+
+
+async def test_a_refused_key_makes_the_next_one_answer() -> None:
+    async with deployed({"weight": 1000}, {}) as (running, wires), running.sdk as sdk:
+        wires["a"].respond = lambda _: Answer(status=401, error="no such key")
+        for _ in range(5):
+            await ask(running, sdk)
+        assert (len(wires["a"].requests), len(wires["b"].requests)) == (1, 5)
+
+
+async def test_a_deployment_is_sent_no_more_than_its_requests_a_minute() -> None:
+    async with (
+        deployed({"weight": 1000, "requests_per_minute": 20}, {}) as (running, wires),
+        running.sdk as sdk,
+    ):
+        await asyncio.gather(*(ask(running, sdk) for _ in range(30)))
+        assert 2 <= len(wires["a"].requests) <= 6, "two at once, and one more each three seconds"
+        assert len(wires["a"].requests) + len(wires["b"].requests) == 30
+
+
+async def test_where_all_have_reached_their_tokens_a_minute_callers_are_told_to_wait_and_nobody_is_asked() -> (
+    None
+):
+    async with deployed({"tokens_per_minute": 600}) as (running, wires), running.sdk as sdk:
+        wires["a"].respond = lambda _: Answer(input_tokens=300, output_tokens=20)
+        await ask(running, sdk)
+        with pytest.raises(openai.InternalServerError, match="busy") as caught:
+            await ask(running, sdk)
+        assert 20 < float(caught.value.response.headers["retry-after"]) <= 30, (
+            "320 tokens, of which 60 were there, at 10 a second"
+        )
+        assert len(wires["a"].requests) == 1
+
+
+async def test_a_full_deployment_is_asked_after_one_with_a_free_slot() -> None:
+    async with deployed({"weight": 1000, "max_concurrency": 1}, {}) as (running, wires), running.sdk as sdk:
+        wires["a"].answers.append(Answer(stall_after=2))
+        stalled = asyncio.create_task(ask(running, sdk))
+        while not wires["a"].requests:
+            await asyncio.sleep(0.01)
+        await asyncio.gather(*(ask(running, sdk) for _ in range(10)))
+        assert (len(wires["a"].requests), len(wires["b"].requests)) == (1, 10)
+        stalled.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await stalled
+
+
+async def test_what_all_deployments_take_together_is_what_the_door_goes_by() -> None:
+    one: Json = {"max_concurrency": 1}
+    async with deployed(one, one, max_wait_s=0.5) as (running, wires), running.sdk as sdk:
+        for wire in wires.values():
+            wire.answers.append(Answer(stall_after=2))
+        stalled = [asyncio.create_task(ask(running, sdk)) for _ in wires]
+        limiter = running.service.pool.limiters["gpt"]
+        await until(lambda: limiter.open_calls == 2)
+        assert (limiter.is_full, limiter.n_slots) == (True, 2)
+        began_s = time.monotonic()
+        with pytest.raises(openai.RateLimitError, match="too many calls"):
+            await ask(running, sdk)
+        assert time.monotonic() - began_s < 1
+        assert [len(wire.requests) for wire in wires.values()] == [1, 1]
+        for each in stalled:
+            each.cancel()
+        await asyncio.wait(stalled)
+        wires["a"].respond = lambda _: Answer(status=429, headers={"retry-after": "60"})
+        while len(wires["a"].requests) < 2:
+            await ask(running, sdk)
+        assert limiter.n_slots == 1, "who rests takes none"
+        for each in running.service.pool.limiters["gpt"]._deployments:  # type: ignore[attr-defined]
+            each.health.rests_until_s = min(each.health.rests_until_s, time.monotonic() + 0.2)
+        await ask(running, sdk)
+        await until(lambda: limiter.n_slots == 2, "without one more call")
+
+
+async def test_what_it_costs_is_by_the_price_of_the_deployment_that_answered() -> None:
+    dear = {"input_usd_per_mtok": 100, "output_usd_per_mtok": 100}
+    async with deployed({}, {"price": dear}) as (running, wires), running.sdk as sdk:
+        wires["a"].respond = lambda _: BROKEN
+        record = await ask(running, sdk)
+        assert record["cost_usd"] == pytest.approx((12 + 7) * 100 / 1e6)
+
+
+async def test_the_next_deployment_is_asked_only_with_what_is_left_after_the_one_before_is_paid() -> None:
+    async with deployed({"weight": 1e6}, {}, stall_timeout_s=15) as (running, wires):
+        wires["a"].respond = lambda _: Answer(stall_after=1)
+        answer = await running.post({"model": "gpt"}, max_cost_usd=0.001)
+        assert answer.status_code == 402, answer.text
+        assert (len(wires["a"].requests), len(wires["b"].requests)) == (1, 0)
+        record = await running.record(answer.headers["x-podium-workflow-id"])
+        assert (record["cost_is_bound"], record["cost_usd"] > 0) == (True, True)
+
+
+def settings(*places: Json, **worker: object) -> Json:
+    return {"workers": [{"name": "w", "kind": "openai", "model": "m", **worker, "deployments": list(places)}]}
+
+
+def test_the_key_of_a_worker_goes_to_no_other_server() -> None:
+    elsewhere = {"name": "b", "base_url": "https://other.example/v1"}
+    (worker,) = parse(settings({"name": "a"}, elsewhere, api_key_env="KEY_A")).workers
+    assert [worker.at(each).api_key_env for each in worker.deployments] == ["KEY_A", None]  # type: ignore[union-attr]
+
+
+def test_an_optional_deployment_without_its_key_is_left_out_and_the_worker_with_the_last_of_them() -> None:
+    places = [{"name": "a", "api_key_env": "KEY_A"}, {"name": "b", "api_key_env": "KEY_B"}]
+    given = parse(
+        settings(*places, optional=True)
+        | {"workers": [*settings(*places, optional=True)["workers"], {"name": "s", "kind": "scripted"}]}
+    )
+    absent = absent_workers(given, {"KEY_B": "k"})
+    assert absent == {"w@a": "KEY_A"}
+    (worker, _) = without_workers(given, set(absent)).workers
+    assert [each.name for each in worker.deployments] == ["b"]  # type: ignore[union-attr]
+    assert absent_workers(given, {}) == {"w@a": "KEY_A", "w@b": "KEY_B", "w": "KEY_A, KEY_B"}
+    with pytest.raises(SettingsError, match="KEY_A"):
+        absent_workers(parse(settings(*places)), {"KEY_B": "k"})
+
+
+@pytest.mark.parametrize(
+    ("fault", "place"),
+    [
+        ("two deployments are called 'a'", [{"name": "a"}, {"name": "a"}]),
+        ("needs `api_version`", [{"name": "a", "service": "azure", "base_url": "https://x.example"}]),
+        ("not for kind 'openai'; it takes azure", [{"name": "a", "service": "bedrock", "region": "r"}]),
+        ("`project` is for service vertex", [{"name": "a", "project": "p"}]),
+    ],
+)  # fmt: skip
+def test_a_deployment_that_cannot_be_is_refused_with_its_name(fault: str, place: list[Json]) -> None:
+    with pytest.raises(SettingsError, match=fault):
+        parse(settings(*place))
+
+
+def test_a_rate_fills_evenly_and_waits_for_what_is_owed() -> None:
+    now_s = [0.0]
+    rate = Rate(600, lambda: now_s[0])
+    rate.take(60)
+    assert rate.wait_s == pytest.approx(0.1), "one more is there after a tenth of a second"
+    now_s[0] = 0.1
+    assert rate.wait_s == pytest.approx(0)
+    rate.take(101)
+    assert rate.wait_s == pytest.approx(10.1)
+    rate.take(-1000)
+    assert rate.wait_s == 0
+    now_s[0] = 1000.0
+    rate.take(60)
+    assert rate.wait_s == pytest.approx(0.1), "no more than a tenth of a minute's is there at once"
+
+
+async def test_a_rate_that_this_router_keeps_closes_the_worker_to_nobody() -> None:
+    async with deployed({"requests_per_minute": 1}) as (running, wires), running.sdk as sdk:
+        await ask(running, sdk)
+        for n in range(2 * FAILURES_BEFORE_REST):
+            with pytest.raises(openai.InternalServerError, match="busy"):
+                await ask(running, sdk, f"Why {n}?")
+        health = running.service.pool.health["gpt"]
+        assert (health.circuit, health.opening, len(wires["a"].requests)) == ("closed", None, 1)
+        assert 0 < health.rest_s <= BUSY_REST_S, "others are free meanwhile, and it is not"
+        health.rests_until_s = 0.0
+        assert not running.service.pool.members["gpt"].is_free(), "nor is it once that rest is over"

@@ -1,0 +1,137 @@
+"""An answer that ends well without a word: asked for once more, then left to a fallback that is free; paid each time."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from decimal import Decimal
+
+import pytest
+
+from conductor.model.call import Call, CallSite, Sampling
+from conductor.model.messages import Message, ToolCall, ToolResult
+from conductor.model.reply import Delta, FinishReason, Reply, open_reply
+from conductor.model.terms import Terms
+from conductor.model.usage import Price, Usage
+from serving.dispatch.profile import ModelProfile
+from serving.dispatch.route import Route
+from tests.serving.dispatch.routes import dispatcher, route
+
+CALL = Call((Message.of("user", "hi"),))
+EMPTY = Delta(finish=FinishReason.STOP, usage=Usage(10, 1))
+PRICE = Price(Decimal(1_000_000), Decimal(2_000_000))
+
+
+class Says:
+    """A worker that gives these answers one after another, the last again and again."""
+
+    def __init__(self, name: str, *answers: tuple[Delta, ...], late_s: float = 0.0) -> None:
+        self.name, self._answers, self._late_s, self.calls = name, answers, late_s, list[Call]()
+
+    def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
+        answer = self._answers[min(len(self.calls), len(self._answers) - 1)]
+        self.calls.append(call)
+
+        async def deltas() -> AsyncGenerator[Delta]:
+            await asyncio.sleep(self._late_s)
+            for delta in answer:
+                yield delta
+
+        return open_reply(self.name, "m", deltas(), PRICE)
+
+
+def words(text: str) -> tuple[Delta, ...]:
+    return Delta(text), Delta(finish=FinishReason.STOP, usage=Usage(10, 5))
+
+
+def with_retries(worker: Says, attempts: int = 3) -> Route:
+    """In one slot: a call that is made again must have left it."""
+    profile = ModelProfile(prefills=lambda _: True)
+    return route(worker, attempts, 0.001, 0.002, slots=1, longest_queue_s=1.0, profile=profile)
+
+
+async def ask(*routes: Route, call: Call = CALL) -> tuple[str, Reply]:
+    async with dispatcher(*routes).open(call) as reply:
+        return "".join([delta.text async for delta in reply]), reply
+
+
+async def test_it_is_asked_once_more_and_both_answers_are_paid():
+    inner = Says("w", (EMPTY,), words("Here."))
+    text, reply = await ask(with_retries(inner))
+    assert (text, len(inner.calls)) == ("Here.", 2)
+    (lost,) = reply.attempts
+    assert (lost.worker, lost.error, lost.usage, lost.cost_usd) == (
+        "w",
+        "WorkerUnavailable",
+        Usage(10, 1),
+        Decimal(12),
+    )
+    assert "without a word" in lost.message
+
+
+async def test_a_second_one_is_the_answer_where_nobody_else_is_there():
+    inner = Says("w", (EMPTY,))
+    text, reply = await ask(with_retries(inner))
+    assert (text, reply.finish, len(inner.calls), len(reply.attempts)) == ("", FinishReason.STOP, 2, 1)
+
+
+async def test_where_one_call_is_all_it_is_the_answer_at_once():
+    inner = Says("w", (EMPTY,), words("Here."))
+    text, reply = await ask(with_retries(inner, attempts=1))
+    assert (text, len(inner.calls), reply.attempts) == ("", 1, ())
+
+
+async def test_a_fallback_is_asked_after_the_second_and_its_own_silence_stands():
+    first, second, mute = Says("a", (EMPTY,)), Says("b", words("Here.")), Says("c", (EMPTY,))
+    text, reply = await ask(with_retries(first), with_retries(second))
+    assert (text, reply.worker, [each.worker for each in reply.attempts]) == ("Here.", "b", ["a", "a"])
+    assert sum(each.cost_usd or 0 for each in reply.attempts) == 24
+    text, reply = await ask(with_retries(first), with_retries(mute))
+    assert (text, reply.worker, [each.worker for each in reply.attempts]) == ("", "c", ["a", "a", "c"])
+
+
+async def test_what_took_long_is_not_asked_again_where_another_worker_is_free():
+    slow, second = Says("a", (EMPTY,), late_s=1.05), Says("b", words("Here."))
+    text, reply = await ask(with_retries(slow), with_retries(second))
+    assert (text, len(slow.calls), [each.worker for each in reply.attempts]) == ("Here.", 1, ["a"])
+
+
+async def test_nor_where_the_callers_time_is_nearly_over():
+    slow = Says("a", (EMPTY,), words("Here."), late_s=0.3)
+    text, _ = await ask(with_retries(slow), call=replace(CALL, terms=Terms(time.monotonic() + 0.5)))
+    assert (text, len(slow.calls)) == ("", 1)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        replace(CALL, sampling=Sampling(stop=("END",))),
+        replace(CALL, prefix="It is"),
+        replace(CALL, site=CallSite(operation="text_completion")),
+        replace(
+            CALL,
+            messages=(
+                *CALL.messages,
+                Message("assistant", (ToolCall("1", "look", "{}"),)),
+                Message("tool", (ToolResult("1", "look", "It is here."),)),
+            ),
+        ),
+    ],
+    ids=["stop sequences", "a begun answer", "a text to complete", "results of tools"],
+)
+async def test_what_may_have_nothing_more_to_say_is_not_asked_again(call: Call):
+    inner = Says("w", (EMPTY,), words("Here."))
+    assert (await ask(with_retries(inner), call=call))[0] == ""
+    assert len(inner.calls) == 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [(Delta(finish=FinishReason.LENGTH),), (Delta(reasoning="Hm."), EMPTY)],
+    ids=["length", "thoughts"],
+)
+async def test_an_answer_that_was_cut_or_thought_of_stands(answer: tuple[Delta, ...]):
+    inner = Says("w", answer, words("Here."))
+    assert (await ask(with_retries(inner)))[0] == ""
+    assert len(inner.calls) == 1

@@ -1,0 +1,214 @@
+"""Who is next, as laws over any order of events."""
+
+import asyncio
+from collections import Counter, deque
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conductor.model.priority import Priority
+from serving.dispatch.fair_queue import BATCH_EVERY, FEWEST, FairQueue
+
+PRIORITIES: tuple[Priority, ...] = get_args(Priority)
+Event = tuple[str, int]
+events = st.lists(
+    st.tuples(st.sampled_from(["join", "leave", "give back", "resize"]), st.integers(0, 99)), max_size=60
+)
+
+
+class Crowd:
+    """Some who take places, and give them back when they are told to."""
+
+    def __init__(self, places: int) -> None:
+        self.queue, self.places = FairQueue(places), places
+        self.tasks = list[asyncio.Task[None]]()
+        self.holders = list[tuple[Priority, str]]()
+        """In the order in which they had their turn."""
+        self.n_held = 0
+        self.paying = deque[str]()
+        """Of those who have a place."""
+        self.interactive = Counter[str]()
+        """Of those who wait and are no batch work: by payer."""
+
+    async def join(self, priority: Priority, payer: str) -> None:
+        async def take() -> None:
+            waits = Counter({payer: priority == "interactive"})
+            self.interactive += waits
+            try:
+                await self.queue.take(priority, payer)
+            finally:
+                self.interactive -= waits
+            self.holders.append((priority, payer))
+            self.paying.append(payer)
+            self.n_held += 1
+
+        self.tasks.append(asyncio.create_task(take()))
+        await asyncio.sleep(0)
+
+    async def give_back(self) -> None:
+        self.n_held -= 1
+        self.queue.give_back(self.paying.popleft())
+        await settle()
+
+    @property
+    def waiting(self) -> list[asyncio.Task[None]]:
+        return [task for task in self.tasks if not task.done()]
+
+
+async def settle() -> None:
+    for _ in range(4):
+        await asyncio.sleep(0)
+
+
+@given(st.integers(1, 12), events)
+def test_no_place_is_lost_or_given_twice_whoever_comes_and_leaves(places: int, happened: list[Event]) -> None:
+    async def run() -> None:
+        nonlocal places
+        crowd, most = Crowd(places), places
+        for what, n in happened:
+            match what:
+                case "join":
+                    await crowd.join(PRIORITIES[n % 2], str(n % 3))
+                case "leave" if crowd.waiting:
+                    crowd.waiting[n % len(crowd.waiting)].cancel()
+                    if n % 2 and crowd.n_held:  # in the same moment
+                        await crowd.give_back()
+                case "give back" if crowd.n_held:
+                    await crowd.give_back()
+                case "resize":
+                    crowd.queue.resize(places := 1 + n % 12)
+                case _:
+                    pass
+            await settle()
+            most = max(places, min(most, crowd.n_held))  # those who have a place keep it
+            assert 0 <= crowd.n_held <= most
+            kept = 1 if places >= FEWEST else 0
+            assert crowd.n_held >= places - kept or not crowd.waiting, "a place is free and somebody waits"
+            if crowd.n_held < places:
+                assert all(crowd.paying.count(each) for each in crowd.interactive), "it waits and has none"
+        while crowd.n_held:
+            await crowd.give_back()
+        assert not crowd.waiting
+
+    asyncio.run(run())
+
+
+@given(st.lists(st.sampled_from("abc"), min_size=1, max_size=30))
+def test_keys_take_turns(payers: list[str]) -> None:
+    order = [payer for _, payer in asyncio.run(turns_of([("interactive", each) for each in payers]))]
+    left, had = Counter(payers), Counter[str]()
+    assert Counter(order) == left
+    for payer in order:
+        had[payer] += 1
+        waiting = [each for each in left if had[each] < left[each]]
+        assert all(had[payer] - had[each] <= 1 for each in waiting), "somebody had two turns before another"
+
+
+async def test_a_key_that_holds_more_places_than_another_waits_until_the_other_has_as_many() -> None:
+    crowd = Crowd(4)
+    for payer in (*"aaaa", *"aabbb"):
+        await crowd.join("interactive", payer)
+    for _ in range(4):
+        await crowd.give_back()
+    assert [payer for _, payer in crowd.holders[4:]] == ["b", "b", "a", "a"]
+
+
+@pytest.mark.parametrize(("places", "kept"), [(3, 0), (4, 1), (8, 1), (30, 3)])
+async def test_the_last_tenth_is_kept_for_keys_that_have_less_than_their_share(
+    places: int, kept: int
+) -> None:
+    crowd = Crowd(places)
+    await crowd.join("interactive", "modest")
+    await crowd.give_back()
+    for _ in range(2 * places):
+        await crowd.join("interactive", "flood")
+    assert crowd.n_held == places - kept
+    assert (crowd.queue.free("flood"), crowd.queue.free("modest")) == (0, kept)
+    for _ in range(kept):
+        await crowd.join("interactive", "modest")
+    assert crowd.paying.count("modest") == kept
+    while crowd.n_held:
+        await crowd.give_back()
+    assert not crowd.waiting
+
+
+async def test_a_key_that_is_alone_has_all_places_and_so_it_is_once_the_others_call_no_more() -> None:
+    alone, left = Crowd(8), Crowd(8)
+    for _ in range(9):
+        await alone.join("interactive", "flood")
+    assert (alone.n_held, len(alone.waiting)) == (8, 1)
+    await left.join("interactive", "modest")
+    await left.give_back()
+    for _ in range(8):
+        await left.join("interactive", "flood")
+    assert left.n_held == 7
+    await asyncio.sleep(left.queue.lent_after_s + 1)
+    await left.give_back()
+    assert (left.n_held, len(left.waiting)) == (7, 0)
+    await left.join("interactive", "flood")
+    assert left.n_held == 8
+
+
+async def test_keys_that_have_as_much_as_each_other_have_all_places_between_them() -> None:
+    crowd = Crowd(8)
+    for payer in "ab" * 8:
+        await crowd.join("interactive", payer)
+    assert Counter(crowd.paying) == {"a": 4, "b": 4}
+
+
+async def test_what_is_kept_is_for_those_that_somebody_waits_for() -> None:
+    crowd = Crowd(4)
+    await crowd.join("interactive", "modest")
+    await crowd.give_back()
+    for payer in ("flood", "flood", "flood", "other"):
+        await crowd.join("batch", payer)
+    assert (crowd.n_held, len(crowd.waiting)) == (3, 1)
+    await crowd.join("interactive", "modest")
+    assert crowd.paying.count("modest") == 1
+    while crowd.n_held:
+        await crowd.give_back()
+    assert not crowd.waiting
+
+
+async def turns_of(line: list[tuple[Priority, str]]) -> list[tuple[Priority, str]]:
+    """The order in which `line` gets the one place, which is taken when they come."""
+    crowd = Crowd(1)
+    await crowd.queue.take("interactive", "first")
+    crowd.n_held = 1
+    crowd.paying.append("first")
+    for priority, payer in line:
+        await crowd.join(priority, payer)
+    while crowd.n_held:
+        await crowd.give_back()
+    return crowd.holders
+
+
+@pytest.mark.parametrize("n_batch", [1, 5])
+async def test_batch_work_comes_last_and_still_gets_one_place_in_ten(n_batch: int) -> None:
+    line: list[tuple[Priority, str]] = [("batch", "b")] * n_batch + [("interactive", "a")] * (3 * BATCH_EVERY)
+    order = [priority for priority, _ in await turns_of(line)]
+    assert order[: BATCH_EVERY - 1] == ["interactive"] * (BATCH_EVERY - 1)
+    places = [at for at, priority in enumerate(order) if priority == "batch"]
+    assert places[:3] == [BATCH_EVERY * n - 1 for n in range(1, min(n_batch, 3) + 1)]
+
+
+@given(st.lists(st.sampled_from("abc"), max_size=30), st.sampled_from("abcd"))
+def test_who_is_ahead_is_told_before_one_waits(payers: list[str], newest: str) -> None:
+    async def run() -> tuple[int, list[str]]:
+        crowd = Crowd(1)
+        await crowd.queue.take("interactive", "first")
+        crowd.n_held = 1
+        crowd.paying.append("first")
+        for payer in payers:
+            await crowd.join("interactive", payer)
+        ahead = crowd.queue.ahead(newest)
+        await crowd.join("interactive", newest)
+        while crowd.n_held:
+            await crowd.give_back()
+        return ahead, [payer for _, payer in crowd.holders]
+
+    ahead, order = asyncio.run(run())
+    own = [at for at, payer in enumerate(order) if payer == newest]
+    assert own[-1] == ahead

@@ -1,0 +1,349 @@
+"""What a model does not accept is left out, bounded or done here; what it accepts goes through; and the record says so."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from conductor.errors import WorkerBusy, WorkerError, WorkerUnavailable
+from conductor.model.call import Call, CallSite, Sampling
+from conductor.model.messages import Message
+from conductor.model.reply import Delta, FinishReason
+from conductor.model.usage import Usage
+from conductor.model.worker import Worker
+from conductor.plan.grammars import grammar
+from serving.dispatch import stop_sequences
+from serving.dispatch.fitting import fit
+from serving.dispatch.profile import ModelProfile
+from serving.dispatch.stop_sequences import UNREAD, cut_at
+from serving.settings.accepts import LEVELS, Accepts
+from serving.settings.known_models import accepts_by_name, accepts_of
+from serving.settings.settings import parse
+from serving.workers.account import Account
+from serving.workers.anthropic import AnthropicWorker
+from serving.workers.gemini import GeminiWorker
+from serving.workers.openai import OpenAIWorker
+from serving.workers.scripted import ScriptedReply, ScriptedWorker
+from tests.serving.dispatch.routes import dispatcher, route
+from tests.wires import strict
+from tests.wires.anthropic import AnthropicWire
+from tests.wires.gemini import GeminiWire
+from tests.wires.openai import OpenAIWire
+from tests.wires.server import WireServer, serving
+
+USER = Message.of("user", "What is two and two?")
+PROVIDERS: dict[str, tuple[Any, Any, Any, str, Any]] = {
+    "openai": (OpenAIWire, strict.openai(), OpenAIWorker, "/v1", strict.OPENAI),
+    "anthropic": (AnthropicWire, strict.anthropic, AnthropicWorker, "", strict.CLAUDE),
+    "gemini": (GeminiWire, strict.gemini, GeminiWorker, "", strict.GEMINI),
+}
+MODELS = [(kind, model) for kind, parts in PROVIDERS.items() for model in parts[4]]
+NASTY = [
+    Call(
+        (USER,),
+        Sampling(
+            max_output_tokens=200_000, temperature=1.5, top_p=0.9, stop=("END", "\n\n", *"ABCD"), seed=2**40
+        ),
+    ),
+    Call((USER,), Sampling(max_output_tokens=12_000, temperature=0.0, top_p=None, stop=("END",), seed=-1)),
+    Call((USER,), Sampling(max_output_tokens=12_000, temperature=None, top_p=0.5, stop=("\n",), seed=7)),
+    Call((USER,), Sampling(max_output_tokens=12_000, temperature=1.0, top_p=1.0)),
+    Call((USER,), Sampling(max_output_tokens=2000, temperature=0.3, top_p=0.3)),
+    Call((USER,), Sampling(max_output_tokens=12_000, top_k=20, min_p=0.1, repetition_penalty=1.1)),
+    Call((USER,), Sampling(max_output_tokens=12_000, top_k=0, min_p=0.0, repetition_penalty=1.0)),
+    Call(
+        (USER,),
+        Sampling(max_output_tokens=12_000, temperature=0.0),
+        grammar=grammar("steps", 3, 5, may_accept=True),
+        site=CallSite(operation="plan"),
+    ),
+]
+
+
+def fitting(worker: Worker, model: str, accepts: Accepts) -> Worker:
+    return dispatcher(route(worker, profile=ModelProfile(model, accepts)))
+
+
+@asynccontextmanager
+async def fitted(kind: str, model: str) -> AsyncGenerator[tuple[Worker, WireServer]]:
+    """The worker of `model` with what is known of it, at a provider that enforces its rules."""
+    wire, respond, worker_of, path, _ = PROVIDERS[kind]
+    accepts = accepts_by_name(kind, model)
+    async with serving(wire()) as server:
+        server.respond = respond
+        worker = worker_of(Account("w", model, "key", server.url + path, accepts=accepts))
+        yield fitting(worker, model, accepts), server
+        await worker.aclose()
+
+
+@pytest.mark.parametrize(("kind", "model"), MODELS)
+async def test_a_known_model_refuses_nothing_at_any_effort(kind: str, model: str):
+    async with fitted(kind, model) as (worker, _):
+        for call in NASTY:
+            for effort in (None, *LEVELS):
+                async with worker.open(
+                    replace(call, sampling=replace(call.sampling, effort=effort))
+                ) as reply:
+                    finishes = [delta.finish async for delta in reply if delta.finish]
+                assert len(finishes) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "model", "kept"),
+    [
+        ("openai", "gpt-4o", {"temperature": 0.3, "top_p": 0.3, "stop": ["END"], "seed": 7}),
+        ("openai", "gpt-5.2", {"temperature": 0.3, "top_p": 0.3, "seed": 7}),
+        ("openai", "gpt-5", {"seed": 7}),
+        ("anthropic", "claude-haiku-4-5", {"temperature": 0.3, "stop_sequences": ["END"]}),
+        (
+            "anthropic",
+            "claude-sonnet-4-20250514",
+            {"temperature": 0.3, "top_p": 0.3, "stop_sequences": ["END"]},
+        ),
+        ("anthropic", "claude-sonnet-5-5", {"stop_sequences": ["END"]}),
+    ],
+)
+async def test_what_a_model_accepts_is_sent(kind: str, model: str, kept: dict[str, Any]):
+    call = Call((USER,), Sampling(max_output_tokens=9000, temperature=0.3, top_p=0.3, stop=("END",), seed=7))
+    async with fitted(kind, model) as (worker, server), worker.open(call) as reply:
+        [_ async for _ in reply]
+    sent = {
+        name: server.body[name]
+        for name in ("temperature", "top_p", "stop", "stop_sequences", "seed")
+        if name in server.body
+    }
+    assert sent == kept
+
+
+@pytest.mark.parametrize(
+    ("kind", "model", "sent", "left_out"),
+    [
+        ("openai", "gpt-4o", {}, ["top_k", "min_p", "repetition_penalty"]),
+        ("anthropic", "claude-haiku-4-5", {"top_k": 20}, ["min_p", "repetition_penalty"]),
+        ("anthropic", "claude-sonnet-5-5", {}, ["top_k", "min_p", "repetition_penalty"]),
+        ("gemini", "gemini-2.5-flash", {"topK": 20}, ["min_p", "repetition_penalty"]),
+    ],
+)
+async def test_samplers_go_to_models_that_take_them_and_are_noted_on_others(
+    kind: str, model: str, sent: dict[str, Any], left_out: list[str]
+):
+    call = Call((USER,), Sampling(max_output_tokens=9000, top_k=20, min_p=0.1, repetition_penalty=1.1))
+    async with fitted(kind, model) as (worker, server), worker.open(call) as reply:
+        [_ async for _ in reply]
+    body = server.body | server.body.get("generationConfig", {})
+    names = ("top_k", "topK", "min_p", "repetition_penalty")
+    assert {name: body[name] for name in names if name in body} == sent
+    assert [note.split()[0] for note in reply.notes] == left_out
+
+
+@pytest.mark.parametrize(
+    ("worker", "samplers"),
+    [
+        ({"model": "my-model"}, ()),
+        ({"model": "my-model", "base_url": "https://eu.api.openai.com/v1"}, ()),
+        ({"model": "my-model", "base_url": "http://127.0.0.1:1/v1"}, Accepts().samplers),
+        ({"model": "my-model", "accepts": {"samplers": ["top_k"]}}, ("top_k",)),
+        ({"model": "openai/gpt-4o", "base_url": "https://openrouter.ai/api/v1"}, ()),
+    ],
+)
+def test_openais_own_models_take_no_samplers(worker: dict[str, Any], samplers: tuple[str, ...]):
+    own: Any = parse({"workers": [{"name": "w", "kind": "openai", "api_key_env": "K"} | worker]}).workers[0]
+    assert accepts_of(own).samplers == samplers
+
+
+def test_an_unknown_model_is_sent_everything_and_nothing_is_noted():
+    call = Call(
+        (USER,),
+        Sampling(
+            max_output_tokens=10**6,
+            temperature=1.9,
+            top_p=0.1,
+            stop=tuple("abcdefgh"),
+            seed=2**62,
+            effort="xhigh",
+            top_k=7,
+            min_p=0.5,
+            repetition_penalty=2,
+        ),
+        grammar=grammar("steps", 2, 2),
+    )
+    assert fit(call, accepts_by_name("openai", "qwen3-32b"), "qwen3-32b") == (call, ())
+
+
+def test_every_change_is_a_sentence_that_names_parameter_and_model():
+    call = Call(
+        (USER,),
+        Sampling(
+            max_output_tokens=200_000,
+            temperature=1.5,
+            top_p=0.9,
+            stop=("END", "\n"),
+            seed=2**40,
+            effort="xhigh",
+        ),
+        grammar=grammar("steps", 2, 2),
+    )
+    old = Accepts(max_temperature=1, temperature_with_top_p=False, blank_stop_sequences=False, seed="int32",
+                  efforts=("none", "low"), json_schema=False, max_output_tokens=8192)  # fmt: skip
+    sent, notes = fit(call, old, "m-1")
+    assert (
+        sent.sampling.temperature,
+        sent.sampling.top_p,
+        sent.sampling.stop,
+        sent.sampling.seed,
+        sent.sampling.effort,
+    ) == (
+        1,
+        None,
+        ("END",),
+        None,
+        "low",
+    )
+    assert (sent.sampling.max_output_tokens, sent.grammar) == (8192, None)
+    assert notes == (
+        "effort xhigh became low: the nearest that m-1 accepts.",
+        "temperature was lowered to 1: m-1 accepts no more.",
+        "top_p was left out: m-1 does not accept it beside temperature.",
+        "1 of 2 stop sequences were not sent but applied here: m-1 does not accept them.",
+        "seed was left out: m-1 accepts none so large.",
+        "max_output_tokens was lowered to 8192: m-1 accepts no more.",
+        "The JSON schema was left out: m-1 does not accept one.",
+    )
+
+
+def test_what_says_no_more_than_the_default_goes_without_a_note():
+    call = Call((USER,), Sampling(temperature=1.0, top_p=1.0, top_k=0, min_p=0, repetition_penalty=1))
+    assert fit(call, Accepts(samplers=()), "m")[1] == ()
+    assert fit(call, Accepts(sampling="never"), "m")[1] == ()
+    assert fit(call, Accepts(temperature_with_top_p=False), "m")[1] == ()
+
+
+@pytest.mark.parametrize(
+    ("asked", "efforts", "sent"),
+    [
+        ("none", ("minimal", "low"), "minimal"), ("max", ("low", "high"), "high"), ("minimal", ("none", "low"), "none"),
+        ("low", ("low", "high"), "low"), ("low", (), None), ("odd", ("low",), None), ("odd", None, "odd"), (None, ("low",), None),
+    ],
+)  # fmt: skip
+def test_an_effort_becomes_the_nearest_that_the_model_knows(
+    asked: str | None, efforts: tuple[str, ...] | None, sent: str | None
+):
+    assert Accepts(efforts=efforts).effort(asked) == sent
+
+
+def test_the_settings_say_more_than_the_name():
+    own = Accepts(stop_sequences=2)
+    assert accepts_by_name("openai", "gpt-5").overlay(own).stop_sequences == 2
+    assert accepts_by_name("openai", "gpt-5").overlay(own).sampling == "never"
+
+
+@pytest.mark.parametrize(
+    ("kind", "model", "like"),
+    [
+        ("openai", "ft:gpt-4o-2024-08-06:acme", "gpt-4o"),
+        ("openai", "openai/gpt-5-mini-2025-08-07", "gpt-5"),
+        ("openai", "gpt-7.2-nova", "gpt-6.1-sol"),
+        ("anthropic", "us.anthropic.claude-haiku-4-5-20251001-v1:0", "claude-haiku-4-5"),
+        ("anthropic", "claude-opus-6", "claude-opus-5-5"),
+        ("gemini", "models/gemini-3.1-pro-preview", "gemini-3.1-pro-preview"),
+        ("openai", "mistral-gpt-5-alike-o3", "mistral"),
+    ],
+)
+def test_a_name_is_known_with_its_dates_prefixes_and_newer_numbers(kind: str, model: str, like: str):
+    assert accepts_by_name(kind, model) == accepts_by_name(kind, like)
+
+
+async def pieces(texts: list[str], finish: FinishReason = FinishReason.LENGTH) -> AsyncGenerator[Delta]:
+    for text in texts:
+        yield Delta(text)
+    yield Delta(finish=finish, usage=Usage(1, 2))
+
+
+TEXT = st.text("abE", max_size=12)
+
+
+@example(["E", "b", "E"], ["b", "EbE"])
+@example(["EbE"], ["b", "EbE"])
+@given(st.lists(TEXT, max_size=6), st.lists(st.text("abE", min_size=1, max_size=3), min_size=1, max_size=3))
+async def test_an_answer_ends_before_the_first_stop_sequence_however_it_arrives(
+    texts: list[str], stops: list[str]
+):
+    whole = "".join(texts)
+    ends = [(at + len(stop), at) for stop in stops if (at := whole.find(stop)) >= 0]
+    cut = min(ends)[1] if ends else None  # the one that is complete first
+    deltas = [delta async for delta in cut_at(stops, pieces(texts))]
+    assert "".join(delta.text for delta in deltas) == whole[:cut]
+    told = [delta.stop_sequence for delta in deltas if delta.stop_sequence]
+    assert [whole.find(stop) for stop in told] == ([] if cut is None else [cut])
+    assert [delta.finish for delta in deltas if delta.finish] == [
+        FinishReason.LENGTH if cut is None else FinishReason.STOP
+    ]
+    assert [delta.usage for delta in deltas if delta.usage] == [Usage(1, 2)]
+
+
+async def test_words_are_shown_as_they_come_and_only_a_possible_stop_is_held_back():
+    shown = [delta.text async for delta in cut_at(["END"], pieces(["one ", "two E", "N", "G", "LISH"]))]
+    assert shown == ["one ", "two ", "", "ENG", "LISH", ""]
+
+
+@pytest.mark.parametrize("error", [WorkerUnavailable, WorkerBusy])
+async def test_an_answer_that_was_cut_is_whole_although_its_stream_breaks_later(error: type[WorkerError]):
+    async def broken() -> AsyncGenerator[Delta]:
+        yield Delta("four. END of")
+        raise error("gone")
+
+    assert [(d.text, d.finish) async for d in cut_at(["END"], broken())] == [
+        ("four. ", None),
+        ("", FinishReason.STOP),
+    ]
+    with pytest.raises(error):
+        [d async for d in cut_at(["STOP"], broken())]
+
+
+async def endless() -> AsyncGenerator[Delta]:
+    """An answer that goes on long after its stop sequence."""
+    yield Delta("four. END of")
+    while True:
+        await asyncio.sleep(0.01)
+        yield Delta("more")
+
+
+async def test_an_answer_that_was_cut_does_not_wait_for_its_cost_until_the_deadline():
+    deadline_at_s = time.monotonic() + 0.5
+    deltas = [d async for d in cut_at(["END"], endless(), deadline_at_s)]
+    assert time.monotonic() < deadline_at_s
+    assert "".join(d.text for d in deltas) == "four. "
+    assert deltas[-1].finish is FinishReason.STOP
+    assert [d.notes for d in deltas if d.billed_at_bound] == [UNREAD.notes]
+
+
+async def test_without_a_deadline_the_rest_is_read_for_seconds_only(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(stop_sequences, "REST_S", 0.1)
+    async with asyncio.timeout(5):
+        deltas = [d async for d in cut_at(["END"], endless())]
+    assert any(d.billed_at_bound for d in deltas)
+
+
+async def test_a_stop_sequence_as_long_as_a_book_takes_no_time():
+    began_s = time.process_time()
+    stops = ["E" * 1_000_000] * 4
+    shown = [delta.text async for delta in cut_at(stops, pieces(["one", "two", "three"] * 10))]
+    assert "".join(shown) == "onetwothree" * 10
+    assert time.process_time() - began_s < 1
+
+
+async def test_a_broken_off_call_leaves_nothing_open():
+    script = ScriptedWorker("w", [ScriptedReply("one two three", stall_after_tokens=2)])
+    worker = fitting(script, "m", Accepts(stop_sequences=0))
+    async with worker.open(Call((USER,), Sampling(stop=("END",)))) as reply:
+        async for delta in reply:
+            if "one" in delta.text:
+                break
+    assert script.open_calls == 0
+    assert script.calls[0].sampling.stop == ()

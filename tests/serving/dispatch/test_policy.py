@@ -1,0 +1,364 @@
+"""Decisions of the dispatcher, as tables: nothing is sent, and nothing is waited for."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import inf
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conductor.errors import (
+    AnswerInvalid,
+    ContentFiltered,
+    ContextOverflow,
+    LineTooLong,
+    WorkerBusy,
+    WorkerError,
+    WorkerRefused,
+    WorkerUnavailable,
+)
+from conductor.model.call import Call, CallSite, Sampling
+from conductor.model.failure import Attempt
+from conductor.model.messages import File, Image, Message, Native, Text
+from conductor.model.operation import WireOptions
+from conductor.model.permit import Permit
+from conductor.model.terms import Terms
+from conductor.model.tools import Tool, Toolset
+from serving.dispatch.attempts import Attempts, Tries
+from serving.dispatch.conforming import Repair
+from serving.dispatch.policy import (
+    QUICK_S,
+    Change,
+    Failed,
+    Next,
+    Retry,
+    Step,
+    Stop,
+    after,
+    candidates,
+    last_error,
+    longest_wait_s,
+    order,
+    retry_wait_s,
+)
+from serving.dispatch.profile import ModelProfile
+from serving.dispatch.route import RetryRules, Route
+from serving.health import FAILURES_BEFORE_REST
+from serving.workers.scripted import ScriptedWorker
+from tests.serving.dispatch.routes import route
+
+CALL = Call((Message.of("user", "hi"),))
+RULES = RetryRules(attempts=3, first_wait_s=0.5, max_wait_s=20.0, fallback_wait_s=5.0)
+DOWN = WorkerUnavailable("It is down.")
+LATE = WorkerUnavailable("It is late.", only_late=True)
+REFUSED = WorkerRefused("It refused.")
+FILTERED = ContentFiltered("It filtered the prompt.")
+INVALID = AnswerInvalid("It is no JSON.")
+WRONG = Repair("no JSON", "It is no JSON.")
+ENDED_EMPTY = WorkerUnavailable("It said nothing.", only_this_call=True)
+
+
+def busy(retry_after_s: float | None = None) -> WorkerBusy:
+    return WorkerBusy("It is busy.", retry_after_s=retry_after_s)
+
+
+def named(name: str, profile: ModelProfile | None = None) -> Route:
+    return route(ScriptedWorker(name, ["x"]), profile=profile)
+
+
+def after_failure(
+    error: WorkerError,
+    tries: Tries | None = None,
+    *,
+    call: Call = CALL,
+    others: int = 1,
+    took_s: float = 0.1,
+    wait_s: float = 0.2,
+    has_fallback: bool = False,
+    may_retry: bool = True,
+    is_open: bool = False,
+    reports_filter: bool = False,
+    **state: Any,
+) -> Step:
+    """Return what follows the first failure at the first of several workers, at second 0.
+
+    Args:
+        error: why it failed.
+        tries: what was tried there; None: one attempt.
+        call: that failed.
+        others: the number of workers left.
+        took_s: see `Failed`.
+        wait_s: see `Failed`.
+        has_fallback: see `Failed`.
+        may_retry: see `Failed`.
+        is_open: whether the worker's circuit is open.
+        reports_filter: see `ModelProfile`.
+        state: of `Attempts`.
+    """
+    profile = ModelProfile(reports_filter=reports_filter)
+    routes = [named(name, profile) for name in "abcd"[: 1 + others]]
+    routes[0].retry = RULES
+    if is_open:
+        for _ in range(FAILURES_BEFORE_REST):
+            routes[0].health.fail()
+    attempts = Attempts(call, routes, [], begins=False, tries=tries or Tries(number=1))
+    for name, value in state.items():
+        setattr(attempts, name, value)
+    return after(Failed(error, took_s, wait_s, has_fallback, may_retry), attempts, now_s=0.0)
+
+
+def due(at_s: float) -> Call:
+    return replace(CALL, terms=Terms(at_s))
+
+
+BEGUN = replace(CALL, prefix="It is")
+RETRY = Retry(0.2)
+STEPS: dict[str, tuple[WorkerError, dict[str, Any], Step]] = {
+    "an outage": (DOWN, {}, RETRY),
+    "a busy worker": (busy(), {}, RETRY),
+    "a refusal": (REFUSED, {}, Next()),
+    "a prompt that is too long": (ContextOverflow("It is too long."), {}, Next()),
+    "a refusal of the last worker": (REFUSED, {"others": 0}, Stop()),
+    "the last attempt": (DOWN, {"tries": Tries(number=3)}, Next()),
+    "the last attempt at the last worker": (DOWN, {"tries": Tries(number=3), "others": 0}, Stop()),
+    "no retry budget": (DOWN, {"may_retry": False}, Next()),
+    "a queue that is too long": (LineTooLong("It has too many calls."), {}, Next()),
+    "a wait within Retry-After": (busy(20), {"wait_s": 20.0}, Retry(20.0)),
+    "a Retry-After that is too long": (busy(21), {"wait_s": 21.0}, Next()),
+    "a wait of half of the caller's time": (busy(5), {"wait_s": 5.0, "call": due(10.0)}, Next()),
+    "a wait of less than half of it": (busy(4), {"wait_s": 4.0, "call": due(10.0)}, Retry(4.0)),
+    "a quick failure beside a fallback": (DOWN, {"has_fallback": True}, RETRY),
+    "a slow failure beside a fallback": (DOWN, {"has_fallback": True, "took_s": QUICK_S}, Next()),
+    "a slow wait beside a fallback": (DOWN, {"has_fallback": True, "wait_s": QUICK_S}, Next()),
+    "a short Retry-After beside a fallback": (busy(5), {"has_fallback": True, "wait_s": 5.0}, Retry(5.0)),
+    "a longer one beside a fallback": (busy(6), {"has_fallback": True, "wait_s": 6.0}, Next()),
+    "a second short one beside a fallback": (
+        busy(3),
+        {"has_fallback": True, "wait_s": 3.0, "tries": Tries(number=2, waited_s=3.0)},
+        Next(),
+    ),
+    "an open circuit beside a fallback": (DOWN, {"has_fallback": True, "is_open": True}, Next()),
+    "an open circuit alone": (DOWN, {"is_open": True}, RETRY),
+    "a late first token beside a fallback": (LATE, {"has_fallback": True}, Next()),
+    "a late first token alone": (LATE, {}, RETRY),
+    "an answer without a word": (ENDED_EMPTY, {"may_ask_again": True}, RETRY),
+    "another one": (ENDED_EMPTY, {"may_ask_again": False}, Next()),
+    "an answer that broke off while it was read": (DOWN, {"had_answer": True}, Next()),
+    "a wrong answer": (INVALID, {"had_answer": True, "wrong": WRONG}, Change(Tries(repair=WRONG))),
+    "a wrong answer of the last worker": (
+        INVALID,
+        {"had_answer": True, "wrong": WRONG, "others": 0},
+        Change(Tries(repair=WRONG)),
+    ),
+    "a wrong answer to a call to go on": (
+        INVALID,
+        {"had_answer": True, "wrong": WRONG, "call": BEGUN, "tries": Tries("ask", number=1)},
+        Change(Tries("ask", WRONG)),
+    ),
+    "a wrong repair": (
+        INVALID,
+        {"had_answer": True, "wrong": WRONG, "tries": Tries(number=1, repair=WRONG)},
+        Next(),
+    ),
+    "a refused turn at the end": (
+        REFUSED,
+        {"call": BEGUN, "tries": Tries("prefill", number=1)},
+        Change(Tries("ask")),
+    ),
+    "a refused call to go on": (REFUSED, {"call": BEGUN, "tries": Tries("ask", number=1)}, Next()),
+    "an outage at a turn at the end": (DOWN, {"call": BEGUN, "tries": Tries("prefill", number=1)}, RETRY),
+    "a filtered turn at the end": (FILTERED, {"call": BEGUN, "tries": Tries("prefill", number=1)}, Next()),
+    "a filter": (FILTERED, {}, Next()),
+    "a filter that clients are told of": (FILTERED, {"reports_filter": True}, Stop(is_final=True)),
+}
+
+
+def is_same(one: Step, other: Step) -> bool:
+    if isinstance(one, Change) and isinstance(other, Change):
+        return (one.tries.form, one.tries.repair, one.tries.number) == (
+            other.tries.form,
+            other.tries.repair,
+            other.tries.number,
+        )
+    return one == other
+
+
+@pytest.mark.parametrize(("error", "state", "step"), STEPS.values(), ids=STEPS.keys())
+def test_what_follows_a_failure(error: WorkerError, state: dict[str, Any], step: Step):
+    found = after_failure(error, **state)
+    assert is_same(found, step), found
+
+
+ERRORS = st.sampled_from([DOWN, LATE, busy(), busy(1), busy(30), REFUSED, FILTERED, INVALID])
+
+
+@given(
+    ERRORS,
+    st.integers(1, 4),
+    st.integers(0, 3),
+    st.floats(0, 30),
+    st.floats(0, 30),
+    st.booleans(),
+    st.booleans(),
+)
+def test_no_call_is_made_more_often_than_the_settings_say_nor_left_while_a_worker_is_there(
+    error: WorkerError,
+    number: int,
+    others: int,
+    took_s: float,
+    wait_s: float,
+    has_fallback: bool,
+    may_retry: bool,
+):
+    step = after_failure(
+        error,
+        Tries(number=number),
+        others=others,
+        took_s=took_s,
+        wait_s=wait_s,
+        has_fallback=has_fallback,
+        may_retry=may_retry,
+    )
+    if isinstance(step, Retry):
+        assert number < RULES.attempts
+        assert may_retry
+        assert error.retryable
+    else:
+        assert step == (Next() if others else Stop())
+
+
+@given(st.integers(1, 8), st.floats(0.1, 60))
+def test_a_wait_is_never_shorter_than_retry_after_nor_longer_than_its_bound(
+    number: int, retry_after_s: float
+):
+    bound_s = min(RULES.max_wait_s, RULES.first_wait_s * 2 ** (number - 1))
+    assert 0 <= retry_wait_s(number, DOWN, RULES) <= bound_s
+    assert retry_after_s <= retry_wait_s(number, busy(retry_after_s), RULES) <= max(retry_after_s, bound_s)
+
+
+def test_half_of_the_callers_time_is_left_for_what_follows_a_wait():
+    assert longest_wait_s(Terms(), 5.0) == inf
+    assert longest_wait_s(Terms(deadline_at_s=25.0), 5.0) == 10.0
+
+
+# Which workers
+
+
+SHOWN = Call((Message("user", (Text("hi"), Image("data:image/png;base64,AAAA"))),))
+READ = Call((Message("user", (Text("hi"), File("a.pdf", "data:application/pdf;base64,AAAA"))),))
+TOOLED = replace(CALL, tools=Toolset((Tool("read"),)))
+LESS: dict[str, ModelProfile] = {
+    "sees nothing": ModelProfile(sees_images=False),
+    "reads no PDF": ModelProfile(reads_pdfs=False),
+    "calls no tools": ModelProfile(calls_tools=False),
+    "any": ModelProfile(calls_tools=True),
+}
+
+
+def wrote(*names: str) -> Call:
+    turns = [Message("assistant", (Text("I look."),), Native(name, "", {})) for name in names]
+    return Call((*CALL.messages, *turns))
+
+
+CANDIDATES: dict[str, tuple[Call, Sequence[str], list[str]]] = {
+    "plain": (CALL, ["any", "sees nothing", "reads no PDF", "calls no tools"], ["a", "b", "c", "d"]),
+    "a picture": (SHOWN, ["any", "sees nothing", "any"], ["a", "c"]),
+    "a picture, and the first sees none": (SHOWN, ["sees nothing", "sees nothing", "any"], ["a", "b", "c"]),
+    "a PDF": (READ, ["any", "reads no PDF", "any"], ["a", "c"]),
+    "tools": (TOOLED, ["any", "calls no tools", "any"], ["a", "c"]),
+    "tools, and the first calls none": (TOOLED, ["calls no tools", "any"], ["a", "b"]),
+    "a turn of another worker": (wrote("b", "c"), ["any", "any", "any"], ["c", "a", "b"]),
+    "a turn of none of them": (wrote("elsewhere"), ["any", "any"], ["a", "b"]),
+    "embeddings": (replace(CALL, site=CallSite(operation="embeddings")), ["any", "any"], ["a"]),
+    "a prompt of tokens": (
+        replace(CALL, sampling=Sampling(options=WireOptions(token_prompt=True))),
+        ["any", "any"],
+        ["a"],
+    ),
+    "a permit": (replace(CALL, terms=Terms(permit=Permit(("c", "b")))), ["any", "any", "any"], ["b", "c"]),
+    "a permit for none of them": (replace(CALL, terms=Terms(permit=Permit(()))), ["any", "any"], ["a"]),
+}
+
+
+@pytest.mark.parametrize(("call", "kinds", "names"), CANDIDATES.values(), ids=CANDIDATES.keys())
+def test_which_workers_may_answer(call: Call, kinds: Sequence[str], names: list[str]):
+    routes = [named(name, LESS[kind]) for name, kind in zip("abcd", kinds, strict=False)]
+    assert [each.name for each in candidates(routes, call)] == names
+
+
+def resting(found: Route) -> None:
+    found.health.rest(60)
+
+
+def slow(found: Route) -> None:
+    """Its queue is longer than it is worth while another worker is free."""
+    found.limiter.max_wait_s = -1.0
+
+
+ASKS_OTHERS = Terms(has_fallback=True)
+ORDERS: dict[str, tuple[dict[str, Callable[[Route], None]], Terms, list[str], list[str]]] = {
+    "all are well": ({}, Terms(), ["a", "b", "c"], []),
+    "the first rests": ({"a": resting}, Terms(), ["b", "c", "a"], ["a"]),
+    "a later one rests": ({"b": resting}, Terms(), ["a", "c", "b"], []),
+    "the first two rest": ({"a": resting, "b": resting}, Terms(), ["c", "a", "b"], ["a", "b"]),
+    "all rest": ({"a": resting, "b": resting, "c": resting}, Terms(), ["a", "b", "c"], []),
+    "the first has a long queue": ({"a": slow}, Terms(), ["b", "c", "a"], ["a"]),
+    "batch work may wait in it": ({"a": slow}, Terms(priority="batch"), ["a", "b", "c"], []),
+    "the first broke off": ({}, Terms(broken=frozenset({("a", "")})), ["b", "c", "a"], ["a"]),
+    "the caller has a fallback": ({"b": resting}, ASKS_OTHERS, ["a", "c"], ["b"]),
+    "it has one, and a long queue": ({"a": slow}, ASKS_OTHERS, ["a", "b", "c"], []),
+}
+
+
+@pytest.mark.parametrize(("states", "terms", "names", "skipped"), ORDERS.values(), ids=ORDERS.keys())
+def test_in_which_order_workers_are_tried_and_which_are_on_record_as_skipped(
+    states: dict[str, Callable[[Route], None]], terms: Terms, names: list[str], skipped: list[str]
+):
+    routes = [named(name) for name in "abc"]
+    for each in routes:
+        states.get(each.name, lambda _: None)(each)
+    queue, failed = order(routes, replace(CALL, terms=terms))
+    assert [each.name for each in queue] == names
+    assert [(each.worker, each.outcome) for each in failed] == [(name, "left_alone") for name in skipped]
+
+
+def test_a_worker_that_is_alone_is_tried_whatever_its_health():
+    alone = named("a")
+    resting(alone)
+    assert order([alone], CALL) == ([alone], [])
+
+
+def test_a_caller_with_a_fallback_is_told_that_nobody_is_well():
+    routes = [named(name) for name in "ab"]
+    for each in routes:
+        resting(each)
+    with pytest.raises(WorkerUnavailable) as caught:
+        order(routes, replace(CALL, terms=ASKS_OTHERS))
+    assert [each.worker for each in caught.value.attempts] == ["a", "b"]
+    assert caught.value.worker == "a"
+
+
+def test_rerouted_calls_count_as_traffic_of_the_workers_that_rest():
+    first, second = named("a"), named("b")
+    resting(first)
+    order([first, second], replace(CALL, terms=Terms(payer="key", team="team")))
+    assert first.health.witnesses.traffic.has_others("another")
+    assert not first.health.witnesses.traffic.has_others("team"), "keys of a team are one tenant"
+    assert not second.health.witnesses.traffic.has_others("another")
+
+
+def test_the_error_is_that_a_prompt_was_too_long_for_one_worker_whatever_others_said():
+    before = Attempt("a", "ContextOverflow", "It is too long.")
+    overflow = ContextOverflow("It is too long.", worker="a")
+    last = WorkerUnavailable("It is down.", worker="b", cost_usd=1)
+    error = last_error(last, [DOWN, overflow], [before], took_s=2.0)
+    assert isinstance(error, ContextOverflow)
+    assert (error.worker, error.cost_usd) == ("a", 1)
+    assert [(each.worker, each.took_s, each.cost_usd) for each in error.attempts] == [
+        ("a", None, None),
+        ("b", 2.0, None),
+    ]
+    assert last_error(last, [DOWN], [before], took_s=2.0) is last
+    assert last.attempts == (before,)
