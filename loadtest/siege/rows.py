@@ -168,9 +168,12 @@ async def unread_runs(attack: Attack) -> Rows:
 
     async def watch() -> None:
         run = await start_run(attack, "slow", text)
-        async with attack.connection() as (_, writer):  # asyncio reads no more than a buffer by itself
-            writer.write(attack.head("GET", f"/v1/workflows/{run}/events", key="reader") + END)
-            await asyncio.sleep(3600)
+        try:
+            async with attack.connection() as (_, writer):  # asyncio reads no more than a buffer by itself
+                writer.write(attack.head("GET", f"/v1/workflows/{run}/events", key="reader") + END)
+                await asyncio.sleep(3600)
+        finally:  # a run that goes on rightly holds its question
+            await attack.ask(attack.post(f"/v1/workflows/{run}/cancel", b"{}", key="attacker"))
 
     await attack.repeat(watch)
 

@@ -22,7 +22,7 @@ from conductor.model.usage import FREE, Price, Usage
 from serving.workers.scripted_calls import ScriptedCall, calls_of, own_turns
 from serving.workers.scripted_embedding import embed
 
-KEPT_CALLS = 1000
+KEPT_CALLS, KEPT_BYTES = 1000, 16_000_000
 TOKEN = re.compile(r"\s*\S+|\s+$")
 """A token, for counting and for pacing: a word with the blanks before it."""
 ERRORS: dict[str, type[WorkerError]] = {
@@ -66,7 +66,8 @@ class ScriptedWorker:
     starts with the first.
 
     Attributes:
-        calls: the newest `KEPT_CALLS` calls, oldest first, without their callbacks.
+        calls: the newest calls, oldest first, without their callbacks: at most `KEPT_CALLS`, with prompts of `KEPT_BYTES`
+            together. The newest one is always there.
         open_calls: how many are open now. 0 once every block was left.
     """
 
@@ -100,6 +101,8 @@ class ScriptedWorker:
         self.delay_s = delay_s
         self.tokens_per_s = tokens_per_s
         self.calls: deque[Call] = deque(maxlen=KEPT_CALLS)
+        self._n_bytes = 0
+        """Of the prompts of `calls`."""
         self.open_calls = 0
         self._replies = [ScriptedReply(reply) if isinstance(reply, str) else reply for reply in replies]
         self._turn = 0
@@ -112,10 +115,18 @@ class ScriptedWorker:
     async def aclose(self) -> None:
         """Nothing to close."""
 
+    def _keep(self, call: Call) -> None:
+        if len(self.calls) == KEPT_CALLS:
+            self._n_bytes -= _prompt_bytes(self.calls.popleft())
+        self.calls.append(_without_run(call))
+        self._n_bytes += _prompt_bytes(call)
+        while self._n_bytes > KEPT_BYTES and len(self.calls) > 1:
+            self._n_bytes -= _prompt_bytes(self.calls.popleft())
+
     async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
         index = self._next_reply(call)
         reply = self._replies[index]
-        self.calls.append(_without_run(call))
+        self._keep(call)
         self.open_calls += 1
         try:
             await asyncio.sleep(self.delay_s)
@@ -214,6 +225,10 @@ def _without_run(call: Call) -> Call:
     """`call` without what it holds of its run: a thousand of them would hold a thousand runs, records and all."""
     terms = copy_with(call.terms, refusals=None, observer=None, holds=None, limits=AttemptLimits())
     return copy_with(call, terms=terms)
+
+
+def _prompt_bytes(call: Call) -> int:
+    return sum(len(message.text) for message in call.messages)
 
 
 def prompt_tokens(call: Call) -> int:

@@ -13,7 +13,7 @@ from conductor.model.places import Places
 from conductor.model.reply import FinishReason, Reply
 from conductor.model.terms import AttemptLimits, Terms
 from conductor.model.usage import Usage
-from serving.workers.scripted import KEPT_CALLS, ScriptedReply, ScriptedWorker
+from serving.workers.scripted import KEPT_BYTES, KEPT_CALLS, ScriptedReply, ScriptedWorker
 
 CALL = Call(messages=(Message.of("system", "Be short."), Message.of("user", "What is two and two?")))
 
@@ -102,6 +102,15 @@ async def test_it_keeps_the_newest_calls_only():
         1,
         KEPT_CALLS,
     )
+
+
+async def test_it_keeps_no_more_than_some_bytes_of_prompts():
+    worker, n_bytes = ScriptedWorker("w", ["x"]), KEPT_BYTES // 2
+    for seed in range(3):
+        await ask(worker, Call((Message.of("user", "a" * n_bytes),), Sampling(seed=seed)))
+    assert [call.sampling.seed for call in worker.calls] == [1, 2]
+    await ask(worker, Call((Message.of("user", "a" * 2 * KEPT_BYTES),)))
+    assert len(worker.calls) == 1, "the newest one, whatever its size"
 
 
 async def test_the_calls_it_keeps_hold_nothing_of_their_runs():
