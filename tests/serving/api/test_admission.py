@@ -14,6 +14,7 @@ from conductor.errors import Overloaded
 from conductor.run.record import Account
 from serving.api.feed import WINDOW_BYTES, Feeds
 from serving.batches.model import Batch, File
+from serving.redaction.personal import PersonalDataRedactor
 from serving.shares import Room, in_slices
 from tests.serving.api.keyed import Keyed, keyed
 from tests.serving.api.served import ASK, Json, Served, plan, scripted, served, step, team
@@ -369,3 +370,42 @@ def test_a_room_lets_in_anything_where_nobody_has_any_and_knows_no_share_without
         room.take(NO_KEY)
     room.leave(NO_KEY, 10)
     assert room.taken == 0
+
+
+LONG = "Write to ada@example.org. " * 2_000
+FUNCTION: Json = {"name": "f", "description": LONG, "parameters": {"type": "object"}}
+LONG_TEXTS: dict[str, tuple[str, Json]] = {
+    "a question to a team": ("/v1/chat/completions", {"messages": [{"role": "user", "content": LONG}]}),
+    "a tool": ("/v1/chat/completions", ASK | {"tools": [{"type": "function", "function": FUNCTION}]}),
+    "a task of a plan": ("/v1/chat/completions", ASK | {"podium": {"plan": [step("a", LONG)]}}),
+    "instructions": ("/v1/responses", {"input": "Hello.", "instructions": LONG}),
+    "a system prompt": ("/v1/messages", ASK | {"max_tokens": 99, "system": LONG}),
+    "an item of a conversation": (
+        "/v1/conversations",
+        {"items": [{"type": "message", "role": "user", "content": LONG}]},
+    ),
+}
+
+
+@pytest.mark.parametrize("what", LONG_TEXTS)
+async def test_no_long_text_of_a_request_is_looked_through_at_once(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_once = list[str]()
+    look = PersonalDataRedactor.__call__
+
+    def noting(self: PersonalDataRedactor, text: str) -> str:
+        at_once.append(text)
+        return look(self, text)
+
+    monkeypatch.setattr(PersonalDataRedactor, "__call__", noting)
+    path, body = LONG_TEXTS[what]
+    async with keyed(tmp_path) as it:
+        policy = f"/v1/admin/keys/{it.ids['mine']}/policy"
+        await it.ask("admin", "POST", policy, {"redact_personal_data": True})
+        answer = await it.ask(
+            "mine", "POST", path, {"model": "mini"} | body if "convers" not in path else body
+        )
+        assert answer.status_code == 200, answer.text
+        await until(lambda: not it.api.service.running, "the run has ended")
+    assert not [text[:50] for text in at_once if len(text) > 10_000]
