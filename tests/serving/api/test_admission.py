@@ -113,6 +113,26 @@ async def test_a_router_refuses_before_serve_has_given_it_all_it_may_and_probes_
             assert (await api.http.get(path)).status_code == 200
 
 
+async def test_requests_whose_bodies_are_not_whole_count_as_open_and_make_room_for_others() -> None:
+    settings = stalling() | {"router": {"max_ongoing_requests": 16, "target_ongoing_requests": 8}}
+    async with served(settings) as api:
+        address = api.url.removeprefix("http://").split(":")
+        head = b"POST /v1/files HTTP/1.1\r\nhost: localhost\r\ncontent-length: 200000\r\ncontent-type: multipart/form-data; boundary=x\r\n\r\n"
+        slow = [await asyncio.open_connection(*address) for _ in range(15)]
+        for _, writer in slow:
+            writer.write(head + 100_000 * b"x")
+            await writer.drain()
+        oldest = asyncio.create_task(slow[0][0].readuntil(b"\r\n\r\n"))
+        async with asyncio.timeout(5):
+            while not oldest.done():
+                assert (await api.http.get("/v1/models")).status_code == 200
+        assert oldest.result().startswith(b"HTTP/1.1 429")
+        for path in ("/healthz", "/readyz"):
+            assert (await api.http.get(path)).status_code == 200
+        for _, writer in slow:
+            writer.close()
+
+
 async def test_constant_documents_are_made_once_and_not_sent_to_who_has_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
