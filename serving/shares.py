@@ -94,7 +94,7 @@ class Room:
                 del had[of]
 
     def _error(self, why: str) -> Overloaded:
-        message = f"{why} ({self._setting}). Let some end, then try again."
+        message = f"{why} ({self._setting}). Wait until some have ended, then try again."
         return Overloaded(message, param=self._setting, retry_after_s=RETRY_AFTER_S)
 
 
