@@ -146,7 +146,8 @@ def body_too_slow(policy: Policy) -> TooSlow:
 def overload_error() -> Overloaded:
     """The error for a request whose place others needed."""
     message = (
-        "Too many requests here are unfinished (http.max_waiting, http.max_unfinished_bytes), and this one made room for others. "
+        "Too many requests here are unfinished (http.max_waiting, http.max_unfinished_bytes, "
+        "router.max_ongoing_requests), and this one made room for others. "
         "Try again soon."
     )
     return Overloaded(message, retry_after_s=RETRY_AFTER_S)
