@@ -50,18 +50,12 @@ async def upload(request: Request) -> Response:
     """Keep a file of requests for a batch, or one that requests name: a form with `purpose` and `file`."""
     caller = caller_of(request)
     check_keeps(caller)
-    service: Service = request.app.state.service
-    n_bytes = len(await request.body())
-    with service.places.held.holding(caller.account, n_bytes, "batch", service.pool.settings):
-        return await _keep(request, caller)
-
-
-async def _keep(request: Request, caller: Caller) -> Response:
     batches = batches_of(request)
     purpose, name, content, asked_s = await _form(request, caller.account.key_id)
     if len(content) > batches.settings.max_file_bytes:
         raise TooLarge(f"file: it is longer than {batches.settings.max_file_bytes} bytes (batches.max_file_bytes). Send several.", param="file")  # fmt: skip
-    limits = request.app.state.service.pool.settings.limits
+    service: Service = request.app.state.service
+    limits = service.pool.settings.limits
     redact = redactor_of(caller.policies, MOST_CHECKED_IN_FILE)
     if purpose == BATCH:
         of_lines = LineLimits(batches.settings.max_lines, limits.max_body_bytes, limits.max_text_bytes)

@@ -320,6 +320,25 @@ async def test_uploads_under_way_have_a_part_of_the_bytes_of_requests() -> None:
         assert (await api.http.post("/v1/files", **form)).status_code == 200
 
 
+BODIES: dict[str, Json] = {
+    "/v1/messages/count_tokens": {"model": "a", "messages": [{"role": "user", "content": 600_000 * "x"}]},
+    "/v1/responses/input_tokens": {"model": "a", "input": 600_000 * "x"},
+    "/v1/conversations": {"items": [{"type": "message", "role": "user", "content": 600_000 * "x"}]},
+}
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_bodies_of_requests_that_are_no_runs_are_held_in_the_bytes_of_requests(path: str) -> None:
+    async with served(stalling(max_running_bytes=MB)) as api:
+        settings, held = api.service.pool.settings, api.service.places.held
+        with held.holding(Account(), MB // 2, "interactive", settings):
+            refused = await api.http.post(path, json=BODIES[path])
+            assert refused.status_code == 429, refused.text
+            assert "limits.max_running_bytes" in refused.json()["error"]["message"]
+        assert (await api.http.post(path, json=BODIES[path])).status_code == 200
+        held.check(Account(), 2 * MB, "interactive", settings)  # nothing is held any more
+
+
 async def test_a_key_that_may_only_run_sees_no_batch_of_a_teammate_by_cancelling_it(tmp_path: Path) -> None:
     async with keyed(tmp_path) as it:
         for who, id in (("mine", "batch_1"), ("only run", "batch_2")):
