@@ -26,7 +26,7 @@ from serving.api.respond import failure
 from serving.dispatch.fair_queue import FairQueue
 from serving.runs.held_bytes import SMALL_BYTES
 from serving.runs.service import Service
-from serving.shares import Room
+from serving.shares import Room, Share
 
 READS_AT_ONCE = 4
 """Reads that are worked on at once. One place is kept for keys that have none."""
@@ -120,7 +120,8 @@ class Lease:
     def __init__(self, admission: Admission, account: Account) -> None:
         self._admission, self._account = admission, account
         self._turn: asyncio.TimerHandle | None = None
-        self._n_bytes = 0
+        self.unread = Share(admission.unread, account)
+        """Bytes of its answer."""
 
     async def wait_for_turn(self) -> None:
         """Wait until few enough others are worked on."""
@@ -134,21 +135,10 @@ class Lease:
             self._turn = None
             self._admission.turns.give_back(self._account.key_id)
 
-    def hold(self, n_bytes: int) -> None:
-        """Hold so many bytes of an answer until the end, in place of those before.
-
-        Raises:
-            Overloaded: there is no room for them.
-        """
-        self._admission.unread.leave(self._account, self._n_bytes)
-        self._n_bytes = 0
-        self._admission.unread.take(self._account, n_bytes)
-        self._n_bytes = n_bytes
-
     def close(self) -> None:
         """Give everything back."""
         self.end_turn()
-        self.hold(0)
+        self.unread.resize(0)
 
 
 class _Guarded:
@@ -204,7 +194,7 @@ class _Answer:
             n_bytes = len(message.get("body", b""))
             if n_bytes > PIECE_BYTES and not message.get("more_body"):
                 try:
-                    self._lease.hold(n_bytes)
+                    self._lease.unread.resize(n_bytes)
                 except Overloaded as exc:
                     self._is_refused = True
                     return await failure(Request(self._scope), exc)(self._scope, self._receive, self._send)
