@@ -94,8 +94,32 @@ class Room:
                 del had[of]
 
     def _error(self, why: str) -> Overloaded:
-        message = f"{why} ({self._setting}). Let some end, then try again."
+        message = f"{why} ({self._setting}). Wait until some have ended, then try again."
         return Overloaded(message, param=self._setting, retry_after_s=RETRY_AFTER_S)
+
+
+class Share:
+    """What one account holds of a room; it may become more or less.
+
+    Args:
+        room: of which it is a part.
+        account: that holds it.
+    """
+
+    def __init__(self, room: Room, account: Account) -> None:
+        self._room, self._account, self.n = room, account, 0
+
+    def resize(self, n: int) -> None:
+        """Hold `n` in place of those before.
+
+        Raises:
+            Overloaded: there is no room for them. Those before stay.
+        """
+        if n > self.n:
+            self._room.take(self._account, n - self.n)
+        else:
+            self._room.leave(self._account, self.n - n)
+        self.n = n
 
 
 def _owner(account: Account) -> str:

@@ -1,4 +1,4 @@
-"""Whole characters out of surrogate halves.
+"""Whole characters out of surrogate halves, and names without characters that terminals obey.
 
 JSON may write a character beyond U+FFFF as two escapes, and servers cut their pieces between them. A
 half is no character: UTF-8 cannot hold it, so no store, client or provider takes it.
@@ -15,6 +15,8 @@ _ESCAPES = re.compile(
 )
 """An escaped backslash, a pair of halves, or one half."""
 _REPLACEMENT = rb"\ufffd"
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""Characters that terminals obey or that turn a line around."""
 
 
 def whole(text: str) -> str:
@@ -69,3 +71,14 @@ class HalfJoiner:
         if not is_last and "\ud800" <= text[-1:] <= "\udbff":
             text, self._half = text[:-1], text[-1]
         return whole(text)
+
+
+def check_name_text(text: str) -> str:
+    """See that a name, which lists and terminals show, holds no control characters but tabs and line ends, and no direction marks.
+
+    Raises:
+        ValueError: it does.
+    """
+    if _CONTROL.search(text):
+        raise ValueError("control characters and direction marks are not allowed. Leave them out")
+    return text

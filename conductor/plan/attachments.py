@@ -10,7 +10,10 @@ from conductor.model.pool_member import PoolMember
 from conductor.plan.marks import enclose, mark_key
 
 NO_IMAGE = "[A picture is here that this model cannot see.]"
-BLIND_NOTE = "The user's pictures were left out: this worker's settings say that it sees none (sees_images)."
+BLIND_NOTE = (
+    "The user's pictures were left out: this worker sees none (sees_images), or fetches none from their addresses "
+    "(fetches_pictures)."
+)
 NO_PDF_NOTE = "The user's PDFs were left out: this worker reads none (reads_pdfs)."
 MOST_NAMED = 64
 """Of what is attached; the rest is counted."""

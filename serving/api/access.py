@@ -43,7 +43,10 @@ class Cost:
     in_turn: bool = False
     n_bytes: int = 0
     streams: str = "one of `limits.max_reads`"
-    memory: str = "what is larger than 64 kB, in `limits.max_unread_bytes`"
+    memory: str = (
+        "what is larger than 64 kB of the answer, in `limits.max_unread_bytes`, and of the body, in "
+        "`limits.max_running_bytes`"
+    )
     cpu: str = "in turn with other keys', four at once, lists in slices of 2 ms"
 
 

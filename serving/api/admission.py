@@ -8,7 +8,7 @@ below `router.max_ongoing_requests`, above which Ray Serve would let its own hea
 import asyncio
 import copy
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
 from typing import Any
 
 from starlette.requests import Request
@@ -16,15 +16,17 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from conductor.errors import Overloaded
+from conductor.model.priority import Priority
 from conductor.run.record import Account
 from serving.accounts.caller import Caller
 from serving.accounts.caller import Scope as KeyScope
-from serving.api.access import PIECE_BYTES, RUN, Access, Who
+from serving.api.access import PIECE_BYTES, RUN, UPLOAD, Access, Cost, Who
 from serving.api.authentication import CALLER, caller_of
 from serving.api.respond import failure
 from serving.dispatch.fair_queue import FairQueue
+from serving.runs.held_bytes import SMALL_BYTES
 from serving.runs.service import Service
-from serving.shares import Room
+from serving.shares import Room, Share
 
 READS_AT_ONCE = 4
 """Reads that are worked on at once. One place is kept for keys that have none."""
@@ -51,7 +53,7 @@ class Admission:
         def most_bytes() -> int:
             return service.pool.settings.limits.max_unread_bytes
 
-        self._table = table
+        self._service, self._table = service, table
         self.reads = Room("limits.max_reads", most_reads, "reads")
         self.changes = Room("limits.max_reads", lambda: most_reads() // CHANGES, "changes")
         self.unread = Room(
@@ -79,8 +81,8 @@ class Admission:
         return guarded
 
     @asynccontextmanager
-    async def admit(self, access: Access, account: Account) -> AsyncGenerator["Lease"]:
-        """Hold what answering costs until the end of the block.
+    async def admit(self, access: Access, account: Account, n_body_bytes: int = 0) -> AsyncGenerator["Lease"]:
+        """Hold what answering costs, and the request's body, until the end of the block.
 
         Raises:
             Overloaded: there is no more of it, for this key or for all.
@@ -93,10 +95,18 @@ class Admission:
                 held.enter_context(room.holding(account))
             if cost.n_bytes:
                 held.enter_context(self.unread.holding(account, cost.n_bytes))
+            if n_body_bytes > SMALL_BYTES:
+                held.enter_context(self._holding_body(cost, account, n_body_bytes))
             held.callback(lease.close)
             if cost.in_turn:
                 await lease.wait_for_turn()
             yield lease
+
+    def _holding_body(self, cost: Cost, account: Account, n_bytes: int) -> AbstractContextManager[None]:
+        """Count a body with the conversations of runs: it is in memory while its request waits, and while it is read."""
+        priority: Priority = "batch" if cost is UPLOAD else "interactive"
+        places, settings = self._service.places, self._service.pool.settings
+        return places.held.holding(account, n_bytes, priority, settings)
 
 
 class Lease:
@@ -110,7 +120,8 @@ class Lease:
     def __init__(self, admission: Admission, account: Account) -> None:
         self._admission, self._account = admission, account
         self._turn: asyncio.TimerHandle | None = None
-        self._n_bytes = 0
+        self.unread = Share(admission.unread, account)
+        """Bytes of its answer."""
 
     async def wait_for_turn(self) -> None:
         """Wait until few enough others are worked on."""
@@ -124,21 +135,10 @@ class Lease:
             self._turn = None
             self._admission.turns.give_back(self._account.key_id)
 
-    def hold(self, n_bytes: int) -> None:
-        """Hold so many bytes of an answer until the end, in place of those before.
-
-        Raises:
-            Overloaded: there is no room for them.
-        """
-        self._admission.unread.leave(self._account, self._n_bytes)
-        self._n_bytes = 0
-        self._admission.unread.take(self._account, n_bytes)
-        self._n_bytes = n_bytes
-
     def close(self) -> None:
         """Give everything back."""
         self.end_turn()
-        self.hold(0)
+        self.unread.resize(0)
 
 
 class _Guarded:
@@ -160,7 +160,8 @@ class _Guarded:
         if not access.cost.counted:
             return await self._app(scope, receive, send)
         account = caller.account if caller else STRANGER
-        async with self._admission.admit(access, account) as lease:
+        receive, n_body_bytes = await _measured(scope, receive)
+        async with self._admission.admit(access, account, n_body_bytes) as lease:
             answer = _Answer(scope, receive, send, lease)
             return await self._app(scope, receive, answer.send)
 
@@ -193,12 +194,28 @@ class _Answer:
             n_bytes = len(message.get("body", b""))
             if n_bytes > PIECE_BYTES and not message.get("more_body"):
                 try:
-                    self._lease.hold(n_bytes)
+                    self._lease.unread.resize(n_bytes)
                 except Overloaded as exc:
                     self._is_refused = True
                     return await failure(Request(self._scope), exc)(self._scope, self._receive, self._send)
             await self._send(start)
         return await self._send(message)
+
+
+async def _measured(scope: Scope, receive: Receive) -> tuple[Receive, int]:
+    """Return what gives the body once more, and how long it is. The edge has read it, and gives it in one message."""
+    if scope["method"] != "POST":
+        return receive, 0
+    first, is_given = await receive(), False
+
+    async def replay() -> Message:
+        nonlocal is_given
+        if is_given:
+            return await receive()
+        is_given = True
+        return first
+
+    return replay, len(first.get("body", b""))
 
 
 def _is_large(start: Message) -> bool:

@@ -37,7 +37,7 @@ from serving.api.dialects.responses import routes as responses
 from serving.api.dialects.responses.conversation_turns import turn_keeper
 from serving.api.dialects.table import DIALECTS
 from serving.api.feed import Feeds
-from serving.api.load_shedding import LoadShedding
+from serving.api.load_shedding import LoadShedding, OpenRequests
 from serving.api.respond import failure
 from serving.api.semantics import Semantics
 from serving.api.slow_clients import SlowClients
@@ -112,14 +112,12 @@ def build_api(
     room = WaitingRoom(policy.max_waiting, policy.max_unfinished_bytes)
     app.add_middleware(Semantics, policy=lambda: Policy.of(service.pool.settings))
     app.add_middleware(Authentication, authenticator=authenticator)
-    app.add_middleware(
-        LoadShedding,
-        paths=paths_of_runs(table),
-        check_places=service.places.check,
-        max_ongoing=lambda: service.pool.settings.router.max_ongoing_requests,
-    )
+    app.add_middleware(LoadShedding, paths=paths_of_runs(table), check_places=service.places.check)
     app.add_middleware(SlowClients, unread_s=lambda: service.pool.settings.limits.unread_s)
     app.add_middleware(Edge, policy=policy, room=room, error_body=dialects.error_body)
+    app.add_middleware(
+        OpenRequests, room=room, max_ongoing=lambda: service.pool.settings.router.max_ongoing_requests
+    )
     return app
 
 

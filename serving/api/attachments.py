@@ -88,7 +88,10 @@ async def attach(request: ApiRequest, caller: Caller, store: BatchStore, service
     n_bytes = sum(files[part.id].n_bytes for _, _, part in named)  # each is sent on as often as it is named
     max_bytes = settings.limits.max_body_bytes
     if n_bytes > max_bytes:
-        raise TooLarge(f"The files of a request may have {max_bytes} bytes together.", param="file_id")
+        raise TooLarge(
+            f"The files of a request may have {max_bytes} bytes together (limits.max_body_bytes). Send fewer.",
+            param="file_id",
+        )
     held_bytes = len(request.choices) * base64_bytes(n_bytes)
     with service.places.held.holding(caller.account, held_bytes, request.priority, settings):
         found = {id: await _read(file, ids[id], store) for id, file in files.items()}

@@ -24,7 +24,7 @@ from serving.runs.following import AnswerDiffers, RetoldAnswer
 from serving.runs.rows import Item
 from serving.runs.service import Service
 from serving.runs.store import EventPage
-from serving.shares import Room
+from serving.shares import Room, Share
 
 WINDOW_BYTES = 262_144
 """Of events that a feed holds. Larger events are held whole, and counted in `limits.max_unread_bytes`."""
@@ -60,9 +60,8 @@ class Feed:
         self.is_full = False
         """Whether there was no room for what follows: the feed ends, and its watchers have to come again."""
         self.watchers = set[Watch]()
-        self._service, self._id, self._room, self._account = service, id, room, account
-        self._newest = 0
-        self._n_bytes, self._n_held = 0, 0
+        self._service, self._id, self._large = service, id, Share(room, account)
+        self._newest, self._n_bytes = 0, 0
         self._told: list[Item] = []
         self._answer = RetoldAnswer()
         self._woken, self._news, self._moved = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -80,7 +79,7 @@ class Feed:
     async def aclose(self) -> None:
         """Look no more."""
         await end_task(self._task)
-        self._hold(0)
+        self._large.resize(0)
 
     def hear(self, items: Sequence[Item]) -> None:
         """What has just happened in the run, here. What does not fit is read from the store later."""
@@ -110,7 +109,7 @@ class Feed:
             self.dropped_seq, frame = self.frames.popleft()
             self.n_dropped += 1
             self._n_bytes -= len(frame)
-        self._hold(min(self._n_held, self._n_large))
+        self._large.resize(min(self._large.n, self._n_large))
         self._moved.set()
 
     async def _read_on(self) -> None:
@@ -162,7 +161,7 @@ class Feed:
                 self.frames.append((item.seq, frame))
                 self._n_bytes += len(frame)
         try:
-            self._hold(self._n_large)
+            self._large.resize(self._n_large)
         except Overloaded:
             self.is_full = True
             while len(self.frames) > n_before:
@@ -173,18 +172,6 @@ class Feed:
     def _n_large(self) -> int:
         """Bytes beyond what each watcher holds anyway: frames, and the answer that they were made from."""
         return max(0, self._n_bytes + self._answer.n_chars - WINDOW_BYTES)
-
-    def _hold(self, n_bytes: int) -> None:
-        """Count so many bytes in place of those before.
-
-        Raises:
-            Overloaded: there is no room for them.
-        """
-        if n_bytes > self._n_held:
-            self._room.take(self._account, n_bytes - self._n_held)
-        else:
-            self._room.leave(self._account, self._n_held - n_bytes)
-        self._n_held = n_bytes
 
     async def _page(self) -> EventPage:
         """What the store has; nothing while it is away, and the run goes on all the same."""
@@ -206,7 +193,7 @@ class Watch:
 
     def __init__(self, feeds: "Feeds", id: str, account: Account, after: int) -> None:
         self._feeds, self._id, self._account, self._after = feeds, id, account, after
-        self._n_held = 0
+        self._piece = Share(feeds.room, account)
         self._join()
 
     @property
@@ -235,7 +222,7 @@ class Watch:
             self.n_frames += 1
             self._after = max(self._after, seq)
         try:
-            self._hold(n_bytes if n_bytes > 2 * PIECE_BYTES else 0)
+            self._piece.resize(n_bytes if n_bytes > 2 * PIECE_BYTES else 0)
         except Overloaded:
             return None
         feed.trim()
@@ -243,19 +230,13 @@ class Watch:
 
     async def leave(self) -> None:
         """Watch no more; the feed ends with its last watcher."""
-        self._hold(0)
+        self._piece.resize(0)
         await self._feeds.leave(self._id, self._feed, self)
 
     def _join(self) -> None:
         self._feed = self._feeds.join(self._id, self._account, self._after)
         self.n_frames = self._feed.n_dropped
         self._feed.watchers.add(self)
-
-    def _hold(self, n_bytes: int) -> None:
-        self._feeds.room.leave(self._account, self._n_held)
-        self._n_held = 0
-        self._feeds.room.take(self._account, n_bytes)
-        self._n_held = n_bytes
 
 
 class Feeds:

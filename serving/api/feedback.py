@@ -12,6 +12,7 @@ from conductor.run.record import Account, RunRecords
 from serving.accounts.caller import Caller
 from serving.api.authentication import caller_of
 from serving.api.dialects.read_body import read_body
+from serving.api.request import NameText
 from serving.api.respond import success
 from serving.redaction.personal import redactor_of
 from serving.runs.feedback import Feedback
@@ -31,7 +32,7 @@ class FeedbackBody(BaseModel):
     score: Annotated[float, Field(ge=0, le=1)] | None = Field(
         default=None, description="How good the answer is, from 0 to 1."
     )
-    labels: list[Annotated[str, Field(min_length=1, max_length=LABEL_CHARS)]] = Field(
+    labels: list[Annotated[NameText, Field(min_length=1, max_length=LABEL_CHARS)]] = Field(
         default=[], max_length=MOST_LABELS, description="Words of your own, such as `wrong` or `too long`."
     )
     comment: str = Field(default="", max_length=COMMENT_CHARS)

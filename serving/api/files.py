@@ -15,11 +15,11 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.responses import Response, StreamingResponse
 
 from conductor.errors import BadTask, NotAllowed, TooLarge, UnknownName, quote
+from conductor.model.characters import check_name_text
 from serving.accounts.caller import Caller
 from serving.api.access import READ_BYTES
 from serving.api.authentication import caller_of
 from serving.api.record_json import Json
-from serving.api.request import check_name_text
 from serving.api.respond import success, success_list
 from serving.batches.kept_text import LineLimits, kept_content, kept_in_steps, redactor_of
 from serving.batches.model import Batch, File
@@ -50,21 +50,13 @@ async def upload(request: Request) -> Response:
     """Keep a file of requests for a batch, or one that requests name: a form with `purpose` and `file`."""
     caller = caller_of(request)
     check_keeps(caller)
-    service: Service = request.app.state.service
-    n_bytes = len(await request.body())
-    with service.places.held.holding(caller.account, n_bytes, "batch", service.pool.settings):
-        return await _keep(request, caller)
-
-
-async def _keep(request: Request, caller: Caller) -> Response:
     batches = batches_of(request)
     purpose, name, content, asked_s = await _form(request, caller.account.key_id)
     if len(content) > batches.settings.max_file_bytes:
-        raise TooLarge(f"file: it is longer than {batches.settings.max_file_bytes} bytes. Send several.", param="file")  # fmt: skip
-    limits, redact = (
-        request.app.state.service.pool.settings.limits,
-        redactor_of(caller.policies, MOST_CHECKED_IN_FILE),
-    )
+        raise TooLarge(f"file: it is longer than {batches.settings.max_file_bytes} bytes (batches.max_file_bytes). Send several.", param="file")  # fmt: skip
+    service: Service = request.app.state.service
+    limits = service.pool.settings.limits
+    redact = redactor_of(caller.policies, MOST_CHECKED_IN_FILE)
     if purpose == BATCH:
         of_lines = LineLimits(batches.settings.max_lines, limits.max_body_bytes, limits.max_text_bytes)
         keep = kept_in_steps(content, redact, of_lines)
@@ -87,7 +79,10 @@ async def _check_room(batches: Batches, file: File) -> None:
     """
     most = batches.settings.max_bytes_per_team
     if await batches.store.used_bytes(file.account) + file.n_bytes > most:
-        raise TooLarge(f"file: the files of this team may take {most} bytes. Delete some.", param="file")
+        raise TooLarge(
+            f"file: the files of this team may take {most} bytes (batches.max_bytes_per_team). Delete some.",
+            param="file",
+        )
 
 
 @router.get("/v1/files")

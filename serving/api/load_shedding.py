@@ -1,7 +1,7 @@
 """Load shedding: a router that has more to do than its core can do refuses what comes, before anything is looked up for it.
 
-So does one that has nearly as many requests open as Ray Serve gives it. An actor of Serve's has `max_ongoing_requests` places for calls, and its
-own health check takes one of them: a router without a free one is believed dead after 90 s, and ended.
+So does one that has nearly as many requests open as Ray Serve gives it (`OpenRequests`). An actor of Serve's has `max_ongoing_requests` places
+for calls, and its own health check takes one of them: a router without a free one is believed dead after 90 s, and ended.
 
 Each request that asks for work waits for turns of the event loop first. Where each of these takes long, thousands of others wait for
 theirs, and everything that needs many turns, the answers and the look-up of a key, would come after its client's patience.
@@ -19,6 +19,7 @@ from conductor.errors import Overloaded
 from serving.api.authentication import ALIVE, READY
 from serving.api.keeping import HEADER
 from serving.api.respond import failure
+from serving.edge.waiting import WaitingRoom
 
 logger = logging.getLogger("podium")
 
@@ -36,6 +37,33 @@ IDEMPOTENCY_KEY = HEADER.lower().encode()
 """Of a request that may join a run which has its place."""
 
 
+class OpenRequests:
+    """Bounds how many requests are open in `app`, those whose bodies are not whole yet among them. These make room for others.
+
+    Args:
+        app: what is behind.
+        room: where requests wait for their bodies.
+        max_ongoing: how many requests Ray Serve gives this router at once.
+    """
+
+    def __init__(self, app: ASGIApp, room: WaitingRoom, max_ongoing: Callable[[], int]) -> None:
+        self._app, self._room, self._max_ongoing, self._n_open = app, room, max_ongoing, 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        if scope["type"] != "http" or scope["path"] in PROBES:
+            return await self._app(scope, receive, send)
+        most = self._max_ongoing()
+        if self._n_open + 1 > OPEN * most and not (self._n_open < most and self._room.evict_one()):
+            error = Overloaded(TOO_MANY, param=MAX_ONGOING, retry_after_s=RETRY_AFTER_S)
+            return await failure(Request(scope), error)(scope, receive, send)
+        self._n_open += 1
+        try:
+            return await self._app(scope, receive, send)
+        finally:
+            self._n_open -= 1
+
+
 class LoadShedding:
     """Guards `app`.
 
@@ -43,41 +71,22 @@ class LoadShedding:
         app: what is behind.
         paths: `POST` to one of these asks for a run.
         check_places: raises `Overloaded` where no further run is taken.
-        max_ongoing: how many requests Ray Serve gives this router at once.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        paths: Collection[str],
-        check_places: Callable[[], None],
-        max_ongoing: Callable[[], int],
-    ) -> None:
+    def __init__(self, app: ASGIApp, paths: Collection[str], check_places: Callable[[], None]) -> None:
         self._app, self._paths, self._check_places = app, paths, check_places
-        self._max_ongoing, self._n_open = max_ongoing, 0
         self._n_refused, self._logged_s = 0, float("-inf")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
-        if scope["type"] != "http" or scope["path"] in PROBES:
-            return await self._app(scope, receive, send)
-        self._n_open += 1
-        try:
-            await self._check(scope)
-        except Overloaded as exc:
-            return await failure(Request(scope), exc)(scope, receive, send)
-        else:
-            return await self._app(scope, receive, send)
-        finally:
-            self._n_open -= 1
-
-    async def _check(self, scope: Scope) -> None:
-        if self._n_open > OPEN * self._max_ongoing():
-            raise Overloaded(TOO_MANY, param=MAX_ONGOING, retry_after_s=RETRY_AFTER_S)
-        if scope["method"] == "POST" and scope["path"] in self._paths:
-            if not any(name == IDEMPOTENCY_KEY for name, _ in scope["headers"]):
-                self._check_places()
-            await self._check_turns()
+        if scope["type"] == "http" and scope["method"] == "POST" and scope["path"] in self._paths:
+            try:
+                if not any(name == IDEMPOTENCY_KEY for name, _ in scope["headers"]):
+                    self._check_places()
+                await self._check_turns()
+            except Overloaded as exc:
+                return await failure(Request(scope), exc)(scope, receive, send)
+        return await self._app(scope, receive, send)
 
     async def _check_turns(self) -> None:
         if await _falls_behind():

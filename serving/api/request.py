@@ -1,6 +1,5 @@
 """A request, whatever the dialect it was written in: what is asked, and `podium`'s limits for it."""
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -11,6 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt
 
 from conductor.model.answer_format import AnswerFormat
 from conductor.model.call import Sampling
+from conductor.model.characters import check_name_text
 from conductor.model.messages import File, Image, Message, Part, Text, ToolCall
 from conductor.model.operation import Operation
 from conductor.model.priority import Priority
@@ -59,21 +59,6 @@ class PlannedStep(_Strict):
     """Whether it may call the request's tools."""
     on_failure: OnFailure | None = None
     """What follows where it fails; null: what `on_step_failure` says."""
-
-
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-"""Characters that terminals obey or that turn a line around."""
-
-
-def check_name_text(text: str) -> str:
-    """See that a name, which lists and terminals show, holds no control characters and no direction marks.
-
-    Raises:
-        ValueError: it does.
-    """
-    if CONTROL.search(text):
-        raise ValueError("control characters and direction marks are not allowed. Leave them out")
-    return text
 
 
 NameText = Annotated[str, AfterValidator(check_name_text)]

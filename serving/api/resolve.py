@@ -53,6 +53,34 @@ def resolve(
         BadTask: the limits contradict each other, or a plan of the caller's own cannot run.
         NotAllowed: a policy does not allow it.
     """
+    resolved = _resolve(request, pool, policies, fetchers, plan_only=plan_only)
+    return (
+        resolved
+        if fetchers is None
+        else replace(resolved, team=_without_far_pictures(resolved.team, fetchers))
+    )
+
+
+def _without_far_pictures(team: Team, fetchers: Collection[str]) -> Team:
+    """Return `team`, whose workers that would reject the address of a picture are shown no pictures, and a note instead."""
+
+    def narrow(member: PoolMember) -> PoolMember:
+        return member if member.name in fetchers else replace(member, sees_images=False)
+
+    conductor = team.conductor and replace(team.conductor, member=narrow(team.conductor.member))
+    return replace(
+        team, conductor=conductor, pool={name: narrow(member) for name, member in team.pool.items()}
+    )
+
+
+def _resolve(
+    request: ApiRequest,
+    pool: Pool,
+    policies: Policies,
+    fetchers: Collection[str] | None,
+    *,
+    plan_only: bool,
+) -> ResolvedTask:
     settings, podium, name = pool.settings, request.podium, request.model
     model = settings.models.get(name) or ModelSettings()
     check_name(name, pool, policies, has_plan=podium.plan is not None)

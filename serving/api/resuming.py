@@ -21,7 +21,7 @@ from serving.accounts.caller import Caller
 from serving.api.dialect import Dialect
 from serving.api.request import ApiRequest
 from serving.redaction.personal import redactor_of
-from serving.redaction.texts import map_texts
+from serving.redaction.texts import looked_through, map_texts
 from serving.runs.following import follow_segment
 from serving.runs.service import Service
 from serving.runs.tool_ids import CallIds
@@ -138,10 +138,14 @@ async def _settle(
             if run is not None:
                 return run
         elif (found := _segment_of(record, answer)) is not None:
-            if answer.said and not _is_on_record(record, answer.said, found[1].said):  # a new word
-                return None
-            _check_request(record, answer)
-            _check_same(record, answer, found[1])
+            given = found[1]
+            redact, payer = redactor_of(record.task.permit), caller.account.key_id
+            results = (*answer.results.values(), *(each.result for each in given.results))
+            async with looked_through(redact, payer, *results, answer.said, given.said):
+                if answer.said and not _is_on_record(record, answer.said, given.said):  # a new word
+                    return None
+                _check_request(record, answer)
+                _check_same(record, answer, given)
             return _Given(records, found[0])
         await asyncio.sleep(pause_s)  # somebody else has just resumed it, and has not written that down yet
     raise AssertionError("it tries until its time is over")

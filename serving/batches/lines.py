@@ -7,12 +7,12 @@ against one request is that line's own error.
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 import orjson
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
-from conductor.model.characters import with_whole_escapes
+from conductor.model.characters import check_name_text, with_whole_escapes
 from serving.batches.model import LineResult
 from serving.redaction.slices import Steps, finish
 
@@ -27,7 +27,7 @@ BACKGROUND = "{}: a batch is in the background as it is. Leave it out."
 
 
 class _InputLine(BaseModel, extra="ignore"):
-    custom_id: str = Field(min_length=1, max_length=512)
+    custom_id: Annotated[str, Field(min_length=1, max_length=512), AfterValidator(check_name_text)]
     method: Literal["POST"]
     url: str
     body: dict[str, Any]
@@ -141,7 +141,9 @@ def _read(text: bytes, at: int) -> "_InputLine | dict[str, Any]":
     except ValidationError as exc:
         fault = exc.errors()[0]
         param = ".".join(map(str, fault["loc"])) or None
-        return _error("invalid_request", f"{param or 'line'}: {fault['msg']}.", at, param)
+        return _error(
+            "invalid_request", f"{param or 'line'}: {fault['msg'].removeprefix('Value error, ')}.", at, param
+        )
 
 
 def line_of_answer(batch_id: str, line: Line, status: int, run_id: str, body: Any) -> LineResult:

@@ -12,6 +12,8 @@ from serving.edge.waiting import WaitingRoom
 
 RETRY_AFTER_S = 5.0
 ENCODING = b"content-encoding"
+BODY = "limits.max_body_bytes"
+UNREAD = "and its method has none here. Send the request without it"
 PICTURE = re.compile(rb'data(?::[a-z]|"\s{0,9}+:\s{0,9}+")')
 """What a picture or a file in JSON begins with, OpenAI's and Anthropic's. It may be as long as the body; text may not:
 what poses as a picture here is counted once the body is parsed."""
@@ -27,8 +29,10 @@ class ClientGoneError(Exception):
     """The client left before its body was whole."""
 
 
-async def read_body(scope: Scope, receive: Receive, policy: Policy, room: WaitingRoom) -> bytes:
-    """The body.
+async def read_body(
+    scope: Scope, receive: Receive, policy: Policy, room: WaitingRoom, setting: str = BODY
+) -> bytes:
+    """The body. `setting` says how long it may be; see `too_large`.
 
     Raises:
         TooLarge: it is, or announces itself, larger than is taken.
@@ -36,7 +40,7 @@ async def read_body(scope: Scope, receive: Receive, policy: Policy, room: Waitin
         Overloaded: others needed its place.
         ClientGoneError: nobody is there any more.
     """
-    check_announced(scope["headers"], policy.max_body_bytes)
+    check_announced(scope["headers"], policy.max_body_bytes, setting)
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + policy.body_s
     evicted = False
@@ -55,7 +59,7 @@ async def read_body(scope: Scope, receive: Receive, policy: Policy, room: Waitin
             while more:
                 piece, more = await _next_piece(receive)
                 if len(body) + len(piece) > policy.max_body_bytes:
-                    raise too_large(policy.max_body_bytes)
+                    raise too_large(policy.max_body_bytes, setting)
                 body += piece
                 room.grow(ticket, len(piece))
                 if not evicted:
@@ -76,7 +80,7 @@ async def _next_piece(receive: Receive) -> tuple[bytes, bool]:
     return message.get("body", b""), message.get("more_body", False)
 
 
-def check_announced(headers: Sequence[tuple[bytes, bytes]], max_body_bytes: int) -> None:
+def check_announced(headers: Sequence[tuple[bytes, bytes]], max_body_bytes: int, setting: str = BODY) -> None:
     """By the length it announces, before it is read.
 
     Raises:
@@ -84,7 +88,7 @@ def check_announced(headers: Sequence[tuple[bytes, bytes]], max_body_bytes: int)
     """
     for name, value in headers:
         if name == b"content-length" and value.isdigit() and int(value[:20]) > max_body_bytes:
-            raise too_large(max_body_bytes)
+            raise too_large(max_body_bytes, setting)
 
 
 def encodings(headers: Sequence[tuple[bytes, bytes]]) -> list[str]:
@@ -116,18 +120,17 @@ def check_text(body: bytes, max_text_bytes: int) -> None:
         raise too_much_text(max_text_bytes)
 
 
-def too_large(max_body_bytes: int) -> TooLarge:
-    """The error for a body."""
-    return TooLarge(
-        f"The body is longer than {max_body_bytes} bytes. Send less, or smaller pictures and files.",
-        param="body",
-    )
+def too_large(max_body_bytes: int, setting: str = BODY) -> TooLarge:
+    """Return the error for a body. `setting`: that bounds it; empty: its method has no body here."""
+    why = f"({setting}). Send less, or smaller pictures and files" if setting else UNREAD
+    return TooLarge(f"The body is longer than {max_body_bytes} bytes {why}.", param="body")
 
 
 def too_much_text(max_text_bytes: int) -> TooLarge:
     """The error for its text."""
     return TooLarge(
-        f"The text of the request, pictures aside, is longer than {max_text_bytes} bytes. Send less text.",
+        f"The text of the request, pictures aside, is longer than {max_text_bytes} bytes "
+        "(limits.max_text_bytes). Send less text.",
         param="messages",
     )
 
@@ -142,5 +145,9 @@ def body_too_slow(policy: Policy) -> TooSlow:
 
 def overload_error() -> Overloaded:
     """The error for a request whose place others needed."""
-    message = "Too many requests here are unfinished, and this one made room for others. Try again soon."
+    message = (
+        "Too many requests here are unfinished (http.max_waiting, http.max_unfinished_bytes, "
+        "router.max_ongoing_requests), and this one made room for others. "
+        "Try again soon."
+    )
     return Overloaded(message, retry_after_s=RETRY_AFTER_S)

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from conductor.errors import BadTask, Overloaded, PodiumError, TooSlow
 from serving import errors
-from serving.edge.body import ClientGoneError, check_text, encodings, read_body
+from serving.edge.body import BODY, ClientGoneError, check_text, encodings, read_body
 from serving.edge.caller import (
     WITH_BODY,
     asks_for_websocket,
@@ -45,6 +45,7 @@ EXPOSED = (
     "x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens, x-podium-budget-left-usd, x-podium-budget-window"
 )
 """What a page may read of an answer's headers."""
+FILE = "batches.max_file_bytes"
 UNREAD_BYTES = 8192
 """The longest body of a request whose method has none here, such as GET and DELETE: some clients send `{}`."""
 HEADER_NAMES = re.compile(rb"^[A-Za-z0-9!#$%&'*+.^_`|~, \t-]{1,2000}$")
@@ -109,12 +110,12 @@ class Edge:
         """Read the body. Return a `receive` that gives it as one message, and then what else is received. The text of an
         encoded body is bounded where it is decoded (`serving/api/semantics.py`), once the caller is known.
         """
-        policy, is_upload = self._policy, _is_upload(scope)
+        policy, is_upload, setting = self._policy, _is_upload(scope), BODY
         if is_upload:
-            policy = policy.model_copy(update={"max_body_bytes": policy.max_upload_bytes})
+            policy, setting = policy.model_copy(update={"max_body_bytes": policy.max_upload_bytes}), FILE
         elif scope["method"] not in WITH_BODY:
-            policy = policy.model_copy(update={"max_body_bytes": UNREAD_BYTES})
-        body = await read_body(scope, receive, policy, self._room)
+            policy, setting = policy.model_copy(update={"max_body_bytes": UNREAD_BYTES}), ""
+        body = await read_body(scope, receive, policy, self._room, setting)
         if not is_upload and not encodings(scope["headers"]):
             check_text(body, policy.max_text_bytes)
         given = False

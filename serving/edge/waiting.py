@@ -78,6 +78,13 @@ class WaitingRoom:
         if not tickets:
             del self._by_peer[ticket.peer]
 
+    def evict_one(self) -> bool:
+        """Make room for a request that is whole. Return False if none waits."""
+        if self._count:
+            self._evict(next(iter(self._by_count[self._most])))
+            return True
+        return False
+
     def _bytes_of(self, peer: str) -> int:
         return sum(ticket.size_bytes for ticket in self._by_peer[peer])
 

@@ -216,7 +216,8 @@ _ESCAPED_BEGINNING = re.compile(rf"\\(?:[nrtbf]|u[0-9A-Fa-f]{{4}})({_any_of(_REA
 _ALNUM = frozenset("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
 _PICTURE = re.compile(r"data:[\w/+.-]{1,100};base64,", re.ASCII)
 _BASE64_RUN = re.compile(r"[0-9A-Za-z+/]*={0,2}", re.ASCII)
-_BEFORE_COLON = re.compile(r"\d{5,16}(?![0-9A-Za-z])")
+_BEFORE_COLON = re.compile(r"\d{5,16}(?:(?=tob(?![0-9A-Za-z]))|(?![0-9A-Za-z]))")
+"""Backwards, a bot's number, which `bot` may stand before: in addresses it does."""
 _BOT = re.compile(r"[\w-]{33,36}(?![\w-])", re.ASCII)
 _RUN = re.compile(r"[\w-]*", re.ASCII)
 _PAYLOAD = re.compile(r"[\w-]{5,}(?:\.[\w-]*)?", re.ASCII)
@@ -350,7 +351,7 @@ def _web_token(text: str, at: int, done: int) -> Span | None:
 
 def _bot_token(text: str, at: int, done: int) -> Span | None:
     """A Telegram bot's: its number, a colon, and 35 characters of which the first is an A."""
-    number = _BEFORE_COLON.match(text[max(done, at - 17) : at][::-1])
+    number = _BEFORE_COLON.match(text[max(done, at - 20) : at][::-1])
     end = _BOT.match(text, at + 2)
     return None if number is None or end is None else (at - number.end(), end.end())
 

@@ -23,8 +23,14 @@ STEP_VALUES = 500
 """Of JSON, looked at in one step."""
 LEAST_CHARS = 20_000
 """Texts of a request that are shorter together are looked through at once, in less than a millisecond or two."""
-_ready = dict[tuple[int, bool], "_Ready"]()
-"""What became of values whose texts have been looked through, by the value's identity and whether personal data goes."""
+LONG_CHARS = 1_000
+"""A text that is longer is known wherever else it stands, such as the question in the prompt of a step."""
+GAP_CHARS = 4_000
+"""Between two texts that another quotes."""
+Key = tuple[int | str, bool]
+"""A value's identity, or a long text itself, and whether personal data goes."""
+_ready = dict[Key, "_Ready"]()
+"""What became of values whose texts have been looked through."""
 
 
 @dataclass(slots=True)
@@ -40,12 +46,15 @@ def map_texts(value: T, change: Change) -> T:
     """`value` with `change` made of each text in it, names of JSON included; itself where none changes. Names of members
     of enumerations are no texts.
     """
-    if _ready and (isinstance(change, PersonalDataRedactor) or change is redact_secrets):
-        found = _ready.get((id(value), change is not redact_secrets))
-        if found is not None:
-            return cast(T, found.changed)
     mapper = _mapper(type(value))
-    return value if mapper is None else cast(T, mapper(value, change))
+    if mapper is None:
+        return value
+    if _ready and (isinstance(change, PersonalDataRedactor) or change is redact_secrets):
+        known = value if isinstance(value, str) and len(value) >= LONG_CHARS else id(value)
+        found = _ready.get((known, change is not redact_secrets))
+        if found is not None:
+            return value if found.changed == known else cast(T, found.changed)
+    return cast(T, mapper(value, change))
 
 
 def steps_of(redact: Redactor, text: str) -> Steps[str]:
@@ -53,47 +62,88 @@ def steps_of(redact: Redactor, text: str) -> Steps[str]:
     return redact.steps(text) if isinstance(redact, PersonalDataRedactor) else secrets_in_steps(text)
 
 
+class KnownTexts:
+    """The long texts of one request that were looked through, and those that are made of them meanwhile: a prompt quotes
+    the question. All are known to `map_texts` until `close`.
+
+    Args:
+        redact: what takes things out of texts.
+        values: of `_ready`, by their keys there.
+    """
+
+    def __init__(self, redact: Redactor, values: Mapping[Key, Any]) -> None:
+        self._redact, self._hides = redact, isinstance(redact, PersonalDataRedactor)
+        self._used = [key for key in values if key in _ready]
+        for key in self._used:
+            _ready[key].n_blocks += 1
+        self._texts = [key[0] for key in self._used if isinstance(key[0], str)]
+
+    def learn(self, value: Any) -> None:
+        """Look through the long texts of `value` that are not known, without what they quote of those that are."""
+        if self._texts:
+            map_texts(value, self._learn)
+
+    def close(self) -> None:
+        """Forget them, but for those that another request has."""
+        for key in self._used:
+            ready = _ready[key]
+            ready.n_blocks -= 1
+            if not ready.n_blocks:
+                del _ready[key]
+
+    def _learn(self, text: str) -> str:
+        key = (text, self._hides)
+        if len(text) >= LEAST_CHARS and key not in _ready:
+            _ready[key] = _Ready(text, self._compose(text), 1)
+            self._used.append(key)
+        return text
+
+    def _compose(self, text: str) -> str:
+        parts, at = list[str](), 0
+        for known in self._texts:
+            begin = text.find(known, at, at + len(known) + GAP_CHARS)
+            end = begin + len(known)
+            if begin < 0 or text[max(begin - 1, at) : begin].isalnum() or text[end : end + 1].isalnum():
+                continue
+            parts += self._redact(text[at:begin]), _ready[known, self._hides].changed
+            at = end
+        return "".join([*parts, self._redact(text[at:])])
+
+
 @asynccontextmanager
-async def looked_through(redact: Redactor, payer: str, *values: Any) -> AsyncGenerator[None]:
+async def looked_through(redact: Redactor, payer: str, *values: Any) -> AsyncGenerator[KnownTexts]:
     """Look through the texts of `values` beside everything else: inside this block, `map_texts` knows what becomes of
-    them, whichever redactor of that kind it is given.
+    them, and of long ones also in other values, whichever redactor of that kind it is given.
 
     Args:
         redact: what takes things out of them.
         payer: the key whose texts they are; keys take turns.
         *values: dataclasses.
     """
-    hides, parts = (
-        isinstance(redact, PersonalDataRedactor),
-        [part for value in values for part in _parts(value)],
-    )
+    hides = isinstance(redact, PersonalDataRedactor)
+    held: dict[Key, Any] = {(id(part), hides): part for value in values for part in _parts(value)}
     texts = dict[str, str]()
-    for part in parts:
-        if (id(part), hides) not in _ready:
-            map_texts(part, lambda text: texts.setdefault(text, text))
+    for part in held.values():
+        map_texts(part, lambda text: texts.setdefault(text, text))
     if sum(map(len, texts)) >= LEAST_CHARS:
-        await in_turns(_look_through(texts, redact), payer)
-        for part in parts:
-            if (id(part), hides) not in _ready:
-                _ready[id(part), hides] = _Ready(part, map_texts(part, texts.__getitem__))
-    used = [ready for part in parts if (ready := _ready.get((id(part), hides))) is not None]
-    for ready in used:
-        ready.n_blocks += 1
+        held |= {(text, hides): text for text in texts if len(text) >= LONG_CHARS}
+        if not all(key in _ready for key in held):
+            await in_turns(_look_through(texts, redact), payer)
+            for key, part in held.items():
+                _ready.setdefault(key, _Ready(part, map_texts(part, texts.__getitem__)))
+    known = KnownTexts(redact, held)
     try:
-        yield
+        yield known
     finally:
-        for ready in used:
-            ready.n_blocks -= 1
-            if not ready.n_blocks:
-                _ready.pop((id(ready.value), hides), None)
+        known.close()
 
 
 def _parts(value: Any) -> list[Any]:
-    """`value` and, before it, what it consists of: parts outlive a value that is copied with a change."""
+    """`value` and, before it, what it and its dataclasses consist of: parts outlive a value that is copied with a change."""
     parts = list[Any]()
     kind = cast(type[Any], type(value))
     for field in names_and_reader(kind)[1](value) if is_dataclass(kind) else ():
-        parts += field if isinstance(field, tuple) else [field]
+        parts += field if isinstance(field, tuple) else _parts(field)
     return [
         each
         for each in (*parts, value)
@@ -102,8 +152,10 @@ def _parts(value: Any) -> list[Any]:
 
 
 def _look_through(texts: dict[str, str], redact: Redactor) -> Steps[None]:
+    hides = isinstance(redact, PersonalDataRedactor)
     for text in texts:
-        texts[text] = yield from steps_of(redact, text)
+        ready = _ready.get((text, hides))
+        texts[text] = ready.changed if ready else (yield from steps_of(redact, text))
         yield
 
 
@@ -189,7 +241,10 @@ def _fields_mapper(kind: type[Any]) -> Mapper:
         changed: dict[str, Any] = {}
         for name, held in zip(names, read(value), strict=True):
             mapper = _mapper(cast(type[Any], type(held)))
-            if mapper is not None and (mapped := mapper(held, change)) is not held:
+            if mapper is None:
+                continue
+            mapped = map_texts(held, change) if _ready else mapper(held, change)
+            if mapped is not held:
                 changed[name] = mapped
         if kind is CallResult and "output" in changed:
             changed["logprobs"] = ()  # its tokens would tell what was taken out of it

@@ -54,9 +54,9 @@ def check_room(
     if priority == "batch" and running >= room_for_batch(pool):
         message = (
             f"{running} requests are under way here, and the places left are for those that somebody waits for. "
-            "Try again later, or without `service_tier: flex`."
+            "Try again later, or without `service_tier: flex` (batches.room of limits.max_running)."
         )
-        raise Overloaded(message)
+        raise Overloaded(message, param="limits.max_running")
     most = (1 - KEPT) * pool.settings.limits.max_running
     if not account.key_id or running < most:
         return
@@ -64,9 +64,10 @@ def check_room(
     # whose the others are is not counted any more
     if of_keys.total() >= most and of_keys[account.key_id] >= share(of_keys):
         message = (
-            f"{running} requests are under way here, and this key has its share of them. Try again soon."
+            f"{running} requests are under way here, and this key has its share of them (limits.max_running). "
+            "Try again soon."
         )
-        raise Overloaded(message)
+        raise Overloaded(message, param="limits.max_running")
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from conductor.run.events import (
 from conductor.run.record import Record, RunRecords
 from serving.redaction.personal import redactor_of
 from serving.redaction.secrets import StreamRedactor
-from serving.redaction.texts import map_texts
+from serving.redaction.texts import KnownTexts, map_texts
 from serving.runs.numbers import event_numbers, record_numbers, without_content
 
 T = TypeVar("T")
@@ -44,10 +44,11 @@ class ContentJournal:
     Args:
         permit: the run's.
         journal: a store's.
+        known: the run's texts that were looked through.
     """
 
-    def __init__(self, permit: Permit, journal: Journal) -> None:
-        self._permit, self._journal = permit, journal
+    def __init__(self, permit: Permit, journal: Journal, known: KnownTexts | None = None) -> None:
+        self._permit, self._journal, self._known = permit, journal, known
         self._redact = redactor_of(permit)
         self._told, self._has_redacted = set[str](), False
         self._work = dict[tuple[int, int | None], tuple[StreamRedactor, StreamRedactor]]()
@@ -85,6 +86,8 @@ class ContentJournal:
         return records if is_known else kept_part(records)
 
     def _take_out(self, value: T) -> T:
+        if self._known is not None:
+            self._known.learn(value)
         # Each by itself: what was looked through before says nothing of what becomes of the same text sent again.
         redacted = map_texts(value, redactor_of(self._permit))
         self._has_redacted |= redacted is not value

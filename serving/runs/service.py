@@ -232,9 +232,9 @@ class Service:
         """A run inside its span, its record kept at the end."""
         sent = (task, given) if task.permit.stores else ()
         texts = looked_through(redactor_of(task.permit), account.key_id, *sent)
-        async with texts, self._pools.using() as pool:
+        async with texts as known, self._pools.using() as pool:
             run: Run | None = None
-            journal = ContentJournal(task.permit, self.store.note)
+            journal = ContentJournal(task.permit, self.store.note, known)
             try:
                 with spans.workflow(task.model, id, headers) as span:
                     try:

@@ -204,7 +204,7 @@ class RouterSettings(Scaling):
     """Target concurrent requests per replica."""
     max_ongoing_requests: int = Field(default=4096, ge=1)
     """The most concurrent requests that a replica is given; more wait for a place. A sixteenth is kept for health probes: the replica answers
-    further ones with 429."""
+    further ones with 429, first those whose bodies are not whole."""
     target_calls: float = Field(default=500, gt=0)
     """Target concurrent calls to models per replica, those that wait for a slot included."""
     num_cpus: float = Field(default=0.5, ge=0)

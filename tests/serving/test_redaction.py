@@ -14,12 +14,21 @@ from conductor.model.failure import Failure
 from conductor.model.messages import Message
 from conductor.model.operation import TokenLogprob
 from conductor.model.reply import CallResult
+from conductor.model.tools import Tool, Toolset
+from conductor.plan.plan import Plan, Step
 from conductor.run.record import Record
 from conductor.run.task import Task
 from serving.accounts.keys import ApiKey
 from serving.redaction import personal, secrets, texts
 from serving.redaction.personal import MOST_CHECKED, NUMBERS_A_PHONE, PersonalDataRedactor
-from serving.redaction.secrets import REMOVED, StreamRedactor, learn_secret, redact_secrets, secrets_in_steps
+from serving.redaction.secrets import (
+    REMOVED,
+    Redactor,
+    StreamRedactor,
+    learn_secret,
+    redact_secrets,
+    secrets_in_steps,
+)
 from serving.redaction.slices import Steps, finish, in_turns
 from serving.redaction.texts import json_in_steps, looked_through, map_texts
 from serving.telemetry.logs import FIELDS, JsonLines
@@ -104,6 +113,13 @@ def test_a_picture_stays_as_it_is() -> None:
     picture = "data:image/png;base64," + "iVBORw0KGgo/AKIA" + "Q7" * 40
     assert redact_secrets(picture) is picture
     assert redact_secrets(picture + " ").startswith("data:image/png;base64,iVBORw0KGgo/[secret removed]")
+
+
+def test_the_token_of_a_bot_is_taken_out_of_the_address_that_it_stands_in() -> None:
+    token = "12345678" + "90:AAF" + "aB3_" * 8
+    address = "https://api.telegram.org/bot{}/getMe"
+    assert redact_secrets(address.format(token)) == address.format(REMOVED)
+    assert redact_secrets(f"robot{token}") == f"robot{token}"
 
 
 def test_a_password_in_an_address_and_a_key_of_this_process_are_taken_out() -> None:
@@ -324,7 +340,8 @@ async def test_keys_take_turns_with_long_work_and_everything_else_has_its_turn_i
 
 async def test_texts_of_a_request_are_looked_through_once_while_its_run_lasts() -> None:
     text, n_looks = f"{SECRETS[1]} " + "word " * 10_000, 0
-    task = Task((Message.of("user", text),))
+    tools = Toolset((Tool("f", text, {"description": text}),))
+    task = Task((Message.of("user", text),), tools=tools, plan=Plan((Step("a", text[1:]),)))
     record = Record("wf_1", task, 0.0)
 
     class Counting(PersonalDataRedactor):
@@ -337,12 +354,41 @@ async def test_texts_of_a_request_are_looked_through_once_while_its_run_lasts() 
         looked_through(PersonalDataRedactor(), "a", task, None),
         looked_through(PersonalDataRedactor(), "a", task),
     ):
-        for each in (record, task, task.conversation):
+        for each in (record, task, task.conversation, Step("b", text[1:])):
             assert SECRETS[1] not in repr(map_texts(each, Counting()))
         assert n_looks == 0
         assert SECRETS[1] not in repr(map_texts(record, redact_secrets)), (
             "another kind of redactor looks itself"
         )
     assert SECRETS[1] not in repr(map_texts(record, Counting()))
-    assert n_looks == 1
+    assert n_looks == 4
+    assert not texts._ready
+
+
+@pytest.mark.parametrize("redact", [redact_secrets, PersonalDataRedactor()])
+async def test_of_a_text_that_quotes_known_ones_the_rest_alone_is_looked_through(redact: Redactor) -> None:
+    first, second = (f"{SECRETS[n]} write to ada@example.org " + "word " * 10_000 + "." for n in (1, 2))
+    task = Task((Message.of("user", first), Message.of("user", second)))
+    looked = list[str]()
+
+    class Counting(PersonalDataRedactor):
+        def __call__(self, text: str) -> str:
+            looked.append(text[:1000])
+            return redact(text)
+
+    prompts = [
+        f"Question {SECRETS[3]}:\n{first}\n\n{second}\nAnswer {SECRETS[4]}.",
+        f"x{first}",
+        f"{second}\n{first}",
+        "other " * 10_000,
+    ]
+    async with looked_through(redact, "a", task) as known:
+        for prompt in prompts:
+            known.learn(Message.of("user", prompt))
+            assert map_texts(prompt, redact) == redact(prompt)
+        if redact is not redact_secrets:
+            messages = [Message.of("user", prompt) for prompt in prompts]
+            assert map_texts(messages[3], Counting()) is messages[3]
+            map_texts(messages, Counting())
+    assert not [text for text in looked if len(text) == 1000]
     assert not texts._ready

@@ -14,6 +14,7 @@ from conductor.errors import Overloaded
 from conductor.run.record import Account
 from serving.api.feed import WINDOW_BYTES, Feeds
 from serving.batches.model import Batch, File
+from serving.redaction.personal import PersonalDataRedactor
 from serving.shares import Room, in_slices
 from tests.serving.api.keyed import Keyed, keyed
 from tests.serving.api.served import ASK, Json, Served, plan, scripted, served, step, team
@@ -110,6 +111,26 @@ async def test_a_router_refuses_before_serve_has_given_it_all_it_may_and_probes_
             assert refusal(refused) == (429, "overloaded", "router.max_ongoing_requests")
         for path in ("/healthz", "/readyz"):
             assert (await api.http.get(path)).status_code == 200
+
+
+async def test_requests_whose_bodies_are_not_whole_count_as_open_and_make_room_for_others() -> None:
+    settings = stalling() | {"router": {"max_ongoing_requests": 16, "target_ongoing_requests": 8}}
+    async with served(settings) as api:
+        address = api.url.removeprefix("http://").split(":")
+        head = b"POST /v1/files HTTP/1.1\r\nhost: localhost\r\ncontent-length: 200000\r\ncontent-type: multipart/form-data; boundary=x\r\n\r\n"
+        slow = [await asyncio.open_connection(*address) for _ in range(15)]
+        for _, writer in slow:
+            writer.write(head + 100_000 * b"x")
+            await writer.drain()
+        oldest = asyncio.create_task(slow[0][0].readuntil(b"\r\n\r\n"))
+        async with asyncio.timeout(5):
+            while not oldest.done():
+                assert (await api.http.get("/v1/models")).status_code == 200
+        assert oldest.result().startswith(b"HTTP/1.1 429")
+        for path in ("/healthz", "/readyz"):
+            assert (await api.http.get(path)).status_code == 200
+        for _, writer in slow:
+            writer.close()
 
 
 async def test_constant_documents_are_made_once_and_not_sent_to_who_has_them(
@@ -299,6 +320,25 @@ async def test_uploads_under_way_have_a_part_of_the_bytes_of_requests() -> None:
         assert (await api.http.post("/v1/files", **form)).status_code == 200
 
 
+BODIES: dict[str, Json] = {
+    "/v1/messages/count_tokens": {"model": "a", "messages": [{"role": "user", "content": 600_000 * "x"}]},
+    "/v1/responses/input_tokens": {"model": "a", "input": 600_000 * "x"},
+    "/v1/conversations": {"items": [{"type": "message", "role": "user", "content": 600_000 * "x"}]},
+}
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_bodies_of_requests_that_are_no_runs_are_held_in_the_bytes_of_requests(path: str) -> None:
+    async with served(stalling(max_running_bytes=MB)) as api:
+        settings, held = api.service.pool.settings, api.service.places.held
+        with held.holding(Account(), MB // 2, "interactive", settings):
+            refused = await api.http.post(path, json=BODIES[path])
+            assert refused.status_code == 429, refused.text
+            assert "limits.max_running_bytes" in refused.json()["error"]["message"]
+        assert (await api.http.post(path, json=BODIES[path])).status_code == 200
+        held.check(Account(), 2 * MB, "interactive", settings)  # nothing is held any more
+
+
 async def test_a_key_that_may_only_run_sees_no_batch_of_a_teammate_by_cancelling_it(tmp_path: Path) -> None:
     async with keyed(tmp_path) as it:
         for who, id in (("mine", "batch_1"), ("only run", "batch_2")):
@@ -369,3 +409,42 @@ def test_a_room_lets_in_anything_where_nobody_has_any_and_knows_no_share_without
         room.take(NO_KEY)
     room.leave(NO_KEY, 10)
     assert room.taken == 0
+
+
+LONG = "Write to ada@example.org. " * 2_000
+FUNCTION: Json = {"name": "f", "description": LONG, "parameters": {"type": "object"}}
+LONG_TEXTS: dict[str, tuple[str, Json]] = {
+    "a question to a team": ("/v1/chat/completions", {"messages": [{"role": "user", "content": LONG}]}),
+    "a tool": ("/v1/chat/completions", ASK | {"tools": [{"type": "function", "function": FUNCTION}]}),
+    "a task of a plan": ("/v1/chat/completions", ASK | {"podium": {"plan": [step("a", LONG)]}}),
+    "instructions": ("/v1/responses", {"input": "Hello.", "instructions": LONG}),
+    "a system prompt": ("/v1/messages", ASK | {"max_tokens": 99, "system": LONG}),
+    "an item of a conversation": (
+        "/v1/conversations",
+        {"items": [{"type": "message", "role": "user", "content": LONG}]},
+    ),
+}
+
+
+@pytest.mark.parametrize("what", LONG_TEXTS)
+async def test_no_long_text_of_a_request_is_looked_through_at_once(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_once = list[str]()
+    look = PersonalDataRedactor.__call__
+
+    def noting(self: PersonalDataRedactor, text: str) -> str:
+        at_once.append(text)
+        return look(self, text)
+
+    monkeypatch.setattr(PersonalDataRedactor, "__call__", noting)
+    path, body = LONG_TEXTS[what]
+    async with keyed(tmp_path) as it:
+        policy = f"/v1/admin/keys/{it.ids['mine']}/policy"
+        await it.ask("admin", "POST", policy, {"redact_personal_data": True})
+        answer = await it.ask(
+            "mine", "POST", path, {"model": "mini"} | body if "convers" not in path else body
+        )
+        assert answer.status_code == 200, answer.text
+        await until(lambda: not it.api.service.running, "the run has ended")
+    assert not [text[:50] for text in at_once if len(text) > 10_000]

@@ -326,6 +326,7 @@ async def test_a_50_mb_body_sent_whole_by_an_ordinary_client_is_a_413():
         body = json.dumps(ASK | {"messages": [{"role": "user", "content": "x" * 50_000_000}]}).encode()
         answer = await post(api, body)
         assert (answer.status_code, answer.json()["error"]["param"]) == (413, "body")
+        assert "limits.max_body_bytes" in answer.json()["error"]["message"]
         assert (await api.post()).status_code == 200
 
 

@@ -120,6 +120,8 @@ async def test_the_lines_of_a_batch_are_runs_and_their_answers_are_a_file(api: S
         (jsonl({"method": "POST"}), "invalid_request"),
         (jsonl(line("1"), line("1")), "duplicate_custom_id"),
         (jsonl(line("1", url="/v1/embeddings")), "mismatched_url"),
+        (jsonl(line("\x1b]0;x\x07")), "invalid_request"),
+        (jsonl(line("\u202e1")), "invalid_request"),
     ],
 )
 async def test_a_file_that_is_no_list_of_requests_fails_its_batch_and_runs_nothing(content: bytes, code: str) -> None:  # fmt: skip
@@ -158,6 +160,7 @@ async def test_a_file_may_be_longer_than_a_request_but_not_than_the_settings_say
             with pytest.raises(openai.APIStatusError) as caught:
                 await api.sdk.files.create(file=("in.jsonl", b"x" * n), purpose="batch")
             assert caught.value.status_code == 413
+            assert "batches.max_file_bytes" in caught.value.message
 
 
 async def test_the_files_of_a_team_take_no_more_room_than_the_settings_say_also_where_many_come_at_once() -> (
@@ -168,6 +171,7 @@ async def test_the_files_of_a_team_take_no_more_room_than_the_settings_say_also_
         answers = await asyncio.gather(*sent, return_exceptions=True)
         refused = [each for each in answers if isinstance(each, openai.APIStatusError)]
         assert [(each.status_code, each.param) for each in refused] == [(413, "file")] * 4
+        assert all("batches.max_bytes_per_team" in each.message for each in refused)
         (kept,) = [each async for each in api.sdk.files.list()]
         await api.sdk.files.delete(kept.id)
         await api.sdk.files.create(file=("in.jsonl", b"x" * 900), purpose="batch")

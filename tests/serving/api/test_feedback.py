@@ -79,6 +79,7 @@ async def test_feedback_is_in_the_store_on_every_router_and_its_texts_go_with_th
         ({"score": 1.5}, "score"),
         ({"score": "NaN"}, "score"),
         ({"labels": [""]}, "labels[0]"),
+        ({"labels": ["\x1b[2J"]}, "labels[0]"),
         ({"labels": ["x"] * 21}, "labels"),
         ({"comment": "x" * 4001}, "comment"),
         ({"expected": "x" * 20_001}, "expected"),

@@ -4,7 +4,9 @@ import json
 
 import pytest
 
-from tests.serving.api.served import Json, plan, scripted, served, step, team
+from serving.api.dialects.chat import ChatDialect
+from serving.api.resolve import find_fetchers, resolve
+from tests.serving.api.served import ASK, Json, plan, scripted, served, step, team
 
 PICTURE: Json = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
 TALK: list[Json] = [
@@ -160,3 +162,17 @@ async def test_a_picture_by_address_is_taken_where_one_worker_may_fetch_it() -> 
         assert (await api.post(BY_ADDRESS["a chat"][2] | {"model": "seeing"})).status_code == 200
         answer = await api.post(BY_ADDRESS["a chat"][2] | {"model": "mini"})
     assert answer.status_code == 200, answer.text
+
+
+async def test_workers_that_fetch_none_are_shown_no_picture_by_address_and_plans_know_it() -> None:
+    settings = fetching_none()
+    settings["workers"].insert(0, scripted("seeing", "A cat.", sees_images=True))
+    asked = ChatDialect().parse(json.dumps(BY_ADDRESS["a chat"][2] | {"model": "mini"}).encode())
+    async with served(settings) as api:
+        pool = api.service.pool
+        resolved = resolve(asked, pool, fetchers=await find_fetchers(asked, pool))
+        words = ChatDialect().parse(json.dumps(ASK).encode())
+        assert await find_fetchers(words, pool) is None
+        assert pool.members["near"].sees_images
+        assert resolve(words, pool).team.pool == pool.team.pool
+        assert [name for name, member in resolved.team.pool.items() if member.sees_images] == ["seeing"]

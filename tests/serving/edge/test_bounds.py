@@ -259,6 +259,7 @@ async def test_five_prompts_of_19_mb_are_refused_and_nobody_waits_for_them() -> 
         answers = await asyncio.gather(*[answer(await sent(port, request), 30) for _ in range(5)])
         looking.cancel()
     assert [(code, error["param"]) for code, error in answers] == [(413, "messages")] * 5
+    assert all("limits.max_text_bytes" in error["message"] for _, error in answers)
     assert max(pauses_s) < 1
 
 

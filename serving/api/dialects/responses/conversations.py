@@ -62,7 +62,7 @@ async def create(request: Request) -> Response:
     caller, store = caller_of(request), _store(request)
     CallersRuns(request.app.state.service, caller).check_keeps()
     sent = read_body(NewConversation, await request.body() or b"{}", remedy)
-    items = new_items(sent.items or [], caller.policies)
+    items = await new_items(sent.items or [], caller)
     await _check_room(store, caller, new=1)
     conversation = new_conversation(
         new_id("conv"), caller.account, kept_metadata(sent.metadata, caller.policies)
@@ -106,7 +106,7 @@ async def add_items(request: Request, conversation_id: str) -> Response:
     held = await runs.own_conversation(conversation_id)
     runs.check_keeps()
     sent = read_body(NewItems, await request.body(), remedy)
-    items = new_items(sent.items, caller.policies)
+    items = await new_items(sent.items, caller)
     check_room(held, "items")
     await _check_room(store, caller)
     await store.append(conversation_id, items)

@@ -8,9 +8,11 @@ from typing import Any
 
 from conductor.errors import BadTask
 from serving.accounts.account_policy import Policies
+from serving.accounts.caller import Caller
 from serving.api.dialects.responses.items import Transcript, items_of
 from serving.batches.kept_text import redactor_of
-from serving.redaction.texts import map_texts
+from serving.redaction.slices import in_turns
+from serving.redaction.texts import json_in_steps, map_texts
 
 Json = dict[str, Any]
 PREFIXES = {"reasoning": "rs", "compaction": "cmp", "compaction_summary": "cmp"}
@@ -21,14 +23,15 @@ def new_id(prefix: str) -> str:
     return f"{prefix}_{uuid.uuid4().hex}"
 
 
-def new_items(sent: Sequence[Json], policies: Policies) -> list[Json]:
-    """`sent` as it is kept.
+async def new_items(sent: Sequence[Json], caller: Caller) -> list[Json]:
+    """`sent` as it is kept. Its texts are looked through in slices, keys in turn.
 
     Raises:
         BadTask: one cannot be read, served or kept; names its place.
     """
-    redact = redactor_of(policies)
-    return [_new_item(map_texts(item, redact), f"items[{n}]") for n, item in enumerate(sent)]
+    redact = redactor_of(caller.policies)
+    kept, _ = await in_turns(json_in_steps(list(sent), redact), caller.account.key_id)
+    return [_new_item(item, f"items[{n}]") for n, item in enumerate(kept)]
 
 
 def kept_metadata(sent: Mapping[str, str] | None, policies: Policies) -> dict[str, str]:
