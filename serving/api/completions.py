@@ -24,7 +24,7 @@ from serving.api.dialect import Dialect, Dialects
 from serving.api.earlier_runs import CallersRuns
 from serving.api.files import batches_of
 from serving.api.keeping import Keeping, keeping_of
-from serving.api.request import ApiRequest
+from serving.api.request import ApiRequest, check_size
 from serving.api.resolve import ResolvedTask
 from serving.api.resuming import find_tool_answer
 from serving.api.run_response import RunResponse
@@ -71,6 +71,7 @@ async def _respond(request: Request, response: type[RunResponse]) -> Response:
     completed = await dialect.complete(sent, CallersRuns(service, caller))
     if request.scope.get(IS_BATCH):
         completed = replace(completed, priority="batch")
+    check_size(completed.conversation, "messages")
     limits = service.pool.settings.limits
     parsed = await attach(completed, caller, batches_of(request).store, service)
     most = limits.max_text_bytes

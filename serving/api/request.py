@@ -1,6 +1,6 @@
 """A request, whatever the dialect it was written in: what is asked, and `podium`'s limits for it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from math import ceil
@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt
 
+from conductor.errors import TooLarge
 from conductor.model.answer_format import AnswerFormat
 from conductor.model.call import Sampling
 from conductor.model.characters import check_name_text
@@ -37,8 +38,26 @@ CHARS_PER_TOKEN, ANSWER_TOKENS = 4, 500
 """Of English, and of an answer of no stated length."""
 PICTURE_TOKENS = 1_600
 """What the providers' counts for a picture of usual size come to."""
+MOST_PARTS = 20_000
+"""Of a conversation, its messages counted with them. A short request may refer to earlier turns or hold compacted ones, and
+more of them keep a router busy for seconds.
+"""
 MOST_NAMES = 1000
 """Workers that a request may name."""
+
+
+def check_size(messages: Iterable[Message], param: str) -> None:
+    """See that a conversation has no more parts than can be worked on at once.
+
+    Raises:
+        TooLarge: it has.
+    """
+    n_parts = 0
+    for message in messages:
+        n_parts += 1 + sum(1 for _ in message.all_parts)
+        if n_parts > MOST_PARTS:
+            said = f"The conversation has more than {MOST_PARTS} messages and parts. Send those that matter."
+            raise TooLarge(said, param=param)
 
 
 class _Strict(BaseModel):

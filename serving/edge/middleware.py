@@ -25,6 +25,7 @@ from serving.edge.caller import (
 )
 from serving.edge.policy import UPLOAD, ErrorBody, Policy
 from serving.edge.waiting import WaitingRoom
+from serving.redaction.slices import turn
 
 logger = logging.getLogger("podium")
 
@@ -48,6 +49,10 @@ EXPOSED = (
 FILE = "batches.max_file_bytes"
 UNREAD_BYTES = 8192
 """The longest body of a request whose method has none here, such as GET and DELETE: some clients send `{}`."""
+LARGE_BYTES = 262_144
+"""Of longer bodies one at a time is passed on, and everything else has its turn before the next one: many may be whole
+in the same moment.
+"""
 HEADER_NAMES = re.compile(rb"^[A-Za-z0-9!#$%&'*+.^_`|~, \t-]{1,2000}$")
 LOG_EVERY_S = 10.0
 JSON = (b"content-type", b"application/json")
@@ -116,6 +121,9 @@ class Edge:
         elif scope["method"] not in WITH_BODY:
             policy, setting = policy.model_copy(update={"max_body_bytes": UNREAD_BYTES}), ""
         body = await read_body(scope, receive, policy, self._room, setting)
+        if len(body) > LARGE_BYTES:
+            async with turn((scope.get("client") or ("",))[0]):
+                pass  # what parses it comes right after, in the same turn of the loop
         if not is_upload and not encodings(scope["headers"]):
             check_text(body, policy.max_text_bytes)
         given = False

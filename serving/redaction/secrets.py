@@ -56,6 +56,7 @@ _FORMS: tuple[tuple[str, str], ...] = (
     ("ls__", rf"{_WORD}{{32,}}"),
     ("tvly-", rf"{_DASHED}{{16,}}"),  # Tavily
     ("fc-", rf"{_HEX}{{32}}"),  # Firecrawl
+    ("pa-", rf"{_DASHED}{{43}}"),  # Voyage
     ("e2b_", rf"{_HEX}{{40}}"),
     # Clouds.
     ("AKIA", r"[0-9A-Z]{16}"),  # AWS
@@ -81,6 +82,8 @@ _FORMS: tuple[tuple[str, str], ...] = (
     ("sbp_", rf"{_HEX}{{40}}"),  # Supabase
     ("sb_secret_", rf"{_DASHED}{{20,}}"),
     ("tk-us-", rf"{_DASHED}{{48}}"),  # Scalingo
+    ("tskey-", rf"[a-z]{{3,20}}-{_WORD}{{8,}}-{_WORD}{{16,}}"),  # Tailscale
+    ("vcp_", rf"{_WORD}{{24,}}"),  # Vercel
     ("AQVN", rf"{_DASHED}{{35,}}"),  # Yandex
     ("sha256~", rf"{_DASHED}{{43}}"),  # OpenShift
     # Code and its tools.
@@ -132,10 +135,16 @@ _FORMS: tuple[tuple[str, str], ...] = (
     ("ntn_", rf"{_WORD}{{40,}}"),  # Notion
     ("secret_", rf"{_WORD}{{43}}"),
     ("figd_", rf"{_DASHED}{{40,}}"),  # Figma
+    (
+        "pat",
+        rf"(?:{_WORD}{{14}}\.{_HEX}{{64}}|-(?:na|eu)1-{_HEX}{{8}}-[0-9A-Fa-f-]{{27}})",
+    ),  # Airtable, HubSpot
+    ("perm:", rf"{_BASE64}{{4,}}={{0,2}}\.{_BASE64}{{2,}}={{0,2}}\.{_WORD}{{20,}}"),  # JetBrains
     ("rdme_", r"[0-9a-z]{70}"),  # ReadMe
     ("tfp_", r"[\w.=-]{40,}"),  # Typeform
-    ("pat-na1-", rf"{_HEX}{{8}}-[0-9A-Fa-f-]{{27}}"),  # HubSpot
-    ("pat-eu1-", rf"{_HEX}{{8}}-[0-9A-Fa-f-]{{27}}"),
+    # Headers.
+    ("Bearer ", r"[\w.~+/-]{20,}={0,2}"),
+    ("Basic ", rf"(?=[A-Za-z+/]*\d){_BASE64}{{16,}}={{0,2}}"),
     # What keeps secrets.
     ("hvs.", rf"{_DASHED}{{20,}}"),  # HashiCorp
     ("hvb.", rf"{_DASHED}{{20,}}"),
@@ -162,7 +171,7 @@ _FORMS: tuple[tuple[str, str], ...] = (
     ("pubkey-", rf"{_HEX}{{32}}"),
     ("SK", rf"{_HEX}{{32}}"),  # Twilio
     # Money and goods.
-    ("sk_", rf"(?:live|test|prod)_{_WORD}{{16,}}"),  # Stripe
+    ("sk_", rf"(?:(?:live|test|prod)_{_WORD}{{16,}}|{_WORD}{{40,}})"),  # Stripe, ElevenLabs, Novita
     ("rk_", rf"(?:live|test|prod)_{_WORD}{{16,}}"),
     ("whsec_", r"[\w+/-]{20,}={0,2}"),
     ("sq0", rf"(?:atp|csp|idp)-{_DASHED}{{22,}}"),  # Square
@@ -211,8 +220,10 @@ def _any_of(words: Iterable[str]) -> str:
 _READERS = {begin: re.compile(rest, re.ASCII) for begin, rest in _FORMS}
 LONGEST_BEGINNING = max(map(len, _READERS)) + 6
 _BEGINNING = re.compile(rf"(?<![0-9A-Za-z])({_any_of(_READERS)})")
-_ESCAPED_BEGINNING = re.compile(rf"\\(?:[nrtbf]|u[0-9A-Fa-f]{{4}})({_any_of(_READERS)})")
-"""In JSON within a text, after a line's end or another character that is written as letters."""
+_ESCAPED_BEGINNING = re.compile(
+    rf"(?:\\(?:[nrtbf]|u[0-9A-Fa-f]{{4}})|%[0-9A-Fa-f]{{2}})({_any_of(_READERS)})"
+)
+"""In JSON or an address within a text, after a character that is written as letters or digits."""
 _ALNUM = frozenset("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
 _PICTURE = re.compile(r"data:[\w/+.-]{1,100};base64,", re.ASCII)
 _BASE64_RUN = re.compile(r"[0-9A-Za-z+/]*={0,2}", re.ASCII)
@@ -223,6 +234,7 @@ _RUN = re.compile(r"[\w-]*", re.ASCII)
 _PAYLOAD = re.compile(r"[\w-]{5,}(?:\.[\w-]*)?", re.ASCII)
 _CLIENT_SECRET = re.compile(r"[\w~.-]{31,34}", re.ASCII)
 _PORT = re.compile(r"(?:[^\s/:@]*\.[^\s/:@]*|localhost|\[[^\s/@]*\]):\d{1,5}(?=/)")
+_REST = re.compile(r"[^\s/@\"'<>,;()]{0,256}@")
 _KEY = r"(?:[A-Z0-9]{1,20} ){0,4}PRIVATE KEY(?: BLOCK)?-----"
 _PEM_BEGIN, _PEM_END = re.compile(rf"-----BEGIN {_KEY}"), re.compile(rf"-----END {_KEY}")
 _PEM = re.compile(rf"-----BEGIN {_KEY}.*?(?:{_PEM_END.pattern}|\Z)", re.DOTALL)
@@ -255,7 +267,9 @@ def _may_hold_secrets(text: str) -> bool:
     """Return whether a short text has to be looked through: pieces of answers are many, and hardly any has to."""
     if ("@" in text and "://" in text) or "\\" in text or any(mark in text for mark in _MARKS):
         return True
-    return _BEGINNING.search(text) is not None or any(value in text for value in _known)
+    if _BEGINNING.search(text) is not None or ("%" in text and _ESCAPED_BEGINNING.search(text) is not None):
+        return True
+    return any(value in text for value in _known)
 
 
 def secrets_in_steps(text: str) -> Steps[str]:
@@ -269,7 +283,7 @@ def secrets_in_steps(text: str) -> Steps[str]:
         if is_long:
             yield
     text = yield from _keys(text, _BEGINNING)
-    if "\\" in text:
+    if "\\" in text or "%" in text:
         text = yield from _keys(text, _ESCAPED_BEGINNING)
     for literal, read in _PLACES:
         if literal == "@" and "://" not in text:
@@ -383,7 +397,10 @@ def _password(text: str, at: int, done: int) -> Span | None:
         return None
     if "/" in user[: colon - begin] or _PORT.match(user):
         return None  # no user, but a host and its port: the `@` is in the path
-    return (colon + 1, at)
+    end = at  # of a password with an `@` in it
+    while (more := _REST.match(text, end + 1, begin + MOST_PASSWORD)) is not None:
+        end = more.end() - 1
+    return (colon + 1, end)
 
 
 def _pem(text: str, at: int, done: int) -> Span | None:

@@ -86,8 +86,13 @@ class HeldBytes:
 
 
 def bytes_of_task(task: Task) -> int:
-    """What the conversation takes."""
-    return bytes_of(task.conversation)
+    """What the conversation takes, the tools that are offered and the form of the answer."""
+    tools = sum(
+        getsizeof(tool.description) + _bytes_of_json(tool.parameters) + _bytes_of_json(tool.format)
+        for tool in task.tools.tools
+    )
+    wanted = _bytes_of_json(task.answer_format.schema) if task.answer_format else 0
+    return bytes_of(task.conversation) + tools + wanted
 
 
 def bytes_of_record(record: Record) -> int:
@@ -128,8 +133,9 @@ def _bytes_of_part(part: Part) -> int:
 def _bytes_of_json(value: Any) -> int:
     match value:
         case dict():
-            return sum(map(_bytes_of_json, cast(dict[str, Any], value).values()))
+            held = cast(dict[str, Any], value)
+            return getsizeof(held) + sum(map(getsizeof, held)) + sum(map(_bytes_of_json, held.values()))
         case list():
-            return sum(map(_bytes_of_json, cast(list[Any], value)))
+            return getsizeof(value) + sum(map(_bytes_of_json, cast(list[Any], value)))
         case _:
             return getsizeof(value)

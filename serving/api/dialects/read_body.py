@@ -1,5 +1,6 @@
 """A body as a dialect's model of it, or what is wrong with it, by the field's place in the caller's own spelling."""
 
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
@@ -10,10 +11,13 @@ from conductor.errors import BadTask, quote
 from conductor.model.characters import with_whole_escapes
 
 Body = TypeVar("Body", bound=BaseModel)
-MOST_STRINGS, MOST_BRACKETS = 200_000, 500_000
+MOST_STRINGS, MOST_BRACKETS, MOST_VALUES = 200_000, 500_000, 300_000
 """In one body, names of fields and braces inside text included. What says a million tokens has a tenth of them; ten times
-as many would keep everybody else waiting while they are read.
+as many would keep everybody else waiting while they are read. Values are what commas outside of strings part: an array of
+numbers has no strings.
 """
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+"""A body's last one may have no end."""
 MOST_FAULTS = 1_000
 """In one body that are looked through for the one to tell; the parser's list of them takes its time for each."""
 MOST_NOTED = 16
@@ -80,12 +84,34 @@ def check_parts(body: bytes) -> None:
     Raises:
         BadTask: it has.
     """
-    strings = (body.count(b'"') - body.count(b'\\"')) // 2
-    if strings > MOST_STRINGS or body.count(b"{") + body.count(b"[") > MOST_BRACKETS:
-        raise BadTask(
-            f"The body has too many parts: more than {MOST_STRINGS} strings, or {MOST_BRACKETS} objects and arrays. Send less at once.",
-            param="body",
-        )
+    PartCount().add(body)
+
+
+class PartCount:
+    """The parts of all JSON that one request brings, what is packed in its items included."""
+
+    def __init__(self) -> None:
+        self._strings = self._brackets = self._values = 0
+
+    def add(self, body: bytes) -> None:
+        """Count the parts of `body` before it is parsed.
+
+        Raises:
+            BadTask: together with those before they are more than can be read at once.
+        """
+        self._strings += (body.count(b'"') - body.count(b'\\"')) // 2
+        self._brackets += body.count(b"{") + body.count(b"[")
+        has_many = self._strings > MOST_STRINGS or self._brackets > MOST_BRACKETS
+        commas = 0 if has_many else body.count(b",")
+        if self._values + commas > MOST_VALUES:
+            commas = _STRING.sub(b"", body).count(b",")
+        self._values += commas
+        if has_many or self._values > MOST_VALUES:
+            raise BadTask(
+                f"The body has too many parts: more than {MOST_STRINGS} strings, {MOST_BRACKETS} objects and arrays, or "
+                f"{MOST_VALUES} values. Send less at once.",
+                param="body",
+            )
 
 
 def _not_json(said: str) -> str:

@@ -448,3 +448,17 @@ async def test_no_long_text_of_a_request_is_looked_through_at_once(
         assert answer.status_code == 200, answer.text
         await until(lambda: not it.api.service.running, "the run has ended")
     assert not [text[:50] for text in at_once if len(text) > 10_000]
+
+
+async def test_tools_and_the_form_of_an_answer_are_counted_with_the_bytes_of_a_run() -> None:
+    large = {"type": "object", "properties": {"a": {"description": "x" * 60_000}}, "x": ["y"] * 20_000}
+    tool = {"type": "function", "function": {"name": "f", "parameters": large}}
+    asked = {"model": "a", "messages": ASK["messages"], "stream": True, "tools": [tool]}
+    settings = stalling(max_running_bytes=400_000) | {"store": {"asked_again_s": 0}}
+    async with (
+        served(settings) as api,
+        api.http.stream("POST", "/v1/chat/completions", json=asked) as first,
+    ):
+        assert first.status_code == 200
+        second = await api.http.post("/v1/chat/completions", json=asked)
+        assert refusal(second) == (429, "overloaded", "limits.max_running_bytes")

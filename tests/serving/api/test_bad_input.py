@@ -11,9 +11,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
 
+from conductor.errors import BadTask
 from conductor.model.messages import Image
+from serving.api.choices import ChoicesResponse
 from serving.api.dialects.chat_schema import ChatRequest
+from serving.api.dialects.read_body import check_parts
 from tests.serving.api.served import ASK, Served, scripted, served, step, team
 
 USER = {"role": "user", "content": "hi"}
@@ -450,3 +455,67 @@ def test_of_a_hundred_thousand_faults_only_the_first_few_are_collected(body: dic
     with pytest.raises(ValidationError) as error:
         ChatRequest.model_validate_json(json.dumps({"model": "a"} | body))
     assert error.value.error_count() < 10
+
+
+def numbers(n: int) -> bytes:
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "x": ["N"]}}}
+    body = json.dumps({"model": "a", "messages": [USER], "tools": [tool]})
+    return body.replace('"N"', ",".join("1" * n)).encode()
+
+
+async def test_a_body_has_no_more_numbers_than_can_be_read_at_once() -> None:
+    async with served(team()) as api:
+        headers = {"content-type": "application/json"}
+        for n, status in ((400_000, 400), (1_000, 200)):
+            answer = await api.http.post("/v1/chat/completions", content=numbers(n), headers=headers)
+            assert (answer.status_code, "too many parts" in answer.text) == (status, status == 400)
+
+
+@pytest.mark.parametrize("text", ["1, " * 400_000, '"1\\", ' * 190_000], ids=["commas", "quotes"])
+async def test_commas_in_a_text_are_no_parts_of_its_body(text: str) -> None:
+    async with served(team()) as api:
+        await api.ok({"model": "a", "messages": [{"role": "user", "content": text}]})
+
+
+def test_a_body_whose_last_string_has_no_end_is_counted_once() -> None:
+    with pytest.raises(BadTask, match="too many parts"):
+        check_parts(b"," * 400_000 + b'"' + b'\\"' * 500_000)
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/responses"])
+async def test_a_conversation_has_no_more_parts_than_can_be_worked_on_at_once(path: str) -> None:
+    kind = "input_text" if path == "/v1/responses" else "text"
+    messages = [{"role": "user", "content": [{"type": kind, "text": "x"}] * 2000}] * 11
+    body = {"model": "a", "max_tokens": 9, "messages": messages, "input": messages}
+    async with served(team()) as api:
+        answer = await api.http.post(path, json=body)
+        assert (answer.status_code, "20000 messages and parts" in answer.text) == (413, True)
+        assert not api.worker("a").calls
+
+
+async def test_a_probe_is_answered_between_the_beginnings_of_several_answers() -> None:
+    turns = list[int]()
+    n_turns = 0
+
+    class Answer(Response):
+        async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+            turns.append(n_turns)
+            await send({"type": "http.response.start", "status": 500, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+
+    async def count() -> None:
+        nonlocal n_turns
+        while True:
+            n_turns += 1
+            await asyncio.sleep(0)
+
+    async def receive() -> Message:
+        return await asyncio.Event().wait() or {}
+
+    async def send(_: Message) -> None:
+        pass
+
+    counting = asyncio.create_task(count())
+    await ChoicesResponse([Answer() for _ in range(4)])({"type": "http"}, receive, send)
+    counting.cancel()
+    assert len(set(turns)) == 4

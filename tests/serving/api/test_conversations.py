@@ -237,10 +237,10 @@ async def test_half_a_character_of_a_model_neither_loses_an_answer_nor_its_run()
 
 
 async def test_a_conversation_of_too_many_parts_is_not_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("serving.api.dialects.responses.earlier.MOST_PARTS", 200)
+    monkeypatch.setattr("serving.api.request.MOST_PARTS", 200)
     async with served(one_worker("One.")) as api, api.sdk as sdk:
         made = await sdk.conversations.create()
         many: Any = [{"role": "user", "content": [{"type": "input_text", "text": "x"}] * 101}] * 2
         await sdk.conversations.items.create(made.id, items=many)
-        with pytest.raises(openai.APIStatusError, match="more than 200 parts"):
+        with pytest.raises(openai.APIStatusError, match="more than 200 messages and parts"):
             await sdk.responses.create(model="a", input="x", conversation=made.id)

@@ -1,6 +1,8 @@
 """What a response is asked for later: its end, its input, its events once more, and other responses after it."""
 
 import asyncio
+import base64
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from conductor.errors import BadTask
 from conductor.model.messages import File, Image, Message, Native, Text, ToolResult
 from serving.accounts.caller import Scope
 from serving.api.attachments import kept_file, to_file
-from serving.api.dialects.responses.compaction import pack, unpack
+from serving.api.dialects.responses.compaction import MARK, pack, unpack
 from serving.database.address import Address
 from tests.serving.api.keyed import keyed
 from tests.serving.api.served import Json, Served, scripted, served, team
@@ -357,3 +359,68 @@ async def test_who_reads_a_response_along_is_told_nothing_more_once_its_key_is_r
         assert (await it.ask("mine", "POST", f"{path}/cancel")).status_code == 200
         assert "cancelled" in await mine
         assert "cancelled" not in told
+
+
+def packed_json(text: bytes) -> str:
+    """A compaction item's content of a client's own making."""
+    return MARK + base64.urlsafe_b64encode(zlib.compress(text, 9)).decode()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'[{"type":"Message","role":"user","parts":[]}' + b',{"type":"Message","role":"user","parts":[]}' * 60_000 + b"]",
+        b"[" + b"[]," * 600_000 + b"[]]",
+        b"[" + b"1," * 600_000 + b"1]",
+    ],
+    ids=["messages", "arrays", "numbers"],
+)  # fmt: skip
+def test_a_compaction_has_no_more_parts_than_a_body_may(text: bytes) -> None:
+    with pytest.raises(BadTask, match="too many parts"):
+        unpack(packed_json(text), "input[0]")
+
+
+async def test_several_compactions_have_no_more_parts_than_one_may() -> None:
+    empty = b'{"type":"Message","role":"user","parts":[]}'
+    item = {"type": "compaction", "encrypted_content": packed_json(b"[%s]" % b",".join([empty] * 15_000))}
+    async with served(team(workers=[scripted("a", "Ann.")], workflows={})) as api:
+        for path, body in (
+            (PATH, {"model": "a", "input": [item] * 4}),
+            (f"{PATH}/input_tokens", {"input": [item] * 4}),
+            ("/v1/conversations", {"items": [item] * 20}),
+        ):
+            answer = await api.http.post(path, json=body)
+            assert (answer.status_code, "too many parts" in answer.text) == (400, True)
+        answer = await api.http.post(
+            PATH, json={"model": "a", "input": [item, {"role": "user", "content": "x"}]}
+        )
+        assert answer.status_code == 200
+
+
+async def test_a_compaction_of_more_messages_than_a_conversation_may_have_is_not_answered() -> None:
+    long = pack((Message("user", ()),) * 21_000)
+    async with served(team(workers=[scripted("a", "Ann.")], workflows={})) as api:
+        items = [{"type": "compaction", "encrypted_content": long}, {"role": "user", "content": "x"}]
+        for path in (PATH, f"{PATH}/input_tokens", f"{PATH}/compact"):
+            answer = await api.http.post(path, json={"model": "a", "input": items})
+            assert answer.status_code == 413
+        assert not api.worker("a").calls
+
+
+async def test_many_references_to_one_response_look_at_it_once() -> None:
+    async with served(team(workers=[scripted("a", "Ann.")], workflows={})) as api, api.sdk as sdk:
+        sent: Any = [{"role": "user", "content": f"Line {n}."} for n in range(50)]
+        response = await sdk.responses.create(model="a", input=sent)
+        items = await sdk.responses.input_items.list(response.id, limit=100, order="asc")
+        looks, find = 0, api.service.records
+
+        async def count(*args: Any) -> Any:
+            nonlocal looks
+            looks += 1
+            return await find(*args)
+
+        api.service.records = count
+        references: Any = [{"type": "item_reference", "id": item.id} for item in items.data]
+        await sdk.responses.create(model="a", input=references)
+        assert [m.text for m in api.worker("a").calls[-1].messages] == [f"Line {n}." for n in range(50)]
+        assert looks == 1

@@ -14,7 +14,7 @@ import httpx2
 import pytest
 import zstandard
 
-from serving.api.semantics import STEP_BYTES, _decode
+from serving.api.semantics import DECODERS, STEP_BYTES, _decode
 from tests.serving.api.keyed import keyed
 from tests.serving.api.served import ASK, Served, scripted, served, team
 from tests.serving.edge.test_bounds import listening
@@ -251,8 +251,15 @@ async def test_a_websocket_handshake_is_a_426_that_says_what_to_send(path: str, 
         ("gzip", gzip.compress(b"{") * 400_000),
         ("gzip", b"\x1f\x8b\x08\x08\0\0\0\0\0\x03" + b"a" * 9_000_000),
         ("zstd", zstandard.compress(b"") * 1_000_000),
+        ("zstd", b"\x50\x2a\x4d\x18" + bytes(4) + zstandard.compress(b"") * 1_500_000),
     ],
-    ids=["empty members", "short members", "a long header", "empty frames"],
+    ids=[
+        "empty members",
+        "short members",
+        "a long header",
+        "empty frames",
+        "a skippable frame, and empty ones",
+    ],
 )
 async def test_a_body_of_many_empty_parts_takes_little_time(encoding: str, body: bytes) -> None:
     async with served(team(limits={"max_body_bytes": 20_000_000})) as api:
@@ -278,3 +285,20 @@ async def test_long_bodies_are_decoded_one_after_the_other() -> None:
     decoded = await asyncio.gather(*(_decode(pieces(), 10**8, long) for _ in range(5)))
     assert [len(each) for each in decoded] == [3 * STEP_BYTES] * 5
     assert most == 1
+
+
+@pytest.mark.parametrize(
+    "body", [zstandard.compress(b""), b"\x50\x2a\x4d\x18" + bytes(4)], ids=["empty", "skippable"]
+)
+async def test_a_zstd_body_of_many_frames_is_decoded_no_further_than_a_hundred(body: bytes) -> None:
+    read = 0
+
+    class Counted(bytes):
+        def __getitem__(self, key: Any) -> Any:
+            nonlocal read
+            read = max(read, key.start)
+            return super().__getitem__(key)
+
+    with pytest.raises(EOFError):
+        list(DECODERS["zstd"](Counted(body * 10_000)))
+    assert read <= 100 * len(body)

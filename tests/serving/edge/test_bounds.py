@@ -24,7 +24,7 @@ from serving.edge.reader import ReaderProtocol
 from serving.edge.waiting import WaitingRoom
 from serving.pool import build_pool
 from serving.runs.service import Service
-from serving.settings.settings import parse
+from serving.settings.settings import Settings, parse
 from tests.serving.api.served import ASK, scripted, served, team
 from tests.states import until
 
@@ -328,3 +328,36 @@ def test_the_proxy_is_given_the_protocol_in_the_place_where_uvicorn_looks(
     assert issubclass(config.http_protocol_class, ReaderProtocol)  # type: ignore[arg-type]
     assert config.http_protocol_class.policy.max_header_bytes == 2048
     assert config.ws_protocol_class is None  # a handshake is a request that the edge answers
+
+
+async def test_of_large_bodies_that_are_whole_at_once_each_has_a_turn_of_the_loop_to_itself() -> None:
+    n_turns, seen = 0, list[int]()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        seen.append(n_turns)
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b'"data:a' + b"A" * 300_000 + b'"'}
+
+    async def send(_: Any) -> None:
+        pass
+
+    async def count() -> None:
+        nonlocal n_turns
+        while True:
+            n_turns += 1
+            await asyncio.sleep(0)
+
+    room = WaitingRoom(4096, 256_000_000)
+    edge = Edge(app, Policy.of(Settings.model_construct()), room, DIALECTS.error_body)
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"300008")]
+    counting = asyncio.create_task(count())
+    await asyncio.gather(
+        *(
+            edge({"type": "http", "method": "POST", "path": "/v1/x", "headers": list(headers)}, receive, send)  # type: ignore[arg-type]
+            for _ in range(5)
+        )
+    )
+    counting.cancel()
+    assert len(set(seen)) == 5

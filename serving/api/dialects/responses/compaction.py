@@ -16,6 +16,7 @@ from conductor.model.messages import File, Image, Message
 from conductor.run import codec
 from serving.api.attachments import one_line, to_file
 from serving.api.dialects.chat_schema import ImageUrl
+from serving.api.dialects.read_body import PartCount
 from serving.api.dialects.responses.schema import read_part
 
 MARK = "podium1."
@@ -31,11 +32,12 @@ def pack(messages: tuple[Message, ...]) -> str:
     return MARK + base64.urlsafe_b64encode(zlib.compress(data, 9)).decode()
 
 
-def unpack(content: str, at: str) -> tuple[Message, ...]:
-    """What `pack` packed; `at` is its place in the request.
+def unpack(content: str, at: str, count: PartCount | None = None) -> tuple[Message, ...]:
+    """What `pack` packed; `at` is its place in the request. Its parts are bounded with those of the request's other ones:
+    a few kB may hold hundreds of thousands.
 
     Raises:
-        BadTask: it is none of ours.
+        BadTask: it is none of ours, or has too many parts.
     """
     try:
         if not content.startswith(MARK):
@@ -44,6 +46,7 @@ def unpack(content: str, at: str) -> tuple[Message, ...]:
         data = unpacker.decompress(base64.urlsafe_b64decode(content.removeprefix(MARK)), MOST_BYTES)
         if unpacker.unconsumed_tail or not unpacker.eof:
             raise ValueError("it is too long")
+        (count or PartCount()).add(data)
         messages: tuple[Message, ...] = codec.load(tuple[Message, ...], json.loads(data))
     except (ValueError, zlib.error, RecursionError) as exc:
         raise BadTask(

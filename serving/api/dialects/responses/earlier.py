@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from conductor.errors import BadTask, TooLarge, quote
+from conductor.errors import BadTask, quote
 from conductor.model.messages import Message
 from conductor.run.record import RunRecords
 from serving.api.dialect import CallId, EarlierRuns
@@ -20,13 +20,11 @@ from serving.api.dialects.responses.segments import (
     turns_of,
 )
 from serving.api.dialects.responses.stream import show
-from serving.api.request import ApiRequest, Podium
+from serving.api.request import ApiRequest, Podium, check_size
 
 Json = dict[str, Any]
 References = Mapping[str, Sequence[Message]]
 UNDER_WAY = ("running", "detached")
-MOST_PARTS = 20_000
-"""Of a conversation that is gone on with: a short request is not to keep a router busy for seconds."""
 LOOKS, POLL_S = 10, 0.05
 """At a response that another replica may be about to write down."""
 
@@ -73,14 +71,13 @@ async def conversation_of(sent: Referred, earlier: EarlierRuns) -> tuple[tuple[M
         raise BadTask(message, param="conversation")
     if sent.conversation:
         transcript.add(answerable(await earlier.items(sent.conversation)), lambda _item, _at: ())
-        if sum(len(message.parts) for message in transcript.messages) > MOST_PARTS:
-            message = f"conversation: it has more than {MOST_PARTS} parts. Begin another one with the items that matter."
-            raise TooLarge(message, param="conversation")
+        check_size(transcript.messages, "conversation")
     if sent.previous_response_id is not None:
         transcript.messages += await _turns_before(sent.previous_response_id, earlier)
     n_earlier = len(transcript.messages)
     references = await _find_references(sent.input, earlier)
     transcript.add(sent.input, lambda item, at: _find_referenced(references, item, at))
+    check_size(transcript.messages, "input")
     if not transcript.messages:
         raise BadTask("input: there is nothing in it to answer. Send at least one message.", param="input")
     return tuple(transcript.messages), n_earlier
@@ -112,22 +109,31 @@ async def _find_references(items: str | Sequence[Json], earlier: EarlierRuns) ->
     """The messages of each of our items that `items` refers to. Reasoning is none."""
     if isinstance(items, str):
         return {}
-    ids = {str(item.get("id")) for item in items if item.get("type") == "item_reference"}
-    return {id: await _find_item(id, earlier) for id in ids}
+    by_response = dict[str, list[str]]()
+    for id in {str(item.get("id")) for item in items if item.get("type") == "item_reference"}:
+        if not id.startswith("rs_") and (response := response_of(id)):
+            by_response.setdefault(response, []).append(id)
+    found = dict[str, Sequence[Message]]()
+    for response, ids in by_response.items():
+        found |= await _find_items(response, ids, earlier)
+        await asyncio.sleep(0)  # a record that is in memory is found without a wait
+    return found
 
 
-async def _find_item(id: str, earlier: EarlierRuns) -> Sequence[Message]:
-    """What an item is in a conversation; nothing where it is not here."""
-    response = None if id.startswith("rs_") else response_of(id)
-    records = await find_response(response, earlier) if response else None
+async def _find_items(response: str, ids: Sequence[str], earlier: EarlierRuns) -> References:
+    """What items of one response are in a conversation, by their ids; those that are not here are left out."""
+    records = await find_response(response, earlier)
     if records is None:
-        return ()
+        return {}
     call_id = await earlier.call_id(records.record.id)
-    output = show_again(records, call_id)["output"]
-    item = next((item for item in (*input_items(records, call_id), *output) if item["id"] == id), None)
-    transcript = Transcript()
-    transcript.add([item] if item else [], lambda _item, _at: ())
-    return transcript.messages
+    shown = (*input_items(records, call_id), *show_again(records, call_id)["output"])
+    items, found = {item["id"]: item for item in shown}, dict[str, Sequence[Message]]()
+    for id in ids:
+        if id in items:
+            transcript = Transcript()
+            transcript.add([items[id]], lambda _item, _at: ())
+            found[id] = transcript.messages
+    return found
 
 
 def show_again(records: RunRecords, call_id: CallId) -> Json:

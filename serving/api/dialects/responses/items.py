@@ -16,6 +16,7 @@ from conductor.model.messages import File, Image, Message, Text, ToolCall, ToolR
 from serving.api.attachments import NO_ADDRESS, kept_file, to_file
 from serving.api.dialects.cache_marks import MarkFields
 from serving.api.dialects.chat_schema import MOST_PARTS, ImageUrl
+from serving.api.dialects.read_body import PartCount
 from serving.api.dialects.responses.compaction import MOST_ITEMS, unpack
 from serving.api.dialects.responses.ids import item_id, response_id
 from serving.api.dialects.responses.schema import Ignoring, read_part
@@ -103,11 +104,13 @@ class Transcript:
     Attributes:
         left_out: a line for each item that is no part of the conversation.
         n_compactions: how many items were compactions.
+        packed: what they hold.
     """
 
     messages: list[Message] = field(default_factory=list[Message])
     left_out: list[str] = field(default_factory=list[str])
     n_compactions: int = 0
+    packed: PartCount = field(default_factory=PartCount)
     _thoughts: str = ""
     """Of the reasoning items since the last turn."""
 
@@ -146,7 +149,8 @@ class Transcript:
                 self.n_compactions += 1
                 if self.n_compactions > MOST_ITEMS:
                     raise BadTask(f"{at}: a request holds {MOST_ITEMS} compactions at most.", param=at)
-                self.messages += unpack(read_part(_Compaction, item, at).encrypted_content, at)
+                content = read_part(_Compaction, item, at).encrypted_content
+                self.messages += unpack(content, at, self.packed)
             case str() if kind in HOSTED:
                 self.left_out.append(f"{at} is not served: an item of type {quote(kind)}.")
             case _:

@@ -9,6 +9,7 @@ from typing import Any
 from conductor.errors import BadTask
 from serving.accounts.account_policy import Policies
 from serving.accounts.caller import Caller
+from serving.api.dialects.read_body import PartCount
 from serving.api.dialects.responses.items import Transcript, items_of
 from serving.batches.kept_text import redactor_of
 from serving.redaction.slices import in_turns
@@ -31,7 +32,8 @@ async def new_items(sent: Sequence[Json], caller: Caller) -> list[Json]:
     """
     redact = redactor_of(caller.policies)
     kept, _ = await in_turns(json_in_steps(list(sent), redact), caller.account.key_id)
-    return [_new_item(item, f"items[{n}]") for n, item in enumerate(kept)]
+    packed = PartCount()
+    return [_new_item(item, f"items[{n}]", packed) for n, item in enumerate(kept)]
 
 
 def kept_metadata(sent: Mapping[str, str] | None, policies: Policies) -> dict[str, str]:
@@ -39,11 +41,11 @@ def kept_metadata(sent: Mapping[str, str] | None, policies: Policies) -> dict[st
     return dict(map_texts(sent or {}, redactor_of(policies)))
 
 
-def _new_item(item: Json, at: str) -> Json:
+def _new_item(item: Json, at: str, packed: PartCount) -> Json:
     if item.get("type") == "item_reference":
         message = f"{at}.type: a reference cannot be kept. Send the item itself."
         raise BadTask(message, param=f"{at}.type")
-    transcript = Transcript()
+    transcript = Transcript(packed=packed)
     transcript.add_item(item, at, lambda _item, _at: ())
     kind = str(item.get("type") or "message")
     custom = {str(item["call_id"])} if kind == "custom_tool_call_output" else set[str]()
