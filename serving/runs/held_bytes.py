@@ -136,6 +136,7 @@ def _bytes_of_json(value: Any) -> int:
             held = cast(dict[str, Any], value)
             return getsizeof(held) + sum(map(getsizeof, held)) + sum(map(_bytes_of_json, held.values()))
         case list():
-            return getsizeof(value) + sum(map(_bytes_of_json, cast(list[Any], value)))
+            items = cast(list[Any], value)
+            return getsizeof(items) + sum(map(_bytes_of_json, items))
         case _:
             return getsizeof(value)
