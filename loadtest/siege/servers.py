@@ -63,8 +63,8 @@ def text(duration_s: float) -> str:
     return " ".join(f"word-{number}" for number in range(int(duration_s * TOKENS_PER_S)))
 
 
-def filled_settings(duration_s: float, upstream_port: int = 0) -> str:
-    """The settings, as YAML."""
+def filled_settings(duration_s: float, upstream_port: int = 1) -> str:
+    """Return the settings, as YAML. Without a provider its port is one where nothing listens."""
     upstream = f"http://127.0.0.1:{upstream_port}/v1"
     return SETTINGS.read_text().replace("${TOKENS}", text(duration_s)).replace("${UPSTREAM}", upstream)
 
