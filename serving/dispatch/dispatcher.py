@@ -26,6 +26,7 @@ from serving.dispatch.attempts import Attempts, Tries
 from serving.dispatch.conforming import Repair, ask_for_form, invalid_answer, note_fault, read_whole
 from serving.dispatch.continuing import Continuation, form_of
 from serving.dispatch.fitting import fit, limit_effort
+from serving.dispatch.limiter import QueueRules
 from serving.dispatch.race import Race
 from serving.dispatch.route import Route, call_again
 from serving.dispatch.skipped import Skipped
@@ -291,13 +292,13 @@ async def _send(made: AsyncExitStack, expected: ExitStack, attempts: Attempts, c
     holds, after_s = call.terms.holds, policy.hedge_after_s(route, call)
     if route.hedge_budget is not None:
         route.hedge_budget.earn()
-    leave = may_leave if left_to else None
+    rules = QueueRules(attempts.waited_s, on_turn, may_leave if left_to else None)
     try:
         if holds is None or after_s is None:
             hold = holds.hold() if holds else None
-            opening = route.open(call, hold, waited_s=attempts.waited_s, on_turn=on_turn, may_leave=leave)
+            opening = route.open(call, hold, rules)
         else:
-            race = Race(route, call, holds, waited_s=attempts.waited_s, on_turn=on_turn, may_leave=leave)
+            race = Race(route, call, holds, rules)
             opening = race.run(after_s)
         return await made.enter_async_context(opening)
     except LineTooLong as exc:

@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
+from dataclasses import dataclass
 from itertools import islice
 from math import inf
 from typing import Protocol
@@ -23,6 +24,24 @@ LONGEST_TOLD_S = 300.0
 """Longest `Retry-After`."""
 WAIT_BESIDE_FREE_S = 5.0
 """Longest wait for a slot while another worker would answer at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRules:
+    """How one call waits for a slot.
+
+    Args:
+        waited_s: seconds that it has waited in other queues before.
+        on_turn: called when it has a slot; raises a `WorkerError` if the call should not be sent any more.
+        may_leave: called now and then while it waits; returns whether another worker would answer at once.
+    """
+
+    waited_s: float = 0.0
+    on_turn: Callable[[], None] | None = None
+    may_leave: Callable[[], bool] | None = None
+
+
+NO_RULES = QueueRules()
 
 
 class Limiter:
@@ -142,25 +161,20 @@ class Limiter:
         self,
         call: Call,
         waiting: AbstractContextManager[object] | None = None,
-        *,
-        waited_s: float = 0.0,
-        on_turn: Callable[[], None] | None = None,
-        may_leave: Callable[[], bool] | None = None,
+        rules: QueueRules = NO_RULES,
     ) -> AsyncGenerator[None]:
         """Wait for a slot, and hold it until the block is left.
 
         Args:
             call: that needs it.
             waiting: entered while it waits.
-            waited_s: seconds that it has waited in other queues before.
-            on_turn: called when it has a slot; raises a `WorkerError` if the call should not be sent any more.
-            may_leave: called now and then while it waits; returns whether another worker would answer at once.
+            rules: of its wait.
 
         Raises:
             LineTooLong: the run had paid for nothing and has waited for `max_wait_s`, other queues included; or another
                 worker would answer at once.
         """
-        await self._wait_for_slot(call, waiting or nullcontext(), waited_s, on_turn, may_leave)
+        await self._wait_for_slot(call, waiting or nullcontext(), rules)
         began_s, slot = time.monotonic(), object()
         if not self.open_calls:
             self._moved_s = began_s
@@ -177,23 +191,19 @@ class Limiter:
         self,
         call: Call,
         waiting: AbstractContextManager[object],
-        waited_s: float,
-        on_turn: Callable[[], None] | None,
-        may_leave: Callable[[], bool] | None,
+        rules: QueueRules,
     ) -> None:
         terms = call.terms
         self.queued += 1
         self.arrive(call.site.run)
         try:
             with waiting:
-                if self._queue.take_now(terms.priority, terms.payer):
-                    pass
-                else:
-                    async with self._within_time(terms, waited_s, may_leave):
+                if not self._queue.take_now(terms.priority, terms.payer):
+                    async with self._within_time(terms, rules):
                         await self._queue.take(terms.priority, terms.payer)
-                if on_turn is not None:
+                if rules.on_turn is not None:
                     try:
-                        on_turn()
+                        rules.on_turn()
                     except BaseException:
                         self._queue.give_back(terms.payer)
                         raise
@@ -201,16 +211,14 @@ class Limiter:
             self.queued -= 1
 
     @asynccontextmanager
-    async def _within_time(
-        self, terms: Terms, waited_s: float, may_leave: Callable[[], bool] | None
-    ) -> AsyncGenerator[None]:
+    async def _within_time(self, terms: Terms, rules: QueueRules) -> AsyncGenerator[None]:
         """End the wait of a call that may be turned away."""
         is_bounded = terms.begins and terms.priority == "interactive" and self.max_wait_s != inf
-        may_wait_s = max(0.0, self.max_wait_s - waited_s) if is_bounded else None
+        may_wait_s = max(0.0, self.max_wait_s - rules.waited_s) if is_bounded else None
         began_s = time.monotonic()
         try:
             async with asyncio.timeout(may_wait_s) as limit:
-                with self._until_other_is_free(terms, limit, may_leave):
+                with self._until_other_is_free(terms, limit, rules.may_leave):
                     yield
         except TimeoutError:
             again_s = max(1.0, min(self.wait_s(terms.payer), LONGEST_TOLD_S))
@@ -289,15 +297,12 @@ class SharedLimiter(Limiter):
         self,
         call: Call,
         waiting: AbstractContextManager[object] | None = None,
-        *,
-        waited_s: float = 0.0,
-        on_turn: Callable[[], None] | None = None,
-        may_leave: Callable[[], bool] | None = None,
+        rules: QueueRules = NO_RULES,
     ) -> AsyncGenerator[None]:
         """See `Limiter.slot`."""
         self._look()
         try:
-            async with super().slot(call, waiting, waited_s=waited_s, on_turn=on_turn, may_leave=may_leave):
+            async with super().slot(call, waiting, rules):
                 yield
         finally:
             self._keep_looking()

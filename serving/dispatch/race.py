@@ -7,7 +7,7 @@ paid as all that it can have cost. Each of the two is opened, read and closed in
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 
 from conductor.errors import BudgetExceeded, PodiumError, StoreUnavailable, WorkerError
@@ -19,6 +19,7 @@ from conductor.model.places import Places
 from conductor.model.reply import Reply
 from conductor.run.call_task import CallTask
 from conductor.run.waiting import wait_until_done
+from serving.dispatch.limiter import NO_RULES, QueueRules
 from serving.dispatch.policy import can_hedge
 from serving.dispatch.route import Route
 
@@ -30,7 +31,7 @@ class Race:
         route: the worker.
         call: as it is sent.
         holds: what is reserved for both.
-        waited_s, on_turn, may_leave: see `Limiter.slot`; for the first of the two.
+        rules: of the first one's wait for a slot.
     """
 
     def __init__(
@@ -38,13 +39,9 @@ class Race:
         route: Route,
         call: Call,
         holds: Holds,
-        *,
-        waited_s: float = 0.0,
-        on_turn: Callable[[], None] | None = None,
-        may_leave: Callable[[], bool] | None = None,
+        rules: QueueRules = NO_RULES,
     ) -> None:
-        self._route, self._call, self._holds = route, call, holds
-        self._waited_s, self._on_turn, self._may_leave = waited_s, on_turn, may_leave
+        self._route, self._call, self._holds, self._rules = route, call, holds, rules
         self._places = call.terms.limits.places or Places()
         self._tries: list[_Try] = []
         self._lost: list[Attempt] = []
@@ -63,9 +60,7 @@ class Race:
         first = self._route.open(
             self._call,
             self._holds.hold(),
-            waited_s=self._waited_s,
-            on_turn=self._on_turn,
-            may_leave=self._may_leave,
+            self._rules,
         )
         try:
             self._tries.append(_Try(first))

@@ -3,7 +3,7 @@
 import asyncio
 import random
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 
@@ -14,7 +14,7 @@ from conductor.model.field_values import copy_with
 from conductor.model.holds import AttemptHold
 from conductor.model.reply import Reply
 from conductor.run.call_bound import input_bound
-from serving.dispatch.limiter import Limiter
+from serving.dispatch.limiter import NO_RULES, Limiter, QueueRules
 from serving.dispatch.profile import ModelProfile
 from serving.dispatch.retry_budget import RetryBudget
 from serving.dispatch.skipped import Skipped
@@ -83,10 +83,7 @@ class Route:
         self,
         call: Call,
         hold: AttemptHold | None,
-        *,
-        waited_s: float = 0.0,
-        on_turn: Callable[[], None] | None = None,
-        may_leave: Callable[[], bool] | None = None,
+        rules: QueueRules = NO_RULES,
     ) -> AsyncGenerator[Reply]:
         """Send the call to one of the deployments. See `Worker.open`.
 
@@ -102,18 +99,14 @@ class Route:
         """
         if not self.has_deployments:
             target = self.targets[0]
-            async with target.open(
-                call, hold, waited_s=waited_s, on_turn=on_turn, may_leave=may_leave
-            ) as reply:
+            async with target.open(call, hold, rules=rules) as reply:
                 yield reply
             return
         waiting = None if hold is None else hold.waiting()
-        async with self.limiter.slot(call, waiting, waited_s=waited_s, on_turn=on_turn, may_leave=may_leave):
+        async with self.limiter.slot(call, waiting, rules):
             with Watch(self.name, self.health, call) as watch:
                 async with AsyncExitStack() as opened:
-                    target, reply, estimate = await self._open_one(
-                        opened, call, hold, watch, waited_s=waited_s, on_turn=on_turn, may_leave=may_leave
-                    )
+                    target, reply, estimate = await self._open_one(opened, call, hold, watch, rules)
                     reply.deployment = target.name
                     watch.speak(reply)
                     try:
@@ -128,10 +121,7 @@ class Route:
         call: Call,
         hold: AttemptHold | None,
         watch: Watch,
-        *,
-        waited_s: float,
-        on_turn: Callable[[], None] | None,
-        may_leave: Callable[[], bool] | None,
+        rules: QueueRules,
     ) -> tuple[Target, Reply, int]:
         failed: list[Attempt] = []
         targets = self._order(call)
@@ -147,9 +137,7 @@ class Route:
                 site = copy_with(call.site, attempt=call.site.attempt + len(failed))
                 made = copy_with(call, site=site, terms=copy_with(terms, has_fallback=has_fallback))
             try:
-                opening = target.open(
-                    made, hold, watch, waited_s=waited_s, on_turn=on_turn, may_leave=may_leave
-                )
+                opening = target.open(made, hold, watch, rules)
                 reply = await opened.enter_async_context(_probe(target, opening))
             except WorkerError as exc:
                 target.correct(-estimate)
@@ -157,7 +145,8 @@ class Route:
                     exc.attempts = (*failed, *exc.attempts)
                     raise
                 took_s = time.monotonic() - began_s
-                waited_s += exc.waited_s if isinstance(exc, LineTooLong) else 0.0
+                if isinstance(exc, LineTooLong):
+                    rules = replace(rules, waited_s=rules.waited_s + exc.waited_s)
                 call = await call_again(call, hold, exc)
                 lost = Attempt.of(self.name, Failure.of(exc), took_s=took_s)  # with what was paid for it
                 failed += [*exc.attempts, replace(lost, deployment=target.name)]

@@ -13,7 +13,7 @@ from conductor.model.holds import AttemptHold
 from conductor.model.reply import Reply
 from conductor.model.worker import Worker
 from serving.dispatch.call_span import SpanFacts, call_span
-from serving.dispatch.limiter import Limiter
+from serving.dispatch.limiter import NO_RULES, Limiter, QueueRules
 from serving.dispatch.limits import limits_of
 from serving.dispatch.rate import Rate
 from serving.dispatch.watch import Watch
@@ -86,10 +86,7 @@ class Target:
         call: Call,
         hold: AttemptHold | None,
         outer: Watch | None = None,
-        *,
-        waited_s: float = 0.0,
-        on_turn: Callable[[], None] | None = None,
-        may_leave: Callable[[], bool] | None = None,
+        rules: QueueRules = NO_RULES,
     ) -> AsyncGenerator[Reply]:
         """Make one attempt: wait for a slot, then send the call. See `Worker.open`.
 
@@ -97,12 +94,10 @@ class Target:
             call: as it is sent.
             hold: what is reserved for it.
             outer: counts the call for the worker as a whole, if this is one of several deployments.
-            waited_s: see `Limiter.slot`.
-            on_turn: see `Limiter.slot`.
-            may_leave: see `Limiter.slot`.
+            rules: of its wait for a slot.
         """
         waiting = _waiting(hold, outer)
-        async with self.limiter.slot(call, waiting, waited_s=waited_s, on_turn=on_turn, may_leave=may_leave):
+        async with self.limiter.slot(call, waiting, rules):
             terms, limiter = call.terms, self.limiter
             sent_s, was_full = time.monotonic(), limiter.is_full or limiter.queued > 0
             limiter.on_sent(terms)
