@@ -116,10 +116,10 @@ def make_venv() -> None:
     except SetupError as error:
         hint = "On Debian and Ubuntu, `apt install python3-venv` brings what may be missing."
         raise SetupError(f"{error}\n{hint}") from None
-    if ask(str(UV), "--version").split()[1:2] != [uv.locked_version("uv").partition("==")[2]]:
+    if ask(str(UV), "--version").split()[1:2] != [uv.lock_version("uv").partition("==")[2]]:
         quiet = ["--disable-pip-version-check", "--no-input", "--progress-bar", "off"]
         BUILD.mkdir(exist_ok=True)
-        (wanted := BUILD / "uv.lock").write_text(uv.locked("uv"))
+        (wanted := BUILD / "uv.lock").write_text(uv.entry_of("uv"))
         run([*pip, "install", *quiet, "--require-hashes", "-r", str(wanted)], "installing the installer")
 
 
@@ -183,8 +183,8 @@ def add(stage: Stage) -> None:
     for each in touched:
         each.stamp.write_text("")
     has_brought = any(VENV.glob(f"lib/python*/site-packages/{BROUGHT}"))
-    brought = [uv.locked_version(BROUGHT)] if has_brought else []
-    hashed = uv.pip_command("install", *uv.hashed_options(stage.extras), *again, *brought)
+    brought = [uv.lock_version(BROUGHT)] if has_brought else []
+    hashed = uv.pip_command("install", *uv.hash_options(stage.extras), *again, *brought)
     run(hashed, f"installing {stage.name} packages", environment=uv.environment())
     own = ["--config-settings-package", "podium:editable_mode=compat", "--editable", f".{extras}"]
     run(

@@ -70,7 +70,7 @@ LIKE_PIP = {
 }
 
 
-def locked(name: str) -> str:
+def entry_of(name: str) -> str:
     """The entry of a package in the lock, with its hashes: a requirements file.
 
     Raises:
@@ -82,9 +82,9 @@ def locked(name: str) -> str:
     return entry.group()
 
 
-def locked_version(name: str) -> str:
+def lock_version(name: str) -> str:
     """`NAME==VERSION`, from the lock."""
-    return locked(name).split()[0]
+    return entry_of(name).split()[0]
 
 
 def pip_options(listed: str) -> dict[str, str]:
@@ -154,7 +154,7 @@ def lock_options() -> list[str]:
     return [*constraints, "--build-constraints", str(LOCK), "--excludes", str(LEFT_OUT)]
 
 
-def hashed_options(extras: Sequence[str]) -> list[str]:
+def hash_options(extras: Sequence[str]) -> list[str]:
     """Options of `uv pip install` for the packages of some extras, each with a hash from the lock.
 
     The project itself is a folder, which has no hash, and pip's other constraints have none either: uv takes
@@ -211,12 +211,12 @@ def make_lock() -> None:
     text = compile_lock(LOCK, "pyproject.toml", *extras, "--excludes", str(LEFT_OUT))
     text = re.sub(r"^(torch==\S+\+cpu) ", r"\1 ; sys_platform == 'linux' ", text, flags=re.MULTILINE)
     with TemporaryDirectory() as folder:
-        (wanted := Path(folder) / "torch.in").write_text(locked_version("torch").partition("+")[0])
+        (wanted := Path(folder) / "torch.in").write_text(lock_version("torch").partition("+")[0])
         mac = ["--python-platform=macos", "--no-deps", "--no-annotate"]
         os.environ.setdefault("MACOSX_DEPLOYMENT_TARGET", "14.0")
         torch = compile_lock(Path(folder) / "torch.txt", str(wanted), *mac, without=CPU_BUILDS)
         LOCK.write_text(keep_hashes(before, text + torch.replace(" \\", " ; sys_platform != 'linux' \\", 1)))
-        (build := Path(folder) / "build.in").write_text(locked_version("setuptools"))
+        (build := Path(folder) / "build.in").write_text(lock_version("setuptools"))
         for path, more in IMAGE_LOCKS.items():
             compile_lock(path, "pyproject.toml", str(build), *IMAGE, *more, without=CPU_BUILDS)
 

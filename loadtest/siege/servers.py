@@ -63,7 +63,7 @@ def text(duration_s: float) -> str:
     return " ".join(f"word-{number}" for number in range(int(duration_s * TOKENS_PER_S)))
 
 
-def filled_settings(duration_s: float, upstream_port: int = 1) -> str:
+def settings_text(duration_s: float, upstream_port: int = 1) -> str:
     """Return the settings, as YAML. Without a provider its port is one where nothing listens."""
     upstream = f"http://127.0.0.1:{upstream_port}/v1"
     return SETTINGS.read_text().replace("${TOKENS}", text(duration_s)).replace("${UPSTREAM}", upstream)
@@ -78,7 +78,7 @@ async def serve(path: str, duration_s: float) -> AsyncGenerator[Target]:
     """
     BUILD.mkdir(parents=True, exist_ok=True)
     upstream_port = free_port()
-    settings = filled_settings(duration_s, upstream_port)
+    settings = settings_text(duration_s, upstream_port)
     with TemporaryDirectory() as folder:
         store = Path(folder) / "podium.db"
         admin = await asyncio.to_thread(_make_admin_key, store)

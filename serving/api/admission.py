@@ -67,9 +67,9 @@ class Admission:
         Raises:
             LookupError: a route has no row.
         """
-        return [self._guarded(route) for route in routes]
+        return [self._guard(route) for route in routes]
 
-    def _guarded(self, route: Any) -> BaseRoute:
+    def _guard(self, route: Any) -> BaseRoute:
         rows: dict[str, Access] = {}
         for method in (getattr(route, "methods", None) or {"GET"}) - {"HEAD"}:
             place = f"{method} {route.path}"
@@ -160,7 +160,7 @@ class _Guarded:
         if not access.cost.counted:
             return await self._app(scope, receive, send)
         account = caller.account if caller else STRANGER
-        receive, n_body_bytes = await _measured(scope, receive)
+        receive, n_body_bytes = await _measure_body(scope, receive)
         async with self._admission.admit(access, account, n_body_bytes) as lease:
             answer = _Answer(scope, receive, send, lease)
             return await self._app(scope, receive, answer.send)
@@ -202,7 +202,7 @@ class _Answer:
         return await self._send(message)
 
 
-async def _measured(scope: Scope, receive: Receive) -> tuple[Receive, int]:
+async def _measure_body(scope: Scope, receive: Receive) -> tuple[Receive, int]:
     """Return what gives the body once more, and how long it is. The edge has read it, and gives it in one message."""
     if scope["method"] != "POST":
         return receive, 0

@@ -21,7 +21,7 @@ from serving.accounts.caller import Caller
 from serving.api.dialect import Dialect
 from serving.api.request import ApiRequest
 from serving.redaction.personal import redactor_of
-from serving.redaction.texts import looked_through, map_texts
+from serving.redaction.texts import known_texts, map_texts
 from serving.runs.following import follow_segment
 from serving.runs.service import Service
 from serving.runs.tool_ids import CallIds
@@ -141,7 +141,7 @@ async def _settle(
             given = found[1]
             redact, payer = redactor_of(record.task.permit), caller.account.key_id
             results = (*answer.results.values(), *(each.result for each in given.results))
-            async with looked_through(redact, payer, *results, answer.said, given.said):
+            async with known_texts(redact, payer, *results, answer.said, given.said):
                 if answer.said and not _is_on_record(record, answer.said, given.said):  # a new word
                     return None
                 _check_request(record, answer)

@@ -79,16 +79,16 @@ class Limiter:
 
     @property
     def is_full(self) -> bool:
-        """Whether one more call would wait."""
+        """Return whether one more call would wait."""
         return self.open_calls >= self.n_slots
 
     def has_idle(self, share: float, calls: int) -> bool:
-        """Whether so many more calls would leave no more than that share of the places in use, and nobody waits."""
+        """Return whether `calls` more calls would use at most that share of the slots, and no call waits."""
         return not self.queued and self.open_calls + calls <= share * self.n_slots
 
     def wait_s(self, payer: str) -> float:
-        """About how long one more interactive call of `payer` would wait for its place: what is ahead of it, at
-        the pace of the newest calls. Where places have stopped coming free, this grows with the time since.
+        """Estimate the wait of one more interactive call of `payer`, in seconds, from what is ahead of it and the pace of
+        the newest calls. It grows while no slot becomes free.
         """
         ends = self._ends_before(payer)
         if ends <= 0:
@@ -98,16 +98,16 @@ class Limiter:
         return ends * pace_s
 
     def has_place(self, payer: str) -> bool:
-        """Whether one more interactive call of `payer` would have a place at once."""
+        """Return whether one more interactive call of `payer` would get a slot at once."""
         return self._ends_before(payer) <= 0
 
     def _ends_before(self, payer: str) -> int:
-        """How many places have to come free before it has one."""
+        """Return how many slots must become free before it gets one."""
         return self._queue.ahead(payer, Counter(self._coming.values())) + 1 - self._queue.free(payer)
 
     def _until_end_s(self, number: int) -> float:
-        """About how long until so many of the calls that hold places now have ended, if they take as long as the newest
-        did; 0: as long has passed, or there are fewer.
+        """Estimate when `number` of the open calls have ended, in seconds, if they take as long as the newest calls. Return
+        0 if that time has passed, or if fewer are open.
         """
         if number <= 0:
             return 0.0
@@ -115,8 +115,8 @@ class Limiter:
         return max(0.0, began_s + self._held_s - time.monotonic())
 
     def is_overfull(self, priority: Priority, payer: str, *, is_other_free: bool = False) -> bool:
-        """Whether it is not worth waiting for a place: less so where another worker would answer at once. Work that
-        nobody waits for may always wait.
+        """Return whether the queue is too long to join. The limit is shorter if another worker would answer at once; batch
+        work may always wait.
         """
         if priority != "interactive":
             return False
@@ -131,7 +131,7 @@ class Limiter:
 
     @contextmanager
     def expect(self, run: str, payer: str) -> Generator[None]:
-        """A run is let in that will soon call it: until it does, it counts as waiting."""
+        """Count an admitted run as waiting until it calls this worker."""
         self._coming[run] = payer
         try:
             yield
@@ -139,11 +139,11 @@ class Limiter:
             self.arrive(run)
 
     def arrive(self, run: str) -> None:
-        """That run is expected no longer: its call is here, or has gone elsewhere."""
+        """Stop expecting a run: its call is here, or went to another worker."""
         self._coming.pop(run, None)
 
     def resize(self, slots: int) -> None:
-        """There are so many places from now on; calls under way keep theirs."""
+        """Set the number of slots. Open calls keep theirs."""
         self.n_slots = slots
         self._queue.resize(slots)
 

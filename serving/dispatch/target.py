@@ -131,7 +131,7 @@ def _waiting(hold: AttemptHold | None, outer: Watch | None) -> AbstractContextMa
     if outer is None:
         return held
     both = ExitStack()
-    both.enter_context(outer.paused())
+    both.enter_context(outer.pause())
     both.enter_context(held)
     return both
 

@@ -67,7 +67,7 @@ class Watch:
         self._silent_since_s = inf
 
     @contextmanager
-    def paused(self) -> Generator[None]:
+    def pause(self) -> Generator[None]:
         """Do not count the time that the call waits for a slot of one of several deployments."""
         since_s, self._silent_since_s = self._silent_since_s, inf
         yield

@@ -1,7 +1,7 @@
 """Every text inside a value of dataclasses or JSON, whatever its place, names included.
 
 A request's texts may take a second to look through, and its record is asked for several times while it runs. So they
-are looked through once, beside everything else (`looked_through`), and `map_texts` takes what became of them from there.
+are looked through once, beside everything else (`known_texts`), and `map_texts` takes what became of them from there.
 """
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
@@ -111,7 +111,7 @@ class KnownTexts:
 
 
 @asynccontextmanager
-async def looked_through(redact: Redactor, payer: str, *values: Any) -> AsyncGenerator[KnownTexts]:
+async def known_texts(redact: Redactor, payer: str, *values: Any) -> AsyncGenerator[KnownTexts]:
     """Look through the texts of `values` beside everything else: inside this block, `map_texts` knows what becomes of
     them, and of long ones also in other values, whichever redactor of that kind it is given.
 

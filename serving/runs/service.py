@@ -21,7 +21,7 @@ from serving.accounts.permission import not_kept
 from serving.accounts.rates import Rates
 from serving.pool import Pool
 from serving.redaction.personal import redactor_of
-from serving.redaction.texts import looked_through
+from serving.redaction.texts import known_texts
 from serving.runs.admission import enter_lines
 from serving.runs.answer_cache import AnswerCache, answered_by, replay
 from serving.runs.conductor_health import ConductorHealth
@@ -231,7 +231,7 @@ class Service:
     ) -> AsyncGenerator[Run]:
         """A run inside its span, its record kept at the end."""
         sent = (task, given) if task.permit.stores else ()
-        texts = looked_through(redactor_of(task.permit), account.key_id, *sent)
+        texts = known_texts(redactor_of(task.permit), account.key_id, *sent)
         async with texts as known, self._pools.using() as pool:
             run: Run | None = None
             journal = ContentJournal(task.permit, self.store.note, known)

@@ -13,7 +13,7 @@ from anyio.from_thread import start_blocking_portal
 
 from bench.server import production_environment
 from cluster.local.server import Server
-from loadtest.siege.servers import filled_settings
+from loadtest.siege.servers import settings_text
 from tests import secrets
 from tests.conftest import ROOT
 from tests.wires.openai import OpenAIWire
@@ -45,7 +45,7 @@ class Proxied:
 def settings_for(upstream: str) -> dict[str, object]:
     """The scripted team, the workers of a siege, one provider that answers and two that cannot be reached."""
     settings = yaml.safe_load((ROOT / "cluster/scripted.yaml").read_text())
-    siege = yaml.safe_load(filled_settings(STREAM_S))
+    siege = yaml.safe_load(settings_text(STREAM_S))
     settings["workers"] += [
         *siege["workers"],
         FULL,
