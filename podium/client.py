@@ -250,6 +250,7 @@ def connect(address: str, key: str, timeout_s: float = SILENT_S) -> httpx2.Clien
         headers={"authorization": f"Bearer {key}"} if key else {},
         timeout=httpx2.Timeout(timeout_s, connect=10),
         trust_env=not _is_loopback(address),  # no proxy stands before this machine
+        verify=urlsplit(address).scheme == "https",  # reading the certificates takes 40 ms
     )
 
 

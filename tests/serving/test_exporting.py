@@ -168,7 +168,7 @@ class Hanging(SpanExporter):
 def test_spans_that_wait_for_a_collector_that_is_away_are_bounded_by_bytes_and_by_number() -> None:
     hanging = Hanging()
     processor = BoundedProcessor(hanging)
-    long = made(**{spans.INPUT_MESSAGES: messages("x" * 2_000_000)})
+    long = made(**{spans.INPUT_MESSAGES: messages("x" * 200_000)})
     try:
         for _ in range(3_000):
             processor.on_end(long)
