@@ -7,7 +7,7 @@ may be anything: `usage.py` judges it.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 import msgspec
@@ -15,6 +15,8 @@ import msgspec
 from serving.workers.event_stream import Event, EventReader, json_of
 from serving.workers.stream_errors import error_in_event
 
+MOST_GROUP_CHARS = 256
+"""Of words that arrived in one read and are passed on as one piece."""
 TEXT_FIELDS = ("text", "thinking", "reasoning", "refusal", "content", "summary", "value")
 """Where the parts of a message have their words."""
 
@@ -99,9 +101,8 @@ class ChatChunk(msgspec.Struct):
         return None
 
 
-def words_of(chunk: ChatChunk) -> tuple[str, str]:
-    """The words of the answer in a chunk, and of thoughts."""
-    choice = chunk.choice
+def words_of(choice: Choice | None) -> tuple[str, str]:
+    """Return the words of the answer and of thoughts in a piece."""
     delta = choice.delta if choice else None
     if delta is None:
         return (choice.text or "" if choice else ""), ""
@@ -137,8 +138,24 @@ def text_of(value: object) -> str:
 
 
 def together(words: list[tuple[str, str]]) -> tuple[str, str]:
-    """As one piece: where nobody reads along, nobody misses the seams."""
-    return "".join(text for text, _ in words), "".join(thought for _, thought in words)
+    """Join words that arrived in one read."""
+    return "".join([text for text, _ in words]), "".join([thought for _, thought in words])
+
+
+def groups_of(words: list[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
+    """Split words that arrived in one read into groups that are passed on as one piece each: short ones of the answer, or
+    of thoughts.
+    """
+    group, n_chars = list[tuple[str, str]](), 0
+    for each in words:
+        n_more = len(each[0]) + len(each[1])
+        if group and (n_chars + n_more > MOST_GROUP_CHARS or bool(each[1]) != bool(group[0][1])):
+            yield group
+            group, n_chars = [], 0
+        group.append(each)
+        n_chars += n_more
+    if group:
+        yield group
 
 
 def fields(value: object) -> dict[str, object]:
@@ -203,24 +220,25 @@ class ChunkReader:
             if error := _error_in(chunk, event):
                 self.error = self.error or error
                 break
-            self._read_message(chunk.choice)
+            if not self._has_spoken and (choice := chunk.choice) is not None:
+                self._read_message(choice)
             chunks.append(chunk)
         return chunks
 
-    def _read_message(self, choice: Choice | None) -> None:
+    def _read_message(self, choice: Choice) -> None:
         """Take a whole message for the piece that it is, unless it repeats what came before it."""
-        if choice is None:
-            return
-        if choice.message is not None and not self._has_spoken:
+        if choice.message is not None:
             choice.delta = choice.message
             choice.finish_reason = choice.finish_reason or "stop"
-        if choice.delta is not None and not self._has_spoken:
+        if choice.delta is not None:
             self._has_spoken = bool(choice.delta.content or choice.delta.calls)
 
 
 def _error_in(chunk: ChatChunk, event: Event) -> Mapping[str, object] | None:
     """Return the error that a chunk tells of; None if it tells of none. Servers do so in many ways; see `error_in_event`."""
-    in_choice = next((each.error for each in chunk.choices or () if each.error), None)
+    in_choice = None
+    for each in chunk.choices or ():
+        in_choice = in_choice or each.error
     if not (chunk.error or in_choice) and (chunk.choices or chunk.usage):
         return None
     body = fields(json_of(event.data))
