@@ -106,12 +106,42 @@ def words_of(choice: Choice | None) -> tuple[str, str]:
     delta = choice.delta if choice else None
     if delta is None:
         return (choice.text or "" if choice else ""), ""
-    thought = text_of(delta.reasoning_content) or text_of(delta.reasoning)
+    has_thought = delta.reasoning_content or delta.reasoning
+    thought = (text_of(delta.reasoning_content) or text_of(delta.reasoning)) if has_thought else ""
     content = delta.content or delta.refusal or ""
     if isinstance(content, str):
         return content, thought
     text, inner = _words_in(content)
     return text, thought or inner
+
+
+def plain_words(chunk: ChatChunk, model: str | None) -> str | None:
+    """Return the words of a chunk that has nothing else, as nearly all have; None if it may say more.
+
+    Args:
+        chunk: one of the answer.
+        model: what chunks before have said of it.
+    """
+    if chunk.usage is not None or chunk.podium is not None or not chunk.choices or len(chunk.choices) > 1:
+        return None
+    choice = chunk.choices[0]
+    delta = choice.delta
+    if (
+        delta is None
+        or type(delta.content) is not str
+        or choice.index != 0
+        or chunk.model != model
+        or choice.finish_reason is not None
+        or choice.stop_reason is not None
+        or delta.tool_calls
+        or delta.function_call
+        or delta.refusal
+        or delta.reasoning
+        or delta.reasoning_content
+        or delta.reasoning_details
+    ):
+        return None
+    return delta.content
 
 
 def _words_in(content: list[Any] | dict[str, Any]) -> tuple[str, str]:
@@ -217,7 +247,9 @@ class ChunkReader:
             except msgspec.DecodeError as exc:
                 self.fault = self.fault or exc
                 break
-            if error := _error_in(chunk, event):
+            choices = chunk.choices or []
+            is_answer = not chunk.error and len(choices) == 1 and not choices[0].error
+            if not is_answer and (error := _error_in(chunk, event)):
                 self.error = self.error or error
                 break
             if not self._has_spoken and (choice := chunk.choice) is not None:

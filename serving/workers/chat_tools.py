@@ -169,13 +169,7 @@ class CallCollector:
             OutputPassed: there is more than an answer may hold.
             ValueError: a call's name or id is too long to be one.
         """
-        if delta is None or not (
-            delta.tool_calls
-            or delta.function_call
-            or delta.reasoning
-            or delta.reasoning_content
-            or delta.reasoning_details
-        ):
+        if delta is None:
             return False
         is_new = False
         for name in ("reasoning_content", "reasoning"):

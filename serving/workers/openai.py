@@ -39,7 +39,16 @@ from serving.egress.client import DirectPost, guard, tls_context
 from serving.settings.known_models import OPENAI_MODEL
 from serving.workers.account import Account
 from serving.workers.cache_marks import ShowMark, cache_breakpoint, cache_control, no_marks
-from serving.workers.chat_chunks import ChatChunk, Choice, ChunkReader, fields, groups_of, together, words_of
+from serving.workers.chat_chunks import (
+    ChatChunk,
+    Choice,
+    ChunkReader,
+    fields,
+    groups_of,
+    plain_words,
+    together,
+    words_of,
+)
 from serving.workers.chat_tools import CallCollector, messages_json, tools_json
 from serving.workers.clouds import azure_client, credential_errors, entra_tokens
 from serving.workers.ends import end_of, finish_of, is_over
@@ -149,11 +158,8 @@ class OpenAIWorker:
                     is_new, words = False, list[tuple[str, str]]()
                     with self._wire_errors:
                         for chunk in chunks:
-                            choice = chunk.choice
-                            before, last = last, self._last(chunk, choice, last, check)
-                            is_new |= has_grown(before.usage, last.usage)
-                            is_new |= collector.add(choice.delta if choice else None)
-                            said = words_of(choice)
+                            last, said, has_more = self._fold(chunk, last, check, collector)
+                            is_new |= has_more
                             if said[0] or said[1]:
                                 words.append(said)
                     likely = (
@@ -357,18 +363,20 @@ class OpenAIWorker:
         except ValueError as exc:
             raise self._faults.refusal(f"was not asked: {exc}.") from exc
 
+    def _fold(
+        self, chunk: ChatChunk, last: Delta, check: UsageCheck, collector: CallCollector
+    ) -> tuple[Delta, tuple[str, str], bool]:
+        """Return what the last delta will say, the words of the chunk, and whether it tells of something else that is new."""
+        plain = plain_words(chunk, last.model)
+        if plain is not None:
+            return last, (plain, ""), False
+        choice = chunk.choice
+        now = self._last(chunk, choice, last, check)
+        is_new = has_grown(last.usage, now.usage) | collector.add(choice.delta if choice else None)
+        return now, words_of(choice), is_new
+
     def _last(self, chunk: ChatChunk, choice: Choice | None, last: Delta, check: UsageCheck) -> Delta:
         """What the last delta will say, as far as it is known with this chunk."""
-        if (
-            chunk.usage is None
-            and chunk.podium is None
-            and (chunk.model is None or chunk.model == last.model)
-            and choice is not None
-            and choice.finish_reason is None
-            and choice.stop_reason is None
-            and not (choice.delta and choice.delta.refusal)
-        ):
-            return last  # as nearly every chunk: it has words and no more
         refused = (
             last.finish is FinishReason.CONTENT_FILTER
         )  # a refusal in words ends with "stop" all the same
