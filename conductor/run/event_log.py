@@ -7,6 +7,7 @@ are behind, never events.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Literal
 
@@ -54,7 +55,9 @@ class Subscription:
     def __init__(self, deltas: Deltas, on_close: "Callable[[Subscription], None]", seq: int = 0) -> None:
         self._deltas: Deltas = deltas
         self._on_close = on_close
-        self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
+        self._events = deque[tuple[int, Event]]()
+        self._waiting: asyncio.Future[None] | None = None
+        """Done once there is an event."""
         self._room = asyncio.Semaphore(ROOM)
         self._is_closed = False
         self._newest = seq
@@ -63,16 +66,15 @@ class Subscription:
 
     async def next(self) -> Event:
         """The next event; not to be called after the terminal one. Cancelling the wait loses nothing."""
-        self.seq, event = await self._events.get()
-        if isinstance(event, AnswerDelta):
-            self._room.release()
-        return event
+        await self._wait()
+        return self._take()
 
     async def next_all(self) -> list[Event]:
         """As `next`, and whatever else has happened by then."""
-        events = [await self.next()]
-        while not self._events.empty():
-            events.append(await self.next())  # does not wait
+        await self._wait()
+        events = [self._take()]
+        while self._events:
+            events.append(self._take())
         return events
 
     async def __aiter__(self) -> AsyncGenerator[Event]:
@@ -81,6 +83,22 @@ class Subscription:
             yield event
             if isinstance(event, Terminal):
                 return
+
+    async def _wait(self) -> None:
+        while not self._events:
+            self._waiting = asyncio.get_running_loop().create_future()
+            await self._waiting
+
+    def _take(self) -> Event:
+        self.seq, event = self._events.popleft()
+        if isinstance(event, AnswerDelta):
+            self._room.release()
+        return event
+
+    def _put(self, seq: int, event: Event) -> None:
+        self._events.append((seq, event))
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
 
     def close(self) -> None:
         """Read no more; the writer waits for this reader no longer."""
@@ -93,7 +111,7 @@ class Subscription:
         """Pass on an event that is no piece of the answer; never waits."""
         if not self._is_closed:
             self._newest = seq
-            self._events.put_nowait((seq, event))
+            self._put(seq, event)
 
     async def deliver_delta(self, delta: AnswerDelta) -> None:
         """Pass on a piece of the answer: the owner is waited for, others lose it while they are behind.
@@ -103,7 +121,7 @@ class Subscription:
             return
         await self._room.acquire()
         if not self._is_closed:
-            self._events.put_nowait((self._newest, delta))
+            self._put(self._newest, delta)
         else:
             self._room.release()
 

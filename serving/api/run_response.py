@@ -191,9 +191,12 @@ class RunResponse(Response):
             raise admission.refusal
 
     async def _whole(self, run: Run, resolved: ResolvedTask | None, wire: Wire) -> None:
-        async for event in run.events():
-            if (error := _error_of(event)) is not None:
+        is_over = False
+        while not is_over:
+            newest = (await run.answer.next_all())[-1]
+            if (error := _error_of(newest)) is not None:
                 raise error
+            is_over = isinstance(newest, Terminal)
         await self._service.end_turn(run.records)
         await wire.json(200, self.content(run.records, resolved))
 

@@ -93,7 +93,7 @@ async def test_a_closed_subscriber_is_sent_nothing_more() -> None:
     reader.close()
     await one.append_delta(AnswerDelta(0.0, "x"))
     one.append(PlanStarted(0.0, 0, 0, "client"))
-    assert reader._events.empty()
+    assert not reader._events
 
 
 async def test_a_subscriber_of_a_run_that_has_ended_gets_at_least_its_end_and_closed_ones_are_forgotten() -> (
