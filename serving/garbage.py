@@ -8,7 +8,7 @@ import asyncio
 import ctypes
 import gc
 
-YOUNG_OBJECTS = 10_000
+YOUNG_OBJECTS = 50_000
 """New containers between two looks at the young ones; Python's own 700 are fewer than one request makes."""
 CLOSED_S = 1.0
 """By then whoever has closed something large lets go of it, and its connections are gone."""
