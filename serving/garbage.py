@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-YOUNG_OBJECTS = 10_000
+YOUNG_OBJECTS = 50_000
 """New containers between two looks at the young ones; Python's own 700 are fewer than one request makes."""
 CLOSED_S = 1.0
 """By then whoever has closed something large lets go of it, and its connections are gone."""
