@@ -104,7 +104,11 @@ class Pool:
 
     async def find_fetchers(self, urls: Collection[str]) -> frozenset[str]:
         """Return the workers that may be given the addresses of pictures, by themselves or by who answers in their place."""
-        able = {worker.name for worker in self.settings.workers if await _fetches(worker, urls)}
+        workers = self.settings.workers
+        answers = await asyncio.gather(
+            *(_fetches(worker, urls) for worker in workers)
+        )  # each may wait for DNS
+        able = {worker.name for worker, fetches in zip(workers, answers, strict=True) if fetches}
         return frozenset(name for name in self.members if able.intersection(self.line(name)))
 
     def line(self, name: str) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import aiohttp
 
-from bench.client import REQUEST_ERRORS, Client, chat
+from bench.client import REQUEST_ERRORS, BenchClient, chat
 from loadtest.sse import StreamResult
 from program.percentile import percentile
 
@@ -60,6 +60,7 @@ class SiegeResult:
             f"a gap of {self.slowest_gap_s:.1f} s in a stream": self.slowest_gap_s >= SLOWEST_GAP_S,
             f"/healthz took {self.health_p99_s:.1f} s (p99)": self.health_p99_s >= HEALTH_P99_S,
             "memory did not come back": self.memory.after_mb > MOST_GROWTH * self.memory.before_mb,
+            "memory grew again in a second round": self.memory.again_mb > MOST_GROWTH * self.memory.after_mb,
         }
         return [what for what, is_missed in checks.items() if is_missed] + [*self.breaches]
 
@@ -71,11 +72,14 @@ class SiegeResult:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Resident memory of the server's processes, before an attack, at its peak, and a minute after it."""
+    """Resident memory of the server's processes, before an attack, at its peak, and a minute after it. If it did not come
+    back, also a minute after a second round; else the same again.
+    """
 
     before_mb: float = 0.0
     peak_mb: float = 0.0
     after_mb: float = 0.0
+    again_mb: float = 0.0
 
 
 class Watch:
@@ -109,7 +113,7 @@ class Watch:
         """Run the streams to their end; `has_begun` is set once they have begun to stream."""
         connector = aiohttp.TCPConnector(limit=0, force_close=True)
         async with aiohttp.ClientSession(connector=connector, headers=self._headers) as session:
-            client = Client(session, self._url)
+            client = BenchClient(session, self._url)
             streams = [asyncio.create_task(self._stream(client)) for _ in range(self._streams)]
             await asyncio.sleep(1)
             has_begun.set()
@@ -133,7 +137,7 @@ class Watch:
             lost=tuple(self._lost[:3]),
         )
 
-    async def _stream(self, client: Client) -> StreamResult | None:
+    async def _stream(self, client: BenchClient) -> StreamResult | None:
         try:
             async with asyncio.timeout(len(self._text.split()) / TOKENS_PER_S + LATE_S):
                 result, _ = await client.stream(chat("talker"))
@@ -142,7 +146,7 @@ class Watch:
             return None
         return result
 
-    async def _keep_asking(self, client: Client) -> None:
+    async def _keep_asking(self, client: BenchClient) -> None:
         """A new request every second, on a new connection, whether or not the one before is answered."""
 
         async def ask() -> None:

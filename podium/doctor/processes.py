@@ -6,7 +6,7 @@ import contextlib
 import fcntl
 from typing import TYPE_CHECKING
 
-from podium.doctor.finding import Finding, Place, ok, warning, wrong
+from podium.doctor.finding import Finding, ServerPlace, ok, warning, wrong
 
 if TYPE_CHECKING:
     import psutil
@@ -15,7 +15,7 @@ HAPROXY_FILES = ("/podium-", "haproxy-serve")
 """What is in the command line of an HAProxy that Ray Serve started: where its configuration is."""
 
 
-def check_port(case: Place) -> Finding:
+def check_port(case: ServerPlace) -> Finding:
     """Nobody listens at the port of the server."""
     from cluster.local.processes import describe, is_free, listeners
 
@@ -27,7 +27,7 @@ def check_port(case: Place) -> Finding:
     return wrong(f"Port {case.port} is taken by {said}.", f"{remedy}. {other}" if remedy else other)
 
 
-def check_left_processes(_: Place) -> Finding:
+def check_left_processes(_: ServerPlace) -> Finding:
     """No process of a crashed server of this checkout is left."""
     from cluster.local.processes import command_of, orphans_here
 
@@ -41,7 +41,7 @@ def check_left_processes(_: Place) -> Finding:
     )
 
 
-def check_left_session(_: Place) -> Finding:
+def check_left_session(_: ServerPlace) -> Finding:
     """No folder of a killed server's Ray session takes up disk and shared memory."""
     from cluster.local.folder import LOCK, TAG_FILE, folders
     from cluster.local.processes import processes_of
@@ -60,9 +60,12 @@ def check_left_session(_: Place) -> Finding:
     )
 
 
-def check_haproxy(_: Place) -> Finding:
-    """No HAProxy of a crashed Ray Serve goes on without it: it would answer in the next server's place."""
+def check_haproxy(_: ServerPlace) -> Finding:
+    """No HAProxy of a crashed Ray Serve goes on without it: it would answer in the next server's place. Another one can be started."""
     import psutil
+
+    from cluster.local.environment import find_haproxy
+    from cluster.local.processes import ServeError
 
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
@@ -71,7 +74,12 @@ def check_haproxy(_: Place) -> Finding:
                     f"An HAProxy that Ray Serve started is left over: pid {process.pid} ({' '.join(process.cmdline())[:90]}).",
                     f"End it: `kill {process.pid}`.",
                 )
-    return ok("No HAProxy is left over.")
+    try:
+        path = find_haproxy()
+    except ServeError as error:
+        said, remedy = str(error).split(". ", 1)
+        return warning(f"{said}. Podium would serve behind Ray Serve's own proxy.", remedy)
+    return ok(f"HAProxy runs here ({path}), and none is left over.")
 
 
 def _is_left_over(process: psutil.Process) -> bool:

@@ -3,6 +3,7 @@
 """
 
 from dataclasses import dataclass
+from typing import Any, cast
 
 import orjson
 
@@ -14,6 +15,8 @@ from serving.redaction.personal import MOST_CHECKED, PersonalDataRedactor
 from serving.redaction.secrets import Redactor, redact_secrets
 from serving.redaction.slices import Steps, finish
 from serving.redaction.texts import json_in_steps, steps_of
+
+ID = "custom_id"
 
 
 def redactor_of(policies: Policies, most_checked: int = MOST_CHECKED) -> Redactor:
@@ -71,7 +74,7 @@ def kept_in_steps(content: bytes, redact: Redactor, limits: LineLimits | None = 
     Raises:
         TooLarge: there are more or longer lines than `limits` says.
     """
-    kept, done = list[bytes](), 0
+    kept, done, ids = list[bytes](), 0, dict[str, dict[str, int]]()
     for number, (begin, end) in enumerate(each_line(content), 1):
         if number % STEP_LINES == 0:
             yield
@@ -84,7 +87,7 @@ def kept_in_steps(content: bytes, redact: Redactor, limits: LineLimits | None = 
             limits.check(number, line)
         if len(line) > STEP_BYTES:
             yield
-        changed = yield from _kept_line(line, redact)
+        changed = yield from _kept_line(line, redact, ids)
         if changed is not line:
             kept += content[done:begin], changed
             done = end
@@ -92,10 +95,22 @@ def kept_in_steps(content: bytes, redact: Redactor, limits: LineLimits | None = 
     return whole if not whole or whole.endswith(b"\n") else whole + b"\n"
 
 
-def _kept_line(line: bytes, redact: Redactor) -> Steps[bytes]:
-    """A line as it may be kept; itself if it needs no change."""
+def _kept_line(line: bytes, redact: Redactor, ids: dict[str, dict[str, int]]) -> Steps[bytes]:
+    """Return a line as it may be kept, or itself if it needs no change.
+
+    Args:
+        line: one of a file's.
+        redact: what takes out of its texts what may not be kept.
+        ids: for each `custom_id` that is kept instead of others, these with their numbers. Different ones stay different.
+    """
     try:
-        value, has_changed = yield from json_in_steps(orjson.loads(line), redact)
+        sent = orjson.loads(line)
+        id = cast(dict[str, Any], sent).get(ID) if isinstance(sent, dict) else None
+        value, has_changed = yield from json_in_steps(sent, redact)
+        if isinstance(id, str) and value[ID] != id:
+            numbers = ids.setdefault(value[ID], {})
+            number = numbers.setdefault(id, len(numbers) + 1)
+            value[ID] += f" {number}" if number > 1 else ""
         return orjson.dumps(value) if has_changed else line
     except (orjson.JSONDecodeError, orjson.JSONEncodeError):  # no JSON, or deeper than it is written
         text = line.decode("utf-8", "replace")

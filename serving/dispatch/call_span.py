@@ -17,6 +17,7 @@ from conductor.model.reply import Reply
 from serving.redaction.failures import words_in_span
 from serving.redaction.personal import redactor_of
 from serving.redaction.secrets import redact_secrets
+from serving.redaction.texts import map_texts
 from serving.telemetry import spans
 
 
@@ -119,7 +120,7 @@ def _request_attributes(
     if facts.content and permit.traces:
         redact = redactor_of(permit)
         attributes[spans.INPUT_MESSAGES] = json.dumps(
-            [{"role": m.role, "content": redact(m.text)} for m in call.messages]
+            [{"role": m.role, "content": map_texts(m.text, redact)} for m in call.messages]
         )
     return attributes
 

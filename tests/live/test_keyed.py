@@ -103,6 +103,8 @@ def test_beyond_loopback_a_key_is_asked_for(keyed: Keyed) -> None:
     sockets = [each for process in processes_of(f"{ROOT}:{keyed.port}:") for each in process.net_connections("inet")]  # fmt: skip
     listening = [each.laddr for each in sockets if each.status == psutil.CONN_LISTEN]
     assert {each.ip for each in listening if each.port == keyed.port} == {"0.0.0.0"}
+    beyond = {each.port for each in listening if each.ip not in secrets.LOOPBACK}
+    assert beyond == {keyed.port}, "the replicas' own ports are HAProxy's alone"
 
 
 async def test_every_run_is_a_line_of_json_in_the_servers_log(keyed: Keyed) -> None:

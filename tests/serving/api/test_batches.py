@@ -19,6 +19,7 @@ from serving.batches.kept_text import kept_lines
 from serving.batches.lines import parse_lines
 from serving.batches.model import File
 from serving.batches.runner import LineAnswer
+from serving.redaction.personal import PersonalDataRedactor
 from serving.redaction.secrets import redact_secrets
 from serving.runs.rows import now_us
 from tests.databases import make_file
@@ -504,6 +505,16 @@ async def test_a_file_of_many_lines_is_read_without_a_copy_of_it() -> None:
         assert tracemalloc.get_traced_memory()[1] < 3 * len(content)
     finally:
         tracemalloc.stop()
+
+
+def test_ids_of_lines_that_are_e_mail_addresses_stay_different_once_they_are_taken_out() -> None:
+    ids = ["a@example.com", "b@example.com", "a@example.com", "plain"]
+    content = b"".join(b'{"custom_id":"%s"}\n' % each.encode() for each in ids)
+    kept = [
+        json.loads(line)["custom_id"] for line in kept_lines(content, PersonalDataRedactor()).splitlines()
+    ]
+    removed = "[e-mail address removed]"
+    assert kept == [removed, f"{removed} 2", removed, "plain"], "what was sent twice is still found"
 
 
 async def test_names_of_files_and_metadata_of_batches_are_looked_through_as_texts_are(api: Served) -> None:
