@@ -172,15 +172,21 @@ def together(words: list[tuple[str, str]]) -> tuple[str, str]:
     return "".join([text for text, _ in words]), "".join([thought for _, thought in words])
 
 
-def groups_of(words: list[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
+def groups_of(words: list[tuple[str, str]], left: int | None) -> Iterator[list[tuple[str, str]]]:
     """Split words that arrived in one read into groups that are passed on as one piece each: short ones of the answer, or
     of thoughts.
+
+    Args:
+        words: those that arrived.
+        left: so many may come before the answer passes its limit; no group goes beyond. None: any number.
     """
     group, n_chars = list[tuple[str, str]](), 0
     for each in words:
         n_more = len(each[0]) + len(each[1])
-        if group and (n_chars + n_more > MOST_GROUP_CHARS or bool(each[1]) != bool(group[0][1])):
+        is_full = n_chars + n_more > MOST_GROUP_CHARS or (left is not None and len(group) >= left)
+        if group and (is_full or bool(each[1]) != bool(group[0][1])):
             yield group
+            left = None if left is None else left - len(group)
             group, n_chars = [], 0
         group.append(each)
         n_chars += n_more

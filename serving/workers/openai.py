@@ -174,7 +174,7 @@ class OpenAIWorker:
                         timer.hear(is_last=ends, is_new=bool(words) or is_new)
                     so_far = None if last.finish else last.usage  # the end says the rest
                     is_one = call.coalesce or wants_logprobs
-                    for group in [words] if is_one and words else groups_of(words):
+                    for group in [words] if is_one and words else groups_of(words, meter.left):
                         text, reasoning = together(group)
                         yield Delta(
                             text,

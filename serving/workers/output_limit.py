@@ -102,6 +102,11 @@ class OutputMeter:
             raise OutputPassed(f"passed max_output_tokens ({most})")
 
     @property
+    def left(self) -> int | None:
+        """How many pieces may come until the answer has passed its limit; None if there is none."""
+        return None if self.limit is None else self.limit + 1 - self._pieces
+
+    @property
     def sent_bytes(self) -> int | None:
         """See `Meter`. Counted when it is asked for, which is only of a call that broke."""
         return sent_bytes(self._call) if self._call else None
