@@ -34,7 +34,6 @@ from serving.api.console import Console
 from serving.api.dialect import Dialects
 from serving.api.dialects.responses import conversations
 from serving.api.dialects.responses import routes as responses
-from serving.api.dialects.responses.conversation_turns import turn_keeper
 from serving.api.dialects.table import DIALECTS
 from serving.api.feed import Feeds
 from serving.api.load_shedding import LoadShedding, OpenRequests
@@ -76,7 +75,6 @@ def build_api(
     app.state.service, app.state.dialects = service, dialects
     app.state.reload, app.state.directory = reload, directory
     app.state.authenticator, app.state.constants = authenticator, {}
-    service.on_turn = turn_keeper(service)
     policies = directory.policies if directory else None
     app.state.batches = work or Batches(MemoryBatchStore(), service, policies)
     app.state.batches.send = line_sender(app)

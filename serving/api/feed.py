@@ -250,12 +250,6 @@ class Feeds:
     def __init__(self, service: Service, room: Room) -> None:
         self.room = room
         self._service = service
-        self._feeds = dict[str, list[Feed]]()
-        service.store.on_items = self._hear
-
-    def _hear(self, id: str, items: Sequence[Item]) -> None:
-        for feed in self._feeds.get(id, ()):
-            feed.hear(items)
 
     @asynccontextmanager
     async def watch(self, id: str, account: Account, after: int) -> AsyncGenerator[Watch]:
@@ -268,11 +262,11 @@ class Feeds:
 
     def join(self, id: str, account: Account, after: int) -> Feed:
         """A feed of the run that has all events after that one, for one more watcher."""
-        for feed in self._feeds.get(id, ()):
-            if feed.dropped_seq <= after and not feed.is_full:
+        for feed in self._service.watchers(id):
+            if isinstance(feed, Feed) and feed.dropped_seq <= after and not feed.is_full:
                 return feed
         feed = Feed(self._service, id, self.room, account)
-        self._feeds.setdefault(id, []).append(feed)
+        self._service.add_watcher(id, feed)
         feed.begin()
         return feed
 
@@ -283,9 +277,7 @@ class Feeds:
         feed.watchers.discard(watch)
         if feed.watchers:
             return feed.trim()
-        self._feeds[id].remove(feed)
-        if not self._feeds[id]:
-            del self._feeds[id]
+        self._service.remove_watcher(id, feed)
         return await feed.aclose()
 
 

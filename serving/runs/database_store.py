@@ -11,9 +11,8 @@ import random
 import time
 from asyncio import to_thread
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from decimal import Decimal
 
 from conductor.errors import StoreUnavailable
 from conductor.run.codec import UnreadableRecord
@@ -31,9 +30,9 @@ from serving.runs.journal import BATCH_S, RunJournal
 from serving.runs.memory_store import page_of, place
 from serving.runs.numbers import without_content
 from serving.runs.retention import REMOVE, REMOVE_TEXTS, Retention
-from serving.runs.rows import Item, load_records, now_us, pack_records
-from serving.runs.statements import CANCEL_RUN, LEAVE_RUN, LOSE_DEAD, TAKE_OVER, WATCH_RUN, TakeOver, Written
-from serving.runs.store import EventPage, Place, RunPage, ignore
+from serving.runs.rows import load_records, now_us, pack_records
+from serving.runs.statements import CANCEL_RUN, LEAVE_RUN, LOSE_DEAD, TAKE_OVER, WATCH_RUN, TakeOver
+from serving.runs.store import EventPage, Place, RunPage, StoreListener
 from serving.runs.stored_runs import StoredRuns
 from serving.runs.suspended import (
     DROP_SUSPENDED,
@@ -64,6 +63,7 @@ class DatabaseStore:
         limits: how many records, of how many bytes, may wait in memory while the store is away.
         settings: what is kept, and for how long.
         sweep_s: how often runs of replicas that ended are looked for.
+        listener: the replica.
     """
 
     def __init__(
@@ -72,20 +72,13 @@ class DatabaseStore:
         limits: Callable[[], LimitSettings],
         settings: StoreSettings | None = None,
         sweep_s: float = RENEW_S,
+        listener: StoreListener | None = None,
     ) -> None:
         self.owner = store.owner
-        self.on_cancel: Callable[[str], None] = ignore
-        self.on_taken: Callable[[str], None] = ignore
-        self.on_orphan: Callable[[RunRecords, Decimal], None] = ignore
-        self.on_stop_waiting: Callable[[RunRecords], None] = ignore
+        self._listener = listener or StoreListener()
         self._store, self._sweep_s, self._settings = store, sweep_s, settings or StoreSettings()
         self._stored = StoredRuns(store)
-        self.on_watched: Callable[[str], None] = ignore
-        self.on_items: Callable[[str, Sequence[Item]], None] = ignore
-        self._journal = RunJournal(
-            store, limits, self._on_written, lambda of, items: self.on_items(of, items)
-        )
-        self._journal.on_watched = lambda of: self.on_watched(of)
+        self._journal = RunJournal(store, limits, self._listener)
         self._tasks: list[asyncio.Task[None]] = []
         self._call_ids: CallIds | None = None
         self._secrets_until_s = 0.0
@@ -98,9 +91,7 @@ class DatabaseStore:
         self._begin()
 
     def start(self) -> None:
-        """Look after the runs of replicas that have ended, where anything can have been stored; else the
-        first run begins it.
-        """
+        """See `RecordStore.start`. Otherwise the first run begins it."""
         if self._store.address.may_hold_something:
             self._begin()
 
@@ -232,7 +223,7 @@ class DatabaseStore:
     async def _tell_end(self, id: str) -> None:
         """Of a run that waited and was ended here."""
         if (records := await self._get_readable(id)) is not None:
-            self.on_stop_waiting(records)
+            self._listener.on_wait_end(records)
 
     async def suspend(self, records: RunRecords, wait_s: float) -> None:
         """See `RecordStore.suspend`."""
@@ -310,7 +301,7 @@ class DatabaseStore:
             if not self._journal.has(id) and id not in self._resuming:
                 taken += 1
                 self.keep(id, newest)
-                self.on_orphan(records, paid_usd)
+                self._listener.on_orphan(records, paid_usd)
         if taken:
             logger.warning("%d runs of routers that ended go on here", taken)
         return taken
@@ -348,12 +339,4 @@ class DatabaseStore:
                     for id, is_cancelled in await self._stored.asked_of(self.owner):
                         self._journal.watch(id)
                         if is_cancelled:
-                            self.on_cancel(id)
-
-    def _on_written(self, id: str, written: Written) -> None:
-        if written.is_watched:
-            self._journal.watch(id)
-        if written.is_cancelled:
-            self.on_cancel(id)
-        if not written.is_owner:
-            self.on_taken(id)
+                            self._listener.on_cancel(id)

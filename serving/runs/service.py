@@ -1,9 +1,11 @@
 """What the routes share: the pool of the moment, the runs under way, the records of those before."""
 
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from decimal import Decimal
+from typing import Protocol
 
 from conductor.errors import PodiumError, UnknownName, quote
 from conductor.run.event_log import Journal
@@ -37,9 +39,10 @@ from serving.runs.numbers import without_content
 from serving.runs.places import Places
 from serving.runs.pools import Pools
 from serving.runs.readiness import Readiness
+from serving.runs.rows import Item
 from serving.runs.run_log import describe, log
 from serving.runs.second_asking import SecondAskings
-from serving.runs.store import RecordStore, RunPage, ignore
+from serving.runs.store import RecordStore, RunPage, StoreFactory, StoreListener
 from serving.shares import in_slices
 from serving.telemetry import metrics, spans
 from serving.telemetry.measurement import Measurement, Meter, of_run, report
@@ -50,46 +53,66 @@ BUDGET_LEFT, BUDGET_WINDOW = "x-podium-budget-left-usd", "x-podium-budget-window
 """Headers of an answer: what is left of the tightest budget of its caller, and whose budget for what."""
 ReplicaCount = Callable[[], Awaitable[dict[str, dict[str, int]]]]
 """Asks for the replicas of each deployment by their state; whoever runs the service on a cluster knows."""
-TurnKeeper = Callable[[RunRecords], Awaitable[None]]
-"""Keeps what a run has come to, once it has ended or waits, where its client goes on from; once, however often told."""
+TurnKeeper = Callable[["Service", RunRecords], Awaitable[None]]
+"""Adds the result of a run that has ended or waits to its conversation. Called repeatedly, it adds the result once."""
 
 
 async def _no_replicas() -> dict[str, dict[str, int]]:
     return {}
 
 
-async def _no_turns(_: RunRecords) -> None:
+async def _no_turns(_: "Service", __: RunRecords) -> None:
     pass
 
 
-class Service:
-    """One router's state. A new pool serves new requests; those under way keep the one they began with."""
+class Watcher(Protocol):
+    """Receives the events of a run that runs here."""
+
+    def hear(self, items: Sequence[Item]) -> None:
+        """Take new events of the run; none: the run is over."""
+        ...
+
+
+class Service(StoreListener):
+    """State of one router. A new pool serves new requests; runs under way keep the pool that they began with.
+
+    Args:
+        pool: serves new requests at first.
+        open_store: opens the store of records; None: in memory.
+        meter: of metrics.
+        replicas: see `ReplicaCount`.
+        ledgers: of teams and keys.
+        policies: of teams and keys.
+        rates: of teams and keys.
+        conversations: of the Responses API; None: in memory.
+        keep_turn: see `TurnKeeper`.
+    """
 
     def __init__(
         self,
         pool: Pool,
-        store: RecordStore | None = None,
+        open_store: StoreFactory | None = None,
         meter: Meter | None = None,
         replicas: ReplicaCount | None = None,
         ledgers: AccountLedgers | None = None,
         policies: PolicyFinder | None = None,
         rates: Rates | None = None,
+        conversations: ConversationStore | None = None,
+        keep_turn: TurnKeeper = _no_turns,
     ) -> None:
         self._pools, self.meter, self.rates = Pools(pool), meter, rates or Rates()
         self.replicas: ReplicaCount = replicas or _no_replicas
-        self.store: RecordStore = store or MemoryStore(lambda: self.pool.settings.limits)
-        self.store.on_cancel, self.store.on_taken = self._cancel_here, self._leave
-        self.store.on_watched = self._watch_here
-        self.conversations: ConversationStore = MemoryConversations()
-        self.on_turn: TurnKeeper = _no_turns
+        self.store: RecordStore = (
+            open_store(self) if open_store else MemoryStore(lambda: self.pool.settings.limits, self)
+        )
+        self.conversations: ConversationStore = conversations or MemoryConversations()
+        self._keep_turn, self._watchers, self._is_leaving = keep_turn, dict[str, list[Watcher]](), False
         self.answers = AnswerCache(self.store, lambda: self.pool.settings)
         self.second_askings = SecondAskings(self.store, lambda: self.pool.settings)
         self.kept = KeptRuns()
         self.continuing = Continuing(
             self.store, self.kept, lambda: self.pool, policies, self._recorded, self.end_turn
         )
-        self.store.on_orphan = self.continuing.take_over
-        self.store.on_stop_waiting = self._report_waited  # else no log and no metric would know of it
         self._ledgers, self._running = ledgers, dict[str, Run]()
         self.places = Places(self._running, lambda: self.store, lambda: self.pool)
         self.followers = Followers(self.places.held, lambda: self.pool)
@@ -270,8 +293,8 @@ class Service:
             self.conductor_health.count(kept.record)
         self._report(run.records, kept, pool)
 
-    def _report_waited(self, records: RunRecords) -> None:
-        """Log and count a run that waited for its client until it expired or was cancelled."""
+    def on_wait_end(self, records: RunRecords) -> None:
+        """See `StoreListener`. Log and count the run."""
         self._report(records, kept_part(records), self.pool)
 
     def _report(self, records: RunRecords, kept: RunRecords, pool: Pool) -> None:
@@ -284,7 +307,7 @@ class Service:
         is away.
         """
         try:
-            await self.on_turn(records)
+            await self._keep_turn(self, records)
         except PodiumError as exc:
             logger.warning("the turn of %s was not added to its conversation: %s", records.record.id, exc)
 
@@ -373,7 +396,7 @@ class Service:
             StoreUnavailable: the store is away.
         """
         if id in self._running:
-            self._cancel_here(id)
+            self.on_cancel(id)
         else:
             await self.store.cancel(id)
 
@@ -381,20 +404,46 @@ class Service:
         """Leave every run under way: this process is about to end. Those that outlive it go on elsewhere; the clients of all are
         told that it ended. No run of another replica is taken over from now on, nor one of these again.
         """
-        self.store.on_orphan = ignore
+        self._is_leaving = True
         for id in list(self._running):
-            self._leave(id)
+            self.on_taken_over(id)
 
-    def _leave(self, id: str) -> None:
-        """Stop a run that another replica goes on with."""
+    def on_taken_over(self, id: str) -> None:
+        """See `StoreListener`. Stop the run: another replica continues it."""
         if (run := self._running.get(id)) is not None:
             run.detach()
             run.cancel()
 
-    def _watch_here(self, id: str) -> None:
+    def on_orphan(self, records: RunRecords, paid_usd: Decimal) -> None:
+        """See `StoreListener`."""
+        if not self._is_leaving:
+            self.continuing.take_over(records, paid_usd)
+
+    def on_items(self, id: str, items: Sequence[Item]) -> None:
+        """See `StoreListener`."""
+        for watcher in self._watchers.get(id, ()):
+            watcher.hear(items)
+
+    def watchers(self, id: str) -> Sequence[Watcher]:
+        """Return those that receive the events of a run."""
+        return self._watchers.get(id, ())
+
+    def add_watcher(self, id: str, watcher: Watcher) -> None:
+        """Send the events of a run to `watcher` while it runs here."""
+        self._watchers.setdefault(id, []).append(watcher)
+
+    def remove_watcher(self, id: str, watcher: Watcher) -> None:
+        """Undo `add_watcher`."""
+        self._watchers[id].remove(watcher)
+        if not self._watchers[id]:
+            del self._watchers[id]
+
+    def on_watch(self, id: str) -> None:
+        """See `StoreListener`."""
         if (run := self._running.get(id)) is not None:
             run.watch()
 
-    def _cancel_here(self, id: str) -> None:
+    def on_cancel(self, id: str) -> None:
+        """See `StoreListener`."""
         if (run := self._running.get(id)) is not None:
             run.cancel()

@@ -51,26 +51,42 @@ class EventPage:
     is_over: bool
 
 
+class StoreListener:
+    """What a store reports to its replica. Every method does nothing by default."""
+
+    def on_cancel(self, id: str) -> None:
+        """Another replica received a cancel request for a run that runs here."""
+
+    def on_taken_over(self, id: str) -> None:
+        """Another replica has taken over a run that runs here, because it believed this replica dead."""
+
+    def on_orphan(self, records: RunRecords, paid_usd: Decimal) -> None:
+        """This replica is to continue a run of a replica that ended.
+
+        Args:
+            records: of the run.
+            paid_usd: what the ledger has for its calls with a known bill.
+        """
+
+    def on_wait_end(self, records: RunRecords) -> None:
+        """A run that waited for results of tools expired or was cancelled."""
+
+    def on_watch(self, id: str) -> None:
+        """A client watches a run that runs here, on any replica. May be called more than once for a run."""
+
+    def on_items(self, id: str, items: Sequence[Item]) -> None:
+        """Events of a run of this replica, in order, before they are written; no items once the run is over."""
+
+
 class RecordStore(Protocol):
     """Keeps records."""
 
     owner: str
     """The replica, for records."""
-    on_cancel: Callable[[str], None]
-    """Told of a run of this replica whose end somebody asked another replica for."""
-    on_taken: Callable[[str], None]
-    """Told of a run of this replica that another one has taken over, believing this one dead."""
-    on_orphan: Callable[[RunRecords, Decimal], None]
-    """Told of a run of a replica that ended, which this one is to continue, and of the dollars that its ledger has for
-    calls with a known bill."""
-    on_stop_waiting: Callable[[RunRecords], None]
-    """Told of a run that waited for results of tools, and expired or was cancelled."""
 
-    on_watched: Callable[[str], None]
-    """Told of a run of this replica that somebody begins to watch, on whichever replica; perhaps more than once."""
-    on_items: Callable[[str, Sequence[Item]], None]
-    """Told of what has happened in a run of this replica, in order, before it is written, if it is;
-    of nothing, once the run is over."""
+    def start(self) -> None:
+        """Look after the runs of replicas that have ended, if anything can have been stored."""
+        ...
 
     def keep(self, id: str, seq: int = 0) -> None:
         """Before a run begins: it outlives its client and its replica, so that pieces of its answer are kept
@@ -263,5 +279,5 @@ class RecordStore(Protocol):
         ...
 
 
-def ignore(*_: object) -> None:
-    """Nobody is to be told."""
+StoreFactory = Callable[[StoreListener], RecordStore]
+"""Opens the store of a replica, which reports to the listener."""

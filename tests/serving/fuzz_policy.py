@@ -263,8 +263,9 @@ async def try_case(case: Case, found: Violations, seen: Counter[str]) -> None:
     except PodiumError as exc:
         seen[type(exc).__name__] += 1
         return
-    store = MemoryStore(lambda: pool.settings.limits)
-    service = Service(pool, store)
+    service = Service(pool)
+    store = service.store
+    assert isinstance(store, MemoryStore)
     async with service.run(resolved.task, resolved.team, "wf_1", {}, caller) as run:
         finished = 0
         async for event in run.events():
@@ -290,8 +291,9 @@ async def try_continuing(case: Case, left: RunRecords, found: Violations, seen: 
     async def find(_: Account) -> Policies:
         return later
 
-    store = MemoryStore(lambda: pool.settings.limits)
-    service = Service(pool, store, policies=find)
+    service = Service(pool, policies=find)
+    store = service.store
+    assert isinstance(store, MemoryStore)
     record = codec.load(Record, codec.dump(left.record))
     service.continuing.take_over(RunRecords(record, left.inner), Decimal(0))
     while (ended := await store.get("wf_1")) is None or ended.record.status in ("running", "detached"):

@@ -92,7 +92,7 @@ def ended(id: str, key_id: str = "", answer: str = "So.") -> RunRecords:
 async def away_journal(limits: LimitSettings) -> AsyncGenerator[RunJournal]:
     """A journal whose store is away, and known to be."""
     store: Any = AwayStore()
-    journal = RunJournal(store, lambda: limits, lambda *_: None)
+    journal = RunJournal(store, lambda: limits)
     journal.put(ended("wf_0"))
     await until(lambda: store.asked == 2, "it is tried again")
     try:
