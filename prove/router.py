@@ -38,8 +38,8 @@ from serving.edge.waiting import WaitingRoom
 from serving.garbage import tune_garbage_collection
 from serving.pool import build_pool
 from serving.runs.database_store import DatabaseStore
-from serving.runs.service import Service
 from serving.runs.store import StoreListener
+from serving.sessions.service import Service
 from serving.settings.settings import parse
 
 WAITING = 4096

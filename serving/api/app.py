@@ -45,7 +45,7 @@ from serving.batches.runner import Batches
 from serving.edge.middleware import Edge
 from serving.edge.policy import Policy
 from serving.edge.waiting import WaitingRoom
-from serving.runs.service import Service
+from serving.sessions.service import Service
 
 Reload = Callable[[], Awaitable[None]]
 logger = logging.getLogger("podium")
@@ -110,7 +110,9 @@ def build_api(
     room = WaitingRoom(policy.max_waiting, policy.max_unfinished_bytes)
     app.add_middleware(Semantics, policy=lambda: Policy.of(service.pool.settings))
     app.add_middleware(Authentication, authenticator=authenticator)
-    app.add_middleware(LoadShedding, paths=paths_of_runs(table), check_places=service.places.check)
+    app.add_middleware(
+        LoadShedding, paths=paths_of_runs(table), check_places=service.sessions.admission.slots.check
+    )
     app.add_middleware(SlowClients, unread_s=lambda: service.pool.settings.limits.unread_s)
     app.add_middleware(Edge, policy=policy, room=room, error_body=dialects.error_body)
     app.add_middleware(

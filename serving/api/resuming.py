@@ -18,13 +18,15 @@ from conductor.run.record import Record, RunRecords
 from conductor.run.run import Run
 from conductor.run.turns import Given, GivenResult
 from serving.accounts.caller import Caller
+from serving.accounts.rates import RateReservation
 from serving.api.dialect import Dialect
 from serving.api.request import ApiRequest
 from serving.redaction.personal import redactor_of
 from serving.redaction.texts import known_texts, map_texts
-from serving.runs.following import follow_segment
-from serving.runs.service import Service
 from serving.runs.tool_ids import CallIds
+from serving.sessions.deduplication import Outcome, match_results
+from serving.sessions.following import follow_segment
+from serving.sessions.service import Service
 
 PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8)
 """Between looks at a run that somebody else has just resumed."""
@@ -80,7 +82,7 @@ def find_tool_answer(request: ApiRequest, dialect: Dialect, ids: CallIds) -> Too
 
 @asynccontextmanager
 async def attach(
-    service: Service, answer: ToolAnswer, caller: Caller, headers: dict[str, str], request_id: str
+    service: Service, answer: ToolAnswer, caller: Caller, headers: dict[str, str], rate: RateReservation
 ) -> AsyncGenerator[Run | None]:
     """The run that goes on with `answer`, one that already does, or what it did; None: it has ended, and the
     user says something new.
@@ -92,7 +94,7 @@ async def attach(
     """
     try:
         async with asyncio.timeout(SETTLES_S):
-            found = await _settle(service, answer, caller, headers, request_id)
+            found = await _settle(service, answer, caller, headers, rate)
     except TimeoutError:
         message = "The run that called these tools is being resumed. Ask again."
         raise Interrupted(message, retryable=True) from None
@@ -102,25 +104,25 @@ async def attach(
                 yield found
             finally:
                 found.answer.close()
-        case _Given():
+        case _Repeated():
             id, opened = answer.run_id, follow_segment(service.store, found.records, found.segment)
-            async with service.followers.follow(id, caller.account, opened) as run:
+            async with service.sessions.follow(id, caller.account, opened) as run:
                 yield run
         case None:
             yield None
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
-    """Results that were given before, at the end of that segment."""
+class _Repeated:
+    """A run whose segment ended with the same results."""
 
     records: RunRecords
     segment: int
 
 
 async def _settle(
-    service: Service, answer: ToolAnswer, caller: Caller, headers: dict[str, str], request_id: str
-) -> "Run | _Given | None":
+    service: Service, answer: ToolAnswer, caller: Caller, headers: dict[str, str], rate: RateReservation
+) -> "Run | _Repeated | None":
     for pause_s in chain(PAUSES_S, repeat(PAUSES_S[-1])):
         records = await service.find_waiting(answer.run_id) or await service.store.get(answer.run_id)
         if records is None or not records.has_content or records.record.status in ("expired", "cancelled"):
@@ -130,45 +132,35 @@ async def _settle(
             raise NotAllowed(
                 "These tool results belong to a run of another API key. Send them with the key that began it."
             )
-        given = _new_results(record, answer)
-        if given is not None:
+        match = match_results(record, answer.results)
+        if match.outcome is Outcome.AWAITED:
             _check_request(record, answer)
-            policies = caller.policies
-            run = await service.resume(answer.run_id, given, headers, policies, request_id, record)
+            results = _new_results(record, answer)
+            run = await service.sessions.resume(record, results, headers, caller.policies, rate)
             if run is not None:
                 return run
-        elif (found := _segment_of(record, answer)) is not None:
-            given = found[1]
+        elif match.outcome is Outcome.REPEATED:
+            given = record.segments[match.segment].given
+            assert given is not None, "the segment ended with results"
             redact, payer = redactor_of(record.task.permit), caller.account.key_id
-            results = (*answer.results.values(), *(each.result for each in given.results))
-            async with known_texts(redact, payer, *results, answer.said, given.said):
+            texts = (*answer.results.values(), *(each.result for each in given.results))
+            async with known_texts(redact, payer, *texts, answer.said, given.said):
                 if answer.said and not _is_on_record(record, answer.said, given.said):  # a new word
                     return None
                 _check_request(record, answer)
                 _check_same(record, answer, given)
-            return _Given(records, found[0])
-        await asyncio.sleep(pause_s)  # somebody else has just resumed it, and has not written that down yet
+            return _Repeated(records, match.segment)
+        await asyncio.sleep(pause_s)  # another request has just resumed it, and has not stored that yet
     raise AssertionError("it tries until its time is over")
 
 
-def _new_results(record: Record, answer: ToolAnswer) -> Given | None:
-    """What of `answer` the run waits for; None: nothing."""
+def _new_results(record: Record, answer: ToolAnswer) -> Given:
+    """Return the results that the run waits for."""
     pending = {call.number for call in record.pending}
     new = tuple(GivenResult(number, result) for number, result in answer.results.items() if number in pending)
-    if not new:
-        return None
     offered = answer.request.tools
     tools = offered if offered != record.task.tools else None
     return Given(new, answer.said, tools, answer.dialect.new_echo(answer.request, record))
-
-
-def _segment_of(record: Record, answer: ToolAnswer) -> tuple[int, Given] | None:
-    """The newest segment that some of the results ended, and what ended it."""
-    for index in range(len(record.segments) - 1, -1, -1):
-        given = record.segments[index].given
-        if given is not None and any(each.number in answer.results for each in given.results):
-            return index, given
-    return None
 
 
 def _check_request(record: Record, answer: ToolAnswer) -> None:

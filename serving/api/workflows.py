@@ -20,8 +20,8 @@ from serving.api.feedback import feedback_json
 from serving.api.message_json import call_of_tool
 from serving.api.respond import success, success_list
 from serving.runs.finding import Wanted
-from serving.runs.service import Service
 from serving.runs.tool_ids import CallName
+from serving.sessions.service import Service
 
 router = APIRouter()
 MOST_USD = 9_000_000
@@ -93,7 +93,7 @@ async def cancel(request: Request, id: str) -> Response:
     service: Service = request.app.state.service
     caller = caller_of(request)
     await _find(request, id, caller)
-    await service.cancel(id)
+    await service.sessions.cancel(id)
     run = await _find(request, id, caller)
     if not caller.reads(run.record.account):
         return success({"id": id, "object": "workflow", "status": run.record.status})

@@ -31,10 +31,10 @@ from serving.health import Health
 from serving.pool import Pool, build_pool
 from serving.runs.database_conversations import DatabaseConversations
 from serving.runs.database_store import DatabaseStore
-from serving.runs.live_settings import LiveSettings
-from serving.runs.service import Service
 from serving.runs.shared_circuits import SharedCircuits
 from serving.runs.store import StoreListener
+from serving.sessions.live_settings import LiveSettings
+from serving.sessions.service import Service
 from serving.settings.price_table import with_known_prices
 from serving.settings.settings import Settings, parse
 from serving.settings.source import SettingsSource
@@ -141,7 +141,9 @@ class Router:
             self._circuits.start()
             self._live.start()
             await self._live.check_policies()
-            self._draining = asyncio.create_task(leave_in_time(self._service.leave_all), name="draining")
+            self._draining = asyncio.create_task(
+                leave_in_time(self._service.sessions.leave_all), name="draining"
+            )
 
     async def __del__(self) -> None:
         """Serve awaits this before it ends the replica, once no request is under way."""

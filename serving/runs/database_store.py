@@ -82,8 +82,6 @@ class DatabaseStore:
         self._tasks: list[asyncio.Task[None]] = []
         self._call_ids: CallIds | None = None
         self._secrets_until_s = 0.0
-        self._resuming = set[str]()
-        """Runs that are being taken, and are no orphans of this replica's."""
 
     def note(self, record: Record, seq: int, event: Event) -> None:
         """See `RecordStore.note`."""
@@ -237,15 +235,11 @@ class DatabaseStore:
     async def resume(self, id: str) -> RunRecords | None:
         """See `RecordStore.resume`."""
         writer = (await self._store.ledger()).writer
-        self._resuming.add(id)
-        try:
-            taken = await writer.do(TAKE_SUSPENDED, Take(id, self.owner))
-            if taken is None:
-                return None
-            self.keep(id, taken.seq)
-            return load_records(taken.body, has_content=True)
-        finally:
-            self._resuming.discard(id)
+        taken = await writer.do(TAKE_SUSPENDED, Take(id, self.owner))
+        if taken is None:
+            return None
+        self.keep(id, taken.seq)
+        return load_records(taken.body, has_content=True)
 
     async def call_ids(self) -> CallIds:
         """See `RecordStore.call_ids`."""
@@ -291,20 +285,24 @@ class DatabaseStore:
         """
         writer, taken = (await self._store.ledger()).writer, 0
         mine = await writer.do(TAKE_OVER, TakeOver(self.owner, MOST_AT_ONCE))
-        # Looked at before anything is waited for: what goes on here may end meanwhile, and is no orphan.
-        for id in [id for id in mine if not self._journal.has(id) and id not in self._resuming]:
+        # Checked before anything is awaited: a run that continues here may end meanwhile, and is no orphan.
+        for id in [id for id in mine if not self._is_here(id)]:
             records = await self._get_readable(id)
             if records is None:  # after a few replicas it is given up
                 await writer.do(LEAVE_RUN, id)
                 continue
             newest, paid_usd = await self._stored.newest_seq(id), await self._stored.paid_usd(id)
-            if not self._journal.has(id) and id not in self._resuming:
+            if not self._is_here(id):
                 taken += 1
                 self.keep(id, newest)
                 self._listener.on_orphan(records, paid_usd)
         if taken:
             logger.warning("%d runs of routers that ended go on here", taken)
         return taken
+
+    def _is_here(self, id: str) -> bool:
+        """Return whether a run of this replica is no orphan: it is under way, about to be, or not all written."""
+        return self._journal.has(id) or self._listener.owns(id)
 
     async def remove_old(self, at_us: int | None = None) -> int:
         """Remove what the settings do not keep any more at a time, by default now; gives how many rows.

@@ -37,11 +37,11 @@ from serving.pool import Engines, build_pool
 from serving.runs.conversations import ConversationStore
 from serving.runs.database_store import DatabaseStore
 from serving.runs.journal import RunJournal
-from serving.runs.live_settings import LiveSettings
 from serving.runs.rows import now_us
-from serving.runs.service import Service
 from serving.runs.shared_circuits import SharedCircuits
 from serving.runs.store import StoreFactory
+from serving.sessions.live_settings import LiveSettings
+from serving.sessions.service import Service
 from serving.settings.settings import Settings, parse
 from serving.workers.scripted import ScriptedWorker
 from tests.serving.spans import SPANS

@@ -267,17 +267,17 @@ async def read_events(reader: asyncio.StreamReader) -> str:
 async def test_a_watcher_that_reads_nothing_holds_a_window_and_gets_everything_once_it_reads() -> None:
     async with served(talkative(1_000)) as api:
         asking = asyncio.create_task(api.ok())
-        await until(lambda: api.service._running, "it has begun")
-        path = f"/v1/workflows/{next(iter(api.service._running))}/events"
+        await until(lambda: api.service.sessions.running, "it has begun")
+        path = f"/v1/workflows/{next(iter(api.service.sessions.running))}/events"
         async with slow_request(api, get(path)) as (reader, writer):
             quick = await api.http.get(path)  # to its end
-            held = [cast(Feed, feed)._n_bytes for feed in api.service.watchers(path.split("/")[3])]
+            held = [cast(Feed, feed)._n_bytes for feed in api.service.sessions.watchers(path.split("/")[3])]
             assert max(held) < 2 * WINDOW_BYTES, "of some MB"
             assert len(quick.content) > 3 * WINDOW_BYTES
             writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, MB)
             assert await read_events(reader) == quick.text, "the slow one misses nothing"
         await asking
-        await until(lambda: not api.service.watchers(path.split("/")[3]), "nobody watches")
+        await until(lambda: not api.service.sessions.watchers(path.split("/")[3]), "nobody watches")
         assert api.feeds.room.taken == 0
         assert quick.text.endswith('{"type":"end","status":"finished"}\n\n')
         assert (await api.http.get(path)).text == quick.text, "from the store it is the same"
@@ -307,11 +307,9 @@ async def test_watchers_of_runs_with_large_events_share_the_bytes_of_all_answers
 async def test_uploads_under_way_have_a_part_of_the_bytes_of_requests() -> None:
     async with served(stalling(max_running_bytes=400_000)) as api:
         form: Any = {"data": {"purpose": "user_data"}, "files": {"file": ("a.txt", b"x" * 100_000)}}
-        held, holder = api.service.places.held, object()
-        held.put(holder, Account(), 150_000)
-        refused = await api.http.post("/v1/files", **form)
-        assert refusal(refused) == (429, "overloaded", "limits.max_running_bytes")
-        held.leave(holder)
+        with api.service.sessions.admission.memory.occupy(Account(), 150_000):
+            refused = await api.http.post("/v1/files", **form)
+            assert refusal(refused) == (429, "overloaded", "limits.max_running_bytes")
         assert (await api.http.post("/v1/files", **form)).status_code == 200
 
 
@@ -325,13 +323,13 @@ BODIES: dict[str, Json] = {
 @pytest.mark.parametrize("path", BODIES)
 async def test_bodies_of_requests_that_are_no_runs_are_held_in_the_bytes_of_requests(path: str) -> None:
     async with served(stalling(max_running_bytes=MB)) as api:
-        settings, held = api.service.pool.settings, api.service.places.held
-        with held.holding(Account(), MB // 2, "interactive", settings):
+        memory = api.service.sessions.admission.memory
+        with memory.hold(Account(), MB // 2, "interactive"):
             refused = await api.http.post(path, json=BODIES[path])
             assert refused.status_code == 429, refused.text
             assert "limits.max_running_bytes" in refused.json()["error"]["message"]
         assert (await api.http.post(path, json=BODIES[path])).status_code == 200
-        held.check(Account(), 2 * MB, "interactive", settings)  # nothing is held any more
+        memory.check(Account(), 2 * MB, "interactive")  # nothing is held any more
 
 
 async def test_a_key_that_may_only_run_sees_no_batch_of_a_teammate_by_cancelling_it(tmp_path: Path) -> None:

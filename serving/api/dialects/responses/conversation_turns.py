@@ -11,8 +11,8 @@ from serving.api.dialects.responses.ids import response_id
 from serving.api.dialects.responses.segments import part_of
 from serving.api.encode import dumps
 from serving.runs.content import kept_part
-from serving.runs.service import Service
 from serving.runs.tool_ids import CallName
+from serving.sessions.service import Service
 
 ENDED_WELL = ("finished", "waiting")
 MOST_KNOWN = 100
