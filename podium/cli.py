@@ -34,7 +34,8 @@ VERBS = {
     "serve": Verb("cluster.local.serve", "serve on this machine until Ctrl-C"),
     "stop": Verb("cluster.local.serve:stop", "end what a crashed or forgotten `podium serve` left running"),
     "doctor": Verb(
-        "podium.doctor.cli", "what is wrong with this machine, settings or a server, and what to do"
+        "podium.doctor.cli",
+        "what is wrong with this machine, settings, a cluster or a server, and what to do",
     ),
     "exposure": Verb("cluster.local.ports", "what listens here, at which address, and what it asks for"),
     "demo": Verb("cluster.local.demo", "start a server, ask it one question, show plan, answer and cost"),
@@ -49,7 +50,10 @@ VERBS = {
     "keys": Verb("podium.accounts_cli:keys", "API keys: create, list, revoke, rotate"),
     "teams": Verb("podium.accounts_cli:teams", "teams of people, whose keys see each other's runs"),
     "budgets": Verb("podium.budgets_cli", "what teams and keys may spend, and have spent"),
-    "check": Verb("cluster.check.cli", "do pool, Serve config and machines agree, and what do they cost"),
+    "check": Verb(
+        "podium.doctor.cli:check",
+        "podium doctor --cluster: do settings, Serve config and machines agree, and what do they cost",
+    ),
     "store": Verb("podium.store_cli", "make, migrate or check the store of keys, budgets and the ledger"),
     "ledger": Verb("podium.ledger_cli", "prove that the ledger adds up"),
     "load": Verb("loadtest.cli", "load a running server and write a report", "setup-dev"),

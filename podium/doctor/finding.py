@@ -1,4 +1,4 @@
-"""What a check looks at and what it says. Standard library only: the doctor starts where packages are missing."""
+"""What a check takes and what it returns. Standard library only, because the doctor also runs where packages are missing."""
 
 from __future__ import annotations
 
@@ -15,17 +15,21 @@ Level = Literal["ok", "warning", "wrong"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a check has found.
+    """The result of a check.
 
     Args:
         level: `warning`: it works, though not as well as it could; `wrong`: something does not work.
-        said: what is so, in a sentence.
-        remedy: what to do; empty where nothing is to be done.
+        said: what is so, in a sentence. If `field` is set, the sentence begins with it.
+        remedy: what to do; empty if there is nothing to do.
+        file: the file that is at fault; empty if none is.
+        field: the field of that file.
     """
 
     level: Level
     said: str
     remedy: str = ""
+    file: str = ""
+    field: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,22 +59,22 @@ class Case(Place):
 
 
 def ok(said: str) -> Finding:
-    """Nothing is to be done."""
+    """Report that all is well."""
     return Finding("ok", said)
 
 
-def warning(said: str, remedy: str) -> Finding:
-    """It works, though not as well as it could."""
-    return Finding("warning", said, remedy)
+def warning(said: str, remedy: str, *, file: str = "", field: str = "") -> Finding:
+    """Report that something works, though not as well as it could."""
+    return Finding("warning", said, remedy, file, field)
 
 
-def wrong(said: str, remedy: str) -> Finding:
-    """Something does not work."""
-    return Finding("wrong", said, remedy)
+def wrong(said: str, remedy: str, *, file: str = "", field: str = "") -> Finding:
+    """Report that something does not work."""
+    return Finding("wrong", said, remedy, file, field)
 
 
 def worst(findings: Sequence[Finding]) -> Finding:
-    """Of `findings` about one thing the gravest, with what all of that level say; the first where all are well."""
+    """Join the findings of the worst level into one. Return the first if all are well."""
     for level in ("wrong", "warning"):
         if grave := [each for each in findings if each.level == level]:
             remedies = dict.fromkeys(each.remedy for each in grave)

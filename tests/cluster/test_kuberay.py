@@ -13,7 +13,7 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from cluster.check import machines
+from podium.doctor.cluster import machines
 from serving.settings.settings import load
 
 ROOT = Path(__file__).resolve().parents[2]

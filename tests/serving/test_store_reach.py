@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from cluster.check.machines import read as read_machines
+from podium.doctor.cluster.machines import read as read_machines
 from serving.database.address import StoreError
 from serving.deployments.store_reach import find_shared_address
 from serving.settings.sections import StoreSettings

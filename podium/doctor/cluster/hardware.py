@@ -3,8 +3,8 @@
 import re
 from collections.abc import Mapping
 
-from cluster.check.case import Case
-from cluster.check.findings import Finding
+from podium.doctor.cluster.files import ClusterFiles
+from podium.doctor.finding import Finding, wrong
 
 ONE, SEVERAL = "xlarge 2xlarge 4xlarge 8xlarge 16xlarge", {"12xlarge": 4, "24xlarge": 4, "48xlarge": 8}
 GPUS: Mapping[str, int] = {
@@ -24,38 +24,41 @@ GPUS: Mapping[str, int] = {
 """GPUs of a cloud's machine, by the clouds' own lists."""
 
 
-def ports(case: Case) -> list[Finding]:
+def ports(files: ClusterFiles) -> list[Finding]:
     """The machines' firewall rules open the port that Serve listens on."""
-    let_in, port = case.machines.open_ports, case.serve.port
+    let_in, port = files.machines.open_ports, files.serve.port
     if let_in is None or any(port in each for each in let_in):
         return []
     return [
-        Finding(
-            case.serve.file,
-            "http_options.port",
-            f"is {port}; {case.machines.file} lets in "
-            + ", ".join(
-                f"{each.start}" if len(each) == 1 else f"{each.start} to {each.stop - 1}" for each in let_in
+        wrong(
+            (
+                f"is {port}; {files.machines.file} lets in "
+                + ", ".join(
+                    f"{each.start}" if len(each) == 1 else f"{each.start} to {each.stop - 1}"
+                    for each in let_in
+                )
             ),
             f"open {port} there (security group, serveService), or listen on what is open",
+            file=files.serve.file,
+            field="http_options.port",
         )
     ]
 
 
-def images(case: Case) -> list[Finding]:
+def images(files: ClusterFiles) -> list[Finding]:
     """All nodes run one Ray and one Python: others do not join the cluster."""
     found: list[Finding] = []
-    head = case.machines.images.get(case.machines.head.name, "")
-    for node, image in case.machines.images.items():
+    head = files.machines.images.get(files.machines.head.name, "")
+    for node, image in files.machines.images.items():
         here, there = _versions(image), _versions(head)
         apart = [f"{what} {here[what]}" for what in here.keys() & there.keys() if here[what] != there[what]]
         if apart:
             found.append(
-                Finding(
-                    case.machines.file,
-                    f"{node}: image",
+                wrong(
                     f"is {image} ({', '.join(sorted(apart))}); the head's is {head}",
                     "images of one Ray and one Python for all: a node of another cannot join",
+                    file=files.machines.file,
+                    field=f"{node}: image",
                 )
             )
     return found
@@ -70,15 +73,15 @@ def _versions(image: str) -> dict[str, str]:
     return ({name: version[0]} if version else {}) | ({"Python": python[0]} if python else {})
 
 
-def gpus(case: Case) -> list[Finding]:
+def gpus(files: ClusterFiles) -> list[Finding]:
     """No node declares more GPUs than its machine has."""
     return [
-        Finding(
-            case.machines.file,
-            f"{node.name}.resources",
+        wrong(
             f"say {said:g} GPUs; a {node.instance} has {has}",
             f"GPU: {has}, or a machine with {said:g}",
+            file=files.machines.file,
+            field=f"{node.name}.resources",
         )
-        for node in case.machines.workers
+        for node in files.machines.workers
         if (has := GPUS.get(node.instance or "")) is not None and (said := node.resources.get("GPU", 0)) > has
     ]

@@ -1,26 +1,26 @@
-"""`podium check`: the files that ship agree; every kind of disagreement is found, and said with file, field and remedy."""
+"""`podium doctor --cluster` and `podium check`: the shipped files agree; each disagreement has file, field and remedy."""
 
 import copy
 import io
 import json
 import re
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from rich.console import Console
 
-from cluster.check import cost, machines, memory
-from cluster.check.case import Case, case_of
-from cluster.check.cli import main
-from cluster.check.findings import CheckError
-from cluster.check.tables import findings
+from podium.doctor.cli import check, examine_cluster, main
+from podium.doctor.cluster import cost, machines, memory
+from podium.doctor.cluster.files import ClusterFiles, read_files
+from podium.doctor.cluster.reading import CheckError
+from podium.doctor.finding import Finding
 from serving.settings.workers import VllmSettings
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = ROOT / "cluster" / "gpu.yaml"
 SERVE = ROOT / "cluster" / "gpu.serve.yaml"
 AWS = ROOT / "ray_cluster.yaml"
@@ -30,9 +30,15 @@ Data = dict[str, Any]
 
 
 def run_check(*arguments: str) -> tuple[int, str]:
-    """Exit code and text of the command, on a wide terminal."""
+    """Return exit code and text of the command, on a wide terminal."""
     written = io.StringIO()
-    return main(list(arguments), Console(file=written, width=200)), written.getvalue()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(written):
+        patch.setenv("COLUMNS", "200")
+        return check(arguments), written.getvalue()
+
+
+def findings(files: ClusterFiles) -> list[Finding]:
+    return [finding for _, finding in examine_cluster(files)]
 
 
 class Files:
@@ -60,8 +66,8 @@ class Files:
             path.write_text(yaml.safe_dump(data))
         return places
 
-    def case(self) -> Case:
-        return case_of(*self.paths())
+    def case(self) -> ClusterFiles:
+        return read_files(*self.paths())
 
 
 @pytest.fixture
@@ -81,11 +87,11 @@ def test_what_ships_agrees(cluster: Path) -> None:
 
 def test_what_ships_has_nothing_to_remark_on() -> None:
     for cluster in CLUSTERS:
-        assert findings(case_of(SETTINGS, SERVE, cluster)) == []
+        assert findings(read_files(SETTINGS, SERVE, cluster)) == []
 
 
 def test_the_rayservice_is_also_its_own_serve_config() -> None:
-    assert findings(case_of(SETTINGS, KUBERAY, KUBERAY)) == []
+    assert findings(read_files(SETTINGS, KUBERAY, KUBERAY)) == []
 
 
 def test_written_out_and_read_again_they_still_agree(files: Files) -> None:
@@ -94,14 +100,14 @@ def test_written_out_and_read_again_they_still_agree(files: Files) -> None:
 
 def test_every_node_type_of_a_cloud_has_a_price() -> None:
     for cluster in (AWS, ROOT / "cluster/ray_cluster.gcp.yaml", KUBERAY):
-        assert all(line.usd_per_h for line in cost.hourly(case_of(SETTINGS, SERVE, cluster)))
+        assert all(line.usd_per_h for line in cost.hourly(read_files(SETTINGS, SERVE, cluster)))
 
 
 def test_another_conductor_is_one_of_the_files_that_agree(files: Files) -> None:
     application = files.serve["applications"][0]
     application["args"]["conductor"] = "gpt-5"
     application["deployments"].remove(files.deployment("vllm-conductor"))
-    assert not [found for found in findings(files.case()) if found.fault]
+    assert not [found for found in findings(files.case()) if found.level == "wrong"]
     application["args"]["conductor"] = "nobody"
     with pytest.raises(CheckError, match=r"These can lead: .*qwen3-32b"):
         files.case()
@@ -323,26 +329,26 @@ def test_it_is_found(
     found = findings(files.case())
     meant = [
         each for each in found
-        if each.file.endswith(name) and each.field.endswith(field) and says in each.says and each.fault == fault
+        if each.file.endswith(name) and each.field.endswith(field) and says in each.said and (each.level == "wrong") == fault
     ]  # fmt: skip
     assert meant, found
     assert all(len(each.remedy) > 10 for each in meant)
 
 
-def test_a_fault_is_an_exit_code_and_a_row(files: Files) -> None:
+def test_a_fault_is_an_exit_code_and_a_line(files: Files) -> None:
     files.node("gpu_48gb")["max_workers"] = 2
     settings, serve, cluster = map(str, files.paths())
     code, text = run_check("--settings", settings, "--serve", serve, "--cluster", cluster)
     assert code == 1
     assert "gpu_48gb.max_workers" in text
-    assert "1 faults" in text
+    assert text.count("WRONG") == 1
 
 
-def test_a_remark_alone_is_no_fault(files: Files) -> None:
+def test_a_warning_alone_is_no_fault(files: Files) -> None:
     del files.worker("qwen3-32b")["fallbacks"]
     settings, serve, cluster = map(str, files.paths())
     code, text = run_check("--settings", settings, "--serve", serve, "--cluster", cluster)
-    assert (code, "remark" in text) == (0, True)
+    assert (code, "warning" in text) == (0, True)
 
 
 # ------------------------------------------------------------------------------------------------ memory
@@ -375,13 +381,13 @@ def test_fp8_halves_weights_and_cache(files: Files) -> None:
 
 
 def test_the_known_sizes_are_those_of_the_models_that_are_served() -> None:
-    case = case_of(SETTINGS, SERVE, AWS)
+    case = read_files(SETTINGS, SERVE, AWS)
     served = {w.model for w in case.settings.workers if isinstance(w, VllmSettings) and not w.deployment}
     assert served <= case.models.keys()
 
 
 def test_nodes_are_packed_at_the_smallest_and_the_largest() -> None:
-    lines = {line.node.name: line for line in cost.hourly(case_of(SETTINGS, SERVE, AWS))}
+    lines = {line.node.name: line for line in cost.hourly(read_files(SETTINGS, SERVE, AWS))}
     counts = {name: (line.at_least, line.at_most) for name, line in lines.items()}
     assert counts == {"head": (1, 1), "router": (1, 1), "gpu_24gb": (1, 4), "gpu_48gb": (1, 3)}
     smallest, largest = cost.sums(list(lines.values()))
@@ -392,7 +398,7 @@ def test_nodes_are_packed_at_the_smallest_and_the_largest() -> None:
 
 
 def test_a_thousand_requests_cost_what_their_calls_do() -> None:
-    case = case_of(SETTINGS, SERVE, AWS)
+    case = read_files(SETTINGS, SERVE, AWS)
     gpt, claude = case.settings.worker("gpt-5").price, case.settings.worker("claude-sonnet-4").price
     assert gpt
     assert claude
@@ -436,11 +442,36 @@ def test_prices_can_be_ones_own(tmp_path: Path) -> None:
     assert "$10.00 billed by providers" in text
 
 
-def test_requests_of_other_settings_are_remarked_on_and_their_cost_is_unknown() -> None:
+def test_requests_of_other_settings_are_a_warning_and_their_cost_is_unknown() -> None:
     code, text = run_check("--settings", str(ROOT / "cluster/local.yaml"))
     assert "requests.ultra" in text
     assert "? billed by providers" in text
     assert code == 1, "and its deployments are not those of the Serve config"
+
+
+# ------------------------------------------------------------------------------------------------ the command
+
+
+def test_the_doctor_looks_at_a_cluster_and_prints_json_with_file_and_field(
+    files: Files, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files.node("gpu_48gb")["max_workers"] = 2
+    settings, serve, cluster = map(str, files.paths())
+    code = main(["--cluster", cluster, "--settings", settings, "--serve", serve, "--json"])
+    (found,) = map(json.loads, capsys.readouterr().out.splitlines())
+    assert code == 1
+    assert (found["check"], found["level"], found["file"]) == ("nodes", "wrong", cluster)
+    assert found["field"] == "gpu_48gb.max_workers"
+
+
+def test_a_check_of_a_cluster_is_left_out_by_its_name(
+    files: Files, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files.node("gpu_48gb")["max_workers"] = 2
+    settings, serve, cluster = map(str, files.paths())
+    options = ["--settings", settings, "--serve", serve, "--cluster", cluster, "--quiet"]
+    assert main([*options, "--skip", "nodes"]) == 0
+    assert capsys.readouterr().out == ""
 
 
 # ------------------------------------------------------------------------------------------------ bad input
@@ -479,7 +510,7 @@ def test_a_wrong_price_table_is_told_with_its_place(tmp_path: Path) -> None:
 @pytest.mark.parametrize("rate", ["0", "-1", "many", "nan", "inf"])
 def test_a_rate_that_is_none_is_refused(rate: str) -> None:
     with pytest.raises(SystemExit):
-        main(["--rps", rate])
+        check(["--rps", rate])
 
 
 def test_own_machines_must_be_described(tmp_path: Path) -> None:

@@ -6,48 +6,49 @@ import ast
 import importlib.util
 from pathlib import Path
 
-from cluster.check.case import Case
-from cluster.check.deployments import ROUTER
-from cluster.check.findings import Finding, items, mapping
+from podium.doctor.cluster.deployments import ROUTER
+from podium.doctor.cluster.files import ClusterFiles
+from podium.doctor.cluster.reading import items, mapping
+from podium.doctor.finding import Finding, wrong
 from serving.settings.patch import apply_patch
 from serving.settings.settings import SettingsError
 
 BUILDER = "serving.app:build_app"
 
 
-def builder(case: Case) -> list[Finding]:
+def builder(files: ClusterFiles) -> list[Finding]:
     """The application's builder can be imported."""
-    name, field = case.serve.import_path, "applications[0].import_path"
+    name, field = files.serve.import_path, "applications[0].import_path"
     if reason := cannot_be_imported(name):
-        return [Finding(case.serve.file, field, f"is {name}: {reason}", f"import_path: {BUILDER}")]
+        return [wrong(f"is {name}: {reason}", f"import_path: {BUILDER}", file=files.serve.file, field=field)]
     return []
 
 
-def user_configs(case: Case) -> list[Finding]:
+def user_configs(files: ClusterFiles) -> list[Finding]:
     """`user_config` changes only settings that may be changed, and only the router has one."""
     found: list[Finding] = []
-    for name, given in case.serve.deployments.items():
+    for name, given in files.serve.deployments.items():
         config = given.get("user_config")
         if not config:
             continue
         field = f"{name}.user_config"
         if name != ROUTER:
             says = "is given to an engine, which takes none: its replicas do not start"
-            found.append(Finding(case.serve.file, field, says, f"write it under `{ROUTER}`"))
-        elif reason := _rejection(case, config):
-            found.append(Finding(case.serve.file, field, *reason))
+            found.append(wrong(says, f"write it under `{ROUTER}`", file=files.serve.file, field=field))
+        elif reason := _rejection(files, config):
+            found.append(wrong(*reason, file=files.serve.file, field=field))
     return found
 
 
-def _rejection(case: Case, config: dict[str, object]) -> tuple[str, str] | None:
-    names = [worker.name for worker in case.settings.workers]
+def _rejection(files: ClusterFiles, config: dict[str, object]) -> tuple[str, str] | None:
+    names = [worker.name for worker in files.settings.workers]
     for each in items(config.get("workers")):
         worker = mapping(each)
         if isinstance(each, dict) and worker.get("name") not in names and "kind" not in worker:
-            says = f"changes the worker {worker.get('name')!r}, which {case.settings_file} does not have"
+            says = f"changes the worker {worker.get('name')!r}, which {files.settings_file} does not have"
             return says, f"name one of {', '.join(names)}; a new one needs its `kind` and `model`"
     try:
-        apply_patch(case.settings, config)
+        apply_patch(files.settings, config)
     except SettingsError as exc:
         return (
             f"is rejected by the router: {exc.message}",

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from cluster.check.findings import CheckError, mapping, section
+from podium.doctor.cluster.reading import CheckError, mapping, section
 
 HEAD = "head"
 ACCELERATOR = "accelerator_type:"

@@ -1,20 +1,8 @@
-"""What a check finds: one disagreement, where it is written, and what to write instead."""
+"""Read YAML files of the user: the error that names one, and values of any shape as mappings and lists."""
 
-from dataclasses import dataclass
 from typing import Any, cast
 
 from pydantic import BaseModel, ConfigDict
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One disagreement. A fault makes `podium check` exit with 1; a remark does not."""
-
-    file: str
-    field: str
-    says: str
-    remedy: str
-    fault: bool = True
 
 
 class CheckError(Exception):
@@ -28,15 +16,15 @@ class Frozen(BaseModel):
 
 
 def mapping(data: object) -> dict[str, Any]:
-    """`data` where it is a mapping, else an empty one."""
+    """Return `data` if it is a mapping, else an empty one."""
     return cast("dict[str, Any]", data) if isinstance(data, dict) else {}
 
 
 def items(data: object) -> list[Any]:
-    """`data` where it is a list, else an empty one."""
+    """Return `data` if it is a list, else an empty one."""
     return cast("list[Any]", data) if isinstance(data, list) else []
 
 
 def section(data: object, key: str) -> dict[str, Any]:
-    """`data[key]` where both are mappings, else an empty one."""
+    """Return `data[key]` if both are mappings, else an empty one."""
     return mapping(mapping(data).get(key))

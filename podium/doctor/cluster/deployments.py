@@ -10,8 +10,8 @@ from typing import Any
 
 import yaml
 
-from cluster.check.findings import CheckError, items, mapping, section
-from cluster.check.machines import ACCELERATOR
+from podium.doctor.cluster.machines import ACCELERATOR
+from podium.doctor.cluster.reading import CheckError, items, mapping, section
 from serving.deployments.autoscaling import autoscaling
 from serving.deployments.build import gpus_of
 from serving.settings.scale import Scaling

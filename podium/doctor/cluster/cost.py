@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
-from cluster.check.case import Case
-from cluster.check.findings import CheckError, Finding
-from cluster.check.machines import NodeType
-from cluster.check.placing import nodes_wanted
 from conductor.model.usage import Usage, cost_of, total
+from podium.doctor.cluster.files import ClusterFiles
+from podium.doctor.cluster.machines import NodeType
+from podium.doctor.cluster.placing import nodes_wanted
+from podium.doctor.cluster.reading import CheckError
+from podium.doctor.finding import Finding, warning
 from serving.settings.workers import VllmSettings
 
 SECONDS_AN_HOUR = 3600
@@ -30,16 +31,16 @@ class Line:
     usd_per_h: Decimal | None
 
 
-def hourly(case: Case) -> list[Line]:
+def hourly(files: ClusterFiles) -> list[Line]:
     """The head and every kind of node, with their smallest and largest counts."""
-    least, most = nodes_wanted(case, largest=False), nodes_wanted(case, largest=True)
-    workers = [Line(n, least[n.name], most[n.name], price_of(case, n)) for n in case.machines.workers]
-    return [Line(case.machines.head, 1, 1, price_of(case, case.machines.head)), *workers]
+    least, most = nodes_wanted(files, largest=False), nodes_wanted(files, largest=True)
+    workers = [Line(n, least[n.name], most[n.name], price_of(files, n)) for n in files.machines.workers]
+    return [Line(files.machines.head, 1, 1, price_of(files, files.machines.head)), *workers]
 
 
-def price_of(case: Case, node: NodeType) -> Decimal | None:
+def price_of(files: ClusterFiles, node: NodeType) -> Decimal | None:
     """Dollars per hour of one node."""
-    price = case.prices.instances.get(node.instance or "")
+    price = files.prices.instances.get(node.instance or "")
     if price is None:
         return None
     return price.spot_usd_per_h if node.spot else price.on_demand_usd_per_h
@@ -55,17 +56,16 @@ def _times(usd: Decimal | None, count: int) -> Decimal | None:
     return None if usd is None else usd * count
 
 
-def unknown_prices(case: Case) -> list[Finding]:
+def unknown_prices(files: ClusterFiles) -> list[Finding]:
     """Nodes without a price in the table: a remark, since machines of your own have none."""
     return [
-        Finding(
-            case.machines.file,
-            f"{line.node.name}",
+        warning(
             f"the price of {line.node.instance or 'this machine'} is not known",
             "add it under `instances` in cluster/prices.yaml, or pass --prices",
-            fault=False,
+            file=files.machines.file,
+            field=f"{line.node.name}",
         )
-        for line in hourly(case)
+        for line in hourly(files)
         if line.usd_per_h is None and line.node.instance
     ]
 
@@ -99,40 +99,39 @@ def shares(text: str, kinds: Mapping[str, object]) -> dict[str, Decimal]:
     return mix
 
 
-def provider_usd_per_thousand(case: Case, mix: Mapping[str, Decimal]) -> Decimal | None:
+def provider_usd_per_thousand(files: ClusterFiles, mix: Mapping[str, Decimal]) -> Decimal | None:
     """Dollars that providers bill for a thousand requests of `mix`; None where a worker's price is
     unknown.
     """
-    return total([_times_share(provider_usd(case, kind), share * 1000) for kind, share in mix.items()])
+    return total([_times_share(provider_usd(files, kind), share * 1000) for kind, share in mix.items()])
 
 
-def provider_usd(case: Case, kind: str) -> Decimal | None:
+def provider_usd(files: ClusterFiles, kind: str) -> Decimal | None:
     """Dollars that providers bill for one request of `kind`; None where a price, or one of its workers, is
     unknown.
     """
-    prices = {worker.name: worker.price for worker in case.settings.workers}
+    prices = {worker.name: worker.price for worker in files.settings.workers}
     costs: list[Decimal | None] = []
-    for call in case.prices.requests[kind]:
+    for call in files.prices.requests[kind]:
         price = prices.get(call.worker)
         usage = Usage(call.input_tokens, call.output_tokens, call.cached_input_tokens)
         costs.append(cost_of(price.to_price() if price else None, usage))
     return total(costs)
 
 
-def strangers(case: Case) -> list[Finding]:
+def strangers(files: ClusterFiles) -> list[Finding]:
     """Requests in the price table that call a worker which the settings do not have: a remark, their cost
     is unknown.
     """
-    names = {worker.name for worker in case.settings.workers}
+    names = {worker.name for worker in files.settings.workers}
     return [
-        Finding(
-            case.prices_file,
-            f"requests.{kind}",
-            f"{call.worker!r} is no worker of {case.settings_file}",
+        warning(
+            f"{call.worker!r} is no worker of {files.settings_file}",
             "pass --prices with requests of your own",
-            fault=False,
+            file=files.prices_file,
+            field=f"requests.{kind}",
         )
-        for kind, calls in case.prices.requests.items()
+        for kind, calls in files.prices.requests.items()
         for call in calls
         if call.worker not in names
     ]
@@ -147,19 +146,19 @@ def machines_per_thousand(usd_per_h: Decimal | None, rps: Decimal) -> Decimal | 
     return None if usd_per_h is None else usd_per_h / (rps * SECONDS_AN_HOUR) * 1000
 
 
-def pace(case: Case, mix: Mapping[str, Decimal], rps: Decimal) -> str:
+def pace(files: ClusterFiles, mix: Mapping[str, Decimal], rps: Decimal) -> str:
     """What `rps` asks of the engine that has the least room for it: tokens a second of each sequence that
     it can hold at once.
     """
-    owners = {w.name: w.deployment or w.name for w in case.settings.workers if isinstance(w, VllmSettings)}
+    owners = {w.name: w.deployment or w.name for w in files.settings.workers if isinstance(w, VllmSettings)}
     asked: dict[str, Decimal] = {}
     for kind, share in mix.items():
-        for call in case.prices.requests[kind]:
+        for call in files.prices.requests[kind]:
             if owner := owners.get(call.worker):
                 asked[owner] = asked.get(owner, Decimal(0)) + rps * share * call.output_tokens
     rows = [
         (asked[each.worker.name] / (slots * each.max_replicas), each.worker.name, slots * each.max_replicas)
-        for each in case.deployments
+        for each in files.deployments
         if each.worker
         and each.worker.name in asked
         and each.max_replicas

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cluster.check.case import Case, ModelSize
-from cluster.check.deployments import Deployment
-from cluster.check.findings import Finding
-from cluster.check.placing import home
+from podium.doctor.cluster.deployments import Deployment
+from podium.doctor.cluster.files import ClusterFiles, ModelSize
+from podium.doctor.cluster.placing import home
+from podium.doctor.finding import Finding, warning, wrong
 from serving.deployments.build import gpus_of
 from serving.settings.workers import VllmSettings
 
@@ -38,12 +38,12 @@ class Fit:
     context_tokens: int
 
 
-def fit(case: Case, deployment: Deployment) -> Fit | None:
+def fit(files: ClusterFiles, deployment: Deployment) -> Fit | None:
     """The memory of `deployment`'s engine; None where no GPU, no node or no size is known."""
-    worker, node = deployment.worker, home(deployment, case.machines.workers)
+    worker, node = deployment.worker, home(deployment, files.machines.workers)
     if worker is None or node is None or node.gpu is None or not gpus_of(worker):
         return None
-    size, memory_gib = size_of(worker.model, case.models), case.prices.gpu_memory_gib.get(node.gpu)
+    size, memory_gib = size_of(worker.model, files.models), files.prices.gpu_memory_gib.get(node.gpu)
     if size is None or memory_gib is None:
         return None
     gpus = gpus_of(worker)
@@ -62,55 +62,55 @@ def fit(case: Case, deployment: Deployment) -> Fit | None:
     )
 
 
-def memory(case: Case) -> list[Finding]:
+def memory(files: ClusterFiles) -> list[Finding]:
     """Every engine's weights and one whole context fit its GPUs."""
     found: list[Finding] = []
-    for deployment in case.deployments:
+    for deployment in files.deployments:
         worker = deployment.worker
-        if worker is None or not gpus_of(worker) or home(deployment, case.machines.workers) is None:
+        if worker is None or not gpus_of(worker) or home(deployment, files.machines.workers) is None:
             continue
-        fitted = fit(case, deployment)
+        fitted = fit(files, deployment)
         if fitted is None:
-            found.append(_unknown(case, deployment, worker))
+            found.append(_unknown(files, deployment, worker))
         elif fitted.kv_gib <= 0:
             found.append(
-                Finding(
-                    case.settings_file,
-                    f"worker {worker.name!r}: engine",
-                    f"{fitted.weights_gib:.0f} GiB of weights and {OVERHEAD_GIB * fitted.gpus:.0f} for the rest do not fit "
-                    f"{fitted.usable_gib:.0f} GiB on {fitted.gpus} {fitted.gpu}",
+                wrong(
+                    (
+                        f"{fitted.weights_gib:.0f} GiB of weights and {OVERHEAD_GIB * fitted.gpus:.0f} for the rest do not fit "
+                        f"{fitted.usable_gib:.0f} GiB on {fitted.gpus} {fitted.gpu}"
+                    ),
                     "a larger tensor_parallel_size, larger GPUs, or `quantization: fp8`",
+                    file=files.settings_file,
+                    field=f"worker {worker.name!r}: engine",
                 )
             )
         elif fitted.kv_tokens < fitted.context_tokens:
             found.append(
-                Finding(
-                    case.settings_file,
-                    f"worker {worker.name!r}: engine.max_model_len",
+                wrong(
                     f"is {fitted.context_tokens}; the KV cache has room for {fitted.kv_tokens} tokens",
                     "lower it, or give the model more or larger GPUs; vLLM does not start otherwise",
+                    file=files.settings_file,
+                    field=f"worker {worker.name!r}: engine.max_model_len",
                 )
             )
     return found
 
 
-def _unknown(case: Case, deployment: Deployment, worker: VllmSettings) -> Finding:
-    node = home(deployment, case.machines.workers)
+def _unknown(files: ClusterFiles, deployment: Deployment, worker: VllmSettings) -> Finding:
+    node = home(deployment, files.machines.workers)
     gpu = node.gpu if node else None
-    if size_of(worker.model, case.models) is None:
-        return Finding(
-            case.settings_file,
-            f"worker {worker.name!r}: model",
+    if size_of(worker.model, files.models) is None:
+        return warning(
             f"the size of {worker.model} is not known",
-            "add it to cluster/check/models.yaml, or name a folder with its config.json",
-            fault=False,
+            "add it to cluster/models.yaml, or name a folder with its config.json",
+            file=files.settings_file,
+            field=f"worker {worker.name!r}: model",
         )
-    return Finding(
-        case.machines.file,
-        f"{node.name if node else '?'}.resources",
+    return warning(
         f"the memory of its GPU ({gpu}) is not known",
         "name it as `accelerator_type:<Ray's name>`, with its size under `gpu_memory_gib` in cluster/prices.yaml",
-        fault=False,
+        file=files.machines.file,
+        field=f"{node.name if node else '?'}.resources",
     )
 
 

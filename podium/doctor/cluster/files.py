@@ -1,6 +1,4 @@
-"""The files that must agree, read into one `Case`; and the two tables, of prices and of model sizes, that
-go with them.
-"""
+"""Read settings, Serve config, cluster file, and the tables of prices and model sizes into one `ClusterFiles`."""
 
 from dataclasses import dataclass
 from decimal import Decimal
@@ -10,16 +8,17 @@ from typing import TypeVar
 import yaml
 from pydantic import Field, TypeAdapter, ValidationError
 
-from cluster.check import deployments, machines
-from cluster.check.deployments import Deployment, ServeConfig
-from cluster.check.findings import CheckError, Frozen
-from cluster.check.machines import Machines
+from cluster.local.uv import ROOT
+from podium.doctor.cluster import deployments, machines
+from podium.doctor.cluster.deployments import Deployment, ServeConfig
+from podium.doctor.cluster.machines import Machines
+from podium.doctor.cluster.reading import CheckError, Frozen
 from serving.settings.overrides import settings_to_serve
 from serving.settings.price_table import with_known_prices
 from serving.settings.settings import Settings, SettingsError
 
-PRICES = Path(__file__).resolve().parents[1] / "prices.yaml"
-MODELS = Path(__file__).with_name("models.yaml")
+CLUSTER = ROOT / "cluster"
+PRICES, MODELS = CLUSTER / "prices.yaml", CLUSTER / "models.yaml"
 T = TypeVar("T")
 
 
@@ -59,8 +58,8 @@ class ModelSize(Frozen):
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
-    """Everything a check looks at."""
+class ClusterFiles:
+    """The files of a cluster, read. Every check takes one."""
 
     settings: Settings
     settings_file: str
@@ -72,7 +71,9 @@ class Case:
     models: dict[str, ModelSize]
 
 
-def case_of(settings: Path, serve: Path, cluster: Path, prices: Path = PRICES, models: Path = MODELS) -> Case:
+def read_files(
+    settings: Path, serve: Path, cluster: Path, prices: Path = PRICES, models: Path = MODELS
+) -> ClusterFiles:
     """Read the files.
 
     Raises:
@@ -83,7 +84,7 @@ def case_of(settings: Path, serve: Path, cluster: Path, prices: Path = PRICES, m
         served = settings_to_serve(settings, config.model, config.conductor)
     except SettingsError as exc:
         raise CheckError(exc.message) from exc
-    return Case(
+    return ClusterFiles(
         settings=with_known_prices(served, {}),
         settings_file=str(settings),
         serve=config,

@@ -1,0 +1,99 @@
+"""The tables of engines, machines and prices."""
+
+from decimal import Decimal
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Column, Table
+
+from podium.doctor.cluster import cost, memory
+from podium.doctor.cluster.files import ClusterFiles
+
+
+def show_tables(files: ClusterFiles, mix: dict[str, Decimal], rps: Decimal | None) -> None:
+    """Print engines, machines and prices.
+
+    Args:
+        files: of the cluster.
+        mix: shares of the kinds of requests.
+        rps: requests per second that share the machines; None if not known.
+    """
+    Console().print(engines_table(files), machines_table(files), *price_lines(files, mix, rps), sep="\n")
+
+
+def engines_table(files: ClusterFiles) -> Table:
+    """What each engine takes of its GPUs."""
+    columns = ("replicas", "GPUs", "weights", "usable", "KV tokens")
+    table = _table("Engines (estimated; memory in GiB, over a replica's GPUs)", "worker", *columns)
+    for deployment in files.deployments:
+        if deployment.worker is None:
+            continue
+        fit = memory.fit(files, deployment)
+        known = (
+            (
+                f"{fit.gpus} x {fit.gpu}",
+                f"{fit.weights_gib:.0f}",
+                f"{fit.usable_gib:.0f}",
+                f"{fit.kv_tokens:,}",
+            )
+            if fit
+            else ()
+        )
+        table.add_row(
+            deployment.worker.name, _range(deployment.min_replicas, deployment.max_replicas), *known
+        )
+    return table
+
+
+def machines_table(files: ClusterFiles) -> Table:
+    """What runs at the smallest and the largest, and its price."""
+    table = _table(f"Machines of {files.machines.file}", "node", "machine", "nodes", "each $/h", "$/h")
+    lines = cost.hourly(files)
+    for line in lines:
+        usd = line.usd_per_h
+        table.add_row(
+            line.node.name,
+            (line.node.instance or "") + (" (spot)" if line.node.spot else ""),
+            _range(line.at_least, line.at_most),
+            dollars(usd),
+            _range_usd(usd and usd * line.at_least, usd and usd * line.at_most),
+        )
+    table.add_section()
+    table.add_row("all", "", "", "", _range_usd(*cost.sums(lines)))
+    return table
+
+
+def price_lines(files: ClusterFiles, mix: dict[str, Decimal], rps: Decimal | None) -> list[str]:
+    """What a thousand requests cost."""
+    shown = ", ".join(f"{share:%} {kind}".replace(".000000", "") for kind, share in mix.items())
+    lines = [
+        f"A thousand requests ({shown}): {dollars(cost.provider_usd_per_thousand(files, mix))} billed by providers"
+    ]
+    if rps is None:
+        return [*lines, "and the machines' share: pass --rps.", ""]
+    smallest, largest = (cost.machines_per_thousand(usd, rps) for usd in cost.sums(cost.hourly(files)))
+    return [
+        *lines,
+        f"and {_range_usd(smallest, largest)} of the machines, if they serve {rps} requests a second.",
+        "That divides their cost by the rate that you gave, whether or not they can serve it.",
+        cost.pace(files, mix, rps),
+        "What they do serve: `podium capacity`; of the files that ship, docs/capacity.md.",
+        "",
+    ]
+
+
+def _table(title: str, first: str, *others: str) -> Table:
+    return Table(Column(first, no_wrap=True), *others, title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+
+
+def dollars(usd: Decimal | None) -> str:
+    """`$1.25`; an unknown price is a question mark."""
+    return "?" if usd is None else f"${usd:,.2f}"
+
+
+def _range(least: int, most: int) -> str:
+    return f"{least}" if least == most else f"{least} to {most}"
+
+
+def _range_usd(least: Decimal | None, most: Decimal | None) -> str:
+    return dollars(least) if least == most else f"{dollars(least)} to {dollars(most)}"
