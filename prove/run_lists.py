@@ -29,8 +29,8 @@ from serving.accounts.caller import ANYBODY, DEFAULT_SCOPES, Caller
 from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import Address, sqlite_address
 from serving.runs.database_store import DatabaseStore
-from serving.runs.finding import ANY, Wanted
 from serving.runs.rows import run_row
+from serving.runs.run_filter import ANY_RUN, RunFilter
 from serving.settings.sections import LimitSettings
 
 PAGE = 50
@@ -62,7 +62,7 @@ class Question:
     """
 
     name: str
-    wanted: Wanted = ANY
+    wanted: RunFilter = ANY_RUN
     caller: Caller = ANYBODY
     page: int = 0
 
@@ -72,16 +72,16 @@ QUESTIONS = (
     Question("newest, an administrator"),
     Question("newest, a team", caller=MINE),
     Question("after 500,000 runs", page=-1),
-    Question("status failed", Wanted(status="failed")),
-    Question("model", Wanted(model="m3")),
-    Question("model, nobody asked for it", Wanted(model="none")),
-    Question("worker", Wanted(worker="w3")),
-    Question("cost at least", Wanted(min_cost_usd=Decimal("0.99"))),
-    Question("team", Wanted(team_id="team_42")),
-    Question("words, in many", Wanted(words="about the sky")),
-    Question("words, in one old run", Wanted(words="number 777 about")),
-    Question("words, in one old run of a team", Wanted(words="number 707 about"), MINE),
-    Question("rated, none is", Wanted(rated=True)),
+    Question("status failed", RunFilter(status="failed")),
+    Question("model", RunFilter(model="m3")),
+    Question("model, nobody asked for it", RunFilter(model="none")),
+    Question("worker", RunFilter(worker="w3")),
+    Question("cost at least", RunFilter(min_cost_usd=Decimal("0.99"))),
+    Question("team", RunFilter(team_id="team_42")),
+    Question("words, in many", RunFilter(words="about the sky")),
+    Question("words, in one old run", RunFilter(words="number 777 about")),
+    Question("words, in one old run of a team", RunFilter(words="number 707 about"), MINE),
+    Question("rated, none is", RunFilter(rated=True)),
 )
 
 

@@ -25,12 +25,12 @@ from serving.database.address import StoreError
 from serving.runs.cached_answers import KEEP_ANSWER, CachedAnswer
 from serving.runs.claims import CLAIM, FREE_CLAIM, RELEASE_CLAIM, Claim
 from serving.runs.feedback import GIVE_FEEDBACK, Feedback
-from serving.runs.finding import ANY, Wanted
 from serving.runs.journal import BATCH_S, RunJournal
 from serving.runs.memory_store import page_of, place
 from serving.runs.numbers import without_content
 from serving.runs.retention import REMOVE, REMOVE_TEXTS, Retention
 from serving.runs.rows import load_records, now_us, pack_records
+from serving.runs.run_filter import ANY_RUN, RunFilter
 from serving.runs.statements import CANCEL_RUN, LEAVE_RUN, LOSE_DEAD, TAKE_OVER, WATCH_RUN, TakeOver
 from serving.runs.store import EventPage, Place, RunPage, StoreListener
 from serving.runs.stored_runs import StoredRuns
@@ -178,14 +178,18 @@ class DatabaseStore:
             return None
 
     async def newest(
-        self, limit: int, caller: Caller, before: Place | None = None, wanted: Wanted = ANY
+        self, limit: int, caller: Caller, before: Place | None = None, run_filter: RunFilter = ANY_RUN
     ) -> RunPage:
         """See `RecordStore.newest`."""
-        page = await self._stored.newest(limit, caller, before, wanted)
+        page = await self._stored.newest(limit, caller, before, run_filter)
         found = {records.record.id: records for records in page.runs}
         for records in self._journal.waiting():
             record = records.record
-            if caller.sees(record.account) and wanted.matches(records) and page.covers(place(record), before):
+            if (
+                caller.sees(record.account)
+                and run_filter.matches(records)
+                and page.covers(place(record), before)
+            ):
                 found[record.id] = without_content(records)
         return page_of(found.values(), limit, page.end)
 

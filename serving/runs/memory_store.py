@@ -17,9 +17,9 @@ from serving.runs.claims import Claim
 from serving.runs.content import kept_part
 from serving.runs.fair_dict import FairDict
 from serving.runs.feedback import Feedback
-from serving.runs.finding import ANY, Wanted
 from serving.runs.numbers import without_content
 from serving.runs.rows import Item, fold_items, made_us, now_us
+from serving.runs.run_filter import ANY_RUN, RunFilter
 from serving.runs.said import AnswerSoFar
 from serving.runs.store import EventPage, Place, RunPage, StoreListener
 from serving.runs.tool_ids import SECRET_BYTES, CallIds
@@ -184,7 +184,7 @@ class MemoryStore:
         return self._suspended[id][0] if id in self._suspended else 0
 
     async def newest(
-        self, limit: int, caller: Caller, before: Place | None = None, wanted: Wanted = ANY
+        self, limit: int, caller: Caller, before: Place | None = None, run_filter: RunFilter = ANY_RUN
     ) -> RunPage:
         """See `RecordStore.newest`."""
         visible = [
@@ -192,8 +192,8 @@ class MemoryStore:
             async for run in in_slices(list(self._runs.values()))
             if caller.sees(run.record.account)
             and (before is None or place(run.record) < before)
-            and replace(wanted, rated=False).matches(run)
-            and (not wanted.rated or run.record.id in self._feedback)
+            and replace(run_filter, rated=False).matches(run)
+            and (not run_filter.rated or run.record.id in self._feedback)
         ]
         newest = heapq.nlargest(limit + 1, visible, key=lambda run: place(run.record))
         return page_of([without_content(run) async for run in in_slices(newest)], limit)

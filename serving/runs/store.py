@@ -12,8 +12,8 @@ from serving.accounts.caller import Caller
 from serving.runs.cached_answers import CachedAnswer
 from serving.runs.claims import Claim
 from serving.runs.feedback import Feedback
-from serving.runs.finding import ANY, Wanted
 from serving.runs.rows import Item
+from serving.runs.run_filter import ANY_RUN, RunFilter
 from serving.runs.tool_ids import CallIds
 
 Place = tuple[int, str]
@@ -112,10 +112,10 @@ class Records(Protocol):
         ...
 
     async def newest(
-        self, limit: int, caller: Caller, before: Place | None = None, wanted: Wanted = ANY
+        self, limit: int, caller: Caller, before: Place | None = None, run_filter: RunFilter = ANY_RUN
     ) -> RunPage:
-        """Return up to `limit` of the `wanted` runs that `caller` may see, newest first and without their texts: those
-        that began before `before`.
+        """Return up to `limit` runs that `run_filter` selects and `caller` may see: those that began before `before`, newest
+        first and without their texts.
 
         Raises:
             StoreUnavailable: the store is away.

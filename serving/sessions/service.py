@@ -11,9 +11,9 @@ from serving.accounts.rates import Rates
 from serving.pool import Pool
 from serving.runs.content import kept_part
 from serving.runs.conversations import ConversationStore, MemoryConversations
-from serving.runs.finding import ANY, Wanted
 from serving.runs.memory_store import page_of, place
 from serving.runs.numbers import without_content
+from serving.runs.run_filter import ANY_RUN, RunFilter
 from serving.runs.store import RunPage, StoreFactory
 from serving.sessions.conductor_health import ConductorHealth
 from serving.sessions.execution import PolicyFinder
@@ -153,15 +153,16 @@ class Service:
         return records if records is not None and caller.sees(records.record.account) else None
 
     async def newest(
-        self, limit: int, caller: Caller, after: str | None = None, wanted: Wanted = ANY
+        self, limit: int, caller: Caller, after: str | None = None, run_filter: RunFilter = ANY_RUN
     ) -> RunPage:
-        """Return the newest of the `wanted` runs that `caller` may see, running ones included, without their texts.
+        """Return the newest runs that `run_filter` selects and `caller` may see, running ones included, without
+        their texts.
 
         Args:
             limit: how many at most.
             caller: of the request.
             after: the id of a run; return runs that began before it.
-            wanted: which runs.
+            run_filter: which runs.
 
         Raises:
             UnknownName: the run `after` does not exist.
@@ -173,11 +174,11 @@ class Service:
             if records is None:
                 raise UnknownName(f"No run {quote(after)} is kept here.", param="after")
             before = place(records.record)
-        page = await self.store.newest(limit, caller, before, wanted)
+        page = await self.store.newest(limit, caller, before, run_filter)
         found = {run.record.id: run for run in page.runs}
         async for run in in_slices(list(self.sessions.running.values())):
             record = run.record
             is_seen = caller.sees(record.account) and page.covers(place(record), before)
-            if is_seen and wanted.matches(run.records):
+            if is_seen and run_filter.matches(run.records):
                 found[record.id] = without_content(run.records)
         return page_of(found.values(), limit, page.end)

@@ -24,10 +24,10 @@ from serving.accounts.caller import ANYBODY, DEFAULT_SCOPES, Caller
 from serving.database.address import Address, sqlite_address
 from serving.runs import journal
 from serving.runs.database_store import DatabaseStore
-from serving.runs.finding import Wanted
 from serving.runs.journal import BATCH_S
 from serving.runs.numbers import without_content
 from serving.runs.rows import Item
+from serving.runs.run_filter import RunFilter
 from serving.runs.store import StoreListener
 from tests.databases import Postgres
 from tests.serving.api.served import scripted, team
@@ -152,7 +152,7 @@ async def test_what_happens_is_read_on_another_replica_while_it_happens(store_ad
         )
 
 
-COSTS_70_CENTS = Wanted(min_cost_usd=Decimal("0.7"), max_cost_usd=Decimal("0.7"))
+COSTS_70_CENTS = RunFilter(min_cost_usd=Decimal("0.7"), max_cost_usd=Decimal("0.7"))
 
 
 async def until_written(store: DatabaseStore, n: int) -> None:
@@ -172,9 +172,9 @@ async def test_a_lost_run_costs_what_the_ledger_says_also_where_its_own_last_wor
             await connection.exec_driver_sql(paid)
             await connection.exec_driver_sql("UPDATE replica SET lease_until_us = 1")
         assert await other.sweep() == 1
-        assert [run.record.id for run in (await other.newest(9, ANYBODY, wanted=COSTS_70_CENTS)).runs] == [
-            "wf_1"
-        ]
+        assert [
+            run.record.id for run in (await other.newest(9, ANYBODY, run_filter=COSTS_70_CENTS)).runs
+        ] == ["wf_1"]
 
 
 @pytest.mark.parametrize(
