@@ -1,6 +1,4 @@
-"""Which requests outlive their clients, and which are an earlier one again: `Idempotency-Key`, `podium.keep`,
-`podium.background`.
-"""
+"""Requests whose runs outlive their clients: `Idempotency-Key`, `podium.keep`, `podium.background`."""
 
 import hashlib
 from dataclasses import dataclass
@@ -30,10 +28,10 @@ class Keeping:
 
 
 async def keeping_of(request: Request, caller: Caller, podium: Podium, *, may_change: bool) -> Keeping | None:
-    """How the run that `request` asks for outlives its client; None: it does not. `may_change`: see `Keeping`.
+    """Return how the run of a request outlives its client, or None if it does not. `may_change`: see `Keeping`.
 
     Raises:
-        BadTask: the header is no name.
+        BadTask: the `Idempotency-Key` is malformed.
     """
     name = request.headers.get(HEADER)
     if name is not None and not (0 < len(name) <= MOST_CHARS and name.isascii() and name.isprintable()):

@@ -1,9 +1,8 @@
-"""Requests that bring results of tools: to which run they belong, and what that run does with them.
+"""Requests with tool results: finds their run, and continues it.
 
-An agent asks again whenever anything fails, up to 30 times, and runs a tool before the answer has ended. So
-results that were given before attach to their run, or get its answer again, and nothing is called twice.
-Only different results, another key, an id that was not made here and a run that does not wait any more are
-refused.
+Agents retry up to 30 times, and run a tool before the answer has ended. So results that were sent before attach to their
+run or get its answer again, and nothing is called twice. Rejected are only different results, another key, an id that
+was not made here, and a run that does not wait any more.
 """
 
 import asyncio
@@ -29,21 +28,21 @@ from serving.sessions.following import follow_segment
 from serving.sessions.service import Service
 
 PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8)
-"""Between looks at a run that somebody else has just resumed."""
+"""Seconds between polls of a run that another request has just resumed."""
 SETTLES_S = 10.0
-"""How long it takes at most until a run that somebody resumes shows it."""
+"""Seconds that a resumption may take to be stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolAnswer:
-    """What a client sends back to a run.
+    """Tool results of a client for a run.
 
     Args:
         run_id: of the run.
-        results: by the numbers of their calls.
-        said: new messages of the user beside them.
-        request: that brings them.
-        dialect: that it speaks.
+        results: by call number.
+        said: new messages of the user.
+        request: that has the results.
+        dialect: of the request.
     """
 
     run_id: str
@@ -54,8 +53,8 @@ class ToolAnswer:
 
 
 def find_tool_answer(request: ApiRequest, dialect: Dialect, ids: CallIds) -> ToolAnswer | None:
-    """The results of tools that end the conversation, for the newest run of ours among them; None: there are none.
-    Those before the last answer in words are history.
+    """Return the tool results at the end of the conversation, for the newest run among them, or None if there are none.
+    Results before the last answer in words are history.
 
     Raises:
         BadTask: an id was not made here, or one call has two different results.
@@ -84,13 +83,13 @@ def find_tool_answer(request: ApiRequest, dialect: Dialect, ids: CallIds) -> Too
 async def attach(
     service: Service, answer: ToolAnswer, caller: Caller, headers: dict[str, str], rate: RateReservation
 ) -> AsyncGenerator[Run | None]:
-    """The run that goes on with `answer`, one that already does, or what it did; None: it has ended, and the
-    user says something new.
+    """Continue the run with `answer`, or attach to it if it has got these results. Yield None if the run has ended and the
+    user sends a new message.
 
     Raises:
         NotAllowed: the run is another key's.
-        BadTask: the results differ from those that were given, or nobody waits for them any more.
-        PodiumError: it cannot go on.
+        BadTask: the results differ from earlier ones, or the run does not wait any more.
+        PodiumError: the run cannot continue.
     """
     try:
         async with asyncio.timeout(SETTLES_S):
@@ -164,10 +163,10 @@ def _new_results(record: Record, answer: ToolAnswer) -> Given:
 
 
 def _check_request(record: Record, answer: ToolAnswer) -> None:
-    """What the answer must be, and where it is kept, was said when the run began.
+    """Check that the request asks for the answer format and the storage that the run began with.
 
     Raises:
-        BadTask: the request asks for something else.
+        BadTask: it asks for something else.
     """
     answer.dialect.check_resumes(answer.request, record)
     wanted, held = answer.request.answer_format, record.task.answer_format
@@ -184,10 +183,10 @@ def _check_request(record: Record, answer: ToolAnswer) -> None:
 
 
 def _check_same(record: Record, answer: ToolAnswer, given: Given) -> None:
-    """Results that are sent again are the ones that were given; what is on record of those has no secrets.
+    """Check that repeated results equal the recorded ones, whose secrets were redacted.
 
     Raises:
-        BadTask: one is another.
+        BadTask: one differs.
     """
     for each in given.results:
         sent = answer.results.get(each.number)
@@ -203,7 +202,7 @@ def _check_same(record: Record, answer: ToolAnswer, given: Given) -> None:
 
 
 def _is_on_record(record: Record, sent: object, kept: object) -> bool:
-    """Whether `kept` is what became of `sent` once its secrets were taken out, as they are of all that is kept."""
+    """Return whether `kept` equals `sent` after redaction."""
     redact = redactor_of(record.task.permit)
     return map_texts(sent, redact) == map_texts(kept, redact)
 
@@ -213,10 +212,10 @@ def _same(one: ToolResult, other: ToolResult) -> bool:
 
 
 def _refuse_late(answer: ToolAnswer) -> None:
-    """Nobody waits for the results; where the user says something new, they are history.
+    """Reject results that no run waits for. If the user sends a new message, they are history.
 
     Raises:
-        BadTask: he does not.
+        BadTask: there is no new message.
     """
     if not answer.said:
         raise BadTask(
