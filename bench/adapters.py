@@ -20,7 +20,7 @@ from statistics import median
 import aiohttp
 import yaml
 
-from bench.client import REQUEST_ERRORS, Client, Json, chat, keep_asking
+from bench.client import REQUEST_ERRORS, BenchClient, Json, chat, keep_asking
 from bench.figures import Figure, figure, reading
 from bench.isolated import start_isolated
 from bench.server import BUILD, ROOT, BenchError, BenchServer, fill_settings, podium
@@ -100,7 +100,7 @@ def figures(answers: Sequence[TimedAnswer], switches: Sequence[Switch]) -> list[
 
 
 async def load_while(
-    client: Client, worker: str, switch: Callable[[], Awaitable[list[Switch]]], tick: Callable[[], None]
+    client: BenchClient, worker: str, switch: Callable[[], Awaitable[list[Switch]]], tick: Callable[[], None]
 ) -> tuple[list[TimedAnswer], list[Switch]]:
     """Keep `STREAMS` streams open while `switch` runs, and `BETWEEN_S` before and after it."""
     answers: list[TimedAnswer] = []
@@ -151,7 +151,7 @@ async def make_adapters(folder: Path) -> dict[str, str]:
     return dict(zip(WORDS, json.loads(output.decode().splitlines()[-1]), strict=True))
 
 
-async def _switch(client: Client, server: BenchServer, paths: dict[str, str]) -> list[Switch]:
+async def _switch(client: BenchClient, server: BenchServer, paths: dict[str, str]) -> list[Switch]:
     switches: list[Switch] = []
     before = WORDS[0]
     for turn in TURNS:
@@ -177,7 +177,7 @@ async def _deploy(session: aiohttp.ClientSession, server: BenchServer, adapter: 
             raise BenchError(f"the config was rejected: {response.status} {(await response.read())[:300]!r}")
 
 
-async def _wait_until_in_use(client: Client, name: str) -> None:
+async def _wait_until_in_use(client: BenchClient, name: str) -> None:
     for _ in range(int(SWITCHED_WITHIN_S / POLL_S)):
         if (await client.get(f"/v1/models/{WORKER}"))["podium"]["model"].endswith(f"+{name}"):
             return

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
-from bench.client import REQUEST_ERRORS, Client, chat
+from bench.client import REQUEST_ERRORS, BenchClient, chat
 from bench.figures import Figure, reading
 from bench.isolated import start_isolated
 from bench.server import BUILD, HERE, BenchError
@@ -92,7 +92,7 @@ async def measure(tick: Callable[[], None]) -> list[Figure]:
     return figures(run)
 
 
-async def _load(client: Client, run: ScalingRun, tick: Callable[[], None]) -> None:
+async def _load(client: BenchClient, run: ScalingRun, tick: Callable[[], None]) -> None:
     began_s = time.monotonic()
     watching = asyncio.create_task(_watch(client, run, began_s))
     try:
@@ -108,7 +108,7 @@ async def _load(client: Client, run: ScalingRun, tick: Callable[[], None]) -> No
 
 
 async def _keep_asking(
-    client: Client, run: ScalingRun, began_s: float, number: int, tick: Callable[[], None]
+    client: BenchClient, run: ScalingRun, began_s: float, number: int, tick: Callable[[], None]
 ) -> None:
     """One stream after another, while the load asks for more than `number` of them."""
     while (at_s := time.monotonic() - began_s) < LOAD[-1][0]:
@@ -128,7 +128,7 @@ async def _keep_asking(
             tick()
 
 
-async def _watch(client: Client, run: ScalingRun, began_s: float) -> None:
+async def _watch(client: BenchClient, run: ScalingRun, began_s: float) -> None:
     while True:
         states = await replica_states(client)
         counts = (states.get(state, 0) for state in ("running", "starting", "stopping"))
@@ -136,7 +136,7 @@ async def _watch(client: Client, run: ScalingRun, began_s: float) -> None:
         await asyncio.sleep(POLL_S)
 
 
-async def replica_states(client: Client) -> dict[str, int]:
+async def replica_states(client: BenchClient) -> dict[str, int]:
     """The engine's replicas now, by state."""
     return (await client.get("/v1/replicas"))["replicas"].get(DEPLOYMENT, {})
 

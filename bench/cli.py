@@ -41,7 +41,7 @@ from bench import (
     vs_smg,
     watching,
 )
-from bench.client import Client
+from bench.client import BenchClient
 from bench.figures import Figure, to_json
 from bench.isolated import open_session
 from bench.server import ROOT, BenchError, BenchServer, default_server, running
@@ -52,7 +52,7 @@ Tick = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class BenchPart:
     """One measurement: how often it ticks while it runs, and what makes its figures."""
 
     name: str
@@ -61,22 +61,22 @@ class Part:
 
 
 def list_shared_parts(
-    client: Client, server: BenchServer, up: upstream.Upstream, say: Callable[[str], None]
-) -> list[Part]:
+    client: BenchClient, server: BenchServer, up: upstream.Upstream, say: Callable[[str], None]
+) -> list[BenchPart]:
     """The parts that share a Serve, in their order: those that leave much behind come last."""
-    session, scheduled = client.session, Client(client.session, f"{client.url}/schedulers")
-    proxied = Client(session, f"{client.url}/upstream")
+    session, scheduled = client.session, BenchClient(client.session, f"{client.url}/schedulers")
+    proxied = BenchClient(session, f"{client.url}/upstream")
     token_ticks = tokens.WARM_UP + tokens.STREAMS
     return [
-        Part("dag", dag.PAIRS, lambda tick: dag.measure(client, tick)),
-        Part("schedulers", schedulers.PLANS, lambda tick: schedulers.measure(scheduled, tick)),
-        Part("first_call", first_call.RUNS, lambda tick: first_call.measure(client, tick)),
-        Part("tokens", token_ticks, lambda tick: tokens.measure(client, proxied, up, tick)),
-        Part("passthrough", passthrough.ROUNDS, lambda tick: passthrough.measure(client, tick)),
-        Part("peer", vs_litellm.ROUNDS, lambda tick: vs_litellm.measure(session, tick, say)),
-        Part("steps", steps.ROUNDS, lambda tick: steps.measure(session, tick)),
-        Part("disconnects", disconnects.EACH * 3, lambda tick: disconnects.measure(proxied, up, tick)),
-        Part("streams", streams.STREAMS, lambda tick: streams.measure(client, server, tick, say)),
+        BenchPart("dag", dag.PAIRS, lambda tick: dag.measure(client, tick)),
+        BenchPart("schedulers", schedulers.PLANS, lambda tick: schedulers.measure(scheduled, tick)),
+        BenchPart("first_call", first_call.RUNS, lambda tick: first_call.measure(client, tick)),
+        BenchPart("tokens", token_ticks, lambda tick: tokens.measure(client, proxied, up, tick)),
+        BenchPart("passthrough", passthrough.ROUNDS, lambda tick: passthrough.measure(client, tick)),
+        BenchPart("peer", vs_litellm.ROUNDS, lambda tick: vs_litellm.measure(session, tick, say)),
+        BenchPart("steps", steps.ROUNDS, lambda tick: steps.measure(session, tick)),
+        BenchPart("disconnects", disconnects.EACH * 3, lambda tick: disconnects.measure(proxied, up, tick)),
+        BenchPart("streams", streams.STREAMS, lambda tick: streams.measure(client, server, tick, say)),
     ]
 
 
@@ -85,23 +85,23 @@ SHARED = (
     *("peer", "steps", "disconnects", "streams"),
 )
 ISOLATED = [
-    Part("replicas", replicas.ROUNDS * len(replicas.REPLICAS), replicas.measure),
-    Part("smg", vs_smg.ROUNDS, vs_smg.measure),
-    Part("slow_readers", slow_readers.READERS, slow_readers.measure),
-    Part("metering", metering.ROUNDS + metering.RATE_ROUNDS, metering.measure),
-    Part("tool_turns", tool_turns.ROUNDS, tool_turns.measure),
-    Part("watching", watching.ROUNDS * len(watching.WATCHERS), watching.measure),
-    Part("autoscaling", 150, autoscaling.measure),
-    Part("vllm", engine.ROUNDS * len(engine.LINES), engine.measure),
-    Part("two_engines", 150, two_engines.measure),
-    Part("adapters", 200, adapters.measure),
+    BenchPart("replicas", replicas.ROUNDS * len(replicas.REPLICAS), replicas.measure),
+    BenchPart("smg", vs_smg.ROUNDS, vs_smg.measure),
+    BenchPart("slow_readers", slow_readers.READERS, slow_readers.measure),
+    BenchPart("metering", metering.ROUNDS + metering.RATE_ROUNDS, metering.measure),
+    BenchPart("tool_turns", tool_turns.ROUNDS, tool_turns.measure),
+    BenchPart("watching", watching.ROUNDS * len(watching.WATCHERS), watching.measure),
+    BenchPart("autoscaling", 150, autoscaling.measure),
+    BenchPart("vllm", engine.ROUNDS * len(engine.LINES), engine.measure),
+    BenchPart("two_engines", 150, two_engines.measure),
+    BenchPart("adapters", 200, adapters.measure),
 ]
 """Each starts a Serve, or routers, of its own, after the shared one has stopped."""
 PARTS = (*SHARED, *(part.name for part in ISOLATED))
 
 
 @asynccontextmanager
-async def running_parts(console: Console) -> AsyncGenerator[list[Part]]:
+async def running_parts(console: Console) -> AsyncGenerator[list[BenchPart]]:
     """The shared parts, while their Serve runs."""
     async with upstream.serve_upstream() as up, open_session() as session:
         server = default_server(up.url)
@@ -110,7 +110,7 @@ async def running_parts(console: Console) -> AsyncGenerator[list[Part]]:
         async with running(server):
             log = server.log.relative_to(ROOT)
             console.print(f"ready after {time.monotonic() - began_s:.0f} s (log: {log})")
-            yield list_shared_parts(Client(session, server.url), server, up, console.print)
+            yield list_shared_parts(BenchClient(session, server.url), server, up, console.print)
 
 
 async def run(only: set[str], console: Console) -> tuple[list[Figure], list[str]]:
@@ -125,7 +125,7 @@ async def run(only: set[str], console: Console) -> tuple[list[Figure], list[str]
 
 
 async def _measure(
-    parts: list[Part], only: set[str], console: Console, figures: list[Figure], failures: list[str]
+    parts: list[BenchPart], only: set[str], console: Console, figures: list[Figure], failures: list[str]
 ) -> None:
     columns = (TextColumn("{task.description:12}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:

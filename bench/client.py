@@ -29,7 +29,7 @@ def step(worker: str, *access: int) -> Json:
 
 
 @dataclass(frozen=True, slots=True)
-class Client:
+class BenchClient:
     """Sends requests to the application at `url` over connections that are kept open."""
 
     session: aiohttp.ClientSession

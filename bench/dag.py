@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bench.client import Client, Json, chat, step
+from bench.client import BenchClient, Json, chat, step
 from bench.figures import Figure, figure
 
 PAIRS = 16
@@ -31,7 +31,7 @@ def figures(pairs: Sequence[Pair]) -> list[Figure]:
     ]
 
 
-async def measure(client: Client, tick: Callable[[], None]) -> list[Figure]:
+async def measure(client: BenchClient, tick: Callable[[], None]) -> list[Figure]:
     """`PAIRS` pairs of runs; the caller provides the plans, so no conductor writes."""
     pairs: list[Pair] = []
     await client.answer(chat("podium-mini", podium={"plan": PARALLEL}))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from bench.client import CHAT, Client, chat
+from bench.client import CHAT, BenchClient, chat
 from bench.figures import Figure, figure, p95, reading
 from bench.server import BenchError
 from bench.upstream import Upstream
@@ -85,7 +85,7 @@ async def disconnect(url: str, upstream: Upstream, number: int, stage: str) -> D
     return Disconnect(stage, 1000 * (last_s - left_s), 0)
 
 
-async def active_runs(client: Client) -> int:
+async def active_runs(client: BenchClient) -> int:
     """Runs still active after they had time to end."""
     active = 0
     for _ in range(int(GIVE_UP_S)):
@@ -96,7 +96,7 @@ async def active_runs(client: Client) -> int:
     return active
 
 
-async def measure(client: Client, upstream: Upstream, tick: Callable[[], None]) -> list[Figure]:
+async def measure(client: BenchClient, upstream: Upstream, tick: Callable[[], None]) -> list[Figure]:
     """`EACH` clients for each stage, `CONCURRENT` at a time, stages in turn."""
     slots = asyncio.Semaphore(CONCURRENT)
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from bench.client import Client, chat
+from bench.client import BenchClient, chat
 from bench.figures import Figure, figure
 from bench.isolated import start_isolated
 from bench.server import HERE, BenchError, application, production_environment
@@ -114,7 +114,7 @@ async def measure(tick: Callable[[], None]) -> list[Figure]:
     return figures(rounds, first)
 
 
-async def _round(client: Client, count: int, each: int, *, router_first: bool) -> EngineRound:
+async def _round(client: BenchClient, count: int, each: int, *, router_first: bool) -> EngineRound:
     sides: dict[str, EngineSide] = {}
     for name in ("router", "bare") if router_first else ("bare", "router"):
         ask = _ask_router if name == "router" else _ask_engine
@@ -122,7 +122,7 @@ async def _round(client: Client, count: int, each: int, *, router_first: bool) -
     return EngineRound(**sides)
 
 
-async def _compare_first_tokens(client: Client) -> FirstTokens:
+async def _compare_first_tokens(client: BenchClient) -> FirstTokens:
     async def of_router() -> float:
         (ms,) = (await _ask_router(client, questions(1, 1))).first_token_ms
         return ms
@@ -142,7 +142,7 @@ async def _compare_first_tokens(client: Client) -> FirstTokens:
     return FirstTokens(*map(median, took_ms))
 
 
-async def _ask_ingress(client: Client, question: str) -> float:
+async def _ask_ingress(client: BenchClient, question: str) -> float:
     body, began_s = {"prompt": question, "max_tokens": TOKENS}, time.monotonic()
     async with client.session.post(f"{client.url}{DIRECT}/stream", json=body) as response:
         if response.status != 200 or not await response.content.readany():
@@ -152,13 +152,13 @@ async def _ask_ingress(client: Client, question: str) -> float:
     return first_ms
 
 
-async def _ask_engine(client: Client, lines: list[list[str]]) -> EngineSide:
+async def _ask_engine(client: BenchClient, lines: list[list[str]]) -> EngineSide:
     result = await client.post_json(f"{DIRECT}/", {"lines": lines, "max_tokens": TOKENS})
     first_token_ms = tuple(1000 * first_s for first_s in result["first_token_s"])
     return EngineSide(result["tokens"] / result["wall_s"], first_token_ms)
 
 
-async def _ask_router(client: Client, lines: list[list[str]]) -> EngineSide:
+async def _ask_router(client: BenchClient, lines: list[list[str]]) -> EngineSide:
     async def ask(question: str) -> tuple[float, int]:
         usage = {"include_usage": True}
         body = chat("writer", question=question, max_tokens=TOKENS, stream_options=usage)

@@ -9,7 +9,7 @@ conductor, its timer's lateness and the parsing.
 import re
 from collections.abc import Callable, Sequence
 
-from bench.client import Client, Json, chat
+from bench.client import BenchClient, Json, chat
 from bench.figures import Figure, figure, p95
 
 RUNS = 24
@@ -37,7 +37,7 @@ def figures(records: Sequence[Json]) -> list[Figure]:
     ]
 
 
-async def measure(client: Client, tick: Callable[[], None]) -> list[Figure]:
+async def measure(client: BenchClient, tick: Callable[[], None]) -> list[Figure]:
     """`RUNS` runs of the scripted conductor, one after the other."""
     records: list[Json] = []
     for _ in range(RUNS):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import aiohttp
 
-from bench.client import Client
+from bench.client import BenchClient
 from bench.server import BenchServer, Json, running
 
 
@@ -26,7 +26,7 @@ async def start_isolated(
     ready: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
     dashboard: bool = False,
-) -> AsyncGenerator[tuple[Client, BenchServer]]:
+) -> AsyncGenerator[tuple[BenchClient, BenchServer]]:
     """A client and its server, which runs inside the block; the arguments are those of `BenchServer`.
 
     Raises:
@@ -34,4 +34,4 @@ async def start_isolated(
     """
     server = BenchServer(name, served, ready=ready, env=env, dashboard=dashboard)
     async with running(server), open_session() as session:
-        yield Client(session, server.url), server
+        yield BenchClient(session, server.url), server

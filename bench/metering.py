@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
-from bench.client import CHAT, Client, chat, rate_per_s, times_ms
+from bench.client import CHAT, BenchClient, chat, rate_per_s, times_ms
 from bench.figures import Figure, figure, reading
 from bench.server import Json
 from program.percentile import percentile
@@ -65,23 +65,23 @@ def figures(sides: Mapping[str, Side]) -> list[Figure]:
 
 
 @asynccontextmanager
-async def running_sides(name: str, worker: Json, folder: Path) -> AsyncGenerator[dict[str, Client]]:
+async def running_sides(name: str, worker: Json, folder: Path) -> AsyncGenerator[dict[str, BenchClient]]:
     """A client of each router, with a key where one is asked for; their logs begin with `name`."""
     file = sqlite_address(folder / "podium.db")
     with ExitStack() as databases:
         postgres = await asyncio.to_thread(databases.enter_context, running_postgres())
         addresses = {"sqlite": file, "postgresql": await asyncio.to_thread(postgres.make_database)}
         async with AsyncExitStack() as stack:
-            clients: dict[str, Client] = {}
+            clients: dict[str, BenchClient] = {}
             settings: Json = {"workers": [worker], "store": {"records": False}}
             router = running_router(f"{name}-plain", file, settings, has_keys=False)
             session = await stack.enter_async_context(open_session())
-            clients["plain"] = Client(session, (await stack.enter_async_context(router)).url)
+            clients["plain"] = BenchClient(session, (await stack.enter_async_context(router)).url)
             for kind, address in addresses.items():
                 key = await make_key(address, CAP_USD)
                 router = running_router(f"{name}-{kind}", address, {"workers": [worker | {"price": PRICE}]})
                 session = await stack.enter_async_context(open_session(key))
-                clients[kind] = Client(session, (await stack.enter_async_context(router)).url)
+                clients[kind] = BenchClient(session, (await stack.enter_async_context(router)).url)
             yield clients
 
 

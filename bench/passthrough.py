@@ -6,7 +6,7 @@ which side begins changes from round to round. The client's work is the same for
 
 from collections.abc import Callable, Sequence
 
-from bench.client import CHAT, Client, chat, rate_per_s
+from bench.client import CHAT, BenchClient, chat, rate_per_s
 from bench.figures import Figure, figure
 
 ROUNDS = 6
@@ -23,7 +23,7 @@ def figures(rounds: Sequence[tuple[float, float]]) -> list[Figure]:
     ]
 
 
-async def measure(client: Client, tick: Callable[[], None]) -> list[Figure]:
+async def measure(client: BenchClient, tick: Callable[[], None]) -> list[Figure]:
     """`ROUNDS` rounds of each side, after one second of each that does not count."""
     body = chat("instant")
     sides = {"ours": CHAT, "bare": f"/bare/{len(await client.post(CHAT, body))}"}

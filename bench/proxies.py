@@ -12,7 +12,7 @@ from statistics import median
 
 import psutil
 
-from bench.client import CHAT, Client, chat, rate_per_s, times_ms
+from bench.client import CHAT, BenchClient, chat, rate_per_s, times_ms
 from bench.echo_upstream import CHUNKS, TEXT
 from bench.figures import Figure, figure
 from bench.server import BenchError, cpu_s
@@ -80,7 +80,7 @@ def compare(ours: str, peer: str, rounds: Sequence[ProxyRound]) -> list[Figure]:
     return found
 
 
-async def ask(client: Client) -> None:
+async def ask(client: BenchClient) -> None:
     """Ask for a whole answer.
 
     Raises:
@@ -90,7 +90,7 @@ async def ask(client: Client) -> None:
     _check_text(answer["choices"][0]["message"]["content"], client.url)
 
 
-async def stream(client: Client) -> None:
+async def stream(client: BenchClient) -> None:
     """Ask for a stream, and read it to its end.
 
     Raises:
@@ -101,7 +101,7 @@ async def stream(client: Client) -> None:
     _check_text(read_stream([(0.0, line) for line in content.splitlines()], 0.0).text, client.url)
 
 
-async def _first_token_ms(client: Client) -> float:
+async def _first_token_ms(client: BenchClient) -> float:
     result, _ = await client.stream(BODY)
     _check_text(result.text, client.url)
     assert result.first_token_ms is not None
@@ -113,7 +113,7 @@ def _check_text(text: str, url: str) -> None:
         raise BenchError(f"{url} answered {text!r} instead of {TEXT!r}")
 
 
-async def measure_side(client: Client, processes: Processes) -> ProxySide:
+async def measure_side(client: BenchClient, processes: Processes) -> ProxySide:
     """One side's turn in a round."""
     p50_ms = median(await times_ms(lambda: ask(client), SEQUENTIAL))
     first_token_ms = median([await _first_token_ms(client) for _ in range(SEQUENTIAL)])
@@ -135,14 +135,14 @@ async def _rate(
 
 
 async def measure_round(
-    clients: Mapping[str, Client], processes: Mapping[str, Processes], number: int
+    clients: Mapping[str, BenchClient], processes: Mapping[str, Processes], number: int
 ) -> ProxyRound:
     """The sides' turns in the round of that number; a side without `processes` costs nothing."""
     order = sorted(clients, reverse=number % 2 == 0)
     return {name: await measure_side(clients[name], processes.get(name, list)) for name in order}
 
 
-async def warm_up(client: Client) -> None:
+async def warm_up(client: BenchClient) -> None:
     """A second of each kind that does not count."""
     requests: list[Callable[[], Awaitable[None]]] = [lambda: ask(client), lambda: stream(client)]
     for request in requests:

@@ -8,7 +8,7 @@ shows whether one replica makes another's work more expensive.
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from bench.client import CHAT, Client, chat, rate_per_s
+from bench.client import CHAT, BenchClient, chat, rate_per_s
 from bench.figures import Figure, figure
 from bench.isolated import start_isolated
 from bench.server import BenchError, BenchServer, cpu_s, fill_settings, podium, production_environment
@@ -46,11 +46,11 @@ async def measure(tick: Callable[[], None]) -> list[Figure]:
     return figures(rounds)
 
 
-async def _rps(client: Client, count: int, seconds: float) -> float:
+async def _rps(client: BenchClient, count: int, seconds: float) -> float:
     return await rate_per_s(lambda: client.post(f"/of{count}{CHAT}", BODY), CLIENTS, seconds)
 
 
-async def _round(client: Client, server: BenchServer, count: int) -> tuple[float, float]:
+async def _round(client: BenchClient, server: BenchServer, count: int) -> tuple[float, float]:
     processes = server.replicas("router", f"of{count}")
     if len(processes) != count:
         raise BenchError(f"expected {count} router replicas and found {len(processes)}")

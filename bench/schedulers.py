@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from bench.client import Client, Json, chat, step
+from bench.client import BenchClient, Json, chat, step
 from bench.figures import Figure, figure, p95
 from bench.server import BUILD, BenchError
 from capacity.inputs import load
@@ -74,7 +74,7 @@ def figures(walls: Sequence[Walls]) -> list[Figure]:
     ]
 
 
-async def measure(client: Client, tick: Callable[[], None]) -> list[Figure]:
+async def measure(client: BenchClient, tick: Callable[[], None]) -> list[Figure]:
     """`PLANS` plans, `CONCURRENT` at a time; wall times and their plot go to build/bench/schedulers.*."""
     slots = asyncio.Semaphore(CONCURRENT)
 
@@ -102,7 +102,7 @@ def draw(walls: Sequence[Walls]) -> None:
     save_plot(OUTPUT.with_suffix(".png"), plot_distributions, samples, title=title)
 
 
-async def _run_plan(client: Client, plan: list[Json]) -> Walls:
+async def _run_plan(client: BenchClient, plan: list[Json]) -> Walls:
     body = chat(MODEL, question="\n".join(json.dumps(each) for each in plan))
     podium, podium_s = await client.answer(body)
     if podium["fallback"] is not None:

@@ -18,7 +18,7 @@ import orjson
 import psutil
 from aiohttp import web
 
-from bench.client import CHAT, Client, chat
+from bench.client import CHAT, BenchClient, chat
 from bench.figures import Figure, reading
 from bench.isolated import start_isolated
 from bench.server import (
@@ -43,7 +43,7 @@ MOST_S = 60
 """Until memory has stopped, and until all clients are given up."""
 
 
-class Memory(NamedTuple):
+class MemoryUse(NamedTuple):
     """In bytes."""
 
     router: int
@@ -82,7 +82,7 @@ async def _upstream() -> AsyncGenerator[str]:
         await runner.cleanup()
 
 
-def figures(before: Memory, full: Memory, running: int, left: int) -> list[Figure]:
+def figures(before: MemoryUse, full: MemoryUse, running: int, left: int) -> list[Figure]:
     """From memory before the clients came and once it has stopped growing.
 
     Args:
@@ -115,7 +115,7 @@ async def measure(tick: Callable[[], None]) -> list[Figure]:
     return figures(before, full, running, left)
 
 
-def _podium(upstream: str) -> AbstractAsyncContextManager[tuple[Client, BenchServer]]:
+def _podium(upstream: str) -> AbstractAsyncContextManager[tuple[BenchClient, BenchServer]]:
     settings = fill_settings("slow_readers.yaml", UPSTREAM=upstream)
     return start_isolated("slow_readers", [podium("podium", "/", settings)], env=production_environment())
 
@@ -146,20 +146,20 @@ def _ask(url: str) -> socket.socket:
     return asking
 
 
-async def _until_it_stops(client: Client, server: BenchServer) -> tuple[int, Memory]:
+async def _until_it_stops(client: BenchClient, server: BenchServer) -> tuple[int, MemoryUse]:
     """The runs under way, and the most memory, once that has stopped growing."""
     most, still = _memory(server), 0
     for _ in range(MOST_S):
         await asyncio.sleep(1)
         now = _memory(server)
         still = 0 if max(b - a for a, b in zip(most, now, strict=True)) > 2**20 else still + 1
-        most = Memory(*map(max, most, now))
+        most = MemoryUse(*map(max, most, now))
         if still == STILL_S:
             return (await client.get("/readyz"))["running"], most
     raise BenchError(f"memory still grew after {MOST_S} s: {most}")
 
 
-async def _until_given_up(client: Client) -> int:
+async def _until_given_up(client: BenchClient) -> int:
     """The runs under way once there are none, or after `MOST_S`."""
     running = READERS
     for _ in range(MOST_S):
@@ -170,9 +170,9 @@ async def _until_given_up(client: Client) -> int:
     return running
 
 
-def _memory(server: BenchServer) -> Memory:
+def _memory(server: BenchServer) -> MemoryUse:
     haproxy = sum(_resident(process) for process in listening_at(server.url))
-    return Memory(_resident(server.router()), haproxy, _kernel_bytes())
+    return MemoryUse(_resident(server.router()), haproxy, _kernel_bytes())
 
 
 def _resident(process: psutil.Process) -> int:

@@ -9,7 +9,7 @@ from statistics import median
 
 import aiohttp
 
-from bench.client import CHAT, Client, chat, times_ms
+from bench.client import CHAT, BenchClient, chat, times_ms
 from bench.figures import Figure, figure
 from bench.server import production_server, running
 
@@ -31,7 +31,7 @@ def figures(rounds: Sequence[tuple[float, float, float]]) -> list[Figure]:
 async def measure(session: aiohttp.ClientSession, tick: Callable[[], None]) -> list[Figure]:
     """`ROUNDS` rounds of `REQUESTS` requests of each kind, after one that does not count."""
     async with running(production_server(UNUSED)) as server:
-        client = Client(session, server.url)
+        client = BenchClient(session, server.url)
 
         async def p50_ms(path: str, model: str) -> float:
             body = chat(model)

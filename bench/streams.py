@@ -8,7 +8,7 @@ the streams.
 import asyncio
 from collections.abc import Callable
 
-from bench.client import REQUEST_ERRORS, Client, chat
+from bench.client import REQUEST_ERRORS, BenchClient, chat
 from bench.figures import Figure, reading
 from bench.server import BenchServer
 
@@ -29,7 +29,7 @@ def figures(texts: list[str | None], peak: int, before_bytes: int, peak_bytes: i
 
 
 async def measure(
-    client: Client, server: BenchServer, tick: Callable[[], None], say: Callable[[str], None]
+    client: BenchClient, server: BenchServer, tick: Callable[[], None], say: Callable[[str], None]
 ) -> list[Figure]:
     """`STREAMS` streams; about 45 s."""
     router = server.router()

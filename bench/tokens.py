@@ -11,7 +11,7 @@ between. All three take turns.
 
 from collections.abc import Callable, Sequence
 
-from bench.client import Client, chat, times_ms
+from bench.client import BenchClient, chat, times_ms
 from bench.figures import Figure, figure, p95
 from bench.server import BenchError
 from bench.upstream import Upstream
@@ -39,7 +39,7 @@ def figures(
 
 
 async def measure(
-    client: Client, proxied: Client, upstream: Upstream, tick: Callable[[], None]
+    client: BenchClient, proxied: BenchClient, upstream: Upstream, tick: Callable[[], None]
 ) -> list[Figure]:
     """`STREAMS` of each kind; the workers of `proxied` are those that `upstream` serves."""
     samples: list[tuple[float, float, float]] = []
@@ -52,7 +52,7 @@ async def measure(
     return figures(*zip(*samples[WARM_UP:], strict=True))
 
 
-async def _way_out_ms(proxied: Client, upstream: Upstream, number: int) -> float:
+async def _way_out_ms(proxied: BenchClient, upstream: Upstream, number: int) -> float:
     question = f"run-tokens{number}-"
     result, began_s = await proxied.stream(chat("brief", question=question))
     spoke_s = upstream.calls(question)[0].spoke_s
@@ -61,7 +61,7 @@ async def _way_out_ms(proxied: Client, upstream: Upstream, number: int) -> float
     return result.first_token_ms - 1000 * (spoke_s - began_s)
 
 
-async def _round_trip_ms(client: Client) -> float:
+async def _round_trip_ms(client: BenchClient) -> float:
     result, _ = await client.stream(chat("prompt"))
     if result.first_token_ms is None:
         raise BenchError("a stream of the worker `prompt` ended without a word")

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
-from bench.client import CHAT, Client, chat
+from bench.client import CHAT, BenchClient, chat
 from bench.figures import Figure, figure, reading
 from bench.metering import running_sides
 from bench.server import Json
@@ -72,7 +72,7 @@ async def measure(tick: Callable[[], None]) -> list[Figure]:
             return figures(sides)
 
 
-async def _round(client: Client) -> tuple[list[float], list[float]]:
+async def _round(client: BenchClient) -> tuple[list[float], list[float]]:
     """Round trips, and requests without tools, in turn; milliseconds."""
     trips_ms: list[float] = []
     plain_ms: list[float] = []

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from bench.autoscaling import DEPLOYMENT, replica_states
-from bench.client import REQUEST_ERRORS, Client, chat, keep_asking
+from bench.client import REQUEST_ERRORS, BenchClient, chat, keep_asking
 from bench.figures import Figure, reading
 from bench.isolated import start_isolated
 from bench.server import HERE, BenchError, BenchServer, cpu_s
@@ -63,7 +63,7 @@ async def measure(tick: Callable[[], None]) -> list[Figure]:
     return figures(complete, up_s, used_s)
 
 
-async def _wait_for_second_engine(client: Client) -> None:
+async def _wait_for_second_engine(client: BenchClient) -> None:
     for _ in range(int(COMES_WITHIN_S / POLL_S)):
         if (await replica_states(client)).get("running", 0) >= 2:
             return

@@ -38,7 +38,7 @@ SCRIPTS = {
 
 
 @dataclass(slots=True)
-class Call:
+class UpstreamCall:
     """One call; times by `time.monotonic()`, None where it did not come to that."""
 
     model: str
@@ -52,14 +52,14 @@ class Upstream:
 
     def __init__(self) -> None:
         self.url = ""
-        self._calls: list[Call] = []
+        self._calls: list[UpstreamCall] = []
         self._changed = asyncio.Condition()
 
-    def calls(self, run: str) -> list[Call]:
+    def calls(self, run: str) -> list[UpstreamCall]:
         """The calls of a run, oldest first."""
         return [call for call in self._calls if call.run == run]
 
-    def open_calls(self, run: str) -> list[Call]:
+    def open_calls(self, run: str) -> list[UpstreamCall]:
         """Those that are not closed."""
         return [call for call in self.calls(run) if call.closed_s is None]
 
@@ -77,7 +77,7 @@ class Upstream:
         """`POST /chat/completions`, streamed; cancelled when the connection closes."""
         content = await request.text()
         model, found = json.loads(content)["model"], MARK.search(content)
-        call = Call(model, found.group() if found else "")
+        call = UpstreamCall(model, found.group() if found else "")
         self._calls.append(call)
         await self._notify()
         try:
@@ -90,7 +90,7 @@ class Upstream:
         async with self._changed:
             self._changed.notify_all()
 
-    async def _speak(self, request: web.Request, call: Call, script: Script) -> web.StreamResponse:
+    async def _speak(self, request: web.Request, call: UpstreamCall, script: Script) -> web.StreamResponse:
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await asyncio.sleep(script.delay_s)
         await response.prepare(request)

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 import aiohttp
 
 from bench import litellm
-from bench.client import Client
+from bench.client import BenchClient
 from bench.figures import Figure, figure
 from bench.proxies import Processes, ProxyRound, compare, measure_round, warm_up
 from bench.server import listening_at, production_server, running
@@ -35,7 +35,7 @@ async def measure(
         server = await stack.enter_async_context(running(production_server(f"{upstream}/v1")))
         peer = await stack.enter_async_context(litellm.serve(f"{upstream}/v1"))
         urls = {"podium": server.url, "litellm": peer, "upstream": upstream}
-        clients = {name: Client(session, url) for name, url in urls.items()}
+        clients = {name: BenchClient(session, url) for name, url in urls.items()}
         processes: dict[str, Processes] = {
             "podium": lambda: [server.router()],
             "litellm": lambda: listening_at(peer),

@@ -16,7 +16,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 from bench import smg
-from bench.client import CHAT, Client, rate_per_s, times_ms
+from bench.client import CHAT, BenchClient, rate_per_s, times_ms
 from bench.figures import Figure, figure
 from bench.isolated import open_session
 from bench.proxies import (
@@ -71,7 +71,9 @@ def figures(rounds: Sequence[ProxyRound], ingress: Sequence[IngressSide]) -> lis
 
 
 @asynccontextmanager
-async def _running_podium(upstream: str, folder: Path) -> AsyncGenerator[tuple[Client, Client, BenchServer]]:
+async def _running_podium(
+    upstream: str, folder: Path
+) -> AsyncGenerator[tuple[BenchClient, BenchClient, BenchServer]]:
     """A client of Podium that pays, one of the ingress beside it, and the server."""
     address = sqlite_address(folder / "podium.db")
     key = await make_key(address, CAP_USD)
@@ -79,10 +81,10 @@ async def _running_podium(upstream: str, folder: Path) -> AsyncGenerator[tuple[C
     env = production_environment() | {"PODIUM_STORE_URL": url_of(address)}
     server = BenchServer("paid", [podium("podium", "/", settings), BASELINE], env=env)
     async with running(server), open_paying_session(key) as paying, open_session() as session:
-        yield Client(paying, server.url), Client(session, server.url), server
+        yield BenchClient(paying, server.url), BenchClient(session, server.url), server
 
 
-async def _measure_ingress(client: Client, path: str) -> IngressSide:
+async def _measure_ingress(client: BenchClient, path: str) -> IngressSide:
     times = await times_ms(lambda: client.post(path, BODY), SEQUENTIAL)
     return IngressSide(median(times), await rate_per_s(lambda: client.post(path, BODY), CLIENTS, ROUND_S))
 
@@ -95,7 +97,7 @@ async def measure(tick: Callable[[], None]) -> list[Figure]:
         upstream = await stack.enter_async_context(echo_upstream())
         ours, bare, server = await stack.enter_async_context(_running_podium(f"{upstream}/v1", folder))
         urls = {"smg": await stack.enter_async_context(smg.serve(upstream)), "upstream": upstream}
-        clients = {"metered": ours} | {name: Client(bare.session, url) for name, url in urls.items()}
+        clients = {"metered": ours} | {name: BenchClient(bare.session, url) for name, url in urls.items()}
         processes: dict[str, Processes] = {
             "metered": lambda: [server.router()],
             "smg": lambda: listening_at(urls["smg"]),

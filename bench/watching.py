@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 
 import psutil
 
-from bench.client import Client, chat
+from bench.client import BenchClient, chat
 from bench.figures import Figure, figure
 from bench.server import BenchError, Json
 from prove.databases import sqlite_address
@@ -59,7 +59,7 @@ async def measure(tick: Callable[[], None]) -> list[Figure]:
             running_router("watching", address, SETTINGS, has_keys=False) as router,
             open_session() as session,
         ):
-            client, process = Client(session, router.url), psutil.Process(router.process.pid)
+            client, process = BenchClient(session, router.url), psutil.Process(router.process.pid)
             await _run(client, process, 1)  # the first one warms everything up
             runs: dict[int, list[WatchedRun]] = {n: [] for n in WATCHERS}
             for _ in range(ROUNDS):
@@ -69,7 +69,7 @@ async def measure(tick: Callable[[], None]) -> list[Figure]:
             return figures(runs)
 
 
-async def _run(client: Client, process: psutil.Process, watchers: int) -> WatchedRun:
+async def _run(client: BenchClient, process: psutil.Process, watchers: int) -> WatchedRun:
     before_s = _cpu_s(process)
     asking = asyncio.create_task(client.stream(chat("pair")))
     async with _watching(client, watchers):
@@ -80,7 +80,7 @@ async def _run(client: Client, process: psutil.Process, watchers: int) -> Watche
 
 
 @asynccontextmanager
-async def _watching(client: Client, n: int) -> AsyncGenerator[None]:
+async def _watching(client: BenchClient, n: int) -> AsyncGenerator[None]:
     """So many watchers of the run that has just begun; they are told to its end."""
     path = f"/v1/workflows/{await _find_run(client)}/events"
     watchers = [asyncio.create_task(_watch(client, path)) for _ in range(n)]
@@ -88,7 +88,7 @@ async def _watching(client: Client, n: int) -> AsyncGenerator[None]:
     await asyncio.gather(*watchers)
 
 
-async def _find_run(client: Client) -> str:
+async def _find_run(client: BenchClient) -> str:
     """The id of the run that is under way."""
     for _ in range(100):
         if listed := (await client.get(UNDER_WAY))["data"]:
@@ -97,7 +97,7 @@ async def _find_run(client: Client) -> str:
     raise BenchError("the run to be watched did not begin")
 
 
-async def _watch(client: Client, path: str) -> None:
+async def _watch(client: BenchClient, path: str) -> None:
     async with client.session.get(client.url + path) as response:
         told = await response.read()
     if b"event: end" not in told:

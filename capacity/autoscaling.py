@@ -17,7 +17,7 @@ from capacity import inputs
 from capacity.stations import EngineReplica, Process
 
 
-class Pool:
+class ReplicaPool:
     """Replicas of one engine behind one handle."""
 
     def __init__(

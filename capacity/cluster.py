@@ -8,10 +8,10 @@ import simpy
 
 from capacity import inputs
 from capacity.arrivals import Times
-from capacity.autoscaling import Pool
-from capacity.plans import Plan
+from capacity.autoscaling import ReplicaPool
+from capacity.plans import SimulatedPlan
 from capacity.schedulers import Scheduler
-from capacity.stations import ApiStation, Caller, Cores, Process
+from capacity.stations import ApiStation, Cores, Process, TokenSource
 
 CHUNK_TOKENS = 64
 """The router's work on an answer is done in pieces of so many tokens, while it streams."""
@@ -28,7 +28,7 @@ class RequestTimes:
 
 
 @dataclass(slots=True)
-class Cluster:
+class SimulatedCluster:
     """The stations of a Podium.
 
     Args:
@@ -44,17 +44,19 @@ class Cluster:
     """
 
     env: simpy.Environment
-    router: inputs.Router
+    router: inputs.RouterInputs
     routers: list[Cores]
-    conductor: Caller
-    workers: Mapping[str, Caller]
+    conductor: TokenSource
+    workers: Mapping[str, TokenSource]
     rng: np.random.Generator
     front: Cores | None = None
     front_ms: float = 0.0
     streamed: bool = True
     requests: list[RequestTimes] = field(default_factory=list[RequestTimes])
 
-    def run(self, plans: Iterable[tuple[float, Plan]], mix: inputs.Plans, scheduler: Scheduler) -> Process:
+    def run(
+        self, plans: Iterable[tuple[float, SimulatedPlan]], mix: inputs.Plans, scheduler: Scheduler
+    ) -> Process:
         """Let the request of each plan arrive at its time."""
         for at_s, plan in plans:
             yield self.env.timeout(max(0.0, at_s - self.env.now))
@@ -75,7 +77,12 @@ class _Request:
     """One request: its plan, and the events of its steps."""
 
     def __init__(
-        self, cluster: Cluster, plan: Plan, mix: inputs.Plans, scheduler: Scheduler, core: Cores
+        self,
+        cluster: SimulatedCluster,
+        plan: SimulatedPlan,
+        mix: inputs.Plans,
+        scheduler: Scheduler,
+        core: Cores,
     ) -> None:
         self.cluster, self.plan, self.mix, self.scheduler, self.core = cluster, plan, mix, scheduler, core
         self.env, self.router = cluster.env, cluster.router
@@ -161,13 +168,13 @@ class Sizes:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class SimulatedRun:
     """The outcome of a simulation.
 
     Args:
         requests: the times of each.
         busy: utilisation by station while requests arrived; of an engine, its work over that of full batches.
-        replicas: of each engine over time, where they were scaled; see `autoscaling.Pool.history`.
+        replicas: of each engine over time, where they were scaled; see `autoscaling.ReplicaPool.history`.
     """
 
     requests: list[RequestTimes]
@@ -179,13 +186,13 @@ def simulate(
     given: inputs.Inputs,
     sizes: Sizes,
     times: Times,
-    plans: Iterable[Plan],
+    plans: Iterable[SimulatedPlan],
     *,
     scheduler: Scheduler = "podium",
     seed: int = 0,
     scale: bool = False,
     since_s: float = 0.0,
-) -> Run:
+) -> SimulatedRun:
     """Serve `plans`, which arrive at `times`, until all have ended.
 
     Args:
@@ -201,14 +208,14 @@ def simulate(
     env = simpy.Environment()
     seeds = np.random.SeedSequence(seed).spawn(2 + len(given.engines) + len(given.apis))
     rngs = [np.random.default_rng(each) for each in seeds]
-    pools = {n: Pool(env, e, sizes.engines.get(n, 1), rngs.pop()) for n, e in given.engines.items()}
+    pools = {n: ReplicaPool(env, e, sizes.engines.get(n, 1), rngs.pop()) for n, e in given.engines.items()}
     apis = {n: ApiStation(env, a, rngs.pop(), sizes.quotas.get(n, 1.0)) for n, a in given.apis.items()}
-    callers: dict[str, Caller] = {
+    callers: dict[str, TokenSource] = {
         name: pools[worker.engine] if worker.engine else apis[worker.api or ""]
         for name, worker in given.workers.items()
     }
     routers = [Cores(env) for _ in range(max(1, sizes.routers))]
-    cluster = Cluster(env, given.router, routers, pools[given.conductor], callers, rngs.pop())
+    cluster = SimulatedCluster(env, given.router, routers, pools[given.conductor], callers, rngs.pop())
     policy = given.autoscaling
     for name, pool in pools.items() if scale else ():
         env.process(pool.autoscale(policy, policy.target_ongoing_requests[name], 10**6))
@@ -224,9 +231,9 @@ def simulate(
     }
     while len(cluster.requests) < len(times):
         env.step()
-    return Run(cluster.requests, busy, {name: pool.history for name, pool in pools.items()})
+    return SimulatedRun(cluster.requests, busy, {name: pool.history for name, pool in pools.items()})
 
 
-def _work_s(pools: Mapping[str, Pool], routers: list[Cores]) -> dict[str, float]:
+def _work_s(pools: Mapping[str, ReplicaPool], routers: list[Cores]) -> dict[str, float]:
     busy_s = {"router": sum(core.busy_s for core in routers)}
     return busy_s | {name: pool.work_s for name, pool in pools.items()}

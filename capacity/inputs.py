@@ -25,13 +25,13 @@ class InputsError(Exception):
     """The inputs cannot be used; the message says where and why."""
 
 
-class Frozen(BaseModel):
+class InputModel(BaseModel):
     """No unknown keys, no change."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Sourced(Frozen):
+class Sourced(InputModel):
     """A section that says where its numbers come from."""
 
     source: str = Field(min_length=10)
@@ -39,7 +39,7 @@ class Sourced(Frozen):
     kind: Literal["measured", "published", "derived", "assumed"]
 
 
-class Tokens(Frozen):
+class Tokens(InputModel):
     """A lognormal number of tokens; `cv` is its standard deviation over its mean."""
 
     mean: Above0
@@ -79,7 +79,7 @@ class Plans(Sourced):
         return self
 
 
-class Router(Sourced):
+class RouterInputs(Sourced):
     """CPU milliseconds of a router replica, which is one process on one core."""
 
     cpu_ms_per_request: AtLeast0
@@ -164,7 +164,7 @@ class ApiSpec(Sourced):
     counted: Literal["all", "output"] = "all"
 
 
-class Worker(Frozen):
+class WorkerInputs(InputModel):
     """A member of the pool: `share` of the steps; served by an engine or an API of that name."""
 
     share: Share
@@ -215,7 +215,7 @@ class Sizing(Sourced):
     warm_up_s: AtLeast0
 
 
-class CheckedStep(Frozen):
+class CheckedStep(InputModel):
     """A step of the plan in the real server's script."""
 
     worker: str
@@ -226,7 +226,7 @@ class CheckedStep(Frozen):
     token_ms: AtLeast0
 
 
-class CheckedRate(Frozen):
+class CheckedRate(InputModel):
     """The real server at one rate of arrivals; `seed` reproduces the arrivals."""
 
     rate_rps: Above0
@@ -239,7 +239,7 @@ class CheckedRate(Frozen):
     done_rps: Above0
 
 
-class CheckedMix(Frozen):
+class CheckedMix(InputModel):
     """Requests of a kind that no cost was fitted to, and the router's CPU for one."""
 
     streamed: bool
@@ -259,7 +259,7 @@ class Checked(Sourced):
     rates: tuple[CheckedRate, ...]
 
 
-class Deployed(Frozen):
+class DeployedFiles(InputModel):
     """Files of this checkout that say what is deployed and what it costs."""
 
     settings: str
@@ -267,18 +267,18 @@ class Deployed(Frozen):
     prices: str
 
 
-class Inputs(Frozen):
+class Inputs(InputModel):
     """All of it."""
 
-    deployed: Deployed
+    deployed: DeployedFiles
     plans: Plans
-    router: Router
+    router: RouterInputs
     other_routers: dict[str, dict[str, AtLeast0]] = {}
     """Other costs of the router by name, for comparison."""
     conductor: str
     engines: dict[str, EngineSpec]
     apis: dict[str, ApiSpec]
-    workers: dict[str, Worker]
+    workers: dict[str, WorkerInputs]
     machines: dict[str, Machine]
     autoscaling: Autoscaling
     ceilings: dict[str, Ceiling]

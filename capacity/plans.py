@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class SimulatedStep:
     """One step of a plan.
 
     Args:
@@ -32,10 +32,10 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SimulatedPlan:
     """Steps in the order in which they are written; the last one's output is the answer."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[SimulatedStep, ...]
     question_tokens: int
     second_look: bool = False
     """Whether the conductor reads the outcome before the answer is sent."""
@@ -78,22 +78,22 @@ def pick(shares: Mapping[T, float], rng: np.random.Generator) -> T:
     return keys[int(rng.choice(len(keys), p=list(shares.values())))]
 
 
-def sample(inputs: Inputs, rng: np.random.Generator) -> Plan:
+def sample(inputs: Inputs, rng: np.random.Generator) -> SimulatedPlan:
     """One plan of the mix."""
     mix = inputs.plans
     count, shape = pick(mix.steps, rng), pick(mix.shapes, rng)
     shares = {name: worker.share for name, worker in inputs.workers.items()}
     question_tokens = tokens(mix.question_tokens, rng)
-    steps: list[Step] = []
+    steps: list[SimulatedStep] = []
     for index in range(count):
         read = reads(shape, index, index == count - 1, rng)
         input_tokens = round(mix.system_tokens) + question_tokens + sum(steps[n].output_tokens for n in read)
         written, output = tokens(mix.step_written_tokens, rng), tokens(mix.step_output_tokens, rng)
-        steps.append(Step(pick(shares, rng), read, written, input_tokens, output))
-    return Plan(tuple(steps), question_tokens, bool(rng.random() < mix.second_look.share))
+        steps.append(SimulatedStep(pick(shares, rng), read, written, input_tokens, output))
+    return SimulatedPlan(tuple(steps), question_tokens, bool(rng.random() < mix.second_look.share))
 
 
-def samples(inputs: Inputs, count: int, seed: int) -> list[Plan]:
+def samples(inputs: Inputs, count: int, seed: int) -> list[SimulatedPlan]:
     """`count` plans; the same seed gives the same ones."""
     rng = np.random.default_rng(seed)
     return [sample(inputs, rng) for _ in range(count)]

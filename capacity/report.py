@@ -10,8 +10,8 @@ import numpy as np
 
 from capacity import inputs
 from capacity.arrivals import traffic as draw_traffic
-from capacity.cluster import RequestTimes, Run, Sizes, simulate
-from capacity.plans import Plan, Step, samples
+from capacity.cluster import RequestTimes, SimulatedRun, Sizes, simulate
+from capacity.plans import SimulatedPlan, SimulatedStep, samples
 from capacity.schedulers import SCHEDULERS, StepTimes, timeline
 from capacity.sizing import Requirements, engine_s, loads, size, slice_of
 from program.percentile import percentile
@@ -28,7 +28,7 @@ class Forecast:
         simulated_rps: the traffic that was simulated: the whole, or a slice of it.
         requests: that arrived after the warm-up, and are counted.
         first_token_s, end_s: their percentiles, by name.
-        busy: see `cluster.Run`.
+        busy: see `cluster.SimulatedRun`.
     """
 
     requirements: Requirements
@@ -49,7 +49,7 @@ def percentiles(values: Sequence[float]) -> dict[str, float]:
     return {f"p{percent}": percentile(values, percent) for percent in (50, 95, 99)}
 
 
-def sizing_plans(given: inputs.Inputs, seed: int = 0) -> list[Plan]:
+def sizing_plans(given: inputs.Inputs, seed: int = 0) -> list[SimulatedPlan]:
     """Enough plans to size by."""
     return samples(given, PLANS_FOR_MEANS, seed)
 
@@ -66,7 +66,7 @@ def forecast(given: inputs.Inputs, rate_rps: float, *, traffic: str = "poisson",
     return Forecast(requirements, simulated_rps, len(counted), first_token_s, end_s, run.busy)
 
 
-def _run(given: inputs.Inputs, sizes: Sizes, rate_rps: float, traffic: str, seed: int) -> Run:
+def _run(given: inputs.Inputs, sizes: Sizes, rate_rps: float, traffic: str, seed: int) -> SimulatedRun:
     until_s = given.sizing.warm_up_s + given.sizing.measured_s
     times = draw_traffic(traffic, rate_rps, until_s, np.random.default_rng(seed + 1))
     plans = samples(given, len(times), seed + 2)
@@ -106,7 +106,9 @@ def scheduler_ends(given: inputs.Inputs, count: int = 1000, seed: int = 0) -> di
     return ends_s
 
 
-def time_steps(given: inputs.Inputs, plan: Plan, rng: np.random.Generator) -> tuple[list[StepTimes], float]:
+def time_steps(
+    given: inputs.Inputs, plan: SimulatedPlan, rng: np.random.Generator
+) -> tuple[list[StepTimes], float]:
     """The duration of each step on an idle engine, and when the plan's text ends."""
     conductor, mix = given.engines[given.conductor], given.plans
     prompt_tokens = mix.conductor_prompt_tokens * (1 - mix.prefix_cached) + plan.question_tokens
@@ -117,7 +119,7 @@ def time_steps(given: inputs.Inputs, plan: Plan, rng: np.random.Generator) -> tu
     return times, written_s[-1]
 
 
-def _idle_times(given: inputs.Inputs, step: Step, rng: np.random.Generator) -> tuple[float, float]:
+def _idle_times(given: inputs.Inputs, step: SimulatedStep, rng: np.random.Generator) -> tuple[float, float]:
     """Seconds to the first token, and to the last."""
     worker = given.workers[step.worker]
     if worker.engine:

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 from capacity.cluster import Sizes
 from capacity.inputs import EngineSpec, Inputs
-from capacity.plans import Plan
+from capacity.plans import SimulatedPlan
 from capacity.stations import full_batch_s
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class MeanWork:
     """The mean work of one engine or API for one request to Podium."""
 
     calls: float
@@ -61,11 +61,11 @@ class Requirements:
     """All of them, the worst shortage first."""
 
 
-def router_s(inputs: Inputs, plans: Sequence[Plan]) -> float:
+def router_s(inputs: Inputs, plans: Sequence[SimulatedPlan]) -> float:
     """The mean CPU seconds of a router for a request."""
     look_tokens = inputs.plans.second_look.written_tokens
 
-    def one(plan: Plan) -> float:
+    def one(plan: SimulatedPlan) -> float:
         answer_tokens = plan.steps[-1].output_tokens
         return inputs.router.cpu_ms(
             steps=len(plan.reachable),
@@ -78,7 +78,7 @@ def router_s(inputs: Inputs, plans: Sequence[Plan]) -> float:
     return sum(one(plan) for plan in plans) / len(plans) / 1000
 
 
-def loads(inputs: Inputs, plans: Sequence[Plan]) -> dict[str, Load]:
+def loads(inputs: Inputs, plans: Sequence[SimulatedPlan]) -> dict[str, MeanWork]:
     """By engine and API: the work of the reachable steps, and the conductor's own."""
     totals = {name: [0.0, 0.0, 0.0] for name in (*inputs.engines, *inputs.apis)}
     mix = inputs.plans
@@ -95,15 +95,15 @@ def loads(inputs: Inputs, plans: Sequence[Plan]) -> dict[str, Load]:
         for name, read, written in calls:
             for place, amount in enumerate((1.0, read, written)):
                 totals[name][place] += amount
-    return {name: Load(*(amount / len(plans) for amount in amounts)) for name, amounts in totals.items()}
+    return {name: MeanWork(*(amount / len(plans) for amount in amounts)) for name, amounts in totals.items()}
 
 
-def engine_s(engine: EngineSpec, load: Load) -> float:
+def engine_s(engine: EngineSpec, load: MeanWork) -> float:
     """Seconds of one replica for the load of a request, at a full batch."""
     return full_batch_s(engine, load.input_tokens, load.output_tokens)
 
 
-def size(inputs: Inputs, rate_rps: float, plans: Sequence[Plan]) -> Requirements:
+def size(inputs: Inputs, rate_rps: float, plans: Sequence[SimulatedPlan]) -> Requirements:
     """The replicas, machines and dollars for `rate_rps` of such plans."""
     by_name, limits = loads(inputs, plans), inputs.sizing
     routers = math.ceil(rate_rps * router_s(inputs, plans) / limits.router_utilisation)
@@ -150,7 +150,7 @@ def _engine_needs(inputs: Inputs, engines: Mapping[str, int]) -> list[Need]:
     ]
 
 
-def _api_needs(inputs: Inputs, rate_rps: float, by_name: Mapping[str, Load]) -> list[Need]:
+def _api_needs(inputs: Inputs, rate_rps: float, by_name: Mapping[str, MeanWork]) -> list[Need]:
     needs: list[Need] = []
     for name, api in inputs.apis.items():
         load = by_name[name]
@@ -164,7 +164,7 @@ def _api_needs(inputs: Inputs, rate_rps: float, by_name: Mapping[str, Load]) -> 
     return needs
 
 
-def _apis_usd(inputs: Inputs, by_name: Mapping[str, Load]) -> float:
+def _apis_usd(inputs: Inputs, by_name: Mapping[str, MeanWork]) -> float:
     """Of one request."""
     return sum(
         (

@@ -27,7 +27,7 @@ def _on(event: Any, do: Callable[[simpy.Event], None]) -> None:
     event.callbacks.append(do)
 
 
-class Caller(Protocol):
+class TokenSource(Protocol):
     """A source of tokens."""
 
     def call(self, prompt_tokens: int, marks: Sequence[int]) -> list[simpy.Event]:
@@ -96,7 +96,7 @@ class EngineReplica:
         self._decoding, self._paced, self._at_s, self._wakes = 0, 0.0, env.now, 0
 
     def call(self, prompt_tokens: int, marks: Sequence[int]) -> list[simpy.Event]:
-        """See `Caller.call`."""
+        """See `TokenSource.call`."""
         self._advance()
         events = [self.env.event() for _ in marks]
         self.ongoing += 1
@@ -176,7 +176,7 @@ class ApiStation:
         self._free_s = [-60.0, -60.0]
 
     def call(self, prompt_tokens: int, marks: Sequence[int]) -> list[simpy.Event]:
-        """See `Caller.call`."""
+        """See `TokenSource.call`."""
         counted = marks[-1] + (prompt_tokens if self.spec.counted == "all" else 0)
         costs_s = (self._per_call_s, counted * self._per_token_s)
         begin_s = self.env.now

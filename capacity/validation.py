@@ -7,13 +7,13 @@ import simpy
 
 from capacity import inputs
 from capacity.arrivals import Times, poisson
-from capacity.cluster import Cluster, RequestTimes
-from capacity.plans import Plan, Step
+from capacity.cluster import RequestTimes, SimulatedCluster
+from capacity.plans import SimulatedPlan, SimulatedStep
 from capacity.stations import Cores
 from program.percentile import percentile
 
 
-class ScriptedWorker:
+class TimedWorker:
     """A worker that takes as long as its script says."""
 
     def __init__(self, env: simpy.Environment, first_token_s: float, token_ms: float) -> None:
@@ -29,19 +29,21 @@ def simulate_script(
 ) -> list[RequestTimes]:
     """Serve the script's plan at `times`, streamed or not as at `at`, with the usual costs of the router."""
     env = simpy.Environment()
-    cluster = Cluster(
+    cluster = SimulatedCluster(
         env,
         given.router,
         routers=[Cores(env)],
-        conductor=ScriptedWorker(env, 0, real.conductor_token_ms),
-        workers={step.worker: ScriptedWorker(env, step.first_token_s, step.token_ms) for step in real.steps},
+        conductor=TimedWorker(env, 0, real.conductor_token_ms),
+        workers={step.worker: TimedWorker(env, step.first_token_s, step.token_ms) for step in real.steps},
         rng=np.random.default_rng(0),
         front=Cores(env),
         front_ms=at.proxy_cpu_ms,
         streamed=at.streamed,
     )
-    steps = tuple(Step(s.worker, s.reads, s.written_tokens, 1, s.output_tokens) for s in real.steps)
-    env.process(cluster.run(((float(at_s), Plan(steps, 1)) for at_s in times), given.plans, "podium"))
+    steps = tuple(SimulatedStep(s.worker, s.reads, s.written_tokens, 1, s.output_tokens) for s in real.steps)
+    env.process(
+        cluster.run(((float(at_s), SimulatedPlan(steps, 1)) for at_s in times), given.plans, "podium")
+    )
     env.run()
     return cluster.requests
 
@@ -69,7 +71,7 @@ def steady_rate(ends_s: Sequence[float], duration_s: float) -> float:
     return sum(duration_s / 2 <= at_s < duration_s for at_s in ends_s) / (duration_s / 2)
 
 
-def script_cpu_ms(router: inputs.Router, real: inputs.Checked, *, streamed: bool) -> float:
+def script_cpu_ms(router: inputs.RouterInputs, real: inputs.Checked, *, streamed: bool) -> float:
     """The router's CPU for a request of the script, as in `sizing`; a text that comes whole has no tokens."""
     inner, last = real.steps[:-1], real.steps[-1]
     return router.cpu_ms(

@@ -10,7 +10,7 @@ from typing import Any
 
 from evaluation import report
 from evaluation.aggregate import comparisons, row
-from evaluation.backends import Backend, Caps
+from evaluation.backends import Caps, EvaluationBackend
 from evaluation.backends.in_process import InProcessBackend, with_conductor_at
 from evaluation.backends.over_http import HttpBackend
 from evaluation.console import Terminal
@@ -77,7 +77,7 @@ async def _run(
         options.temperature,
     )
     config = EvalConfig(questions, training, caps, options.seed, options.concurrency, options.strategy_usd)
-    backend: Backend = (
+    backend: EvaluationBackend = (
         InProcessBackend(load(options.settings), model=options.model)
         if options.settings
         else await HttpBackend.connect(options.url, options.model)
@@ -120,7 +120,7 @@ async def _run(
 
 def _open_backend(
     options: argparse.Namespace, path: str | None, at: str | None, model: str | None
-) -> Backend:
+) -> EvaluationBackend:
     """See `OpenBackend`."""
     if path is None and options.settings is None:
         raise EvaluationError(

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from conductor.plan.plan import Plan
-from evaluation.backends import Backend, Caps
+from evaluation.backends import Caps, EvaluationBackend
 from evaluation.graders import grade
 from evaluation.questions import Question
 from evaluation.results import Result, ResultLog, digest
@@ -82,7 +82,7 @@ class EvalResults:
 
 
 @dataclass(slots=True)
-class Spending:
+class StrategySpending:
     """What a strategy has spent, and whether it may begin another question."""
 
     limit_usd: Decimal | None
@@ -119,7 +119,7 @@ class Evaluation:
     def __init__(
         self,
         config: EvalConfig,
-        backend: Backend,
+        backend: EvaluationBackend,
         log: ResultLog,
         display: Display,
         cache: Path | None = None,
@@ -153,7 +153,7 @@ class Evaluation:
     async def _run_strategy(self, strategy: Strategy) -> None:
         config, label = self._config, strategy.label
         results = self._results.results.setdefault(label, {})
-        spending = Spending(config.strategy_usd, config.caps.max_cost_usd)
+        spending = StrategySpending(config.strategy_usd, config.caps.max_cost_usd)
         context = EvalContext(self._backend, config.caps, config.seed, self._result)
         advance = self._display.begin(label, len(config.questions))
         keys = {q.id: digest([self._digests[label], q.text, q.expected]) for q in config.questions}

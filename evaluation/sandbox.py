@@ -27,7 +27,7 @@ SLACK_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class SandboxResult:
     """The result of running a program.
 
     Args:
@@ -43,7 +43,7 @@ class Verdict:
 
 async def run_program(
     program: str, tests: str, timeout_s: float = 10.0, memory_bytes: int = MEMORY_BYTES
-) -> Verdict:
+) -> SandboxResult:
     """Run `program`, then `tests` in its namespace.
 
     Args:
@@ -79,7 +79,7 @@ async def run_program(
                 process.communicate(json.dumps(order).encode()), timeout_s + SLACK_S
             )
         except TimeoutError:
-            return Verdict(False, f"it ran past {timeout_s:g} s")
+            return SandboxResult(False, f"it ran past {timeout_s:g} s")
         finally:
             _kill(process.pid)
             await process.wait()
@@ -94,10 +94,10 @@ def _kill(pid: int) -> None:
         pass
 
 
-def _verdict(output: bytes, token: str, code: int | None) -> Verdict:
+def _verdict(output: bytes, token: str, code: int | None) -> SandboxResult:
     lines = [line for line in output.decode(errors="replace").splitlines() if line.startswith(token)]
     if not lines:
         ended = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
-        return Verdict(False, f"the program ended itself or was stopped by a limit ({ended})")
+        return SandboxResult(False, f"the program ended itself or was stopped by a limit ({ended})")
     verdict = json.loads(lines[-1].removeprefix(token))
-    return Verdict(verdict["passed"], verdict["why"], verdict["no_network"])
+    return SandboxResult(verdict["passed"], verdict["why"], verdict["no_network"])

@@ -60,7 +60,7 @@ class Heard:
     run: str
 
 
-class Transcript:
+class TranscriptWriter:
     """Questions and answers.
 
     Args:
@@ -146,7 +146,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--out", type=Path, help="a Markdown file; else it is printed")
     options = parser.parse_args(argv)
-    transcript = Transcript(options.url, options.key, options.model)
+    transcript = TranscriptWriter(options.url, options.key, options.model)
     try:
         rows = [
             transcript.row(each) for each in track(options.question or QUESTIONS, "asking", transient=True)

@@ -13,7 +13,7 @@ from loadtest.arrivals import arrivals
 from loadtest.recording import LEFT, OK, Recording, Sample
 from loadtest.request_options import CHAT, STREAMED, RequestOptions, failure, parse_json, patience
 from loadtest.scenarios import Scenario
-from loadtest.sse import BrokenStreamError, Reader
+from loadtest.sse import BrokenStreamError, SseReader
 
 MAX_LINE_BYTES = 1 << 22
 GRACE_S = 5.0
@@ -92,7 +92,7 @@ class _Loop:
                 sample.outcome = type(exc).__name__
 
     async def _read(self, response: aiohttp.ClientResponse, sample: Sample, leaves_after: int | None) -> None:
-        reader = Reader(self._recording.began + sample.due_s)
+        reader = SseReader(self._recording.began + sample.due_s)
         async for line in response.content:
             reader.take(line)
             if reader.events == leaves_after and not reader.is_done:

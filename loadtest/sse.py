@@ -47,7 +47,7 @@ class StreamResult:
     """The output tokens among them."""
 
 
-class Reader:
+class SseReader:
     """Takes the lines of a stream as they arrive.
 
     Args:
@@ -157,7 +157,7 @@ def read_stream(lines: Iterable[tuple[float, bytes]], began_s: float) -> StreamR
     Raises:
         BrokenStreamError: it holds an error, or ends before `[DONE]`.
     """
-    reader = Reader(began_s)
+    reader = SseReader(began_s)
     for at_s, line in lines:
         reader.take(line, at_s)
         if reader.is_done:

@@ -23,12 +23,12 @@ from locust import FastHttpUser, between, tag, task
 
 from loadtest.recording import LEFT, OK, Recording, Sample
 from loadtest.request_options import CHAT, RequestOptions, failure, first_worker, parse_json, patience
-from loadtest.sse import BrokenStreamError, Reader, StreamResult
+from loadtest.sse import BrokenStreamError, SseReader, StreamResult
 
 PATIENCE = random.Random()
 
 
-class Failure(Exception):
+class RequestFailed(Exception):
     """A failed request; its text is only the kind, so that Locust counts kinds and not messages."""
 
 
@@ -58,7 +58,7 @@ class _User(FastHttpUser):
         ):
             yield sample, response
             if sample.is_failure:
-                response.failure(Failure(sample.outcome))
+                response.failure(RequestFailed(sample.outcome))
 
     def ask(self, kind: str) -> None:
         """Wait for the whole answer."""
@@ -86,7 +86,7 @@ class _User(FastHttpUser):
         if error := failure_of(response):
             sample.outcome = error
             return None
-        reader = Reader(self.recording.began + sample.due_s)
+        reader = SseReader(self.recording.began + sample.due_s)
         for line in iter(lambda: response.stream.readline(b"\n"), b""):
             reader.take(line)
             if reader.events == leaves_after and not reader.is_done:

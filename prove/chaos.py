@@ -20,8 +20,8 @@ from cluster.local.server import SETTINGS as LOCAL_SETTINGS
 from program.options import count
 from program.process import machine, wide_console
 from prove.audit import one, rows
-from prove.chaos_cluster import Cluster
-from prove.chaos_load import ENDED, LOST, Found, Load
+from prove.chaos_cluster import ChaosCluster
+from prove.chaos_load import ENDED, LOST, ChaosFound, ChaosLoad
 from prove.chaos_victims import NODE, kill_one, kinds_of, processes, wait_until_replaced
 from prove.redis_server import running_redis
 from prove.routers import LOGS, ROOT, Json, open_session, prepare_process
@@ -100,13 +100,13 @@ async def _settle(database: Database) -> None:
             await asyncio.sleep(0.5)
 
 
-async def play_round(cluster: Cluster, database: Database, kind: str, workflows: int) -> Found:
+async def play_round(cluster: ChaosCluster, database: Database, kind: str, workflows: int) -> ChaosFound:
     """Kill one process of `kind` among so many workflows."""
     await cluster.wait_until_whole()
     before, alive = dict(await rows(database, KEPT)), len(processes(cluster, kind))
     began_us = time.time_ns() // 1000
     async with open_session() as session:
-        load = Load(session, cluster.url)
+        load = ChaosLoad(session, cluster.url)
         work = asyncio.create_task(load.run(workflows))
         await asyncio.sleep(KILLED_AFTER_S)
         kill = kill_one(cluster, kind)
@@ -128,7 +128,7 @@ async def play_round(cluster: Cluster, database: Database, kind: str, workflows:
     return found
 
 
-async def _write_unfinished(cluster: Cluster, database: Database, since_us: int) -> None:
+async def _write_unfinished(cluster: ChaosCluster, database: Database, since_us: int) -> None:
     """Append the records of this round's runs that were to finish and did not, for whoever asks why."""
     async with open_session() as session:
         for (id,) in await rows(database, UNFINISHED, since=since_us):
@@ -139,11 +139,11 @@ async def _write_unfinished(cluster: Cluster, database: Database, since_us: int)
 
 async def prove(
     kinds: Sequence[str], rounds: int, workflows: int, settings: Json, uses_haproxy: bool, redis: str = ""
-) -> list[tuple[str, Found]]:
+) -> list[tuple[str, ChaosFound]]:
     """So many rounds of each kind, on one cluster."""
-    told: list[tuple[str, Found]] = []
+    told: list[tuple[str, ChaosFound]] = []
     async with (
-        Cluster(settings, replicas_of(settings), uses_haproxy=uses_haproxy, redis=redis) as cluster,
+        ChaosCluster(settings, replicas_of(settings), uses_haproxy=uses_haproxy, redis=redis) as cluster,
         await open_database(sqlite_address(cluster.store)) as database,
     ):
         for kind in (kind for _ in range(rounds) for kind in kinds):

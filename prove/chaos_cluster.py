@@ -50,7 +50,7 @@ OF_ONE_MACHINE = (
 """What `make serve` sets and no cluster does."""
 
 
-class Cluster:
+class ChaosCluster:
     """Three nodes that serve, until the end of the block.
 
     Args:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import aiohttp
 
-from prove.routers import Answer, ask
+from prove.routers import RouterAnswer, ask
 
 ARRIVE_IN_S = 3.0
 """That all workflows begin in."""
@@ -22,7 +22,7 @@ ASKED_AGAIN = 60
 
 
 @dataclass
-class Found:
+class ChaosFound:
     """What came of a round.
 
     Args:
@@ -90,7 +90,7 @@ def _said(counts: dict[str, int]) -> str:
     return ", ".join(f"{n} {what}" for what, n in sorted(counts.items())) or "0"
 
 
-class Load:
+class ChaosLoad:
     """Workflows and short requests of one round. Half of the workflows are streams that are sent once, a quarter
     streams with an `Idempotency-Key` that are sent again until they are whole, a quarter runs in the background.
     """
@@ -99,7 +99,7 @@ class Load:
         self._session, self._url = session, url
         self._killed_s = float("inf")
         self._name = f"{time.time_ns()}"
-        self.found = Found()
+        self.found = ChaosFound()
 
     def note_kill(self, at_s: float) -> None:
         """It was at this monotonic time."""
@@ -139,7 +139,7 @@ class Load:
             await asyncio.sleep(1)
         self.found.given_up += 1
 
-    def _count(self, answer: Answer) -> None:
+    def _count(self, answer: RouterAnswer) -> None:
         self.found.looked_whole += answer.ends_early
         if answer.status == 202:
             self.found.accepted_ids.append(answer.run_id)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import psutil
 
 from cluster.local.processes import command_of
-from prove.chaos_cluster import HEAD, WORKERS, Cluster
+from prove.chaos_cluster import HEAD, WORKERS, ChaosCluster
 from prove.routers import ProofError
 
 NODE, HEAD_NODE = "node", "head"
@@ -38,7 +38,7 @@ def kinds_of(*, has_haproxy: bool, has_engine: bool, has_redis: bool = False) ->
     return [kind for kind in VICTIMS if not absent.get(kind)]
 
 
-def processes(cluster: Cluster, kind: str) -> list[psutil.Process]:
+def processes(cluster: ChaosCluster, kind: str) -> list[psutil.Process]:
     """Those of a kind that live; of a node, the replicas of all workers; of the head, the proxy."""
     found, kind = cluster.processes(), "proxy" if kind == HEAD_NODE else kind
     if kind == NODE:
@@ -57,7 +57,7 @@ class Kill(NamedTuple):
     node: int | None
 
 
-def kill_one(cluster: Cluster, kind: str) -> Kill:
+def kill_one(cluster: ChaosCluster, kind: str) -> Kill:
     """Kill one, drawn at random, as a crash would, and put a new machine in a node's place.
 
     Raises:
@@ -78,7 +78,7 @@ def kill_one(cluster: Cluster, kind: str) -> Kill:
     return kill
 
 
-async def wait_until_replaced(cluster: Cluster, kind: str, n: int, kill: Kill) -> float:
+async def wait_until_replaced(cluster: ChaosCluster, kind: str, n: int, kill: Kill) -> float:
     """Until `n` of them live again, those that were killed and are not gone yet left out; gives the seconds since.
 
     Raises:

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 from prove.databases import Postgres
-from prove.routers import ProofError, Router
+from prove.routers import ProofError, RouterProcess
 
 DISK_BYTES = 24_000_000
 CHUNK = b"\0" * 65_536
@@ -65,7 +65,7 @@ def full(disk: Path) -> Generator[None]:
 
 
 @contextmanager
-def clock_moved(routers: Sequence[Router], clock: Path, by_s: float) -> Generator[None]:
+def clock_moved(routers: Sequence[RouterProcess], clock: Path, by_s: float) -> Generator[None]:
     """Routers whose time of day is off, and is set right at the end."""
     for off_s in (by_s, 0.0):
         clock.write_text(str(off_s))

@@ -17,9 +17,17 @@ from tempfile import TemporaryDirectory
 import aiohttp
 from rich.table import Table
 
-from loadtest.sse import Reader
+from loadtest.sse import SseReader
 from program.process import machine, wide_console
-from prove.routers import Json, ProofError, Router, make_key, open_session, prepare_process, running_router
+from prove.routers import (
+    Json,
+    ProofError,
+    RouterProcess,
+    make_key,
+    open_session,
+    prepare_process,
+    running_router,
+)
 from prove.slow_tail import SlowTail
 from serving.database.address import sqlite_address
 from serving.workers.scripted import TOKEN
@@ -72,7 +80,7 @@ def _settings(url: str) -> Json:
 async def _first_token_s(session: aiohttp.ClientSession, url: str, model: str) -> tuple[float, str]:
     """Until the first words of a whole stream; and the run's id, of Podium."""
     began_s = time.perf_counter()
-    reader = Reader(began_s)
+    reader = SseReader(began_s)
     async with session.post(f"{url}/chat/completions", json={"model": model, **ASKED}) as response:
         if response.status != 200:
             raise ProofError(f"{url}: {response.status} {(await response.read())[:300]!r}")
@@ -83,14 +91,14 @@ async def _first_token_s(session: aiohttp.ClientSession, url: str, model: str) -
         return first_ms / 1000, response.headers.get("x-podium-workflow-id", "")
 
 
-async def _ask_both(session: aiohttp.ClientSession, router: Router, url: str) -> Turn:
+async def _ask_both(session: aiohttp.ClientSession, router: RouterProcess, url: str) -> Turn:
     direct_s, _ = await _first_token_s(session, url, "asked")
     through_s, id = await _first_token_s(session, f"{router.url}/v1", "podium-mini")
     record = await _finished(session, router, id)
     return Turn(direct_s, through_s, record["steps"][0]["planned_s"])
 
 
-async def _finished(session: aiohttp.ClientSession, router: Router, id: str) -> Json:
+async def _finished(session: aiohttp.ClientSession, router: RouterProcess, id: str) -> Json:
     while True:
         async with session.get(f"{router.url}/v1/workflows/{id}") as response:
             record = await response.json()

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from program.options import count
 from program.process import machine, wide_console
-from prove.open_loop import Load, offer
+from prove.open_loop import OpenLoopResult, offer
 from prove.routers import Json, make_key, open_session, prepare_process, running_router
 from prove.slow_tail import SlowTail
 from serving.database.address import sqlite_address
@@ -39,7 +39,7 @@ def _body(number: int) -> Json:
 
 
 @dataclass(frozen=True)
-class Row:
+class HedgingRow:
     """What came of one measurement.
 
     Args:
@@ -48,7 +48,7 @@ class Row:
     """
 
     name: str
-    load: Load
+    load: OpenLoopResult
     calls: int
     called_for: int
 
@@ -69,7 +69,9 @@ def _settings(url: str, slots: int, *, hedge: bool) -> Json:
     return {"workers": [{**worker, **bounds}], "limits": {"first_byte_s": 0}}
 
 
-async def measure(folder: Path, name: str, requests: int, rate: float, slots: int, *, hedge: bool) -> Row:
+async def measure(
+    folder: Path, name: str, requests: int, rate: float, slots: int, *, hedge: bool
+) -> HedgingRow:
     """One measurement, with a store in `folder`."""
     upstream = SlowTail(FIRST_S, SLOW_S, SHARE)
     address = sqlite_address(folder / f"{name}.db")
@@ -80,10 +82,10 @@ async def measure(folder: Path, name: str, requests: int, rate: float, slots: in
             await offer(session, router, BODY, RATE / 2, KNOWN / RATE * 2)
             upstream.prompts.clear()
             load = await offer(session, router, _body, rate, requests / rate, seed=2)
-            return Row(name, load, upstream.prompts.total(), len(upstream.prompts))
+            return HedgingRow(name, load, upstream.prompts.total(), len(upstream.prompts))
 
 
-async def prove(folder: Path, requests: int) -> list[Row]:
+async def prove(folder: Path, requests: int) -> list[HedgingRow]:
     """Without, with, and with hedges under too much load."""
     capacity = FEW_SLOTS / (FIRST_S * (1 - SHARE) + SLOW_S * SHARE)
     return [
@@ -102,7 +104,7 @@ class Dead(SlowTail):
         return web.json_response({"error": {"message": "Down.", "code": "down"}}, status=503)
 
 
-async def measure_dead(folder: Path, requests: int) -> Row:
+async def measure_dead(folder: Path, requests: int) -> HedgingRow:
     """A worker that is down, and its fallback; the row's calls are those that the one that is down was sent."""
     dead, well = Dead(0, 0, 0), SlowTail(FIRST_S, FIRST_S, 0)
     address = sqlite_address(folder / "dead.db")
@@ -116,10 +118,10 @@ async def measure_dead(folder: Path, requests: int) -> Row:
         settings: Json = {"workers": workers, "limits": {"first_byte_s": 0}}
         async with running_router("hedging-dead", address, settings) as router:
             load = await offer(session, router, _body, RATE, requests / RATE)
-    return Row("worker down", load, dead.calls, len(dead.prompts))
+    return HedgingRow("worker down", load, dead.calls, len(dead.prompts))
 
 
-def faults(rows: list[Row], dead: Row) -> list[str]:
+def faults(rows: list[HedgingRow], dead: HedgingRow) -> list[str]:
     """The aims that were missed."""
     without, hedged, overload = rows
     checks = {

@@ -21,7 +21,16 @@ from program.options import count
 from program.process import machine, wide_console
 from prove.audit import Audit, audit, wait_until_settled
 from prove.databases import KINDS, empty_databases
-from prove.routers import Answer, Json, Router, ask, make_key, open_session, prepare_process, running_routers
+from prove.routers import (
+    Json,
+    RouterAnswer,
+    RouterProcess,
+    ask,
+    make_key,
+    open_session,
+    prepare_process,
+    running_routers,
+)
 from serving.accounts.leases import LEASE_S, RENEW_S
 from serving.accounts.money import to_pico
 from serving.accounts.windows import team_subject
@@ -85,9 +94,11 @@ class Clients:
             did stays to be compared.
     """
 
-    def __init__(self, session: aiohttp.ClientSession, routers: Sequence[Router], kill_after: int) -> None:
+    def __init__(
+        self, session: aiohttp.ClientSession, routers: Sequence[RouterProcess], kill_after: int
+    ) -> None:
         self._session, self._routers, self._kill_after = session, routers, kill_after
-        self.whole: list[Answer] = []
+        self.whole: list[RouterAnswer] = []
         self.others = Counter[str]()
         self._named = dict[str, set[str]]()
         self._answered = Counter[int]()
@@ -111,7 +122,7 @@ class Clients:
 
     async def _ask(self, number: int, model: str, stream: bool, name: str | None = None) -> None:
         headers = {"idempotency-key": name} if name else {}
-        answer, router = Answer(), self._routers[0]
+        answer, router = RouterAnswer(), self._routers[0]
         for attempt in range(len(self._routers)):
             router = self._routers[(number + attempt) % len(self._routers)]
             answer = await ask(self._session, router.url, model, stream=stream, headers=headers)

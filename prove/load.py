@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import aiohttp
 
-from prove.routers import Answer, Router, ask
+from prove.routers import RouterAnswer, RouterProcess, ask
 
 PAUSE_S = 0.05
 
@@ -31,7 +31,7 @@ class Seen:
     slowest_s: float = 0.0
     _newest_s: float = field(default_factory=time.monotonic)
 
-    def add(self, answer: Answer, took_s: float) -> None:
+    def add(self, answer: RouterAnswer, took_s: float) -> None:
         """One more."""
         now_s = time.monotonic()
         self.longest_s = max(self.longest_s, now_s - self._newest_s)
@@ -44,7 +44,7 @@ class Seen:
 
 @asynccontextmanager
 async def asking(
-    session: aiohttp.ClientSession, routers: Sequence[Router], model: str, clients: int
+    session: aiohttp.ClientSession, routers: Sequence[RouterProcess], model: str, clients: int
 ) -> AsyncGenerator[Seen]:
     """So many clients, each with a router of its own in turn, every second one of them reading streams, until the
     end of the block and of the requests that are under way then.

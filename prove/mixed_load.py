@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import aiohttp
 
-from prove.routers import Json, ProofError, Router
-from prove.tool_agents import Client, begin
+from prove.routers import Json, ProofError, RouterProcess
+from prove.tool_agents import ToolClient, begin
 from prove.tool_agents import ask as ask_with_results
 
 CLIENTS = 12
@@ -83,7 +83,7 @@ class MixedLoad:
                 del told["told"]
         return {kind: told for kind, told in found.items() if told.total()}
 
-    async def run(self, router: Router, session: aiohttp.ClientSession, seconds: float) -> None:
+    async def run(self, router: RouterProcess, session: aiohttp.ClientSession, seconds: float) -> None:
         """So many seconds of it, and whatever is under way then to its end."""
         self.seed += 1
         ends_s = asyncio.get_running_loop().time() + seconds
@@ -93,7 +93,7 @@ class MixedLoad:
                 group.create_task(self._ask_on(router, session, draws, ends_s))
 
     async def _ask_on(
-        self, router: Router, session: aiohttp.ClientSession, draws: random.Random, ends_s: float
+        self, router: RouterProcess, session: aiohttp.ClientSession, draws: random.Random, ends_s: float
     ) -> None:
         loop = asyncio.get_running_loop()
         while loop.time() < ends_s:
@@ -111,7 +111,7 @@ class MixedLoad:
             await asyncio.sleep(draws.expovariate(1 / PAUSE_S))
 
 
-async def _ask(router: Router, session: aiohttp.ClientSession, name: str, draws: random.Random) -> str:
+async def _ask(router: RouterProcess, session: aiohttp.ClientSession, name: str, draws: random.Random) -> str:
     match name:
         case "tools":
             return await _use_tools(router, session, draws)
@@ -121,7 +121,7 @@ async def _ask(router: Router, session: aiohttp.ClientSession, name: str, draws:
             return await _send(router, session, KINDS[name], stream=draws.random() < 0.5)
 
 
-async def _send(router: Router, session: aiohttp.ClientSession, kind: Kind, *, stream: bool) -> str:
+async def _send(router: RouterProcess, session: aiohttp.ClientSession, kind: Kind, *, stream: bool) -> str:
     async with session.post(router.url + kind.path, json={**kind.body, "stream": stream}) as response:
         content = await response.read()
     is_error = b'"error":{' in content
@@ -132,9 +132,9 @@ async def _send(router: Router, session: aiohttp.ClientSession, kind: Kind, *, s
     return "told" if is_error else "wrong"
 
 
-async def _use_tools(router: Router, session: aiohttp.ClientSession, draws: random.Random) -> str:
+async def _use_tools(router: RouterProcess, session: aiohttp.ClientSession, draws: random.Random) -> str:
     """An agent's run, whose results come or never do."""
-    client = Client(draws.randrange(1_000_000), "")
+    client = ToolClient(draws.randrange(1_000_000), "")
     try:
         await begin(session, router, client)
     except ProofError:
@@ -148,7 +148,7 @@ async def _use_tools(router: Router, session: aiohttp.ClientSession, draws: rand
     return "whole" if client.is_right else "wrong"
 
 
-async def _cancel_in_background(router: Router, session: aiohttp.ClientSession) -> str:
+async def _cancel_in_background(router: RouterProcess, session: aiohttp.ClientSession) -> str:
     body = {**KINDS["long chat"].body, "podium": {"background": True}}
     async with session.post(router.url + CHAT, json=body) as response:
         said = await response.json()

@@ -14,7 +14,7 @@ import psutil
 
 from loadtest.sse import BrokenStreamError, read_stream
 from program.percentile import percentile
-from prove.routers import Json, Router
+from prove.routers import Json, RouterProcess
 
 SAMPLE_S = 0.5
 REFUSED_LATE = "line_too_long"
@@ -24,7 +24,7 @@ that it is told in an event, and is no 429.
 
 
 @dataclass
-class Load:
+class OpenLoopResult:
     """What came of a rate.
 
     Args:
@@ -93,18 +93,18 @@ class Load:
 
 async def offer(
     session: aiohttp.ClientSession,
-    router: Router,
+    router: RouterProcess,
     body: Json | Callable[[int], Json],
     rate: float,
     seconds: float,
     *,
     headers: Mapping[str, str] | None = None,
     seed: int = 1,
-) -> Load:
+) -> OpenLoopResult:
     """Send `body`, or what it makes of each request's number, at `rate`, at random (Poisson) moments, for so long, and
     wait for all answers.
     """
-    load, draws, began_s = Load(rate, seconds), random.Random(seed), time.monotonic()
+    load, draws, began_s = OpenLoopResult(rate, seconds), random.Random(seed), time.monotonic()
     process = psutil.Process(router.process.pid)
     cpu_s, own_s = _cpu_s(process), _own_cpu_s()
     watching = asyncio.create_task(_watch_memory(process, load))
@@ -131,7 +131,7 @@ async def send(
     body: Json,
     headers: Mapping[str, str] | None,
     due_s: float,
-    load: Load,
+    load: OpenLoopResult,
 ) -> None:
     """Ask once, and note in `load` what came of it. Podium ends a stream with `[DONE]` after an error too, so the
     events say whether an answer is whole.
@@ -162,7 +162,7 @@ def _code(content: bytes) -> str:
         return ""
 
 
-async def _watch_memory(process: psutil.Process, load: Load) -> None:
+async def _watch_memory(process: psutil.Process, load: OpenLoopResult) -> None:
     while True:
         load.memory_mb.append(process.memory_info().rss / 1e6)
         await asyncio.sleep(SAMPLE_S)

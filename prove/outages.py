@@ -26,7 +26,7 @@ from prove.faults import clock_moved, full, small_disk, stopped
 from prove.ledger import PRICE, SETTLES_WITHIN_S
 from prove.load import Seen, asking
 from prove.migration import kill_migrations
-from prove.routers import Json, Router, make_key, open_session, prepare_process, running_routers
+from prove.routers import Json, RouterProcess, make_key, open_session, prepare_process, running_routers
 from serving.accounts.windows import team_subject
 from serving.database.address import Address, sqlite_address
 from serving.database.migrate import open_database
@@ -60,7 +60,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Row:
+class OutageRow:
     """One scenario."""
 
     what: str
@@ -85,12 +85,12 @@ class Row:
         return [self.what, str(len(self.seen.whole)), others, *times, *map(str, counts)]
 
 
-Fault = Callable[[Sequence[Router]], AbstractAsyncContextManager[None]]
+Fault = Callable[[Sequence[RouterProcess]], AbstractAsyncContextManager[None]]
 
 
 async def under_load(
     what: str, address: Address, when_away: str, options: Options, fault: Fault, clock: Path | None = None
-) -> Row:
+) -> OutageRow:
     """Load two routers over the empty database at `address`, before, during and after `fault`."""
     settings: Json = {"workers": [WORKER], "store": {"when_away": when_away}, "limits": {"first_byte_s": 1.0}}
     name = what.replace(" ", "-").replace(",", "")
@@ -108,7 +108,7 @@ async def under_load(
             await wait_until_settled(database, SETTLES_WITHIN_S)
         found = await audit(database, team_subject(key.team_id), 2**62, seen.whole)
         no_record = await lost_records(database, seen.whole)
-    return Row(what, seen, found.lost, no_record, found.doubled, found.still_held, found.faults)
+    return OutageRow(what, seen, found.lost, no_record, found.doubled, found.still_held, found.faults)
 
 
 async def _until_answers_come(seen: Seen, for_s: float) -> None:
@@ -120,11 +120,11 @@ async def _until_answers_come(seen: Seen, for_s: float) -> None:
     await asyncio.sleep(for_s)
 
 
-async def prove_stopped(postgres: Postgres, when_away: str, options: Options) -> Row:
+async def prove_stopped(postgres: Postgres, when_away: str, options: Options) -> OutageRow:
     """PostgreSQL crashes and is started again."""
 
     @asynccontextmanager
-    async def fault(_: Sequence[Router]) -> AsyncGenerator[None]:
+    async def fault(_: Sequence[RouterProcess]) -> AsyncGenerator[None]:
         async with stopped(postgres, options.fault_s):
             yield
 
@@ -132,12 +132,12 @@ async def prove_stopped(postgres: Postgres, when_away: str, options: Options) ->
     return await under_load(f"PostgreSQL stopped, {when_away}", address, when_away, options, fault)
 
 
-async def prove_full(folder: Path, when_away: str, options: Options) -> Row:
+async def prove_full(folder: Path, when_away: str, options: Options) -> OutageRow:
     """The disk of a SQLite file is full for a while."""
     with small_disk(folder) as disk:
 
         @asynccontextmanager
-        async def fault(_: Sequence[Router]) -> AsyncGenerator[None]:
+        async def fault(_: Sequence[RouterProcess]) -> AsyncGenerator[None]:
             with full(disk):
                 await asyncio.sleep(options.fault_s)
                 yield
@@ -146,13 +146,13 @@ async def prove_full(folder: Path, when_away: str, options: Options) -> Row:
         return await under_load(f"disk full, {when_away}", address, when_away, options, fault)
 
 
-async def prove_clock(address: Address, folder: Path, options: Options) -> Row:
+async def prove_clock(address: Address, folder: Path, options: Options) -> OutageRow:
     """The routers' clock goes an hour ahead, and back."""
     clock = folder / "clock"
     clock.write_text("0")
 
     @asynccontextmanager
-    async def fault(routers: Sequence[Router]) -> AsyncGenerator[None]:
+    async def fault(routers: Sequence[RouterProcess]) -> AsyncGenerator[None]:
         with clock_moved(routers, clock, HOUR_S):
             await asyncio.sleep(options.fault_s)
         yield
@@ -161,11 +161,11 @@ async def prove_clock(address: Address, folder: Path, options: Options) -> Row:
     return await under_load(what, address, "refuse", options, fault, clock)
 
 
-async def prove_migration(address: Address) -> Row:
+async def prove_migration(address: Address) -> OutageRow:
     """An older schema is migrated while somebody writes, and killed before each of its statements."""
     killed, half, lost = await kill_migrations(address)
     seen = Seen(others=Counter({"migrations killed": killed}))
-    return Row(f"migration killed, {address.kind}", seen, 0, lost, 0, 0, half)
+    return OutageRow(f"migration killed, {address.kind}", seen, 0, lost, 0, 0, half)
 
 
 async def prove_all(only: Sequence[str], options: Options, table: Table) -> bool:
@@ -184,7 +184,7 @@ async def prove_all(only: Sequence[str], options: Options, table: Table) -> bool
 
 def _scenarios(
     postgres: Postgres, options: Options, only: Sequence[str]
-) -> Iterator[Callable[[Path], Awaitable[Row]]]:
+) -> Iterator[Callable[[Path], Awaitable[OutageRow]]]:
     """Each to be given an empty folder."""
     if "stop" in only:
         for when_away in MODES:
@@ -193,10 +193,10 @@ def _scenarios(
         for when_away in MODES:
             yield lambda folder, mode=when_away: prove_full(folder, mode, options)
 
-    async def clock(kind: str, folder: Path) -> Row:
+    async def clock(kind: str, folder: Path) -> OutageRow:
         return await prove_clock(await empty_database(kind, postgres, folder), folder, options)
 
-    async def migration(kind: str, folder: Path) -> Row:
+    async def migration(kind: str, folder: Path) -> OutageRow:
         return await prove_migration(await empty_database(kind, postgres, folder))
 
     for name, proof in (("clock", clock), ("migration", migration)):

@@ -20,8 +20,17 @@ from rich.table import Table
 
 from program.options import seconds
 from program.process import machine, wide_console
-from prove.open_loop import Load, offer
-from prove.routers import Json, Key, Router, ask, make_key, open_session, prepare_process, running_router
+from prove.open_loop import OpenLoopResult, offer
+from prove.routers import (
+    Json,
+    RouterKey,
+    RouterProcess,
+    ask,
+    make_key,
+    open_session,
+    prepare_process,
+    running_router,
+)
 from serving.database.address import sqlite_address
 
 WORDS = (10, 20, 40, 80)
@@ -59,17 +68,17 @@ def _settings(slots: int, **limits: int) -> Json:
 
 
 @dataclass
-class Found:
+class OverloadFound:
     """What came of it."""
 
     router_rate: float
     slots: int
-    saturated: Load
+    saturated: OpenLoopResult
     """The router alone, with more than it can answer."""
-    loads: dict[str, Load]
+    loads: dict[str, OpenLoopResult]
 
     @property
-    def baseline(self) -> Load:
+    def baseline(self) -> OpenLoopResult:
         """With more slots than calls."""
         return next(iter(self.loads.values()))
 
@@ -93,7 +102,7 @@ class Found:
         return [what for what, is_so in checks.items() if is_so]
 
 
-def _share(load: Load) -> float:
+def _share(load: OpenLoopResult) -> float:
     """Of the requests, those that were answered."""
     return len(load.took_s) / load.n
 
@@ -102,7 +111,7 @@ def _name(times: float) -> str:
     return f"{times:g}x"
 
 
-async def _router_rate(session: aiohttp.ClientSession, router: Router, seconds: float) -> float:
+async def _router_rate(session: aiohttp.ClientSession, router: RouterProcess, seconds: float) -> float:
     """Requests a second that the router answers where no worker is waited for."""
     ends_s, answered = time.monotonic() + seconds, 0
 
@@ -117,8 +126,8 @@ async def _router_rate(session: aiohttp.ClientSession, router: Router, seconds: 
 
 
 async def _flood(
-    router: Router, keys: Sequence[Key], capacity: float, seconds: float, body: Json = BODY
-) -> tuple[Load, Load]:
+    router: RouterProcess, keys: Sequence[RouterKey], capacity: float, seconds: float, body: Json = BODY
+) -> tuple[OpenLoopResult, OpenLoopResult]:
     """Ten times too much from one key, and a third of what can be served from another."""
     async with open_session(keys[0]) as flooding, open_session(keys[1]) as modest:
         return await asyncio.gather(
@@ -127,7 +136,7 @@ async def _flood(
         )
 
 
-async def prove(folder: Path, worst_s: float, step_s: float) -> Found:
+async def prove(folder: Path, worst_s: float, step_s: float) -> OverloadFound:
     """Measure all of it, with a store in `folder`."""
     address = sqlite_address(folder / "podium.db")
     keys = [await make_key(address, name=name) for name in ("flooding", "modest")]
@@ -138,7 +147,7 @@ async def prove(folder: Path, worst_s: float, step_s: float) -> Found:
                 session, router, BODY | {"model": "quick", "stream": False}, TOO_MUCH * rate, step_s
             )
         slots = max(1, int(rate / PART * SERVICE_S))
-        found, capacity = Found(rate, slots, beyond, {}), slots / SERVICE_S
+        found, capacity = OverloadFound(rate, slots, beyond, {}), slots / SERVICE_S
         async with running_router("overload", address, _settings(slots)) as router:
             for times in TIMES:
                 lasts_s = worst_s if times == TIMES[-1] else step_s
@@ -153,7 +162,7 @@ async def prove(folder: Path, worst_s: float, step_s: float) -> Found:
     return found
 
 
-def _table(found: Found) -> Table:
+def _table(found: OverloadFound) -> Table:
     title = f"{found.slots} slots; the router alone answers {found.router_rate:.0f}/s; {machine()}"
     table = Table(title=title)
     for column in (

@@ -24,7 +24,7 @@ from prove.ledger import PRICE, SETTLES_WITHIN_S
 from prove.routers import (
     Json,
     ProofError,
-    Router,
+    RouterProcess,
     ask,
     make_key,
     open_session,
@@ -82,7 +82,7 @@ AGAIN = "SELECT count(*) FROM (SELECT 1 FROM hold WHERE worker = 'first' AND sta
 
 
 @dataclass
-class Reader:
+class RecordReader:
     """A client that reads an answer, and goes on reading where its router breaks.
 
     Args:
@@ -97,7 +97,7 @@ class Reader:
 
 
 @dataclass(frozen=True)
-class Found:
+class RecordsFound:
     """What came of it."""
 
     runs: int
@@ -116,11 +116,13 @@ class Found:
         return whole and not self.called_again and not self.differing and self.resumed > 0
 
 
-async def read_stream(session: aiohttp.ClientSession, routers: Sequence[Router], number: int) -> Reader:
+async def read_stream(
+    session: aiohttp.ClientSession, routers: Sequence[RouterProcess], number: int
+) -> RecordReader:
     """A chat stream with an Idempotency-Key: sent again to the next router where it breaks, which tells all of the
     answer. What it begins with must be what was read.
     """
-    reader = Reader()
+    reader = RecordReader()
     for router in routers:
         headers = {"idempotency-key": f"stream-{number}"}
         answer = await ask(session, router.url, "slow-pair", stream=True, headers=headers)
@@ -133,10 +135,10 @@ async def read_stream(session: aiohttp.ClientSession, routers: Sequence[Router],
     return reader
 
 
-async def read_events(session: aiohttp.ClientSession, routers: Sequence[Router]) -> Reader:
+async def read_events(session: aiohttp.ClientSession, routers: Sequence[RouterProcess]) -> RecordReader:
     """A run in the background, followed by its events: from the last one on where the router breaks."""
     begun = await ask(session, routers[0].url, "slow-pair", background=True)
-    reader, newest = Reader(begun.run_id), "0"
+    reader, newest = RecordReader(begun.run_id), "0"
     for router in routers:
         try:
             url = f"{router.url}/v1/workflows/{reader.run_id}/events"
@@ -155,7 +157,7 @@ async def read_events(session: aiohttp.ClientSession, routers: Sequence[Router])
     return reader
 
 
-async def prove(address: Address, runs: int, kept: int, name: str) -> Found:
+async def prove(address: Address, runs: int, kept: int, name: str) -> RecordsFound:
     """Over the empty database at `address`.
 
     Raises:
@@ -179,7 +181,7 @@ async def prove(address: Address, runs: int, kept: int, name: str) -> Found:
             ids = [*ended, *(reader.run_id for reader in read)]
             statuses = await asyncio.gather(*(_status(session, routers[1], id) for id in ids))
         finished = await rows(database, "SELECT id FROM run WHERE kept = 1 AND status = 'finished'")
-        return Found(
+        return RecordsFound(
             len(set(ids)),
             statuses.count("finished"),
             kept,
@@ -191,7 +193,7 @@ async def prove(address: Address, runs: int, kept: int, name: str) -> Found:
         )
 
 
-async def _ask_all(session: aiohttp.ClientSession, routers: Sequence[Router], n: int) -> list[str]:
+async def _ask_all(session: aiohttp.ClientSession, routers: Sequence[RouterProcess], n: int) -> list[str]:
     """`n` short runs in turn on both routers, 32 at once; their ids."""
     places = asyncio.Semaphore(32)
 
@@ -216,7 +218,7 @@ async def _wait_until_half_way(database: Database, kept: int) -> None:
         ) from None
 
 
-async def _status(session: aiohttp.ClientSession, router: Router, id: str) -> str:
+async def _status(session: aiohttp.ClientSession, router: RouterProcess, id: str) -> str:
     """Of a run, as its whole record on `router` says."""
     async with session.get(f"{router.url}/v1/workflows/{id}") as response:
         if response.status != 200:

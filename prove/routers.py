@@ -45,7 +45,7 @@ def url_of(address: Address) -> str:
 
 
 @dataclass
-class Router:
+class RouterProcess:
     """A running router process."""
 
     process: asyncio.subprocess.Process
@@ -70,7 +70,7 @@ async def running_router(
     has_keys: bool = True,
     clock: Path | None = None,
     watch: bool = False,
-) -> AsyncGenerator[Router]:
+) -> AsyncGenerator[RouterProcess]:
     """A router until the end of the block; what it logs is in build/prove/NAME.log. `watch`: it can be asked what it
     holds.
 
@@ -102,7 +102,7 @@ async def running_router(
         if not line:
             raise ProofError(f"{name} did not start; its log is {log}")
         said = orjson.loads(line)
-        yield Router(process, said["url"], said["owner"])
+        yield RouterProcess(process, said["url"], said["owner"])
     finally:
         await _stop(process)
 
@@ -121,7 +121,7 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
 @asynccontextmanager
 async def running_routers(
     name: str, address: Address, settings: Json, n: int, clock: Path | None = None
-) -> AsyncGenerator[list[Router]]:
+) -> AsyncGenerator[list[RouterProcess]]:
     """`n` of them, with keys."""
     async with AsyncExitStack() as stack:
         names = [f"{name}-{number}" for number in range(n)]
@@ -132,7 +132,7 @@ async def running_routers(
 
 
 @dataclass(frozen=True)
-class Key:
+class RouterKey:
     """A key with a team, in a store."""
 
     secret: str = field(repr=False)
@@ -145,7 +145,7 @@ class Key:
         return {"authorization": f"Bearer {self.secret}"}
 
 
-async def make_key(address: Address, cap_usd: Decimal | None = None, name: str = "proof") -> Key:
+async def make_key(address: Address, cap_usd: Decimal | None = None, name: str = "proof") -> RouterKey:
     """A new key in a new team; `cap_usd` is what its team may spend in a month."""
     directory = Directory(address)
     try:
@@ -154,13 +154,13 @@ async def make_key(address: Address, cap_usd: Decimal | None = None, name: str =
         if cap_usd is not None:
             await directory.set_budget(team_subject(team.id), {"month": cap_usd})
             await directory.set_budget(key_subject(info.id), {"month": 2 * cap_usd})
-        return Key(key.reveal(), info.id, team.id)
+        return RouterKey(key.reveal(), info.id, team.id)
     finally:
         await directory.aclose()
 
 
 @asynccontextmanager
-async def open_session(key: Key | None = None) -> AsyncGenerator[aiohttp.ClientSession]:
+async def open_session(key: RouterKey | None = None) -> AsyncGenerator[aiohttp.ClientSession]:
     """A client without a bound on its connections."""
     timeout = aiohttp.ClientTimeout(total=300, sock_connect=60)
     connector = aiohttp.TCPConnector(limit=0)
@@ -170,7 +170,7 @@ async def open_session(key: Key | None = None) -> AsyncGenerator[aiohttp.ClientS
 
 
 @dataclass
-class Answer:
+class RouterAnswer:
     """What a client got.
 
     Args:
@@ -201,14 +201,14 @@ async def ask(
     headers: Mapping[str, str] | None = None,
     max_tokens: int | None = None,
     **podium: Any,
-) -> Answer:
+) -> RouterAnswer:
     """Ask a router; whatever goes wrong is in the answer."""
     body: Json = {"model": model, "messages": [{"role": "user", "content": "Why?"}], "stream": stream}
     if max_tokens is not None:
         body["max_tokens"] = max_tokens
     if podium:
         body["podium"] = podium
-    answer = Answer()
+    answer = RouterAnswer()
     try:
         async with session.post(f"{url}/v1/chat/completions", json=body, headers=headers) as response:
             answer.status = response.status
@@ -222,7 +222,7 @@ async def ask(
     return answer
 
 
-def _read_whole(content: bytes, answer: Answer) -> None:
+def _read_whole(content: bytes, answer: RouterAnswer) -> None:
     try:
         said = orjson.loads(content)
     except orjson.JSONDecodeError:  # of Ray Serve, or a proxy
@@ -237,7 +237,7 @@ def _read_whole(content: bytes, answer: Answer) -> None:
     answer.is_whole = True
 
 
-async def _read_stream(response: aiohttp.ClientResponse, answer: Answer) -> None:
+async def _read_stream(response: aiohttp.ClientResponse, answer: RouterAnswer) -> None:
     async for line in response.content:
         data = line.strip().removeprefix(b"data: ")
         if data == b"[DONE]":

@@ -51,7 +51,7 @@ FILL = (
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ListQuery:
     """What is asked of a list.
 
     Args:
@@ -69,19 +69,19 @@ class Question:
 
 MINE = Caller(Account("key_7", "team_7"), DEFAULT_SCOPES)
 QUESTIONS = (
-    Question("newest, an administrator"),
-    Question("newest, a team", caller=MINE),
-    Question("after 500,000 runs", page=-1),
-    Question("status failed", RunFilter(status="failed")),
-    Question("model", RunFilter(model="m3")),
-    Question("model, nobody asked for it", RunFilter(model="none")),
-    Question("worker", RunFilter(worker="w3")),
-    Question("cost at least", RunFilter(min_cost_usd=Decimal("0.99"))),
-    Question("team", RunFilter(team_id="team_42")),
-    Question("words, in many", RunFilter(words="about the sky")),
-    Question("words, in one old run", RunFilter(words="number 777 about")),
-    Question("words, in one old run of a team", RunFilter(words="number 707 about"), MINE),
-    Question("rated, none is", RunFilter(rated=True)),
+    ListQuery("newest, an administrator"),
+    ListQuery("newest, a team", caller=MINE),
+    ListQuery("after 500,000 runs", page=-1),
+    ListQuery("status failed", RunFilter(status="failed")),
+    ListQuery("model", RunFilter(model="m3")),
+    ListQuery("model, nobody asked for it", RunFilter(model="none")),
+    ListQuery("worker", RunFilter(worker="w3")),
+    ListQuery("cost at least", RunFilter(min_cost_usd=Decimal("0.99"))),
+    ListQuery("team", RunFilter(team_id="team_42")),
+    ListQuery("words, in many", RunFilter(words="about the sky")),
+    ListQuery("words, in one old run", RunFilter(words="number 777 about")),
+    ListQuery("words, in one old run of a team", RunFilter(words="number 707 about"), MINE),
+    ListQuery("rated, none is", RunFilter(rated=True)),
 )
 
 
@@ -100,7 +100,7 @@ async def fill(store: ReplicaStore, n_runs: int) -> None:
         await connection.execute(text("ANALYZE"))
 
 
-async def measure(store: DatabaseStore, question: Question, n_runs: int, n_times: int) -> list[float]:
+async def measure(store: DatabaseStore, question: ListQuery, n_runs: int, n_times: int) -> list[float]:
     """Milliseconds of each of so many readings of the page."""
     middle = (MADE_US + n_runs // 2 * 1000, "wf_")
     took: list[float] = []

@@ -24,7 +24,7 @@ from program.options import seconds
 from program.process import machine, wide_console
 from prove.faulty_upstream import FaultyUpstream
 from prove.mixed_load import MixedLoad
-from prove.routers import Json, Router, make_key, open_session, prepare_process, running_router
+from prove.routers import Json, RouterProcess, make_key, open_session, prepare_process, running_router
 from prove.tools import SETTINGS as TOOLS
 from prove.vitals import Vitals, ask_vitals
 from serving.database.address import sqlite_address
@@ -68,7 +68,7 @@ def _settings(url: str) -> Json:
 
 
 @dataclass
-class Found:
+class SoakFound:
     """What a router held at rest: after its start, and after each round; and what its clients were told."""
 
     round_s: float
@@ -116,7 +116,7 @@ def growth(series: Sequence[float]) -> float:
     return max(of_line, statistics.median(series[-n:]) / statistics.median(series[:n]))
 
 
-async def _rest(router: Router) -> Vitals:
+async def _rest(router: RouterProcess) -> Vitals:
     """What `router` holds once nothing is under way and nothing more is being closed; as it is, where that takes too
     long.
     """
@@ -132,12 +132,12 @@ async def _rest(router: Router) -> Vitals:
     return held
 
 
-async def soak(folder: Path, lasts_s: float, rounds: int = ROUNDS) -> Found:
+async def soak(folder: Path, lasts_s: float, rounds: int = ROUNDS) -> SoakFound:
     """Measure it, with a store in `folder`."""
     address = sqlite_address(folder / "podium.db")
     key = await make_key(address)
     upstream = FaultyUpstream(first_s=0.02, slow_s=2.0, share=FAULTS)
-    found = Found(lasts_s / rounds, MixedLoad())
+    found = SoakFound(lasts_s / rounds, MixedLoad())
     async with (
         upstream.running() as url,
         running_router("soak", address, _settings(url), watch=True) as router,
@@ -151,7 +151,7 @@ async def soak(folder: Path, lasts_s: float, rounds: int = ROUNDS) -> Found:
     return found
 
 
-def _tables(found: Found) -> list[Table]:
+def _tables(found: SoakFound) -> list[Table]:
     held = Table(title=f"Held at rest, rounds of {found.round_s:.0f} s; {machine()}")
     for column in ("", "started", "after warm-up", "end", "growth"):
         held.add_column(column, justify="right")

@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 import orjson
 
-from prove.routers import Json, ProofError, Router
+from prove.routers import Json, ProofError, RouterProcess
 
 AT_ONCE = 48
 TOOLS: list[Json] = [
@@ -30,7 +30,7 @@ TREATMENTS = (
 
 
 @dataclass
-class Client:
+class ToolClient:
     """One agent, and what it has of its run."""
 
     number: int
@@ -65,7 +65,7 @@ class Client:
 
 
 @dataclass
-class Found:
+class ToolsFound:
     """What came of it."""
 
     runs: int = 0
@@ -90,7 +90,7 @@ class Found:
 
 
 async def ask(
-    session: aiohttp.ClientSession, router: Router, messages: Sequence[Json], **more: Any
+    session: aiohttp.ClientSession, router: RouterProcess, messages: Sequence[Json], **more: Any
 ) -> tuple[int, Json]:
     """One request, whole; a router that was killed is 0."""
     body: Json = {"model": "three", "messages": list(messages), "tools": TOOLS} | more
@@ -101,7 +101,7 @@ async def ask(
         return 0, {}
 
 
-async def begin(session: aiohttp.ClientSession, router: Router, client: Client) -> None:
+async def begin(session: aiohttp.ClientSession, router: RouterProcess, client: ToolClient) -> None:
     """Ask, and read until the calls are there; half of the clients stream, and hang up right after them."""
     question = [{"role": "user", "content": f"Question {client.number}"}]
     if client.number % 2:
@@ -115,7 +115,9 @@ async def begin(session: aiohttp.ClientSession, router: Router, client: Client) 
     client.messages = [*question, {"role": "assistant", "content": None, "tool_calls": client.calls}]
 
 
-async def _read_calls(session: aiohttp.ClientSession, router: Router, messages: Sequence[Json]) -> list[Json]:
+async def _read_calls(
+    session: aiohttp.ClientSession, router: RouterProcess, messages: Sequence[Json]
+) -> list[Json]:
     body: Json = {"model": "three", "messages": list(messages), "tools": TOOLS, "stream": True}
     calls: list[Json] = []
     async with session.post(f"{router.url}/v1/chat/completions", json=body) as response:
@@ -134,13 +136,13 @@ class Agents:
     """The clients and what becomes of their results."""
 
     def __init__(
-        self, sessions: Sequence[aiohttp.ClientSession], routers: Sequence[Router], seed: int
+        self, sessions: Sequence[aiohttp.ClientSession], routers: Sequence[RouterProcess], seed: int
     ) -> None:
         self._session, self._other = sessions
-        self._routers, self._random, self._found = routers, random.Random(seed), Found()
+        self._routers, self._random, self._found = routers, random.Random(seed), ToolsFound()
         self._places = asyncio.Semaphore(AT_ONCE)
 
-    async def run_all(self, clients: Sequence[Client]) -> Found:
+    async def run_all(self, clients: Sequence[ToolClient]) -> ToolsFound:
         """Send every client's results; gives what was found."""
         await asyncio.gather(*(self._treat(each) for each in clients))
         found = self._found
@@ -149,7 +151,7 @@ class Agents:
         found.wrong = sum(bool(each.answer) and not each.is_right for each in clients)
         return found
 
-    async def _treat(self, client: Client) -> None:
+    async def _treat(self, client: ToolClient) -> None:
         async with self._places:
             match client.treatment:
                 case "in parts":
@@ -166,7 +168,7 @@ class Agents:
                     await self._send(client, self._shuffle(client.results))
                     await self._send_after(client)
 
-    async def _send_after(self, client: Client) -> None:
+    async def _send_after(self, client: ToolClient) -> None:
         """Once the run has ended: the same again, or others."""
         if client.treatment == "late again":
             await self._compare(client, await self._post(client, client.results))
@@ -183,12 +185,12 @@ class Agents:
         return result | {"tool_call_id": id[:-1] + other}
 
     async def _post(
-        self, client: Client, results: Sequence[Json], session: aiohttp.ClientSession | None = None
+        self, client: ToolClient, results: Sequence[Json], session: aiohttp.ClientSession | None = None
     ) -> tuple[int, Json]:
         router = self._random.choice(self._routers)
         return await ask(session or self._session, router, [*client.messages, *results])
 
-    async def _send(self, client: Client, results: Sequence[Json]) -> None:
+    async def _send(self, client: ToolClient, results: Sequence[Json]) -> None:
         status, said = await self._post(client, results)
         if status == 200:
             client.answer = said["choices"][0]["message"]["content"] or ""
@@ -200,7 +202,7 @@ class Agents:
         status, body = said
         self._found.accepted[f"{status} {body.get('error', {}).get('message', '')[:200]}"] += 1
 
-    async def _send_parts(self, client: Client) -> None:
+    async def _send_parts(self, client: ToolClient) -> None:
         """One result more with each request, as an agent would that answers calls as they are done."""
         results = self._shuffle(client.results)
         for n in range(1, len(results) + 1):
@@ -212,7 +214,7 @@ class Agents:
                 self._found.accepted["in parts"] += 1
             client.answer = message.get("content") or ""
 
-    async def _send_twice(self, client: Client) -> None:
+    async def _send_twice(self, client: ToolClient) -> None:
         first, second = await asyncio.gather(
             self._post(client, client.results), self._post(client, client.results)
         )
@@ -222,13 +224,13 @@ class Agents:
             self._refusal(first)
         await self._compare(client, second)
 
-    async def _compare(self, client: Client, said: tuple[int, Json]) -> None:
+    async def _compare(self, client: ToolClient, said: tuple[int, Json]) -> None:
         status, body = said
         is_same = status == 200 and body["choices"][0]["message"]["content"] == client.answer
         self._found.differing += not is_same
 
     async def _expect_refusal(
-        self, client: Client, results: Sequence[Json], session: aiohttp.ClientSession | None = None
+        self, client: ToolClient, results: Sequence[Json], session: aiohttp.ClientSession | None = None
     ) -> None:
         status, _ = await self._post(client, results, session)
         if status not in (400, 403):
@@ -236,11 +238,11 @@ class Agents:
 
 
 async def begin_all(
-    session: aiohttp.ClientSession, routers: Sequence[Router], clients: Sequence[Client]
+    session: aiohttp.ClientSession, routers: Sequence[RouterProcess], clients: Sequence[ToolClient]
 ) -> None:
     places = asyncio.Semaphore(AT_ONCE)
 
-    async def begin_one(client: Client) -> None:
+    async def begin_one(client: ToolClient) -> None:
         async with places:
             await begin(session, routers[client.number // 2 % 2], client)
 

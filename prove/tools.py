@@ -21,7 +21,7 @@ from prove.audit import one
 from prove.databases import KINDS, empty_databases
 from prove.ledger import PRICE
 from prove.routers import Json, make_key, open_session, prepare_process, running_routers
-from prove.tool_agents import TREATMENTS, Agents, Client, Found, begin_all
+from prove.tool_agents import TREATMENTS, Agents, ToolClient, ToolsFound, begin_all
 from serving.accounts.ledger_check import find_faults
 from serving.database.address import Address
 from serving.database.migrate import open_database
@@ -70,14 +70,14 @@ DOUBLED = "SELECT count(*) FROM (SELECT 1 FROM ledger WHERE kind IN ('call', 'lo
 WAITS = "SELECT count(*) FROM suspended_run"
 
 
-async def prove(address: Address, runs: int, name: str, seed: int) -> Found:
+async def prove(address: Address, runs: int, name: str, seed: int) -> ToolsFound:
     """Over the empty database at `address`.
 
     Raises:
         ProofError: the runs did not begin.
     """
     began_s = time.monotonic()
-    clients = [Client(n, TREATMENTS[n % len(TREATMENTS)]) for n in range(runs)]
+    clients = [ToolClient(n, TREATMENTS[n % len(TREATMENTS)]) for n in range(runs)]
     async with await open_database(address) as database:
         keys = await make_key(address), await make_key(address, name="other")
         async with (

@@ -21,7 +21,7 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
 
-from prove.routers import ProofError, Router
+from prove.routers import ProofError, RouterProcess
 from serving.sessions.service import Service
 
 ANSWERS_WITHIN_S = 30.0
@@ -126,7 +126,7 @@ def _look(service: Service, spans: OpenSpans) -> Vitals:
     )
 
 
-async def ask_vitals(router: Router) -> Vitals:
+async def ask_vitals(router: RouterProcess) -> Vitals:
     """What `router`, which is watched, holds now.
 
     Raises:

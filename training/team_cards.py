@@ -3,7 +3,7 @@
 import random
 from collections.abc import Mapping, Sequence
 
-from evaluation.cards import Measurement, can_write, measure_recorded, vary_card, write_card
+from evaluation.cards import CardMeasurement, can_write, measure_recorded, vary_card, write_card
 from evaluation.cards.settings_cards import match_workers
 from evaluation.errors import EvaluationError
 from serving.settings.settings import SettingsError
@@ -11,14 +11,14 @@ from serving.settings.settings import load as load_settings
 from training.config import Config
 
 
-def measure_teams(config: Config) -> dict[str, Mapping[str, Measurement]]:
+def measure_teams(config: Config) -> dict[str, Mapping[str, CardMeasurement]]:
     """By source, what its recorded set (`pool.cards`) says of each worker.
 
     Raises:
         SettingsError: a set cannot be read, takes in held-out questions, or is about other workers.
     """
     settings = load_settings(config.pool.settings) if config.pool.cards else None
-    measured: dict[str, Mapping[str, Measurement]] = {}
+    measured: dict[str, Mapping[str, CardMeasurement]] = {}
     for source, name in config.pool.cards.items():
         assert settings is not None
         try:
@@ -29,7 +29,7 @@ def measure_teams(config: Config) -> dict[str, Mapping[str, Measurement]]:
 
 
 def write_team_cards(
-    measured: Mapping[str, Measurement], workers: Sequence[str], words: random.Random | None = None
+    measured: Mapping[str, CardMeasurement], workers: Sequence[str], words: random.Random | None = None
 ) -> dict[str, str]:
     """The card of each worker of whom enough is known: its name, and what it is best and worst at.
 

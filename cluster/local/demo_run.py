@@ -32,7 +32,7 @@ console = Console(highlight=False)
 
 
 @dataclass(slots=True)
-class Answer:
+class DemoAnswer:
     """What the server streamed."""
 
     workflow_id: str
@@ -48,7 +48,7 @@ class DemoError(Exception):
 # -------------------------------------------------------------------------------- asking
 
 
-def ask(client: OpenAI, model: str, question: str, max_tokens: int | None) -> Answer:
+def ask(client: OpenAI, model: str, question: str, max_tokens: int | None) -> DemoAnswer:
     """One streamed request; prints plan and answer as they arrive.
 
     Args:
@@ -64,7 +64,7 @@ def ask(client: OpenAI, model: str, question: str, max_tokens: int | None) -> An
         stream=True,
         extra_body={"podium": {"trace": True, "progress": "events"}},
     )
-    answer = Answer(workflow_id=raw.headers.get(WORKFLOW_HEADER, ""))
+    answer = DemoAnswer(workflow_id=raw.headers.get(WORKFLOW_HEADER, ""))
     for chunk in raw.parse():
         told: Json = (chunk.model_extra or {}).get("podium") or {}
         if not chunk.choices:
@@ -80,7 +80,7 @@ def ask(client: OpenAI, model: str, question: str, max_tokens: int | None) -> An
     return answer
 
 
-def show_progress(answer: Answer, event: Json) -> None:
+def show_progress(answer: DemoAnswer, event: Json) -> None:
     """Print one event as a line; nothing once the answer streams."""
     if answer.text:
         return
@@ -145,7 +145,7 @@ def dollars(amount: float | None) -> str:
     return "unknown" if amount is None else f"${amount:.6f}".rstrip("0").rstrip(".")
 
 
-def check(answer: Answer, record: Json) -> None:
+def check(answer: DemoAnswer, record: Json) -> None:
     """All that the demo promises is there.
 
     Raises:

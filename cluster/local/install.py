@@ -271,7 +271,7 @@ def one_at_a_time() -> Generator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class SetupOptions:
     """What set-up is asked for beside what is served.
 
     Args:
@@ -290,7 +290,7 @@ class Wanted:
     site: bool = False
 
 
-def set_up(served: Sequence[str], wanted: Wanted) -> None:
+def set_up(served: Sequence[str], wanted: SetupOptions) -> None:
     """All stages that are asked for; see `install`."""
     say_which_python()
     add(BASE)
@@ -312,7 +312,7 @@ def set_up(served: Sequence[str], wanted: Wanted) -> None:
             add(stage)
 
 
-def install(served: Sequence[str], wanted: Wanted) -> int:
+def install(served: Sequence[str], wanted: SetupOptions) -> int:
     """All stages that are asked for; 0 when everything is in place, else what stopped it is on stderr.
 
     Args:

@@ -44,12 +44,12 @@ def main() -> int:
     if why:
         print("\nSet-up stopped. " + why, file=sys.stderr)
         return 1
-    from cluster.local.install import Wanted, install
+    from cluster.local.install import SetupOptions, install
 
     given = {"--model": options.model, "--conductor": options.conductor}
     overrides = [f"{option}={value}" for option, value in given.items() if value]
     served = [options.settings, *overrides] if options.settings else []
-    wanted = Wanted(options.dev, options.learning, options.console, options.browser, options.site)
+    wanted = SetupOptions(options.dev, options.learning, options.console, options.browser, options.site)
     return install(served, wanted)
 
 

@@ -45,7 +45,7 @@ class Caps:
         )
 
 
-class Backend(Protocol):
+class EvaluationBackend(Protocol):
     """A pool that answers questions."""
 
     @property

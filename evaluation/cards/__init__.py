@@ -6,7 +6,7 @@ recorded_cards(pool, random.Random(7))  # the same in other words, for a conduct
 vary_card(measure_recorded(pool)["openai_o3-mini"], random.Random(7), ["80 tokens/s"])
 """
 
-from evaluation.cards.measurement import Measurement, measure_recorded
+from evaluation.cards.measurement import CardMeasurement, measure_recorded
 from evaluation.cards.wording import can_write, recorded_cards, vary_card, write_card
 
-__all__ = ["Measurement", "can_write", "measure_recorded", "recorded_cards", "vary_card", "write_card"]
+__all__ = ["CardMeasurement", "can_write", "measure_recorded", "recorded_cards", "vary_card", "write_card"]

@@ -15,7 +15,7 @@ from pathlib import Path
 from conductor.errors import PodiumError
 from evaluation.cards.measurement import (
     MIN_QUESTIONS,
-    Measurement,
+    CardMeasurement,
     combine,
     measure_recorded,
     measure_results,
@@ -152,11 +152,11 @@ def run(given: argparse.Namespace) -> int:
     return 0
 
 
-def _measure(given: argparse.Namespace) -> tuple[dict[str, Measurement], list[str]]:
+def _measure(given: argparse.Namespace) -> tuple[dict[str, CardMeasurement], list[str]]:
     """Everything that was measured, by the name it was measured under, and what a reader must know."""
     from evaluation.cards.records import measure_records, read_records
 
-    sources: list[Mapping[str, Measurement]] = []
+    sources: list[Mapping[str, CardMeasurement]] = []
     notes: list[str] = []
     if given.results:
         kept = [each for folder in given.results for each in read_results(_results_file(folder))]
@@ -182,7 +182,7 @@ def _results_file(folder: Path) -> Path:
     return folder / "results.jsonl" if folder.is_dir() else folder
 
 
-def _only(names: Sequence[str] | None, measured: dict[str, Measurement]) -> dict[str, Measurement]:
+def _only(names: Sequence[str] | None, measured: dict[str, CardMeasurement]) -> dict[str, CardMeasurement]:
     if names is None:
         return measured
     if unknown := [name for name in names if name not in measured]:
@@ -190,7 +190,7 @@ def _only(names: Sequence[str] | None, measured: dict[str, Measurement]) -> dict
     return {name: measured[name] for name in names}
 
 
-def _why_none(name: str, measured: Measurement) -> str:
+def _why_none(name: str, measured: CardMeasurement) -> str:
     graded = measured.overall.n if measured.overall else 0
     return f"No card for {name}: {graded or 'no'} graded questions; a card takes {MIN_QUESTIONS}."
 
@@ -218,7 +218,7 @@ def _print_patch(fields: Fields) -> None:
     sys.stdout.write(yaml.safe_dump(patch, sort_keys=False, allow_unicode=True, width=1000))
 
 
-def _show(measured: Mapping[str, Measurement], cards: Mapping[str, str]) -> None:
+def _show(measured: Mapping[str, CardMeasurement], cards: Mapping[str, str]) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -241,7 +241,7 @@ def _show(measured: Mapping[str, Measurement], cards: Mapping[str, str]) -> None
     sys.stdout.write(shown.get())
 
 
-def _rests_on(measured: Measurement) -> str:
+def _rests_on(measured: CardMeasurement) -> str:
     """How many questions each share of the card rests on."""
     from evaluation.cards.wording import BEST, WORST, strengths, weaknesses
 

@@ -26,7 +26,7 @@ SINGLE = "single:"
 
 
 @dataclass(frozen=True, slots=True)
-class Measurement:
+class CardMeasurement:
     """What is known of one worker.
 
     Args:
@@ -55,7 +55,7 @@ class GradedAnswer:
 
 
 @lru_cache(maxsize=8)
-def measure_recorded(name: str) -> Mapping[str, Measurement]:
+def measure_recorded(name: str) -> Mapping[str, CardMeasurement]:
     """What the training side of a recorded pool says of its models, by model; computed once.
 
     Args:
@@ -84,7 +84,7 @@ def measure_recorded(name: str) -> Mapping[str, Measurement]:
 
 def measure_results(
     results: Iterable[Result], train_share: float = TRAIN_SHARE
-) -> tuple[dict[str, Measurement], int]:
+) -> tuple[dict[str, CardMeasurement], int]:
     """What the strategies `single:NAME` of an evaluation say, by worker.
 
     Of several answers to one question the newest counts; an outage is not counted, a refusal is wrong.
@@ -121,33 +121,33 @@ def measure_results(
     measured = measure_answers(_answer(worker, each) for (worker, _), each in kept.items())
     left_out = len({key[1] for key in newest}) - len({key[1] for key in kept})
     return {
-        worker: Measurement(each.kinds, each.overall, len(costs[worker]), mean_cost(costs[worker]))
+        worker: CardMeasurement(each.kinds, each.overall, len(costs[worker]), mean_cost(costs[worker]))
         for worker, each in measured.items()
     }, left_out
 
 
-def measure_answers(answers: Iterable[GradedAnswer]) -> dict[str, Measurement]:
+def measure_answers(answers: Iterable[GradedAnswer]) -> dict[str, CardMeasurement]:
     """How often each worker is right, by kind of question."""
     rights: dict[str, dict[tuple[str, str], list[bool]]] = defaultdict(lambda: defaultdict(list))
     for each in answers:
         rights[each.worker][kind_of(each.family), each.category].append(each.right)
     return {
-        worker: Measurement(
+        worker: CardMeasurement(
             _merge_rare(by_kind), accuracy([right for every in by_kind.values() for right in every])
         )
         for worker, by_kind in rights.items()
     }
 
 
-def combine(measured: Sequence[Mapping[str, Measurement]]) -> dict[str, Measurement]:
+def combine(measured: Sequence[Mapping[str, CardMeasurement]]) -> dict[str, CardMeasurement]:
     """All that is known of each worker. Of what several sources say the first one's word holds."""
-    found: dict[str, Measurement] = {}
+    found: dict[str, CardMeasurement] = {}
     for source in measured:
         for worker, new in source.items():
-            old = found.get(worker, Measurement())
+            old = found.get(worker, CardMeasurement())
             graded = old if old.overall else new
             costs = old if old.usd_per_call is not None else new
-            found[worker] = Measurement(
+            found[worker] = CardMeasurement(
                 graded.kinds,
                 graded.overall,
                 old.calls + new.calls,

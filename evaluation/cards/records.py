@@ -16,7 +16,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from conductor.model.usage import MOST_TOKENS
-from evaluation.cards.measurement import Measurement, mean_cost
+from evaluation.cards.measurement import CardMeasurement, mean_cost
 from evaluation.errors import EvaluationError
 from evaluation.json_lines import read_json_lines
 from evaluation.results import MOST_USD
@@ -41,7 +41,7 @@ class CallUsage(BaseModel):
     reasoning_tokens: Count = 0
 
 
-class Step(BaseModel):
+class RecordedStep(BaseModel):
     """The part of a step that is looked at."""
 
     worker: str
@@ -59,7 +59,7 @@ class Step(BaseModel):
 class Workflow(BaseModel):
     """One run."""
 
-    steps: list[Step]
+    steps: list[RecordedStep]
 
 
 class WorkflowList(BaseModel):
@@ -84,17 +84,17 @@ def read_records(place: str) -> list[Workflow]:
     return [workflow for source, value in values for workflow in _workflows(source, value)]
 
 
-def measure_records(workflows: Iterable[Workflow]) -> dict[str, Measurement]:
+def measure_records(workflows: Iterable[Workflow]) -> dict[str, CardMeasurement]:
     """Cost and speed of each worker. A step that failed over counts for who answered.
 
     The speed is of the time from the first token to the last. Thoughts that were not streamed came before
     that, so they are left out.
     """
-    steps: dict[str, list[Step]] = defaultdict(list)
+    steps: dict[str, list[RecordedStep]] = defaultdict(list)
     for step in _finished_steps(workflows):
         steps[step.served_by or step.worker].append(step)
     return {
-        worker: Measurement(
+        worker: CardMeasurement(
             calls=len(every),
             usd_per_call=mean_cost([step.cost_usd for step in every]),
             tokens_per_s=_tokens_per_s(every),
@@ -103,7 +103,7 @@ def measure_records(workflows: Iterable[Workflow]) -> dict[str, Measurement]:
     }
 
 
-def _finished_steps(workflows: Iterable[Workflow]) -> Iterator[Step]:
+def _finished_steps(workflows: Iterable[Workflow]) -> Iterator[RecordedStep]:
     for workflow in workflows:
         for step in workflow.steps:
             if step.inner is not None:
@@ -112,7 +112,7 @@ def _finished_steps(workflows: Iterable[Workflow]) -> Iterator[Step]:
                 yield step
 
 
-def _tokens_per_s(steps: Sequence[Step]) -> float | None:
+def _tokens_per_s(steps: Sequence[RecordedStep]) -> float | None:
     timed: list[tuple[int, float]] = []
     for step in steps:
         if step.usage is None or step.first_token_s is None or step.ended_s is None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 
 from conductor.plan.prompts import WORKER
-from evaluation.cards.measurement import Measurement, combine
+from evaluation.cards.measurement import CardMeasurement, combine
 from evaluation.cards.wording import can_write, write_card
 from evaluation.errors import EvaluationError
 from serving.settings.context_tokens import context_tokens_of
@@ -46,8 +46,8 @@ class Changes:
 
 
 def match_workers(
-    measured: Mapping[str, Measurement], settings: Settings, renamed: Mapping[str, str]
-) -> tuple[dict[str, Measurement], list[str]]:
+    measured: Mapping[str, CardMeasurement], settings: Settings, renamed: Mapping[str, str]
+) -> tuple[dict[str, CardMeasurement], list[str]]:
     """The measurements by the settings' workers, and the names that are none of them.
 
     A measured name is a worker's own, that of the recorded model that it replays, or ends in its name
@@ -66,7 +66,7 @@ def match_workers(
         for worker in settings.workers
         if isinstance(worker, PythonSettings) and worker.factory == REPLAY
     }
-    found: list[dict[str, Measurement]] = []
+    found: list[dict[str, CardMeasurement]] = []
     strangers: list[str] = []
     by_tail: dict[str, str] = {}
     for name, each in measured.items():
@@ -91,7 +91,7 @@ def match_workers(
 
 
 def write_cards(
-    measured: Mapping[str, Measurement], settings: Settings | None, *, named: bool = False
+    measured: Mapping[str, CardMeasurement], settings: Settings | None, *, named: bool = False
 ) -> dict[str, str]:
     """The card of each worker with enough graded questions; `named`: it begins with the worker's name."""
     return {
@@ -103,7 +103,7 @@ def write_cards(
 
 
 def changes(
-    measured: Mapping[str, Measurement], cards: Mapping[str, str], settings: Settings, *, replace: bool
+    measured: Mapping[str, CardMeasurement], cards: Mapping[str, str], settings: Settings, *, replace: bool
 ) -> Changes:
     """What of cards and speeds goes into the settings."""
     found = Changes()
@@ -123,7 +123,7 @@ def shows_facts(settings: Settings) -> bool:
     return "{facts}" in (settings.prompts.worker or WORKER)
 
 
-def facts_of(worker: WorkerSettings, settings: Settings, measured: Measurement) -> list[str]:
+def facts_of(worker: WorkerSettings, settings: Settings, measured: CardMeasurement) -> list[str]:
     """What the card tells beyond skills, in a few words each."""
     price, cost = price_of(worker), measured.usd_per_call
     if shows_facts(settings):

@@ -12,7 +12,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from evaluation.cards.measurement import MIN_QUESTIONS, Measurement, measure_recorded
+from evaluation.cards.measurement import MIN_QUESTIONS, CardMeasurement, measure_recorded
 from evaluation.statistics import Accuracy
 
 BEST, WORST = 3, 2
@@ -112,12 +112,12 @@ FRAMES = (
 """The first one is what `podium cards` writes."""
 
 
-def can_write(measured: Measurement) -> bool:
+def can_write(measured: CardMeasurement) -> bool:
     """Whether there are enough graded questions for a card."""
     return measured.overall is not None and measured.overall.n >= MIN_QUESTIONS
 
 
-def write_card(measured: Measurement, facts: Sequence[str] = ()) -> str:
+def write_card(measured: CardMeasurement, facts: Sequence[str] = ()) -> str:
     """The card that `podium cards` shows.
 
     Args:
@@ -127,7 +127,7 @@ def write_card(measured: Measurement, facts: Sequence[str] = ()) -> str:
     return _write(FRAMES[0], measured, facts, BEST, WORST, with_overall=True)
 
 
-def vary_card(measured: Measurement, rng: random.Random, facts: Sequence[str] = ()) -> str:
+def vary_card(measured: CardMeasurement, rng: random.Random, facts: Sequence[str] = ()) -> str:
     """The same in other words: frame, number of kinds and whether it tells the overall share are drawn."""
     frame = rng.choice(FRAMES)
     best, worst = rng.randint(1, 4), rng.choice((0, 1, 1, 2, 3))
@@ -147,26 +147,32 @@ def recorded_cards(name: str, rng: random.Random | None = None) -> dict[str, str
     }
 
 
-def strengths(measured: Measurement, most: int) -> list[Claim]:
+def strengths(measured: CardMeasurement, most: int) -> list[Claim]:
     """The kinds it is best at, the surest first."""
     level = _level(measured)
     sure = [(kind, each) for kind, each in measured.kinds.items() if each.low > level and each.mean >= 0.5]
     return sorted(sure, key=lambda claim: -claim[1].low)[:most]
 
 
-def weaknesses(measured: Measurement, most: int) -> list[Claim]:
+def weaknesses(measured: CardMeasurement, most: int) -> list[Claim]:
     """The kinds it is worst at, the surest first."""
     level = _level(measured)
     sure = [(kind, each) for kind, each in measured.kinds.items() if each.high < level]
     return sorted(sure, key=lambda claim: claim[1].high)[:most]
 
 
-def _level(measured: Measurement) -> float:
+def _level(measured: CardMeasurement) -> float:
     return measured.overall.mean if measured.overall else 0.0
 
 
 def _write(
-    frame: Frame, measured: Measurement, facts: Sequence[str], best: int, worst: int, *, with_overall: bool
+    frame: Frame,
+    measured: CardMeasurement,
+    facts: Sequence[str],
+    best: int,
+    worst: int,
+    *,
+    with_overall: bool,
 ) -> str:
     if measured.overall is None or not can_write(measured):
         raise ValueError(f"a card needs at least {MIN_QUESTIONS} graded questions")

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from importlib import import_module
 
-from evaluation.backends import Backend
+from evaluation.backends import EvaluationBackend
 from evaluation.errors import EvaluationError
 from evaluation.spec import Spec
 from evaluation.strategies.base import OpenBackend, Setup, Strategy, StrategyFactory
@@ -33,7 +33,7 @@ ORDER = {"best_of_n": 1, "best_of_n_oracle": 2, "oracle": 2}
 """Strategies that read the results of others come after them."""
 
 
-def expand(names: Sequence[str], backend: Backend, *, learns: bool) -> list[str]:
+def expand(names: Sequence[str], backend: EvaluationBackend, *, learns: bool) -> list[str]:
     """`names` with `usual` and `learned` written out.
 
     Args:
@@ -48,7 +48,7 @@ def expand(names: Sequence[str], backend: Backend, *, learns: bool) -> list[str]
     return [name for each in separate for name in groups.get(each, (each,))]
 
 
-def make(names: Sequence[str], backend: Backend, open_backend: OpenBackend) -> list[Strategy]:
+def make(names: Sequence[str], backend: EvaluationBackend, open_backend: OpenBackend) -> list[Strategy]:
     """The strategies called `names`, each after those whose results it reads.
 
     Raises:

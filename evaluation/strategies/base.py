@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from conductor.plan.plan import Plan, Step
-from evaluation.backends import Backend, Caps
+from evaluation.backends import Caps, EvaluationBackend
 from evaluation.errors import EvaluationError
 from evaluation.outcome import RunOutcome
 from evaluation.questions import Grade, Question
@@ -45,7 +45,7 @@ class EvalContext:
         result: another strategy's result for a question, by label and question id; None where there is none.
     """
 
-    backend: Backend
+    backend: EvaluationBackend
     caps: Caps
     seed: int
     result: Callable[[str, str], Result | None]
@@ -169,7 +169,7 @@ class OneWorkerStrategy(BaseStrategy):
 class OpenBackend(Protocol):
     """Opens a pool for one strategy."""
 
-    def __call__(self, path: str | None, at: str | None, model: str | None) -> Backend:
+    def __call__(self, path: str | None, at: str | None, model: str | None) -> EvaluationBackend:
         """Open a pool.
 
         Args:
@@ -193,7 +193,7 @@ class Setup:
         open_backend: opens another pool.
     """
 
-    backend: Backend
+    backend: EvaluationBackend
     labels: Sequence[str]
     open_backend: OpenBackend
 
@@ -230,7 +230,7 @@ class StrategyFactory(Protocol):
         ...
 
 
-def solo_workers(backend: Backend) -> tuple[str, ...]:
+def solo_workers(backend: EvaluationBackend) -> tuple[str, ...]:
     """The workers that can answer alone: all but voters and other programs that read steps."""
     return tuple(name for name in backend.workers if backend.provenance.get(name) != "program")
 

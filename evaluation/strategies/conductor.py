@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from evaluation.backends import Backend
+from evaluation.backends import EvaluationBackend
 from evaluation.errors import EvaluationError
 from evaluation.outcome import RunOutcome
 from evaluation.questions import Question
@@ -21,7 +21,7 @@ class ConductorStrategy(BaseStrategy):
     """Plans of a conductor."""
 
     model: str | None
-    own: Backend | None = None
+    own: EvaluationBackend | None = None
     """Another backend than the evaluation's, opened for this strategy."""
 
     async def prepare(self, training: TrainingSet | None) -> Mapping[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from conductor.model.usage import Usage
-from evaluation.backends import Backend
+from evaluation.backends import EvaluationBackend
 from evaluation.errors import EvaluationError
 from evaluation.questions import Question
 from evaluation.spec import Spec
@@ -50,7 +50,7 @@ class Random(BaseStrategy):
 class Cheapest(BaseStrategy):
     """The worker whose answers cost least: as measured on the training questions, or else by its price."""
 
-    backend: Backend
+    backend: EvaluationBackend
     worker: str = ""
 
     async def prepare(self, training: TrainingSet | None) -> Mapping[str, Any]:

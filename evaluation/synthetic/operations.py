@@ -31,7 +31,7 @@ CONSONANTS, VOWELS = "bdfgklmnprstvz", "aeiou"
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class TaskOperation:
     """One thing that can be asked.
 
     Args:
@@ -55,10 +55,10 @@ class Operation:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TaskPart:
     """A part of a question, parsed from its words."""
 
-    operation: Operation
+    operation: TaskOperation
     operand: str
     """`RESULT` where it is what another part gives."""
     numbers: tuple[int, ...]
@@ -107,50 +107,50 @@ def _digits(text: str) -> str:
     return "".join(sorted(str(int(text))))
 
 
-OPERATIONS: tuple[Operation, ...] = (
-    Operation(
+OPERATIONS: tuple[TaskOperation, ...] = (
+    TaskOperation(
         "arithmetic",
         "number",
         "number",
         ("work out {x} * {a} + {b}", "multiply {x} by {a} and add {b}"),
         lambda x, n: str(int(x) * n[0] + n[1]),
     ),
-    Operation(
+    TaskOperation(
         "strings",
         "word",
         "word",
         ("spell {x} backwards", "reverse the letters of {x}"),
         lambda x, n: _word(x)[::-1],
     ),
-    Operation(
+    TaskOperation(
         "numerals",
         "number",
         "word",
         ("write {x} as a Roman numeral", "turn {x} into a Roman numeral"),
         lambda x, n: roman(int(x)),
     ),
-    Operation(
+    TaskOperation(
         "ciphers",
         "word",
         "word",
         ("encode {x} with a Caesar shift of {a}", "shift each letter of {x} by {a}"),
         lambda x, n: caesar(_word(x), n[0]),
     ),
-    Operation(
+    TaskOperation(
         "logic",
         "number",
         "word",
         ("say yes or no: is {x} odd or a multiple of {a}", "is {x} odd or a multiple of {a}, yes or no"),
         lambda x, n: "yes" if int(x) % 2 or int(x) % n[0] == 0 else "no",
     ),
-    Operation(
+    TaskOperation(
         "ordering",
         "word",
         "word",
         ("sort the letters of {x}", "put the letters of {x} in order"),
         lambda x, n: "".join(sorted(_word(x), key=str.lower)),
     ),
-    Operation(
+    TaskOperation(
         "ordering",
         "number",
         "number",
@@ -170,7 +170,7 @@ def _pattern(wording: str) -> re.Pattern[str]:
 _READ = [(operation, _pattern(wording)) for operation in OPERATIONS for wording in operation.wordings]
 
 
-def read(text: str) -> Part | None:
+def read(text: str) -> TaskPart | None:
     """The operation that `text` asks for; None where it asks for none of ours."""
     for operation, pattern in _READ:
         if found := pattern.search(text):
@@ -178,11 +178,11 @@ def read(text: str) -> Part | None:
             numbers = tuple(int(groups[name]) for name in ("a", "b") if name in groups)
             operand = groups["x"]
             if operand.lower() == RESULT or operand.isdigit() == (operation.takes == "number"):
-                return Part(operation, RESULT if operand.lower() == RESULT else operand, numbers)
+                return TaskPart(operation, RESULT if operand.lower() == RESULT else operand, numbers)
     return None
 
 
-def of_result(operation: Operation, first: Operation) -> bool:
+def of_result(operation: TaskOperation, first: TaskOperation) -> bool:
     """Whether `operation` can be asked of what `first` gives."""
     return operation.takes == first.gives and operation.family != first.family
 

@@ -10,7 +10,15 @@ from collections.abc import Sequence
 from typing import Literal
 
 from evaluation.questions import Question
-from evaluation.synthetic.operations import FAMILIES, OPERATIONS, RESULT, Operation, of_result, operand, read
+from evaluation.synthetic.operations import (
+    FAMILIES,
+    OPERATIONS,
+    RESULT,
+    TaskOperation,
+    of_result,
+    operand,
+    read,
+)
 
 Split = Literal["train", "held_out"]
 ALONE = "Answer with the result alone."
@@ -103,19 +111,19 @@ def solution(text: str) -> str:
     return result
 
 
-def _family(rng: random.Random, usable: Sequence[Operation]) -> Operation:
+def _family(rng: random.Random, usable: Sequence[TaskOperation]) -> TaskOperation:
     """Families are equally likely, however many operations each has."""
     family = rng.choice(sorted({operation.family for operation in usable}))
     return rng.choice([operation for operation in usable if operation.family == family])
 
 
-def _single(rng: random.Random, usable: Sequence[Operation]) -> tuple[str, tuple[str, ...]]:
+def _single(rng: random.Random, usable: Sequence[TaskOperation]) -> tuple[str, tuple[str, ...]]:
     operation = _family(rng, usable)
     words = operation.phrase(rng, operand(rng, operation.takes, digits=rng.choice((2, 3))))
     return f"{words[0].upper()}{words[1:]}. {ALONE}", (operation.family,)
 
 
-def _composite(rng: random.Random, usable: Sequence[Operation]) -> tuple[str, tuple[str, ...]]:
+def _composite(rng: random.Random, usable: Sequence[TaskOperation]) -> tuple[str, tuple[str, ...]]:
     first = _family(rng, usable)
     fitting = [operation for operation in usable if of_result(operation, first)]
     if not fitting:

@@ -19,7 +19,7 @@ from conductor.model.messages import Text
 from conductor.model.reply import Delta, FinishReason, Reply, open_reply
 from conductor.model.usage import Price, Usage
 from conductor.plan.prompts import read_assignment
-from evaluation.synthetic.operations import FAMILIES, RESULT, Part, read
+from evaluation.synthetic.operations import FAMILIES, RESULT, TaskPart, read
 from evaluation.synthetic.questions import parts
 from serving.workers.scripted import TOKEN, prompt_tokens
 
@@ -113,7 +113,7 @@ class Skill:
                 return f"{CANNOT}: {exc}."
         return result or ""
 
-    def _parts_to_do(self, shown: Assignment) -> list[Part]:
+    def _parts_to_do(self, shown: Assignment) -> list[TaskPart]:
         """The parts to do: those the task names, by their words or family; without such a task all of them.
 
         Of a whole question, a first part that another step has solved is skipped.

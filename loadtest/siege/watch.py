@@ -9,7 +9,7 @@ from typing import Any
 
 import aiohttp
 
-from bench.client import REQUEST_ERRORS, Client, chat
+from bench.client import REQUEST_ERRORS, BenchClient, chat
 from loadtest.sse import StreamResult
 from program.percentile import percentile
 
@@ -109,7 +109,7 @@ class Watch:
         """Run the streams to their end; `has_begun` is set once they have begun to stream."""
         connector = aiohttp.TCPConnector(limit=0, force_close=True)
         async with aiohttp.ClientSession(connector=connector, headers=self._headers) as session:
-            client = Client(session, self._url)
+            client = BenchClient(session, self._url)
             streams = [asyncio.create_task(self._stream(client)) for _ in range(self._streams)]
             await asyncio.sleep(1)
             has_begun.set()
@@ -133,7 +133,7 @@ class Watch:
             lost=tuple(self._lost[:3]),
         )
 
-    async def _stream(self, client: Client) -> StreamResult | None:
+    async def _stream(self, client: BenchClient) -> StreamResult | None:
         try:
             async with asyncio.timeout(len(self._text.split()) / TOKENS_PER_S + LATE_S):
                 result, _ = await client.stream(chat("talker"))
@@ -142,7 +142,7 @@ class Watch:
             return None
         return result
 
-    async def _keep_asking(self, client: Client) -> None:
+    async def _keep_asking(self, client: BenchClient) -> None:
         """A new request every second, on a new connection, whether or not the one before is answered."""
 
         async def ask() -> None:

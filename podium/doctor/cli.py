@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from podium.doctor.finding import Case, Finding, Place, ok, wrong
+from podium.doctor.finding import Finding, ServerCase, ServerPlace, ok, wrong
 from program.inert import inert, inert_json
 from program.options import exact_rate, port
 from program.options import url as url_option
@@ -33,7 +33,7 @@ OF_THE_MACHINE = {
     "session": "processes:check_left_session",
     "haproxy": "processes:check_haproxy",
 }
-"""Check -> where it is; these look at a `Place`."""
+"""Check -> where it is; these look at a `ServerPlace`."""
 OF_THE_SETTINGS = {
     "keys": "configuration:check_keys",
     "workers": "configuration:check_workers",
@@ -46,7 +46,7 @@ OF_THE_SETTINGS = {
     "memory": "machine:check_memory",
     "gpu": "machine:check_gpus",
 }
-"""And these at a `Case`."""
+"""And these at a `ServerCase`."""
 OF_A_CLUSTER = {
     "builder": "cluster.code:builder",
     "user_config": "cluster.code:user_configs",
@@ -166,7 +166,7 @@ def examine_machine(settings: Path, port: int, skip: Sequence[str] = ()) -> dict
         port: that the server is to answer at.
         skip: checks that are not made.
     """
-    place = Place(settings, port, os.environ)
+    place = ServerPlace(settings, port, os.environ)
     found = {name: make(name, target, place) for name, target in OF_THE_MACHINE.items() if name not in skip}
     try:
         case, found["settings"] = read_case(place)
@@ -179,7 +179,7 @@ def examine_machine(settings: Path, port: int, skip: Sequence[str] = ()) -> dict
     return found
 
 
-def read_case(place: Place) -> tuple[Case | None, Finding]:
+def read_case(place: ServerPlace) -> tuple[ServerCase | None, Finding]:
     """The settings, read; None where they cannot be used."""
     from serving.paths import resolve_path
     from serving.settings.overrides import settings_to_serve
@@ -190,11 +190,11 @@ def read_case(place: Place) -> tuple[Case | None, Finding]:
     except SettingsError as error:
         remedy = f"Correct {place.path}; docs/settings.md has every setting, cluster/*.yaml are examples that work."
         return None, wrong(f"{error.message} {error.detail}".strip(), remedy)
-    case = Case(place.path, place.port, place.environment, settings)
+    case = ServerCase(place.path, place.port, place.environment, settings)
     return case, ok(f"{place.path}: {len(settings.workers)} workers, {len(settings.models)} models, {len(settings.workflows)} workflows.")  # fmt: skip
 
 
-def make(name: str, target: str, place: Place) -> Finding:
+def make(name: str, target: str, place: ServerPlace) -> Finding:
     """Make a check; that it cannot be made is a finding too."""
     try:
         return _load(target)(place)

@@ -8,7 +8,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from podium.doctor.finding import Case, Finding, ok, warning, worst, wrong
+from podium.doctor.finding import Finding, ServerCase, ok, warning, worst, wrong
 
 if TYPE_CHECKING:
     from serving.database.address import Address
@@ -30,7 +30,7 @@ FAR_S = 2.0
 """Budgets, leases of runs and expiring keys are told by clocks that should be this near to each other."""
 
 
-def check_keys(case: Case) -> Finding:
+def check_keys(case: ServerCase) -> Finding:
     """Each provider's key is there and looks like one. No provider is asked."""
     from serving.settings.workers import API_SETTINGS, places_of
 
@@ -39,7 +39,7 @@ def check_keys(case: Case) -> Finding:
     return worst(findings) if findings else ok("The settings name no provider.")
 
 
-def check_workers(case: Case) -> Finding:
+def check_workers(case: ServerCase) -> Finding:
     """Every worker can be made: its plugin, library and credentials are here; so is the secret of the webhooks."""
     from cluster.local.processes import ROOT
     from serving.clients import find_faults
@@ -58,7 +58,7 @@ def check_workers(case: Case) -> Finding:
     return worst(findings)
 
 
-def check_effect(case: Case) -> Finding:
+def check_effect(case: ServerCase) -> Finding:
     """Every setting that asks for something can get it."""
     from serving.settings.absent import absent_workers, without_workers
     from serving.settings.settings import SettingsError
@@ -73,7 +73,7 @@ def check_effect(case: Case) -> Finding:
     return worst(idle) if idle else ok("No setting is without effect.")
 
 
-def check_store(case: Case) -> Finding:
+def check_store(case: ServerCase) -> Finding:
     """The store answers, and has this version's schema."""
     from conductor.errors import PodiumError
     from serving.database.address import StoreError, find_address
@@ -94,7 +94,7 @@ def check_store(case: Case) -> Finding:
         )
 
 
-def check_clock(case: Case) -> Finding:
+def check_clock(case: ServerCase) -> Finding:
     """This machine and the database agree about the time."""
     from conductor.errors import PodiumError
     from serving.database.address import find_address
@@ -134,7 +134,7 @@ async def _ahead_s(address: Address) -> float:
     return there_s - (began_s + time.time()) / 2
 
 
-def _key(worker: ApiSettings, case: Case) -> Finding:
+def _key(worker: ApiSettings, case: ServerCase) -> Finding:
     """Whether a worker has its key."""
     from serving.settings.faults import SettingsError, in_file
     from serving.settings.keys import KeyFileError, read_key

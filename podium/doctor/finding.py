@@ -33,7 +33,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ServerPlace:
     """Where a server is to be started.
 
     Args:
@@ -48,7 +48,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Case(Place):
+class ServerCase(ServerPlace):
     """Where a server is to be started, and what it is to serve.
 
     Args:

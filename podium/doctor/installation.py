@@ -11,14 +11,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from cluster.local.uv import LEFT_OUT, LOCK, ROOT
-from podium.doctor.finding import Case, Finding, Place, ok, warning, worst, wrong
+from podium.doctor.finding import Finding, ServerCase, ServerPlace, ok, warning, worst, wrong
 
 LEAST_PYTHON = (3, 11)
 AGAIN = "`rm -f .venv/podium-*-stamp && make setup` installs what the lock names."
 SHOWN = 4
 
 
-def check_python(_: Place) -> Finding:
+def check_python(_: ServerPlace) -> Finding:
     """This Python is one that Podium runs in, and the checkout's own."""
     version = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info < LEAST_PYTHON:
@@ -34,7 +34,7 @@ def check_python(_: Place) -> Finding:
     return ok(f"Python {version}.")
 
 
-def check_packages(_: Place) -> Finding:
+def check_packages(_: ServerPlace) -> Finding:
     """Every package is there at the version of the lock."""
     installed = {_normal(each.name): each for each in metadata.distributions()}
     locked = read_versions(LOCK.read_text())
@@ -52,7 +52,7 @@ def check_packages(_: Place) -> Finding:
     return wrong(" ".join(faults), AGAIN) if faults else ok(f"{len(installed)} packages are as locked.")
 
 
-def check_engine(case: Case) -> Finding:
+def check_engine(case: ServerCase) -> Finding:
     """vLLM is installed where the settings run an engine."""
     from importlib.util import find_spec
 
@@ -67,7 +67,7 @@ def check_engine(case: Case) -> Finding:
     )
 
 
-def check_models(case: Case) -> Finding:
+def check_models(case: ServerCase) -> Finding:
     """The local models of the settings are there, whole."""
     from cluster.local.local_models import LOCAL_MODELS, is_ready
     from cluster.local.model import ModelError
@@ -101,7 +101,7 @@ def check_models(case: Case) -> Finding:
     return worst(findings)
 
 
-def check_console(_: Place) -> Finding:
+def check_console(_: ServerPlace) -> Finding:
     """The web console is built, of this source."""
     from cluster.local.console import BUILT, has_failed, is_built
 

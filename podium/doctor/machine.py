@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from cluster.local.uv import ROOT
-from podium.doctor.finding import Case, Finding, Place, ok, warning, worst, wrong
+from podium.doctor.finding import Finding, ServerCase, ServerPlace, ok, warning, worst, wrong
 from serving.settings.workers import VllmSettings
 
 LEAST_FREE_BYTES = 500_000_000
@@ -27,13 +27,13 @@ FEW_FILES, TOO_FEW_FILES = 8192, 1024
 """Each connection is an open file, and each process of Ray has about 100."""
 
 
-def check_disk(case: Case) -> Finding:
+def check_disk(case: ServerCase) -> Finding:
     """There is room where the server writes."""
     places = {"the checkout": ROOT, "temporary files": Path(tempfile.gettempdir()), "the store": _store(case)}
     return worst([_room(what, place) for what, place in places.items() if place])
 
 
-def check_memory(case: Case) -> Finding:
+def check_memory(case: ServerCase) -> Finding:
     """The engines of the settings fit beside Ray."""
     import psutil
 
@@ -50,7 +50,7 @@ def check_memory(case: Case) -> Finding:
     return warning(said, f"End other programs. {remedy}") if needed > free else ok(said)
 
 
-def check_open_files(_: Place) -> Finding:
+def check_open_files(_: ServerPlace) -> Finding:
     """A server may hold a connection for each client."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= FEW_FILES:
@@ -61,7 +61,7 @@ def check_open_files(_: Place) -> Finding:
     return wrong(said, remedy) if soft < TOO_FEW_FILES else warning(said, remedy)
 
 
-def check_gpus(case: Case) -> Finding:
+def check_gpus(case: ServerCase) -> Finding:
     """The GPUs that engines ask for are here."""
     wanted = sum(engine.scale.gpus * max(1, engine.scale.min_replicas) for engine in _engines(case))
     if not wanted:
@@ -121,7 +121,7 @@ def _room(what: str, place: Path) -> Finding:
     return ok(f"{said}.")
 
 
-def _store(case: Case) -> Path | None:
+def _store(case: ServerCase) -> Path | None:
     """The folder of a store that is a file."""
     from serving.database.address import StoreError, find_address
 
@@ -132,7 +132,7 @@ def _store(case: Case) -> Path | None:
     return address.path.parent if address.kind == "sqlite" else None
 
 
-def _engines(case: Case) -> Iterable[VllmSettings]:
+def _engines(case: ServerCase) -> Iterable[VllmSettings]:
     return (
         worker
         for worker in case.settings.workers

@@ -6,7 +6,7 @@ import contextlib
 import fcntl
 from typing import TYPE_CHECKING
 
-from podium.doctor.finding import Finding, Place, ok, warning, wrong
+from podium.doctor.finding import Finding, ServerPlace, ok, warning, wrong
 
 if TYPE_CHECKING:
     import psutil
@@ -15,7 +15,7 @@ HAPROXY_FILES = ("/podium-", "haproxy-serve")
 """What is in the command line of an HAProxy that Ray Serve started: where its configuration is."""
 
 
-def check_port(case: Place) -> Finding:
+def check_port(case: ServerPlace) -> Finding:
     """Nobody listens at the port of the server."""
     from cluster.local.processes import describe, is_free, listeners
 
@@ -27,7 +27,7 @@ def check_port(case: Place) -> Finding:
     return wrong(f"Port {case.port} is taken by {said}.", f"{remedy}. {other}" if remedy else other)
 
 
-def check_left_processes(_: Place) -> Finding:
+def check_left_processes(_: ServerPlace) -> Finding:
     """No process of a crashed server of this checkout is left."""
     from cluster.local.processes import command_of, orphans_here
 
@@ -41,7 +41,7 @@ def check_left_processes(_: Place) -> Finding:
     )
 
 
-def check_left_session(_: Place) -> Finding:
+def check_left_session(_: ServerPlace) -> Finding:
     """No folder of a killed server's Ray session takes up disk and shared memory."""
     from cluster.local.folder import LOCK, TAG_FILE, folders
     from cluster.local.processes import processes_of
@@ -60,7 +60,7 @@ def check_left_session(_: Place) -> Finding:
     )
 
 
-def check_haproxy(_: Place) -> Finding:
+def check_haproxy(_: ServerPlace) -> Finding:
     """No HAProxy of a crashed Ray Serve goes on without it: it would answer in the next server's place."""
     import psutil
 

@@ -33,7 +33,7 @@ from bench import (
     watching,
 )
 from bench.cli import ISOLATED, PARTS, list_shared_parts, table
-from bench.client import Client
+from bench.client import BenchClient
 from bench.figures import BLOCKS, CATALOGUE, Figure, FigureSpec, figure, p95, reading, to_json
 
 BENCH = Path(dag.__file__).parent
@@ -68,8 +68,8 @@ A_SWITCHED_RUN = [
 ]
 
 
-A_QUIET_SERVER = slow_readers.Memory(router=100 * 2**20, haproxy=20 * 2**20, kernel=0)
-A_FULL_SERVER = slow_readers.Memory(router=200 * 2**20, haproxy=70 * 2**20, kernel=25 * 2**20)
+A_QUIET_SERVER = slow_readers.MemoryUse(router=100 * 2**20, haproxy=20 * 2**20, kernel=0)
+A_FULL_SERVER = slow_readers.MemoryUse(router=200 * 2**20, haproxy=70 * 2**20, kernel=25 * 2**20)
 
 
 def values(figures: list[Figure]) -> dict[str, float]:
@@ -314,7 +314,7 @@ def test_the_table_shows_every_figure() -> None:
 
 def test_the_parts_are_those_that_the_command_line_names() -> None:
     none: Any = None
-    shared = list_shared_parts(Client(none, "http://127.0.0.1:9"), none, none, print)
+    shared = list_shared_parts(BenchClient(none, "http://127.0.0.1:9"), none, none, print)
     assert tuple(part.name for part in [*shared, *ISOLATED]) == PARTS
 
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from bench import echo_upstream, litellm, proxies, smg, steps, vs_litellm, vs_smg
-from bench.client import CHAT, Client
+from bench.client import CHAT, BenchClient
 from bench.peer_environment import PeerEnvironment
 from bench.proxies import ProxyRound, ProxySide
 from bench.server import BenchError
@@ -87,7 +87,7 @@ async def test_answers_are_checked_and_a_dropped_word_is_no_answer(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with aiohttp.ClientSession() as session:
-        client = Client(session, url)
+        client = BenchClient(session, url)
         await proxies.ask(client)
         await proxies.stream(client)
         monkeypatch.setattr(proxies, "TEXT", echo_upstream.TEXT.replace("word-7 ", ""))

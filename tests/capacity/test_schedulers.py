@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bench import schedulers as bench
 from capacity import inputs, report
-from capacity.plans import Plan, Step, samples
+from capacity.plans import SimulatedPlan, SimulatedStep, samples
 from capacity.schedulers import SCHEDULERS, StepTimes, timeline
 
 GIVEN = inputs.load()
@@ -61,8 +61,8 @@ def test_the_sampled_plans_come_in_the_same_order_too_and_steps_are_saved() -> N
 
 
 def test_steps_that_the_last_cannot_reach_are_dead() -> None:
-    def a_plan(*reads: tuple[int, ...]) -> Plan:
-        return Plan(tuple(Step("a", read, 1, 1, 1) for read in reads), 1)
+    def a_plan(*reads: tuple[int, ...]) -> SimulatedPlan:
+        return SimulatedPlan(tuple(SimulatedStep("a", read, 1, 1, 1) for read in reads), 1)
 
     assert a_plan((), (0,), (0,)).reachable == {0, 2}
     assert a_plan((), (0,), (1,)).reachable == {0, 1, 2}

@@ -11,8 +11,8 @@ import yaml
 
 from capacity import inputs
 from capacity.arrivals import poisson
-from capacity.autoscaling import Pool
-from capacity.cluster import Run, Sizes, chunk_ends, simulate
+from capacity.autoscaling import ReplicaPool
+from capacity.cluster import SimulatedRun, Sizes, chunk_ends, simulate
 from capacity.deployed import ROOT
 from capacity.plans import samples
 from capacity.sizing import engine_s, loads, router_s, size, slice_of
@@ -38,13 +38,13 @@ def an_engine(**changes: object) -> inputs.EngineSpec:
 
 def run_simulation(
     rate_rps: float = 4, *, lasts_s: float = 200, sizes: Sizes = SIZES, seed: int = 0, **more: object
-) -> Run:
+) -> SimulatedRun:
     times = poisson(rate_rps, lasts_s, np.random.default_rng(seed))
     plans = samples(GIVEN, len(times), seed + 1)
     return simulate(GIVEN, sizes, times, plans, seed=seed, **more)  # type: ignore[arg-type]
 
 
-def ends_s(run: Run) -> list[float]:
+def ends_s(run: SimulatedRun) -> list[float]:
     return [each.end_s - each.arrived_s for each in run.requests]
 
 
@@ -205,7 +205,7 @@ def test_a_larger_rate_needs_more_of_everything_and_its_slice_keeps_the_shape() 
 
 def test_a_pool_grows_after_its_delay_and_its_cold_start_and_shrinks_when_nobody_comes() -> None:
     env = simpy.Environment()
-    pool = Pool(env, an_engine(cold_start_s=100), 1, np.random.default_rng(0))
+    pool = ReplicaPool(env, an_engine(cold_start_s=100), 1, np.random.default_rng(0))
     env.process(pool.autoscale(GIVEN.autoscaling, target=2, most=8))
     for _ in range(8):
         pool.call(1, [30_000])

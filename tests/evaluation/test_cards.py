@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluation.cards import Measurement, can_write, measure_recorded, recorded_cards, vary_card, write_card
+from evaluation.cards import (
+    CardMeasurement,
+    can_write,
+    measure_recorded,
+    recorded_cards,
+    vary_card,
+    write_card,
+)
 from evaluation.cards.families import KINDS, kind_of
 from evaluation.cards.measurement import (
     GradedAnswer,
@@ -30,7 +37,7 @@ COUNTS = st.integers(1, 400).flatmap(lambda n: st.tuples(st.integers(0, n), st.j
 KIND_NAMES = st.sampled_from(sorted(KINDS))
 
 
-def measured(**kinds: tuple[int, int]) -> Measurement:
+def measured(**kinds: tuple[int, int]) -> CardMeasurement:
     """Of a worker with so many right of so many, by family."""
     answers = [
         GradedAnswer("w", family, "", number < right)
@@ -111,7 +118,7 @@ def test_no_kind_is_a_strength_and_a_weakness_and_each_claim_lies_beyond_the_ove
 ):
     kinds = {kind: accuracy([i < right for i in range(n)]) for kind, (right, n) in counts.items()}
     right, asked = (sum(each[i] for each in counts.values()) for i in (0, 1))
-    some = Measurement(kinds, accuracy([i < right for i in range(asked)]))
+    some = CardMeasurement(kinds, accuracy([i < right for i in range(asked)]))
     assert some.overall is not None
     best, worst = strengths(some, 99), weaknesses(some, 99)
     assert not {kind for kind, _ in best} & {kind for kind, _ in worst}
@@ -126,7 +133,7 @@ def test_every_frame_writes_one_line_with_nothing_left_to_fill_in(
 ):
     kinds = {kind: accuracy([i < right for i in range(n)]) for kind, (right, n) in counts.items()}
     right, asked = (sum(each[i] for each in counts.values()) for i in (0, 1))
-    some = Measurement(kinds, accuracy([i < right for i in range(asked)]))
+    some = CardMeasurement(kinds, accuracy([i < right for i in range(asked)]))
     if can_write(some):
         card = vary_card(some, random.Random(seed), ["sees images"])
         assert card.strip()
@@ -237,9 +244,12 @@ def test_results_without_a_worker_by_itself_are_refused():
 
 def test_of_several_sources_each_gives_what_it_knows():
     graded = {"a": measured(gcd=(5, 10))}
-    timed = {"a": Measurement(calls=7, usd_per_call=Decimal(1), tokens_per_s=50.0), "b": Measurement(calls=1)}
+    timed = {
+        "a": CardMeasurement(calls=7, usd_per_call=Decimal(1), tokens_per_s=50.0),
+        "b": CardMeasurement(calls=1),
+    }
     both = combine([graded, timed])
-    assert both["a"] == Measurement(graded["a"].kinds, graded["a"].overall, 7, Decimal(1), 50.0)
+    assert both["a"] == CardMeasurement(graded["a"].kinds, graded["a"].overall, 7, Decimal(1), 50.0)
     assert both["b"].overall is None
 
 

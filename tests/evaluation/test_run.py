@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conductor.plan.plan import Plan
-from evaluation.backends import Backend, Caps
+from evaluation.backends import Caps, EvaluationBackend
 from evaluation.backends.in_process import InProcessBackend
 from evaluation.errors import EvaluationError
 from evaluation.outcome import RunOutcome, combine
@@ -34,7 +34,7 @@ class Silent:
 
 
 async def run(
-    names: Sequence[str], order: EvalConfig, folder: Path, whom: Backend | None = None
+    names: Sequence[str], order: EvalConfig, folder: Path, whom: EvaluationBackend | None = None
 ) -> EvalResults:
     whom = whom or backend()
     strategies = make(names, whom, lambda *asked: pytest.fail(f"{asked} was opened"))

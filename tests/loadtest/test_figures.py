@@ -11,7 +11,7 @@ from loadtest.objective import is_good, objective, seconds
 from loadtest.recording import LEFT, NOT_STARTED, OK, UNFINISHED, Recording, Sample
 from loadtest.records import CONCURRENT, fill
 from loadtest.server_state import numbers
-from loadtest.sse import Reader
+from loadtest.sse import SseReader
 from loadtest.summary import spread, summary
 from program.percentile import percentile
 from tests.loadtest.test_sse import data, delta
@@ -119,7 +119,7 @@ def test_an_objective_names_phases_and_durations() -> None:
 
 
 def test_a_stream_tells_its_phases_calls_tokens_and_sums() -> None:
-    reader = Reader(0.0)
+    reader = SseReader(0.0)
     for line in [
         data(choices=[], podium={"type": "plan_began", "worker": "conductor", "at_s": 0.0}),
         data(choices=[], podium={"type": "step_began", "step": 0, "at_s": 0.1}),

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from prove.chaos import ENGINE, STAND_IN, Json, real_engine, replicas_of, settings_with
-from prove.chaos_load import LOST, Found
+from prove.chaos_load import LOST, ChaosFound
 from prove.chaos_victims import kinds_of
 from serving.settings.settings import Settings
 from tests.conftest import ROOT
@@ -29,26 +29,26 @@ def test_a_real_engine_and_haproxy_can_be_killed_only_where_they_are_and_the_hea
 @pytest.mark.parametrize(
     ("found", "is_right"),
     [
-        (Found(kept={"finished": 3}, broken=2, not_let_in=1), True),
-        (Found(looked_whole=1), False),
-        (Found(given_up=1), False),
-        (Found(still_running=1), False),
-        (Found(kept={"finished": 3, "lost": 1}), False),
-        (Found(accepted=Counter(finished=2)), True),
-        (Found(accepted=Counter({"finished": 2, "no record": 1})), False),
-        (Found(broken=2, records=Counter(lost=1, cancelled=1)), True),
-        (Found(broken=1, records=Counter({"no record": 1})), False),
+        (ChaosFound(kept={"finished": 3}, broken=2, not_let_in=1), True),
+        (ChaosFound(looked_whole=1), False),
+        (ChaosFound(given_up=1), False),
+        (ChaosFound(still_running=1), False),
+        (ChaosFound(kept={"finished": 3, "lost": 1}), False),
+        (ChaosFound(accepted=Counter(finished=2)), True),
+        (ChaosFound(accepted=Counter({"finished": 2, "no record": 1})), False),
+        (ChaosFound(broken=2, records=Counter(lost=1, cancelled=1)), True),
+        (ChaosFound(broken=1, records=Counter({"no record": 1})), False),
     ],
 )
 def test_a_round_is_wrong_where_a_cut_looked_whole_or_a_kept_run_did_not_finish(
-    found: Found, is_right: bool
+    found: ChaosFound, is_right: bool
 ) -> None:
     assert found.is_right() == is_right
 
 
 def test_what_broke_with_its_router_is_lost_and_nothing_that_a_client_left() -> None:
-    assert Found(broken=2, records=Counter(lost=1, finished=1)).is_right(LOST)
-    assert not Found(broken=2, records=Counter(lost=1, cancelled=1)).is_right(LOST)
+    assert ChaosFound(broken=2, records=Counter(lost=1, finished=1)).is_right(LOST)
+    assert not ChaosFound(broken=2, records=Counter(lost=1, cancelled=1)).is_right(LOST)
 
 
 @pytest.mark.slow

@@ -5,14 +5,14 @@ from dataclasses import replace
 
 from aiohttp import ClientSession
 
-from prove.hedging import Row, faults
-from prove.open_loop import Load
+from prove.hedging import HedgingRow, faults
+from prove.open_loop import OpenLoopResult
 from prove.slow_tail import SlowTail
 
-WITHOUT = Row("without", Load(30, 10, took_s=[0.1] * 97 + [2.0] * 3), 100, 100)
-WITH = Row("with", Load(30, 10, took_s=[0.1] * 97 + [0.3] * 3), 105, 100)
-OVERLOAD = Row("overload", Load(60, 10, took_s=[0.5] * 1000, refused=500), 1000, 1000)
-DEAD = Row("worker down", Load(30, 10, took_s=[0.1] * 1000), 10, 10)
+WITHOUT = HedgingRow("without", OpenLoopResult(30, 10, took_s=[0.1] * 97 + [2.0] * 3), 100, 100)
+WITH = HedgingRow("with", OpenLoopResult(30, 10, took_s=[0.1] * 97 + [0.3] * 3), 105, 100)
+OVERLOAD = HedgingRow("overload", OpenLoopResult(60, 10, took_s=[0.5] * 1000, refused=500), 1000, 1000)
+DEAD = HedgingRow("worker down", OpenLoopResult(30, 10, took_s=[0.1] * 1000), 10, 10)
 
 
 def test_not_one_call_may_be_added_under_overload():
@@ -27,9 +27,9 @@ def test_a_worker_that_is_down_may_be_asked_ten_times():
 
 
 def test_requests_that_were_refused_before_their_first_call_hide_no_hedge():
-    load = Load(60, 10, took_s=[0.5] * 900, refused=500, others=Counter(line_too_long=100))
-    assert faults([WITHOUT, WITH, Row("overload", load, 900, 900)], DEAD) == []
-    hedged = Row("overload", load, 901, 900)
+    load = OpenLoopResult(60, 10, took_s=[0.5] * 900, refused=500, others=Counter(line_too_long=100))
+    assert faults([WITHOUT, WITH, HedgingRow("overload", load, 900, 900)], DEAD) == []
+    hedged = HedgingRow("overload", load, 901, 900)
     assert (hedged.extra_calls, faults([WITHOUT, WITH, hedged], DEAD)) == (
         1,
         ["calls were added under overload"],

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 import pytest
 from aiohttp import ClientSession, web
 
-from prove.open_loop import Load, send
+from prove.open_loop import OpenLoopResult, send
 from prove.slow_tail import chunk, event
 
 WORDS, DONE = chunk({"content": "It is"}), b"data: [DONE]\n\n"
@@ -43,8 +43,8 @@ async def url() -> AsyncGenerator[str]:
     await runner.cleanup()
 
 
-async def _what_comes_of(url: str, *models: str) -> Load:
-    load = Load(rate=1, seconds=1)
+async def _what_comes_of(url: str, *models: str) -> OpenLoopResult:
+    load = OpenLoopResult(rate=1, seconds=1)
     async with ClientSession() as session:
         for model in models:
             await send(session, url, {"model": model, "stream": True}, None, time.monotonic(), load)

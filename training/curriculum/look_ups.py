@@ -17,7 +17,7 @@ from functools import cache
 
 from training.curriculum.materials import Domain, Materials, load
 from training.curriculum.questions import RequestQuestion, question_of
-from training.curriculum.requests import Part, Request, fill
+from training.curriculum.requests import Request, RequestPart, fill
 from training.curriculum.teams import SIZES, DrawnTeam, Teammate, draw_team
 
 LEAST_MADE_UP = 0.15
@@ -82,13 +82,13 @@ def _made_up_team(rng: random.Random) -> DrawnTeam:
     return DrawnTeam(tuple(mates), shows_facts=False)
 
 
-def _made_up_queries(rng: random.Random, team: DrawnTeam) -> Iterator[tuple[str, Part]]:
+def _made_up_queries(rng: random.Random, team: DrawnTeam) -> Iterator[tuple[str, RequestPart]]:
     while True:
         word = rng.choice(team.topics)
-        yield word, Part(word)
+        yield word, RequestPart(word)
 
 
-def _queries(rng: random.Random, materials: Materials, team: DrawnTeam) -> Iterator[tuple[str, Part]]:
+def _queries(rng: random.Random, materials: Materials, team: DrawnTeam) -> Iterator[tuple[str, RequestPart]]:
     """What a team of the curriculum is asked for, and the part that it stands for."""
     topics = [name for name in team.topics if name in materials.domains]
     while True:
@@ -97,9 +97,9 @@ def _queries(rng: random.Random, materials: Materials, team: DrawnTeam) -> Itera
         others = bool(anybodys) and (not topics or rng.random() < ANY_FIELD)
         domain = materials.domains[rng.choice(anybodys if others else topics)]
         if team.critics and rng.random() < CHECKS:
-            yield f"checking {domain.what}", Part(domain.domain, checks=True)
+            yield f"checking {domain.what}", RequestPart(domain.domain, checks=True)
         else:
-            yield _words(rng, domain, team), Part(domain.domain)
+            yield _words(rng, domain, team), RequestPart(domain.domain)
 
 
 def _words(rng: random.Random, domain: Domain, team: DrawnTeam) -> str:

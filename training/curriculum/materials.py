@@ -70,7 +70,7 @@ class Domain(Frozen):
     """Clauses that do something to `{it}`, what another worker gave."""
 
 
-class Asked(Frozen):
+class FieldRequests(Frozen):
     """More of what people ask of one field, for training alone."""
 
     phrasings: tuple[str, ...]
@@ -220,13 +220,16 @@ def _with_cards(materials: Materials) -> Materials:
 def _with_requests(materials: Materials) -> Materials:
     """`materials` with more requests of its domains, for the same reason."""
 
-    def add(domain: Domain, more: Asked) -> Domain:
+    def add(domain: Domain, more: FieldRequests) -> Domain:
         return domain.model_copy(
-            update={name: (*getattr(domain, name), *getattr(more, name)) for name in Asked.model_fields}
+            update={
+                name: (*getattr(domain, name), *getattr(more, name)) for name in FieldRequests.model_fields
+            }
         )
 
     more = {
-        path.stem: Asked.model_validate(_read(path)) for path in sorted((FOLDER / "requests").glob("*.yaml"))
+        path.stem: FieldRequests.model_validate(_read(path))
+        for path in sorted((FOLDER / "requests").glob("*.yaml"))
     }
     return replace(
         materials,

@@ -16,7 +16,7 @@ from conductor.plan.grammars import grammar
 from conductor.plan.instructions import layout_of
 from conductor.plan.prompts import Prompts
 from training.curriculum.questions import RequestQuestion
-from training.curriculum.verdicts import MAX_STEPS, Verdict, judge, table
+from training.curriculum.verdicts import MAX_STEPS, PlanVerdict, judge, table
 from training.generation import generate
 from training.plan_runner import Chat
 
@@ -70,7 +70,7 @@ def random_plans(questions: Sequence[RequestQuestion]) -> list[str]:
 def figures(questions: Sequence[RequestQuestion], texts: Sequence[str]) -> dict[str, Any]:
     """Shares by kind of request; of all requests, of those about a domain that training never saw, and of the rest."""
     verdicts = [judge(question, text) for question, text in zip(questions, texts, strict=True)]
-    pairs: list[tuple[RequestQuestion, Verdict]] = list(zip(questions, verdicts, strict=True))
+    pairs: list[tuple[RequestQuestion, PlanVerdict]] = list(zip(questions, verdicts, strict=True))
     groups = {
         "all": pairs,
         "new domains": [pair for pair in pairs if pair[0].is_new],

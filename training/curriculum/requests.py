@@ -36,7 +36,7 @@ _SLOT = re.compile(r"\{(\w+)\}")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RequestPart:
     """One thing that is asked.
 
     Args:
@@ -64,7 +64,7 @@ class Request:
 
     kind: Kind
     turns: tuple[str, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[RequestPart, ...]
 
     @property
     def text(self) -> str:
@@ -115,14 +115,14 @@ def best_plan(rng: random.Random, request: Request, team: DrawnTeam) -> list[Ste
     return steps
 
 
-def best_workers(part: Part, team: DrawnTeam, before: Sequence[int] = ()) -> list[int]:
+def best_workers(part: RequestPart, team: DrawnTeam, before: Sequence[int] = ()) -> list[int]:
     """Who does `part` best; none where nobody can do it at all. The arguments are those of `part_rewards`."""
     rewards = part_rewards(part, team, before)
     top = max(rewards)
     return [index for index, each in enumerate(rewards) if each == top > 0]
 
 
-def part_rewards(part: Part, team: DrawnTeam, before: Sequence[int] = ()) -> tuple[float, ...]:
+def part_rewards(part: RequestPart, team: DrawnTeam, before: Sequence[int] = ()) -> tuple[float, ...]:
     """What it is worth to ask each worker for `part`.
 
     A check is for a critic; where there is none, for somebody who does such a part well and has not done this one.
@@ -164,9 +164,9 @@ def request_about(rng: random.Random, materials: Materials, domain: Domain) -> R
         return _small_talk(rng, materials)
     if domain.conversations and rng.random() < CONVERSATIONS:
         turns = tuple(fill(rng, turn, domain.slots) for turn in rng.choice(domain.conversations))
-        return Request("one", turns, (Part(domain.domain),))
+        return Request("one", turns, (RequestPart(domain.domain),))
     text = fill(rng, rng.choice(domain.phrasings), domain.slots)
-    return Request("one", (_in_a_tone(rng, materials, text),), (Part(domain.domain),))
+    return Request("one", (_in_a_tone(rng, materials, text),), (RequestPart(domain.domain),))
 
 
 def _topic(rng: random.Random, materials: Materials, team: DrawnTeam) -> str:
@@ -187,7 +187,7 @@ def _topic(rng: random.Random, materials: Materials, team: DrawnTeam) -> str:
 def _small_talk(rng: random.Random, materials: Materials) -> Request:
     domain = materials.domains[SMALL_TALK]
     return Request(
-        "small_talk", (fill(rng, rng.choice(domain.phrasings), domain.slots),), (Part(SMALL_TALK),)
+        "small_talk", (fill(rng, rng.choice(domain.phrasings), domain.slots),), (RequestPart(SMALL_TALK),)
     )
 
 
@@ -213,7 +213,7 @@ def _join(rng: random.Random, materials: Materials, team: DrawnTeam) -> Request 
         return None
     specialist = [each for each in lasts if each.domain in team.topics]
     last = rng.choice(specialist or lasts)
-    third = Part(last.domain, fill(rng, last.text, joints.slots), (0, 1))
+    third = RequestPart(last.domain, fill(rng, last.text, joints.slots), (0, 1))
     text = _join_clauses(rng.choice(joints.join), a=first.clause, b=second.clause, j=third.clause)
     return Request("join", (_in_a_frame(rng, materials, text),), (first, second, third))
 
@@ -223,7 +223,7 @@ def _check(rng: random.Random, materials: Materials, team: DrawnTeam) -> Request
     if not first:
         return None
     subtask = _join_clauses(rng.choice(materials.joints.check_subtasks), a=first.clause)
-    check = Part(first.domain, subtask, (0,), checks=True)
+    check = RequestPart(first.domain, subtask, (0,), checks=True)
     doers = set(team.best(first.domain))
     if not best_workers(check, team, tuple(doers)):
         return None
@@ -232,8 +232,13 @@ def _check(rng: random.Random, materials: Materials, team: DrawnTeam) -> Request
 
 
 def _clause(
-    rng: random.Random, materials: Materials, team: DrawnTeam, before: tuple[Part, ...], *, then: bool = False
-) -> Part | None:
+    rng: random.Random,
+    materials: Materials,
+    team: DrawnTeam,
+    before: tuple[RequestPart, ...],
+    *,
+    then: bool = False,
+) -> RequestPart | None:
     """A part for a worker that is the best for none of those `before`; None where there is none."""
     taken = {index for part in before for index in team.best(part.domain)}
     topics, disputed = set(team.topics), team.disputed
@@ -253,7 +258,7 @@ def _clause(
         return None
     domain = rng.choice(covered if covered and (not others or rng.random() >= WITHOUT_SPECIALIST) else others)
     clause = fill(rng, rng.choice(domain.then if then else domain.parts), domain.slots)
-    return Part(domain.domain, clause.replace("{it}", rng.choice(RESULT)), (0,) if then else ())
+    return RequestPart(domain.domain, clause.replace("{it}", rng.choice(RESULT)), (0,) if then else ())
 
 
 def _join_clauses(template: str, **clauses: str) -> str:

@@ -11,7 +11,7 @@ from conductor.plan.plan import Step
 from training.curriculum.about import is_about, share_named
 from training.curriculum.materials import SMALL_TALK
 from training.curriculum.questions import RequestQuestion
-from training.curriculum.requests import Part, part_rewards
+from training.curriculum.requests import RequestPart, part_rewards
 from training.curriculum.teams import DrawnTeam
 from training.exact_plan import is_exact_plan
 
@@ -19,7 +19,7 @@ MAX_STEPS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class PlanVerdict:
     """What is right about one plan.
 
     Args:
@@ -47,17 +47,17 @@ class Verdict:
         return self.has_shape and self.workers == 1.0
 
 
-def judge(question: RequestQuestion, text: str, format: Format = "steps") -> Verdict:
+def judge(question: RequestQuestion, text: str, format: Format = "steps") -> PlanVerdict:
     """The verdict on the plan `text`. Parts that do not need each other may come in either order."""
     names = list(question.workers)
     steps = read_steps(text, names, format)
     if steps is None or not is_exact_plan(format, text, names, MAX_STEPS):
-        return Verdict(parsed=False)
+        return PlanVerdict(parsed=False)
     verdicts = [_judge_in_order(question, steps, parts) for parts in _orders(question.request.parts)]
     return max(verdicts, key=lambda each: each.about)  # of equal ones the first
 
 
-def _orders(parts: Sequence[Part]) -> Iterator[Sequence[Part]]:
+def _orders(parts: Sequence[RequestPart]) -> Iterator[Sequence[RequestPart]]:
     """The orders in which a plan may have the parts: the first two change places where neither reads the other."""
     yield parts
     if len(parts) > 2 and not parts[0].reads and not parts[1].reads:
@@ -69,7 +69,9 @@ def _orders(parts: Sequence[Part]) -> Iterator[Sequence[Part]]:
         yield [parts[1], parts[0], *rest]
 
 
-def _judge_in_order(question: RequestQuestion, steps: Sequence[Step], parts: Sequence[Part]) -> Verdict:
+def _judge_in_order(
+    question: RequestQuestion, steps: Sequence[Step], parts: Sequence[RequestPart]
+) -> PlanVerdict:
     names = list(question.workers)
     chosen = [names.index(step.worker) for step in steps]
     same_length = len(steps) == len(parts)
@@ -82,7 +84,7 @@ def _judge_in_order(question: RequestQuestion, steps: Sequence[Step], parts: Seq
     else:
         workers = 0.0
     about = mean(_is_about(step, number, question, parts, len(steps)) for number, step in enumerate(steps))
-    return Verdict(
+    return PlanVerdict(
         parsed=True,
         steps=len(steps),
         has_shape=same_length and all(s.access == p.reads for s, p in zip(steps, parts, strict=True)),
@@ -103,7 +105,7 @@ def read_steps(text: str, workers: Sequence[str], format: Format) -> Sequence[St
     return plan.steps if plan else None
 
 
-def _is_able(part: Part, team: DrawnTeam, worker: int, before: Sequence[int]) -> bool:
+def _is_able(part: RequestPart, team: DrawnTeam, worker: int, before: Sequence[int]) -> bool:
     """Whether nobody in the team does `part` better, whatever they cost; of a check and of small talk, nor as
     well for less.
     """
@@ -114,7 +116,9 @@ def _is_able(part: Part, team: DrawnTeam, worker: int, before: Sequence[int]) ->
     return qualities[worker] == max(qualities)
 
 
-def _is_about(step: Step, number: int, question: RequestQuestion, parts: Sequence[Part], steps: int) -> bool:
+def _is_about(
+    step: Step, number: int, question: RequestQuestion, parts: Sequence[RequestPart], steps: int
+) -> bool:
     subtask = step.subtask.strip()
     if not subtask:
         return steps == 1
@@ -130,16 +134,18 @@ def _is_about(step: Step, number: int, question: RequestQuestion, parts: Sequenc
     )
 
 
-def table(questions: Sequence[RequestQuestion], verdicts: Sequence[Verdict]) -> dict[str, dict[str, float]]:
+def table(
+    questions: Sequence[RequestQuestion], verdicts: Sequence[PlanVerdict]
+) -> dict[str, dict[str, float]]:
     """The mean of every figure by kind of request, and of all; with how many there were."""
-    groups: dict[str, list[Verdict]] = defaultdict(list)
+    groups: dict[str, list[PlanVerdict]] = defaultdict(list)
     for question, verdict in zip(questions, verdicts, strict=True):
         groups[question.request.kind].append(verdict)
         groups["all"].append(verdict)
     return {kind: _figures(each) for kind, each in sorted(groups.items())}
 
 
-def _figures(verdicts: Sequence[Verdict]) -> dict[str, float]:
+def _figures(verdicts: Sequence[PlanVerdict]) -> dict[str, float]:
     return {
         "requests": len(verdicts),
         "parsed": mean(each.parsed for each in verdicts),

@@ -18,7 +18,7 @@ from evaluation.synthetic.skills import Assignment
 from evaluation.workers.text_reply import text_reply
 from serving.workers.scripted import TOKEN, prompt_tokens
 from training.curriculum.about import is_about
-from training.curriculum.requests import Part, Request
+from training.curriculum.requests import Request, RequestPart
 from training.curriculum.teams import Teammate
 
 MODEL = "synthetic-worker"
@@ -89,7 +89,7 @@ class PartWorker:
     def _code(self, number: int, *, is_right: bool) -> str:
         return result(self._id, number) if is_right else _digest(self._id, number, self.name)
 
-    def _can(self, part: Part, number: int) -> bool:
+    def _can(self, part: RequestPart, number: int) -> bool:
         """Whether it gets the part right; of those without a field, which parts follows from request and name."""
         return self._luck(number, "luck") < self._mate.quality(part.domain)
 

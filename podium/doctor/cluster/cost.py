@@ -22,7 +22,7 @@ SECONDS_AN_HOUR = 3600
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class NodeCost:
     """One kind of node. A price of None is unknown, and so is every sum with it."""
 
     node: NodeType
@@ -31,11 +31,11 @@ class Line:
     usd_per_h: Decimal | None
 
 
-def hourly(files: ClusterFiles) -> list[Line]:
+def hourly(files: ClusterFiles) -> list[NodeCost]:
     """The head and every kind of node, with their smallest and largest counts."""
     least, most = nodes_wanted(files, largest=False), nodes_wanted(files, largest=True)
-    workers = [Line(n, least[n.name], most[n.name], price_of(files, n)) for n in files.machines.workers]
-    return [Line(files.machines.head, 1, 1, price_of(files, files.machines.head)), *workers]
+    workers = [NodeCost(n, least[n.name], most[n.name], price_of(files, n)) for n in files.machines.workers]
+    return [NodeCost(files.machines.head, 1, 1, price_of(files, files.machines.head)), *workers]
 
 
 def price_of(files: ClusterFiles, node: NodeType) -> Decimal | None:
@@ -46,7 +46,7 @@ def price_of(files: ClusterFiles, node: NodeType) -> Decimal | None:
     return price.spot_usd_per_h if node.spot else price.on_demand_usd_per_h
 
 
-def sums(lines: list[Line]) -> tuple[Decimal | None, Decimal | None]:
+def sums(lines: list[NodeCost]) -> tuple[Decimal | None, Decimal | None]:
     """Dollars an hour at the smallest and at the largest; None where a price is unknown."""
     smallest = total([_times(line.usd_per_h, line.at_least) for line in lines])
     return smallest, total([_times(line.usd_per_h, line.at_most) for line in lines])

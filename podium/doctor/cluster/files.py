@@ -12,7 +12,7 @@ from cluster.local.uv import ROOT
 from podium.doctor.cluster import deployments, machines
 from podium.doctor.cluster.deployments import Deployment, ServeConfig
 from podium.doctor.cluster.machines import Machines
-from podium.doctor.cluster.reading import CheckError, Frozen
+from podium.doctor.cluster.reading import CheckError, FileModel
 from serving.settings.overrides import settings_to_serve
 from serving.settings.price_table import with_known_prices
 from serving.settings.settings import Settings, SettingsError
@@ -22,14 +22,14 @@ PRICES, MODELS = CLUSTER / "prices.yaml", CLUSTER / "models.yaml"
 T = TypeVar("T")
 
 
-class InstancePrice(Frozen):
+class InstancePrice(FileModel):
     """One machine of a cloud."""
 
     on_demand_usd_per_h: Decimal = Field(ge=0)
     spot_usd_per_h: Decimal | None = Field(default=None, ge=0)
 
 
-class CallTokens(Frozen):
+class CallTokens(FileModel):
     """One call of a request, as long as it usually is. Cached tokens are part of the input."""
 
     worker: str
@@ -38,7 +38,7 @@ class CallTokens(Frozen):
     cached_input_tokens: int = Field(default=0, ge=0)
 
 
-class Prices(Frozen):
+class Prices(FileModel):
     """cluster/prices.yaml."""
 
     instances: dict[str, InstancePrice] = Field(default_factory=dict)
@@ -46,7 +46,7 @@ class Prices(Frozen):
     requests: dict[str, list[CallTokens]] = Field(default_factory=dict)
 
 
-class ModelSize(Frozen):
+class ModelSize(FileModel):
     """What memory a model takes follows from these."""
 
     parameters: int = Field(gt=0)

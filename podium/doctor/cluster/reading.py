@@ -9,7 +9,7 @@ class CheckError(Exception):
     """A file is not what it should be; the message names it."""
 
 
-class Frozen(BaseModel):
+class FileModel(BaseModel):
     """Data from a file of the user: unknown keys are rejected."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from bench.adapters import WORDS, Switch, load_while, make_adapters, wrong
-from bench.client import Client
+from bench.client import BenchClient
 from bench.isolated import open_session
 from serving.lora.adapters import publish
 from tests.live.default.local import Local
@@ -71,7 +71,9 @@ async def test_a_switch_under_load_loses_no_request_and_every_answer_is_of_one_a
         return switches
 
     async with open_session() as session:
-        answers, switches = await load_while(Client(session, switched.url), WORKER, switching, lambda: None)
+        answers, switches = await load_while(
+            BenchClient(session, switched.url), WORKER, switching, lambda: None
+        )
     assert not [answer for answer in answers if answer.text is None]
     assert not wrong(answers, switches)
 
