@@ -6,6 +6,7 @@ PORT     ?= 8000
 SETTINGS ?= cluster/local.yaml
 MODEL    ?=
 CONDUCTOR ?=
+PROXY    ?=
 FAST     ?=
 SCENARIO ?= mixed
 DURATION ?=
@@ -24,7 +25,9 @@ BIN      := .venv/bin
 # One word of the shell, whatever is in it; a ~ at its beginning is still the home.
 quote     = '$(subst ','\'',$(patsubst ~/%,$(HOME)/%,$(1)))'
 CHOSEN   := --settings $(call quote,$(SETTINGS)) $(if $(MODEL),--model $(call quote,$(MODEL))) $(if $(CONDUCTOR),--conductor $(call quote,$(CONDUCTOR)))
-SERVER   := $(CHOSEN) --port $(PORT)
+# FAST is the older name: 1 is HAProxy, 0 is Serve's own proxy.
+FRONT    := $(or $(PROXY),$(if $(FAST),$(if $(filter 0,$(FAST)),serve,haproxy)))
+SERVER   := $(CHOSEN) --port $(PORT) $(if $(FRONT),--proxy $(call quote,$(FRONT)))
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-base setup-dev setup-learning setup-browser setup-site console serve demo stop test test-live test-slow test-all browser-test check fix bench prove-ledger prove-records prove-outages prove-chaos prove-overload prove-hedging prove-tools prove-lists prove-schemas prove-seams soak fuzz fuzz-api fuzz-streams clients load siege fuzz-policy capacity eval check-cluster train-tiny train-conductor docs site doctor access-table faults lock clean
@@ -33,7 +36,7 @@ help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
 	@echo
 	@echo "  make serve takes CONDUCTOR=gpt-5 (the worker that leads; needs its key), and"
-	@echo "  MODEL=Qwen/Qwen2.5-1.5B-Instruct (a hub's name or a folder), SETTINGS=file.yaml, PORT=8000, FAST=1 (HAProxy in front)"
+	@echo "  MODEL=Qwen/Qwen2.5-1.5B-Instruct (a hub's name or a folder), SETTINGS=file.yaml, PORT=8000, PROXY=serve (Ray Serve's own proxy in front, not HAProxy)"
 
 setup: ## build .venv with what SETTINGS needs, vLLM and local models only where it serves them; quick when nothing changed
 	@$(PYTHON) -m cluster.local.setup $(CHOSEN)
@@ -57,7 +60,7 @@ console: ## build the web console that the server shows at /console; `make serve
 	@$(PYTHON) -m cluster.local.setup --console
 
 serve: setup ## serve on http://127.0.0.1:8000 until Ctrl-C
-	@exec $(BIN)/podium serve $(SERVER) $(if $(filter-out 0,$(FAST)),--fast)
+	@exec $(BIN)/podium serve $(SERVER)
 
 demo: setup ## start it, ask one question, show plan, answer, cost and trace, stop it
 	@exec $(BIN)/podium demo $(SERVER)

@@ -1,7 +1,7 @@
 """`python -m capacity.calibrate --url ...`: measure a scripted server; print sections of `inputs.yaml`.
 
-The server must be `podium serve --settings capacity/scripted.yaml` on this machine, with `--fast` for the
-deployed path. Its script, and how fast it runs, is in `STEPS` here. CPU times are read from the processes
+The server must be `podium serve --settings capacity/scripted.yaml` on this machine, behind HAProxy
+as deployed (the default). Its script, and how fast it runs, is in `STEPS` here. CPU times are read from the processes
 behind the URL's port. `router` is fitted to five kinds of requests. `checked` is for validation: other
 requests, streamed and not, and Poisson arrivals at several rates, which the simulation receives again.
 """

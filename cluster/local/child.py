@@ -93,6 +93,9 @@ def run_child(
     except (SettingsError, StoreError, StoreUnavailable) as error:
         print(f"{error.message} {error.detail}".rstrip())
         return 1
+    if os.environ.get("RAY_SERVE_ENABLE_HA_PROXY") == "1":
+        # HAProxy alone listens on `host` (cluster/haproxy_guarded.sh). Ray would put the replicas' ports there too.
+        os.environ["PODIUM_HAPROXY_HTTP_ADDRESS"], host = host, HOST
     raise_file_limit()  # a connection is a file, and all of Ray's processes inherit the limit
     cast(Any, ray).init(
         "local",

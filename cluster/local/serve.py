@@ -18,7 +18,7 @@ from typing import Any
 
 import psutil
 
-from cluster.local.environment import fast_environment
+from cluster.local.environment import PROXIES, proxy_environment
 from cluster.local.folder import folders, record_shared_memory, sweep_folders
 from cluster.local.processes import (
     HOST,
@@ -176,7 +176,7 @@ class Once(argparse.Action):
 
 
 def add_overrides(parser: argparse.ArgumentParser) -> None:
-    """The options that say what is served in place of what the settings file says."""
+    """Add the options for what is served and which proxy is in front of it."""
     parser.add_argument("--model", help="a hub's name or a folder, in place of the file's local models")
     parser.add_argument(
         "--conductor",
@@ -184,6 +184,12 @@ def add_overrides(parser: argparse.ArgumentParser) -> None:
         metavar="WORKER",
         help="the worker that writes the plans, in place of the file's conductor",
     )
+    parser.add_argument(
+        "--proxy",
+        choices=PROXIES,
+        help="what is in front of the routers: HAProxy, as in production, or Ray Serve's own proxy (haproxy if it runs here)",
+    )
+    parser.add_argument("--fast", dest="proxy", action="store_const", const="haproxy", help=argparse.SUPPRESS)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -206,11 +212,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--cpus", type=int, default=2, help="logical CPUs that Ray may hand out (%(default)s)"
     )
-    parser.add_argument(
-        "--fast", action="store_true", help="behind HAProxy, as in production (Ray Serve's proxy)"
-    )
     options = parser.parse_args(arguments)
     stop_on_signals()
+    try:
+        environment = proxy_environment(options.proxy)
+    except ServeError as error:
+        print(error, file=sys.stderr)
+        return 1
     server = Server(
         settings=options.settings,
         host=options.host,
@@ -219,7 +227,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         model=options.model,
         conductor=options.conductor,
         cpus=options.cpus,
-        env=fast_environment() if options.fast else None,
+        env=environment,
         own_store=False,
         progress=True,
     )

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import fields
 from functools import cache
 from operator import attrgetter
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 Reader = Callable[[Any], tuple[Any, ...]]
@@ -32,20 +32,25 @@ def copy_with(value: T, **changes: object) -> T:
     Raises:
         KeyError: it has no such field.
     """
-    kind = cast(type[Any], type(value))
+    kind: Any = value.__class__
     places = _places(kind)
-    if hasattr(value, "__dict__"):
-        if unknown := changes.keys() - places.keys():
-            raise KeyError(unknown.pop())
+    held: dict[str, Any] | None = getattr(value, "__dict__", None)
+    if held is not None:
+        if not changes.keys() <= places.keys():
+            raise KeyError(min(changes.keys() - places.keys()))
         copy = object.__new__(kind)
-        copy.__dict__.update(value.__dict__)
-        copy.__dict__.update(changes)
-        return cast(T, copy)
+        own = copy.__dict__
+        if len(held) == len(places):
+            own.update(held)
+        else:  # cached properties were made of the old values
+            own.update({name: held[name] for name in places})
+        own.update(changes)
+        return copy
     _, read = names_and_reader(kind)
     values = list(read(value))
     for name, changed in changes.items():
         values[places[name]] = changed
-    return cast(T, kind(*values))
+    return kind(*values)
 
 
 @cache

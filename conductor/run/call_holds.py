@@ -245,7 +245,8 @@ class CallHolds:
     def _bound_of(self, made: _HeldCall) -> Usage:
         """The most that it can take, as it is held now."""
         longest = self._bound.output_tokens if made.hold is None else made.hold.max_output_tokens
-        return replace(self._bound, output_tokens=longest)
+        is_shorter = longest != self._bound.output_tokens
+        return replace(self._bound, output_tokens=longest) if is_shorter else self._bound
 
     def _price_of(self, made: _HeldCall) -> Price | None:
         """Where it was sent; before that, the dearest of all places where it may be."""

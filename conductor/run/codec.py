@@ -11,7 +11,9 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from decimal import Decimal
 from enum import Enum
 from functools import cache
+from itertools import compress
 from math import isfinite
+from operator import is_not
 from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 from conductor.model.field_values import names_and_reader
@@ -41,11 +43,7 @@ class UnreadableRecord(ValueError):
 
 def dump(value: Any) -> Json:
     """`value` as what `json.dumps` takes."""
-    return _dumper(_kind_of(value))(value)
-
-
-def _kind_of(value: Any) -> type[Any]:
-    return cast(type[Any], type(value))
+    return _dumper(value.__class__)(value)
 
 
 def load(kind: Any, data: Json) -> Any:
@@ -58,6 +56,8 @@ def load(kind: Any, data: Json) -> Any:
 
 
 Dumper = Callable[[Any], Json]
+AS_THEY_ARE = frozenset({str, int, bool, types.NoneType})
+"""Types whose values are JSON."""
 
 
 @cache
@@ -72,24 +72,26 @@ def _dumper(kind: type[Any]) -> Dumper:
     if issubclass(kind, float):
         return lambda value: value if isfinite(value) else NotFinite(value)
     if issubclass(kind, (tuple, list)):
-        return lambda values: [_dumper(_kind_of(each))(each) for each in values]
+        return lambda values: [dump(each) for each in values]
     if issubclass(kind, Mapping):
-        return lambda values: {name: _dumper(_kind_of(each))(each) for name, each in values.items()}
+        return lambda values: {name: dump(each) for name, each in values.items()}
     return lambda value: value
 
 
 def _dataclass_dumper(kind: type[Any]) -> Dumper:
-    defaults = [(each.name, *_default_of(each)) for each in fields(kind)]
+    facts = [(each.name, *_default_of(each)) for each in fields(kind)]
+    defaults = [default for *_, default in facts]
     _, read = names_and_reader(kind)
 
     def dump_it(value: Any) -> Json:
         shape: dict[str, Json] = {TYPE: kind.__name__}
-        for (name, kind_left_out, default), held in zip(defaults, read(value), strict=True):
-            if held is default:  # mostly, and what equals it is dear to compare
-                continue
-            kind_held = _kind_of(held)
+        values = read(value)
+        # Most values are the very default, and comparing those that only equal it takes long.
+        others = compress(zip(facts, values, strict=True), map(is_not, values, defaults))
+        for (name, kind_left_out, default), held in others:
+            kind_held = held.__class__
             if (kind_left_out is not None and kind_held is not kind_left_out) or held != default:
-                shape[name] = _dumper(kind_held)(held)
+                shape[name] = held if kind_held in AS_THEY_ARE else _dumper(kind_held)(held)
         return shape
 
     return dump_it
@@ -101,7 +103,7 @@ def _default_of(each: "Field[Any]") -> tuple[type[Any] | None, Any]:
         return None, each.default_factory()
     if each.default is MISSING or each.metadata.get("always_written"):
         return None, NOTHING
-    return _kind_of(each.default), each.default
+    return cast(type[Any], type(each.default)), each.default
 
 
 Loader = Callable[[Json, str], Any]

@@ -7,6 +7,7 @@ With its task it is all that is needed to continue the run (`moves.py`), and `co
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import cached_property
 from typing import Literal
 
 from conductor.model.call import CallSite
@@ -112,12 +113,12 @@ class Record:
         """Why one worker answered alone; None where a plan was run."""
         return next((plan.why for plan in self.plans if plan.source == "fallback"), None)
 
-    @property
+    @cached_property
     def last_answer_plan(self) -> PlanRecord | None:
         """The newest plan that gave an answer."""
         return next((plan for plan in reversed(self.plans) if plan.is_answered), None)
 
-    @property
+    @cached_property
     def answering_plan(self) -> PlanRecord | None:
         """The plan whose last step is the answer: the newest one that gave one, or else that runs."""
         runs = [plan for plan in self.plans if plan.steps and plan.rejection is None and plan.failure is None]
@@ -145,12 +146,12 @@ class Record:
             turn for step in self.steps for turn in step.turns if any(c.number in new for c in turn.calls)
         )
 
-    @property
+    @cached_property
     def steps(self) -> list[StepRecord]:
         """Every step of every plan, in the order they were written."""
         return [step for plan in self.plans for step in plan.steps]
 
-    @property
+    @cached_property
     def calls(self) -> list[CallResult]:
         """Every call that consumed something, plans included, each once."""
         plans = [plan.result for plan in self.plans if plan.result]
@@ -173,7 +174,7 @@ class Record:
         for plan in self.plans:
             yield from plan.unmetered_calls
 
-    @property
+    @cached_property
     def cost_usd(self) -> Decimal | None:
         """All of it; None if the cost of a call is unknown. Of the calls that were open when a process was lost, only a
         key's ledger knows the cost.
@@ -183,7 +184,7 @@ class Record:
         known = [call.cost_usd for call in (*self.calls, *self.calls_without_answer)]
         return total([*known, self.lost_usd])
 
-    @property
+    @cached_property
     def cost_is_bound(self) -> bool:
         """Whether `cost_usd` is the most that it can have been: what one of the calls took is not known. The
         notes of the call, or its error, say why. A lost run's calls that were open are charged all that was held.
@@ -192,7 +193,7 @@ class Record:
             return True
         return any(call.cost_is_bound for call in (*self.calls, *self.calls_without_answer))
 
-    @property
+    @cached_property
     def usage(self) -> Usage:
         """Tokens of every call, those that failed included, as far as they are known."""
         return sum((call.usage for call in (*self.calls, *self.calls_without_answer) if call.usage), Usage())

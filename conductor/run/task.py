@@ -16,7 +16,7 @@ from conductor.run.events import Source
 from conductor.run.ledger import Budget
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Task:
     """What one request asks for.
 

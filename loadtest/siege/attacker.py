@@ -1,12 +1,12 @@
 """The attacker: `python -m loadtest.siege.attacker`, with its `Orders` as a line of JSON on its standard input.
 
 It prints `ready` once it is prepared and attacks when it is sent another line. Then it prints one line of JSON
-per second: its counts. It ends by itself after `ENDS_AFTER_S`, and when the process that started it is gone.
+per second: its counts. It cleans up and ends when its standard input is closed, which happens too when the process
+that started it is gone, and by itself after `ENDS_AFTER_S`.
 """
 
 import asyncio
 import json
-import os
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
@@ -19,16 +19,10 @@ ENDS_AFTER_S = 600.0
 
 
 async def report(attack: Attack) -> None:
-    """Print the counts every second.
-
-    Raises:
-        SystemExit: the parent process is gone.
-    """
-    parent = os.getppid()
-    while os.getppid() == parent:
+    """Print the counts every second."""
+    while True:
         print(json.dumps(attack.counts), flush=True)
         await asyncio.sleep(1)
-    raise SystemExit(1)
 
 
 async def run(orders: Orders) -> None:
@@ -41,8 +35,10 @@ async def run(orders: Orders) -> None:
         print("ready", flush=True)
         await asyncio.to_thread(sys.stdin.readline)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(report(attack))
-            tasks.create_task(_go_on(steps))
+            attacking = [tasks.create_task(report(attack)), tasks.create_task(_go_on(steps))]
+            await asyncio.to_thread(sys.stdin.read)
+            for task in attacking:
+                task.cancel()
 
 
 async def _go_on(steps: AsyncGenerator[None]) -> None:

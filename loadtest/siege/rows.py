@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from itertools import cycle, repeat
 
-from loadtest.siege.attack import REQUEST_ERRORS, Attack
+from loadtest.siege.attack import PAUSE_S, REQUEST_ERRORS, Attack
 
 MB = 1_000_000
 CHAT = "/v1/chat/completions"
@@ -154,6 +154,23 @@ async def lists(attack: Attack) -> Rows:
     await keep_reading(attack, f"/v1/workflows?limit={STORED_RUNS}")
 
 
+async def large_counts(attack: Attack) -> Rows:
+    """Prompts with a picture of 19 MB whose tokens are to be counted."""
+    picture = {"type": "base64", "media_type": "image/png", "data": "iVBORw0K" * (19 * MB // 8)}
+    content = [{"type": "image", "source": picture}]
+    body = {"model": "quick", "messages": [{"role": "user", "content": content}]}
+    request = attack.post("/v1/messages/count_tokens", json.dumps(body).encode(), key="attacker")
+    yield
+    await attack.repeat(lambda: attack.send([request]), pause_s=0)
+
+
+async def large_records(attack: Attack) -> Rows:
+    """The record of a run with a question of 3 MB, again and again."""
+    run = await start_run(attack, "quick", "word " * (3 * MB // 5))
+    yield
+    await keep_reading(attack, f"/v1/workflows/{run}")
+
+
 async def unread_downloads(attack: Attack) -> Rows:
     """Downloads of a file of 20 MB that are not read."""
     kept = await attack.prepare(b"".join(upload(attack, repeat(batch_line("a" * MB), 20))))
@@ -168,14 +185,14 @@ async def unread_runs(attack: Attack) -> Rows:
 
     async def watch() -> None:
         run = await start_run(attack, "slow", text)
-        try:
-            async with attack.connection() as (_, writer):  # asyncio reads no more than a buffer by itself
-                writer.write(attack.head("GET", f"/v1/workflows/{run}/events", key="reader") + END)
-                await asyncio.sleep(3600)
-        finally:  # a run that goes on rightly holds its question
-            await attack.ask(attack.post(f"/v1/workflows/{run}/cancel", b"{}", key="attacker"))
+        async with attack.connection() as (_, writer):  # asyncio reads no more than a buffer by itself
+            writer.write(attack.head("GET", f"/v1/workflows/{run}/events", key="reader") + END)
+            await asyncio.sleep(3600)
 
-    await attack.repeat(watch)
+    try:
+        await attack.repeat(watch)
+    finally:  # a run that goes on rightly holds its question
+        await cancel_runs(attack)
 
 
 async def get_bodies(attack: Attack) -> Rows:
@@ -287,6 +304,8 @@ ROWS = {
     "personal_chats": Row(personal_chats, 12, needs=KEYS),
     "openapi": Row(openapi, 100, needs=KEYS),
     "lists": Row(lists, 100, needs=KEYS),
+    "large_counts": Row(large_counts, 60, needs=KEYS),
+    "large_records": Row(large_records, 250, needs=KEYS),
     "unread_downloads": Row(unread_downloads, 1200, needs=KEYS),
     "unread_runs": Row(unread_runs, 100, needs=KEYS),
     "get_bodies": Row(get_bodies, 3, needs=KEYS),
@@ -305,6 +324,21 @@ async def start_run(attack: Attack, model: str = "slow", text: str = "Why?") -> 
     """The id of a run in the background."""
     started = await attack.prepare(attack.chat(model, text, podium={"background": True}))
     return str(started["id"])
+
+
+async def cancel_runs(attack: Attack) -> None:
+    """Cancel the runs of the attacking team, also those whose ids nobody was told, until there are none."""
+    listing = attack.head("GET", "/v1/workflows?status=running&limit=1000", key="attacker") + END
+    n_empty = 0
+    while n_empty < 3:  # some may be about to begin
+        _, page = await attack.ask(listing)
+        cancels = [
+            attack.ask(attack.post(f"/v1/workflows/{run['id']}/cancel", b"{}", key="attacker"))
+            for run in page.get("data", ())
+        ]
+        await asyncio.gather(*cancels, return_exceptions=True)
+        n_empty = 0 if cancels else n_empty + 1
+        await asyncio.sleep(PAUSE_S)
 
 
 async def keep_reading(attack: Attack, path: str) -> None:

@@ -26,8 +26,10 @@ from prove.databases import sqlite_address
 from prove.routers import running_router
 
 SETTINGS = Path(__file__).with_name("siege.yaml")
-PATHS = ("default", "fast", "replica")
-"""Behind Serve's proxy, behind HAProxy, and a router's own port without Ray."""
+PATHS = ("haproxy", "serve", "replica")
+"""Behind HAProxy, behind Serve's own proxy, and a router's own port without Ray."""
+OLDER_NAMES = {"fast": "haproxy", "default": "serve"}
+"""Of paths, from before HAProxy was the default; still accepted."""
 WARM_UP, AT_ONCE = 600, 20
 """Requests before the first attack, so that what is opened at the first need is open."""
 KEYS: dict[str, tuple[str, tuple[str, ...], Json]] = {
@@ -103,7 +105,7 @@ async def _serve_cluster(
 ) -> AsyncGenerator[tuple[str, Callable[[], list[psutil.Process]]]]:
     file = BUILD / f"siege-{path}.yaml"
     file.write_text(settings)
-    env = (production_environment() if path == "fast" else {}) | _store_variable(store)
+    env = (production_environment() if path == "haproxy" else {}) | _store_variable(store)
     async with start_isolated(f"siege-{path}", file, env=env) as (client, server):
         yield client.url, lambda: _cluster_processes(server)
 

@@ -60,6 +60,7 @@ class SiegeResult:
             f"a gap of {self.slowest_gap_s:.1f} s in a stream": self.slowest_gap_s >= SLOWEST_GAP_S,
             f"/healthz took {self.health_p99_s:.1f} s (p99)": self.health_p99_s >= HEALTH_P99_S,
             "memory did not come back": self.memory.after_mb > MOST_GROWTH * self.memory.before_mb,
+            "memory grew again in a second round": self.memory.again_mb > MOST_GROWTH * self.memory.after_mb,
         }
         return [what for what, is_missed in checks.items() if is_missed] + [*self.breaches]
 
@@ -71,11 +72,14 @@ class SiegeResult:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Resident memory of the server's processes, before an attack, at its peak, and a minute after it."""
+    """Resident memory of the server's processes, before an attack, at its peak, and a minute after it. If it did not come
+    back, also a minute after a second round; else the same again.
+    """
 
     before_mb: float = 0.0
     peak_mb: float = 0.0
     after_mb: float = 0.0
+    again_mb: float = 0.0
 
 
 class Watch:

@@ -61,8 +61,11 @@ def check_left_session(_: ServerPlace) -> Finding:
 
 
 def check_haproxy(_: ServerPlace) -> Finding:
-    """No HAProxy of a crashed Ray Serve goes on without it: it would answer in the next server's place."""
+    """No HAProxy of a crashed Ray Serve goes on without it: it would answer in the next server's place. Another one can be started."""
     import psutil
+
+    from cluster.local.environment import find_haproxy
+    from cluster.local.processes import ServeError
 
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
@@ -71,7 +74,12 @@ def check_haproxy(_: ServerPlace) -> Finding:
                     f"An HAProxy that Ray Serve started is left over: pid {process.pid} ({' '.join(process.cmdline())[:90]}).",
                     f"End it: `kill {process.pid}`.",
                 )
-    return ok("No HAProxy is left over.")
+    try:
+        path = find_haproxy()
+    except ServeError as error:
+        said, remedy = str(error).split(". ", 1)
+        return warning(f"{said}. Podium would serve behind Ray Serve's own proxy.", remedy)
+    return ok(f"HAProxy runs here ({path}), and none is left over.")
 
 
 def _is_left_over(process: psutil.Process) -> bool:

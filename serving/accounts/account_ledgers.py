@@ -32,6 +32,7 @@ class AccountLedgers:
     def __init__(self, store: ReplicaStore, when_away: Literal["refuse", "serve"] = "refuse") -> None:
         self._store, self._refuses_when_away = store, when_away == "refuse"
         self._left = dict[Account, tuple[float, Left | None]]()
+        self._reading = dict[Account, asyncio.Task[Left | None]]()
 
     @property
     def is_away(self) -> bool:
@@ -61,6 +62,13 @@ class AccountLedgers:
         until_s, left = self._left.get(account, (0.0, None))
         if not account.key_id or time.monotonic() < until_s:
             return left
+        reading = self._reading.get(account)
+        if reading is None:  # all who ask meanwhile share one look-up
+            reading = self._reading[account] = asyncio.create_task(self._read(account), name="budgets")
+            reading.add_done_callback(lambda _: self._reading.pop(account, None))
+        return await asyncio.shield(reading)
+
+    async def _read(self, account: Account) -> Left | None:
         left = None
         with suppress(StoreUnavailable, StoreError, TimeoutError):
             async with asyncio.timeout(LEFT_WITHIN_S):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from conductor.errors import BadTask, NotAllowed, did_you_mean, quote
+from conductor.model.field_values import copy_with
 from conductor.model.permit import EFFORTS, Permit
 from conductor.model.tools import Toolset
 from conductor.run.ledger import Budget
@@ -79,7 +80,7 @@ def narrow_task(task: Task, asked: Asked, policies: Policies, settings: Settings
     _check_steps(asked, policies)
     _check_limits(asked, policies)
     check_tools(task.tools, policies)
-    return replace(
+    return copy_with(
         task,
         max_steps=least(task.max_steps, policy.max_steps),
         rounds=least(task.rounds, policy.max_rounds),

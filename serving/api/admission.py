@@ -205,16 +205,15 @@ async def _measure_body(scope: Scope, receive: Receive) -> tuple[Receive, int]:
     """Return what gives the body once more, and how long it is. The edge has read it, and gives it in one message."""
     if scope["method"] != "POST":
         return receive, 0
-    first, is_given = await receive(), False
+    first: Message | None = await receive()
+    n_bytes = len(first.get("body", b""))
 
     async def replay() -> Message:
-        nonlocal is_given
-        if is_given:
-            return await receive()
-        is_given = True
-        return first
+        nonlocal first
+        message, first = first, None
+        return await receive() if message is None else message
 
-    return replay, len(first.get("body", b""))
+    return replay, n_bytes
 
 
 def _is_large(start: Message) -> bool:

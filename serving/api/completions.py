@@ -5,6 +5,8 @@ from typing import Never
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from conductor.errors import BadTask, quote
 from conductor.model.call import Call
@@ -36,6 +38,8 @@ IS_BATCH = "podium.is_batch"
 """In a scope: nobody waits for the answer."""
 BETA_HEADERS = ("anthropic-beta", "openai-beta")
 """They ask for what is newest, which nobody here waits for."""
+ANSWER = "Answer a conversation; streaming where the request asks for a stream."
+PLAN = "The plan that the same body would run, and what it may cost at worst. Only the conductor is called, and paid."
 MOST_RUNS = 128
 """Answers of one request."""
 
@@ -43,24 +47,29 @@ MOST_RUNS = 128
 def build_router(dialects: Dialects) -> APIRouter:
     """The routes that run something: one for each dialect, and `POST /v1/plans`."""
     router = APIRouter()
-    # Plain routes: FastAPI's own would look for dependencies and a response model at every request, and
+    # Plain routes of ASGI: FastAPI's own would look for dependencies and a response model at every request, and
     # there are none.
     for path in dialects.by_path:
-        router.add_route(path, answer, methods=["POST"])
-    router.add_route("/v1/plans", plans, methods=["POST"])
+        router.routes.append(Route(path, Answers(RunResponse, ANSWER), methods=["POST"]))
+    router.routes.append(Route("/v1/plans", Answers(PlanResponse, PLAN), methods=["POST"]))
     return router
 
 
-async def answer(request: Request) -> Response:
-    """Answer a conversation; streaming where the request asks for a stream."""
-    return await _respond(request, RunResponse)
+class Answers:
+    """A route that runs something.
 
-
-async def plans(request: Request) -> Response:
-    """The plan that the same body would run, and what it may cost at worst. Only the conductor is called,
-    and paid.
+    Args:
+        response: owns the run.
+        about: for the API's description.
     """
-    return await _respond(request, PlanResponse)
+
+    def __init__(self, response: "type[RunResponse]", about: str) -> None:
+        self._response, self.__doc__ = response, about
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        response = await _respond(Request(scope, receive, send), self._response)
+        await response(scope, receive, send)
 
 
 async def _respond(request: Request, response: type[RunResponse]) -> Response:

@@ -7,6 +7,7 @@ from typing import Literal, TypeVar
 from urllib.parse import urlsplit
 
 from conductor.errors import BadTask, InvalidPlan, Reason, UnknownModel, did_you_mean, quote
+from conductor.model.field_values import copy_with
 from conductor.model.messages import File, Image, Message
 from conductor.model.permit import Permit
 from conductor.model.pool_member import PoolMember
@@ -88,7 +89,7 @@ def _resolve(
     task = _task(request, model, settings.limits.default_deadline_s, plan_only=plan_only)
     task = narrow_task(task, _asked(request, settings), policies, settings)
     if request.n_beside:
-        task = replace(task, budget=task.budget.part(request.n_beside + 1))
+        task = copy_with(task, budget=task.budget.part(request.n_beside + 1))
     team = pool.team_for(task.permit)
     _check_tools(task)
     if podium.plan is not None:
@@ -203,7 +204,7 @@ def _check_given_plan(
         if needed := refused.intersection(used):
             raise BadTask(f"The plan needs the worker {min(needed)!r}.", param=f"podium.{field}")
     workers = task.workers if source == "client" else used
-    given = replace(task, plan=plan, plan_source=source, workers=workers)
+    given = copy_with(task, plan=plan, plan_source=source, workers=workers)
     members = team.members_for(given)
     answering = plan.steps[-1:] if task.tools.is_forced else plan.steps
     given = _fit_tools(given, [(step, members[step.worker]) for step in answering])
@@ -231,7 +232,7 @@ def _fit_tools(task: Task, steps: Iterable[tuple[Step, PoolMember]]) -> Task:
         )
         raise BadTask(message, param="tool_choice")
     note = "tools: no worker that may answer this request can call tools (calls_tools); they were left out."
-    return replace(task, left_out=(*task.left_out, note))
+    return copy_with(task, left_out=(*task.left_out, note))
 
 
 async def find_fetchers(request: ApiRequest, pool: Pool) -> frozenset[str] | None:
@@ -300,7 +301,7 @@ def _task(request: ApiRequest, model: ModelSettings, default_deadline_s: float, 
     return Task(
         conversation=request.conversation,
         model=request.model,
-        sampling=replace(request.sampling, effort=effort if is_model else None),
+        sampling=copy_with(request.sampling, effort=effort if is_model else None),
         stream=request.stream,
         workers=None if workers is None else tuple(workers),
         exclude_workers=tuple(podium.exclude_workers),

@@ -19,6 +19,7 @@ from serving.api.feed import Feeds
 from serving.api.feedback import feedback_json
 from serving.api.message_json import call_of_tool
 from serving.api.respond import success, success_list
+from serving.redaction.slices import READS, turn
 from serving.runs.run_filter import RunFilter
 from serving.runs.tool_ids import CallName
 from serving.sessions.service import Service
@@ -80,8 +81,9 @@ async def workflow(request: Request, id: str) -> Response:
     run = await _find(request, id, caller)
     service: Service = request.app.state.service
     feedback = [feedback_json(each) for each in await service.store.feedback(id)]
-    said = {"feedback": feedback} | _now(run.record)
-    return success(_shown(run, caller) | await _waits_for(run, service) | said)
+    said = await _waits_for(run, service) | {"feedback": feedback} | _now(run.record)
+    async with turn(READS):
+        return success(_shown(run, caller) | said)
 
 
 @router.post("/v1/workflows/{id}/cancel")

@@ -26,7 +26,7 @@ from serving.deployments.loopback import listen_on_loopback
 from serving.deployments.ray_meter import RayMeter, sample
 from serving.deployments.replicas import Replicas
 from serving.deployments.store_reach import find_shared_address
-from serving.garbage import tune_garbage_collection
+from serving.garbage import trim_when_idle, tune_garbage_collection
 from serving.health import Health
 from serving.pool import Pool, build_pool
 from serving.runs.database_conversations import DatabaseConversations
@@ -140,6 +140,7 @@ class Router:
             self._batches.start()
             self._circuits.start()
             self._live.start()
+            trim_when_idle()
             await self._live.check_policies()
             self._draining = asyncio.create_task(
                 leave_in_time(self._service.sessions.leave_all), name="draining"

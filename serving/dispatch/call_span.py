@@ -2,9 +2,10 @@
 
 import json
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
 
 from opentelemetry.trace import Span, SpanKind
 
@@ -35,49 +36,61 @@ class SpanFacts:
 
 
 class CallSpan:
-    """The open span of one attempt."""
+    """The span of one attempt, open for as long as its block. If spans are not recorded, nothing is made for it.
 
-    def __init__(self, span: Span) -> None:
-        self._span, self._began_s = span, time.monotonic()
+    Args:
+        facts: what it says of the target.
+        callee: who is called.
+        call: as it is sent.
+    """
+
+    def __init__(self, facts: SpanFacts, callee: Callee, call: Call) -> None:
+        self._facts, self._callee, self._call = facts, callee, call
+        self._began_s = time.monotonic()
+        self._span: Span | None = None
         self._reply: Reply | None = None
+        self._opened = ExitStack()
+
+    def __enter__(self) -> Self:
+        """Begin the span."""
+        if not spans.is_recording():
+            return self
+        facts, callee, site = self._facts, self._callee, self._call.site
+        run_spans = spans.RUN_SPANS.get()
+        self._span = self._opened.enter_context(
+            spans.tracer.start_as_current_span(
+                f"{site.operation} {callee.worker if site.operation == 'plan' else facts.model}",
+                kind=SpanKind.CLIENT,
+                attributes=_request_attributes(facts, callee, self._call),
+                links=run_spans.links(site) if run_spans else [],
+                record_exception=False,
+                set_status_on_exception=False,
+            )
+        )
+        if run_spans:
+            run_spans.add(site, self._span.get_span_context())
+        return self
 
     def speak(self, reply: Reply) -> None:
         """Record the first token."""
-        self._span.set_attribute(spans.FIRST_CHUNK_S, time.monotonic() - self._began_s)
-        reply.span = spans.span_id(self._span)
-        self._reply = reply
+        if self._span is not None:
+            self._span.set_attribute(spans.FIRST_CHUNK_S, time.monotonic() - self._began_s)
+            reply.span = spans.span_id(self._span)
+            self._reply = reply
 
-    def close(self) -> None:
-        """Record the result, if there is one."""
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Record the result or the error, and end the span."""
+        if self._span is None:
+            return
+        if isinstance(error, PodiumError):
+            permit = self._call.terms.permit
+            words = words_in_span(Failure.of(error), permit, content=self._facts.content)
+            spans.mark_failed(self._span, type(error).__name__, words)
         if self._reply is not None:
             _set_result(self._span, self._reply)
-
-
-@contextmanager
-def call_span(facts: SpanFacts, callee: Callee, call: Call) -> Generator[CallSpan]:
-    """Open a span for as long as the attempt is open."""
-    run_spans = spans.RUN_SPANS.get()
-    links = run_spans.links(call.site) if run_spans else []
-    operation = call.site.operation
-    with spans.tracer.start_as_current_span(
-        f"{operation} {callee.worker if operation == 'plan' else facts.model}",
-        kind=SpanKind.CLIENT,
-        attributes=_request_attributes(facts, callee, call),
-        links=links,
-        record_exception=False,
-        set_status_on_exception=False,
-    ) as span:
-        if run_spans:
-            run_spans.add(call.site, span.get_span_context())
-        opened = CallSpan(span)
-        try:
-            yield opened
-        except PodiumError as exc:
-            words = words_in_span(Failure.of(exc), call.terms.permit, content=facts.content)
-            spans.mark_failed(span, type(exc).__name__, words)
-            raise
-        finally:
-            opened.close()
+        self._opened.__exit__(kind, error, traceback)
 
 
 def _request_attributes(

@@ -4,7 +4,13 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
 from dataclasses import dataclass
 from itertools import islice
 from math import inf
@@ -156,13 +162,12 @@ class Limiter:
     def on_busy(self, call: Call, sent_s: float) -> None:
         """Record that the worker rejected a call as busy."""
 
-    @asynccontextmanager
-    async def slot(
+    def slot(
         self,
         call: Call,
         waiting: AbstractContextManager[object] | None = None,
         rules: QueueRules = NO_RULES,
-    ) -> AsyncGenerator[None]:
+    ) -> AbstractAsyncContextManager[None]:
         """Wait for a slot, and hold it until the block is left.
 
         Args:
@@ -174,18 +179,24 @@ class Limiter:
             LineTooLong: the run had paid for nothing and has waited for `max_wait_s`, other queues included; or another
                 worker would answer at once.
         """
-        await self._wait_for_slot(call, waiting or nullcontext(), rules)
-        began_s, slot = time.monotonic(), object()
+        return _Slot(self, call, waiting or nullcontext(), rules)
+
+    async def acquire(
+        self, slot: object, call: Call, waiting: AbstractContextManager[object], rules: QueueRules
+    ) -> None:
+        """Wait for a slot; see `slot`."""
+        await self._wait_for_slot(call, waiting, rules)
+        began_s = time.monotonic()
         if not self.open_calls:
             self._moved_s = began_s
         self._began_s[slot] = began_s
-        try:
-            yield
-        finally:
-            del self._began_s[slot]
-            self._moved_s = time.monotonic()
-            self._average(self._moved_s - began_s)
-            self._queue.give_back(call.terms.payer)
+
+    def release(self, slot: object, call: Call) -> None:
+        """Give it back."""
+        began_s = self._began_s.pop(slot)
+        self._moved_s = time.monotonic()
+        self._average(self._moved_s - began_s)
+        self._queue.give_back(call.terms.payer)
 
     async def _wait_for_slot(
         self,
@@ -258,6 +269,21 @@ class Limiter:
         )  # for about so long a place that is lent is gone
 
 
+class _Slot(AbstractAsyncContextManager[None]):
+    """One call's slot."""
+
+    def __init__(
+        self, limiter: Limiter, call: Call, waiting: AbstractContextManager[object], rules: QueueRules
+    ) -> None:
+        self._limiter, self._call, self._waiting, self._rules = limiter, call, waiting, rules
+
+    async def __aenter__(self) -> None:
+        await self._limiter.acquire(self, self._call, self._waiting, self._rules)
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._limiter.release(self, self._call)
+
+
 class Deployed(Protocol):
     """A deployment, as far as its slots are concerned."""
 
@@ -292,20 +318,21 @@ class SharedLimiter(Limiter):
         self._timer: asyncio.TimerHandle | None = None
         self._look()
 
-    @asynccontextmanager
-    async def slot(
-        self,
-        call: Call,
-        waiting: AbstractContextManager[object] | None = None,
-        rules: QueueRules = NO_RULES,
-    ) -> AsyncGenerator[None]:
-        """See `Limiter.slot`."""
+    async def acquire(
+        self, slot: object, call: Call, waiting: AbstractContextManager[object], rules: QueueRules
+    ) -> None:
+        """See `Limiter.acquire`."""
         self._look()
         try:
-            async with super().slot(call, waiting, rules):
-                yield
-        finally:
+            await super().acquire(slot, call, waiting, rules)
+        except BaseException:
             self._keep_looking()
+            raise
+
+    def release(self, slot: object, call: Call) -> None:
+        """See `Limiter.release`."""
+        super().release(slot, call)
+        self._keep_looking()
 
     def _look(self) -> None:
         """If no deployment is healthy, each may still be tried. One that may have recovered gets one call."""

@@ -78,13 +78,12 @@ class Route:
         is_spent = self.has_deployments and all(each.wait_s for each in self.targets)
         return not (self.health.rest_s or self.limiter.is_full or is_spent)
 
-    @asynccontextmanager
-    async def open(
+    def open(
         self,
         call: Call,
         hold: AttemptHold | None,
         rules: QueueRules = NO_RULES,
-    ) -> AsyncGenerator[Reply]:
+    ) -> AbstractAsyncContextManager[Reply]:
         """Send the call to one of the deployments. See `Worker.open`.
 
         A deployment is drawn by weight among those that are healthy and have a free slot; then the others of these are
@@ -98,10 +97,13 @@ class Route:
             WorkerBusy: also if every deployment has reached its rate limit.
         """
         if not self.has_deployments:
-            target = self.targets[0]
-            async with target.open(call, hold, rules=rules) as reply:
-                yield reply
-            return
+            return self.targets[0].open(call, hold, rules=rules)
+        return self._open_deployment(call, hold, rules)
+
+    @asynccontextmanager
+    async def _open_deployment(
+        self, call: Call, hold: AttemptHold | None, rules: QueueRules
+    ) -> AsyncGenerator[Reply]:
         waiting = None if hold is None else hold.waiting()
         async with self.limiter.slot(call, waiting, rules):
             with Watch(self.name, self.health, call) as watch:

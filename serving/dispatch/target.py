@@ -12,7 +12,7 @@ from conductor.model.field_values import copy_with
 from conductor.model.holds import AttemptHold
 from conductor.model.reply import Reply
 from conductor.model.worker import Worker
-from serving.dispatch.call_span import SpanFacts, call_span
+from serving.dispatch.call_span import CallSpan, SpanFacts
 from serving.dispatch.limiter import NO_RULES, Limiter, QueueRules
 from serving.dispatch.limits import limits_of
 from serving.dispatch.rate import Rate
@@ -102,7 +102,7 @@ class Target:
             sent_s, was_full = time.monotonic(), limiter.is_full or limiter.queued > 0
             limiter.on_sent(terms)
             try:
-                with Watch(self.callee.worker, self.health, call) as watch, call_span(self.span, self.callee, call) as span:  # fmt: skip
+                with Watch(self.callee.worker, self.health, call) as watch, CallSpan(self.span, self.callee, call) as span:  # fmt: skip
                     if hold is not None:
                         hold.sent(self.callee)
                     limits = limits_of(

@@ -126,14 +126,13 @@ class Edge:
                 pass  # what parses it comes right after, in the same turn of the loop
         if not is_upload and not encodings(scope["headers"]):
             check_text(body, policy.max_text_bytes)
-        given = False
+        first: Message | None = {"type": "http.request", "body": body, "more_body": False}
+        del body  # it is held until it is read, and not for as long as the answer takes
 
         async def replay() -> Message:
-            nonlocal given
-            if given:
-                return await receive()
-            given = True
-            return {"type": "http.request", "body": body, "more_body": False}
+            nonlocal first
+            message, first = first, None
+            return await receive() if message is None else message
 
         return replay
 

@@ -106,10 +106,13 @@ class EdgeProtocol(HttpToolsProtocol):
         self._start_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nobody waits any more."""
+        """Forget the request. Uvicorn leaves the timer of an idle connection that was reset, which would keep the protocol and its
+        last request for as long as a connection may be idle (`keep_alive_timeout_s`, 75 s).
+        """
         self._held = None
         self._stop_waiting()
         super().connection_lost(exc)
+        self._unset_keepalive_if_required()
 
     def data_received(self, data: bytes) -> None:
         """Feed the parser, and look whether the headers have become too long, or go on after a pause."""

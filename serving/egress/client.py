@@ -21,6 +21,7 @@ import aiohttp
 import httpcore2
 import httpx2
 from aiohttp.abc import AbstractResolver, ResolveResult
+from yarl import URL
 
 from serving.egress.reach import Reach
 
@@ -47,6 +48,71 @@ def guard(client: Client, reach: Reach) -> Client:
             _guard_transport(transport, reach, client.timeout.connect)
             _replace_kept(transport)
     return client
+
+
+class DirectPost:
+    """POST over the aiohttp sessions under an SDK's guarded client, past httpx2, whose layers take more CPU than aiohttp
+    itself. Addresses, proxies, time limits and the replacement of kept connections are the client's.
+
+    Args:
+        client: guarded; its transports are aiohttp's.
+        reach: with which it was guarded.
+    """
+
+    def __init__(self, client: httpx2.AsyncClient, reach: Reach) -> None:
+        limits = client.timeout
+        self._client, self._reach = cast(Any, client), reach
+        self._timeout = aiohttp.ClientTimeout(
+            sock_connect=limits.connect, sock_read=limits.read, connect=limits.pool
+        )
+        self._known = dict[httpx2.URL, tuple[URL, Any]]()
+        """Each address as aiohttp takes it, and the transport that leads there."""
+
+    async def __call__(self, url: httpx2.URL, content: bytes, headers: Any) -> aiohttp.ClientResponse:
+        """Send a request. Return the response, its body unread; the caller closes it.
+
+        Raises:
+            AddressForbidden: the address is out of reach.
+            RuntimeError: the client is closed.
+            aiohttp.ClientError: there is no response.
+        """
+        if self._client.is_closed:
+            raise RuntimeError("The client is closed.")
+        address, transport = self._known.get(url) or self._find(url)
+        if not isinstance(transport.client, aiohttp.ClientSession):
+            transport.client = transport.get_client()
+        session, proxy, is_kept = transport.client, transport.proxy, _has_idle(transport)
+        more: dict[str, Any] = (
+            {
+                "proxy": str(proxy.url),
+                "proxy_auth": aiohttp.BasicAuth(*proxy.auth) if proxy.auth else None,
+                "proxy_headers": proxy.headers,
+            }
+            if proxy
+            else {}
+        )
+        for can_repeat in (is_kept, False):
+            try:
+                return await session.request(
+                    "POST",
+                    address,
+                    data=content,
+                    headers=headers,
+                    timeout=self._timeout,
+                    allow_redirects=False,
+                    auto_decompress=False,
+                    **more,
+                )
+            except aiohttp.ClientError as exc:
+                if not (can_repeat and _is_break(exc)):
+                    raise
+            await _close_idle(transport)
+        raise AssertionError("the second attempt returns or raises")
+
+    def _find(self, url: httpx2.URL) -> tuple[URL, Any]:
+        self._reach.check_host(url.host)
+        found = self._known[url] = URL(str(url)), self._client._transport_for_url(url)  # noqa: SLF001
+        return found
 
 
 def open_client(reach: Reach, timeout_s: float, *, use_proxies: bool = False) -> httpx2.AsyncClient:
@@ -108,9 +174,9 @@ def _replace_kept(transport: Any) -> None:
     transport.handle_async_request = send_again
 
 
-def _is_break(exc: httpx2.TransportError) -> bool:
+def _is_break(exc: Exception) -> bool:
     """Return whether a connection that was open broke; aiohttp's transport calls it a time-out in connecting."""
-    cause = exc.__cause__
+    cause = exc if isinstance(exc, aiohttp.ClientError) else exc.__cause__
     if isinstance(cause, aiohttp.ClientError):
         is_other = isinstance(cause, aiohttp.ClientConnectorError | aiohttp.ServerTimeoutError)
         return isinstance(cause, aiohttp.ClientOSError | aiohttp.ServerDisconnectedError) and not is_other

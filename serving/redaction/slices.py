@@ -6,15 +6,21 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 T = TypeVar("T")
+READS = "reads"
+"""A payer for what many keys read, whose turns are given out before (`serving/api/admission.py`)."""
 Steps = Generator[None, None, T]
 """Work that stops after each step, of a millisecond at most, and returns its result."""
 SLICE_S = 0.003
 """Of work between two looks of the event loop at everything else."""
+LONG_S, MOST_PAUSE_S = 0.01, 0.25
+"""A turn that took more of this thread's time than the first is followed by a pause as long as itself, up to the second: answering a small request takes
+several rounds of the event loop, and without the pause each of them would wait for another large one.
+"""
 
 
 def finish(steps: Steps[T]) -> T:
@@ -27,7 +33,8 @@ def finish(steps: Steps[T]) -> T:
 
 
 async def in_turns(steps: Steps[T], payer: str) -> T:
-    """Do `steps` beside everything else of this process: one slice of one payer's work at a time, payers in turn.
+    """Do `steps` beside everything else of this process: one slice of one payer's work at a time, payers in turn. A payer's
+    work is done in the order in which it came: of many texts that are begun at once, all would be held until the last has ended.
 
     Args:
         steps: the work.
@@ -37,8 +44,10 @@ async def in_turns(steps: Steps[T], payer: str) -> T:
         until_s = perf_counter() + SLICE_S / 3  # most work is short, and waits for nobody
         while perf_counter() < until_s:
             next(steps)
+        is_begun = False
         while True:
-            async with turn(payer):
+            async with turn(payer, goes_on=is_begun):
+                is_begun = True
                 until_s = perf_counter() + SLICE_S
                 while perf_counter() < until_s:
                     next(steps)
@@ -49,14 +58,30 @@ async def in_turns(steps: Steps[T], payer: str) -> T:
 
 
 @asynccontextmanager
-async def turn(payer: str) -> AsyncGenerator[None]:
-    """A turn for one slice of a payer's work; everything else of this process has its turn after it."""
-    turns = _TURNS.setdefault(asyncio.get_running_loop(), _Turns())
-    await turns.take(payer)
+async def turn(payer: str, *, goes_on: bool = False) -> AsyncGenerator[None]:
+    """Take a turn for one slice of a payer's work, and for what follows it without waiting; everything else of this process has
+    its turn after it.
+
+    Args:
+        payer: whose turn it is.
+        goes_on: whether this work had a turn before. It comes before the payer's other work then.
+    """
+    loop = asyncio.get_running_loop()
+    turns = _TURNS.setdefault(loop, _Turns())
+    await turns.take(payer, goes_on)
+    began_s = thread_time()
+
+    def end() -> None:
+        took_s = thread_time() - began_s
+        if took_s > LONG_S:
+            loop.call_later(min(took_s, MOST_PAUSE_S), turns.give_back, payer)
+        else:
+            turns.give_back(payer)
+
     try:
         yield
     finally:  # whoever joins before everything else has had its turn is in time for the next one
-        asyncio.get_running_loop().call_soon(turns.give_back, payer)
+        loop.call_soon(end)
 
 
 class _Turns:
@@ -66,12 +91,13 @@ class _Turns:
         self._waiting = OrderedDict[str, deque[asyncio.Future[None]]]()
         self._is_taken = False
 
-    async def take(self, payer: str) -> None:
+    async def take(self, payer: str, goes_on: bool) -> None:
         if not self._is_taken:
             self._is_taken = True
             return
         turn = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(payer, deque()).append(turn)
+        waiting = self._waiting.setdefault(payer, deque())
+        waiting.appendleft(turn) if goes_on else waiting.append(turn)
         try:
             await turn
         except asyncio.CancelledError:

@@ -6,13 +6,19 @@ are looked through once, beside everything else (`known_texts`), and `map_texts`
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
+from decimal import Decimal
+from enum import Enum
 from functools import cache
-from typing import Any, TypeVar, cast
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+import msgspec
 
 from conductor.model.field_values import names_and_reader
 from conductor.model.reply import CallResult
 from serving.redaction.personal import PersonalDataRedactor
+from serving.redaction.secrets import LEAST_CHARS as LEAST_SECRET_CHARS
 from serving.redaction.secrets import Redactor, redact_secrets, secrets_in_steps
 from serving.redaction.slices import Steps, in_turns
 
@@ -121,6 +127,9 @@ async def known_texts(redact: Redactor, payer: str, *values: Any) -> AsyncGenera
         *values: dataclasses.
     """
     hides = isinstance(redact, PersonalDataRedactor)
+    if not (_ready or _is_long(values)):
+        yield KnownTexts(redact, {})
+        return
     held: dict[Key, Any] = {(id(part), hides): part for value in values for part in _parts(value)}
     texts = dict[str, str]()
     for part in held.values():
@@ -136,6 +145,19 @@ async def known_texts(redact: Redactor, payer: str, *values: Any) -> AsyncGenera
         yield known
     finally:
         known.close()
+
+
+def _is_long(values: tuple[Any, ...]) -> bool:
+    """Return whether the texts of `values` may have `LEAST_CHARS` together."""
+    try:
+        return len(msgspec.json.encode(values)) >= LEAST_CHARS
+    except (
+        TypeError,
+        ValueError,
+        OverflowError,
+        RecursionError,
+    ):  # halves of characters, or what JSON has no word for
+        return True
 
 
 def _parts(value: Any) -> list[Any]:
@@ -234,16 +256,29 @@ def _map_mapping(held: Mapping[str, Any], change: Change) -> Mapping[str, Any]:
     return shaped if shaped != held else held
 
 
-def _fields_mapper(kind: type[Any]) -> Mapper:
-    names, read = names_and_reader(kind)
+def _fields_mapper(kind: type[Any]) -> Mapper | None:
+    hints = get_type_hints(kind)
+    names = [each.name for each in fields(kind) if _may_hold_text(hints[each.name])]
+    if not names:
+        return None
 
     def map_fields(value: Any, change: Change) -> Any:
+        least_chars = LEAST_SECRET_CHARS if change is redact_secrets else 1
         changed: dict[str, Any] = {}
-        for name, held in zip(names, read(value), strict=True):
-            mapper = _mapper(cast(type[Any], type(held)))
-            if mapper is None:
+        for name in names:
+            held = getattr(value, name)
+            if not held:
                 continue
-            mapped = map_texts(held, change) if _ready else mapper(held, change)
+            kind_held = held.__class__
+            if kind_held is str:
+                if len(held) < least_chars:
+                    continue
+                mapped = map_texts(held, change) if _ready else change(held)
+            else:
+                mapper = _mapper(kind_held)
+                if mapper is None:
+                    continue
+                mapped = map_texts(held, change) if _ready else mapper(held, change)
             if mapped is not held:
                 changed[name] = mapped
         if kind is CallResult and "output" in changed:
@@ -251,3 +286,14 @@ def _fields_mapper(kind: type[Any]) -> Mapper:
         return replace(value, **changed) if changed else value
 
     return map_fields
+
+
+def _may_hold_text(hint: Any) -> bool:
+    """Return whether a field of that type may hold a text: not if it holds a number, or one of some words."""
+    if get_origin(hint) in (Union, UnionType):
+        return any(map(_may_hold_text, get_args(hint)))
+    if get_origin(hint) is Literal:
+        return False
+    if not isinstance(hint, type):
+        return True
+    return not issubclass(hint, int | float | Decimal | Enum | NoneType)

@@ -158,7 +158,7 @@ class RunJournal:
     def note(self, record: Record, seq: int, event: Event) -> None:
         """See `RecordStore.note`."""
         top = top_run(record.id)
-        run = self._runs.setdefault(top, Noted())
+        run = self._runs.get(top) or self._runs.setdefault(top, Noted())
         if isinstance(event, AnswerDelta):
             if record.id != top:
                 return

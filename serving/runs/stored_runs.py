@@ -26,6 +26,7 @@ from serving.database.schema import (
     suspended_run,
     team,
 )
+from serving.redaction.slices import READS, turn
 from serving.runs.feedback import OF_RUN, Feedback, load_feedback
 from serving.runs.listing import list_rows
 from serving.runs.retention import ContentDays
@@ -63,7 +64,8 @@ class StoredRuns:
         if row is None:
             return None
         if row.body is not None:
-            return load_records(row.body, has_content=True)
+            async with turn(READS):
+                return load_records(row.body, has_content=True)
         bodies = await self._store.read(
             select(run_event.c.body).where(run_event.c.run_id == id).order_by(run_event.c.first_seq)
         )

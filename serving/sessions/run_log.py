@@ -39,6 +39,8 @@ def faults(records: RunRecords) -> list[str]:
 
 def describe(span: spans.Span, record: Record, *, content: bool) -> None:
     """Set the outcome of a run in its span. `content`: the settings allow texts in spans."""
+    if not span.is_recording():
+        return
     span.set_attributes({spans.ROUNDS: record.rounds, spans.STATUS: record.status})
     if record.fallback:
         span.set_attribute(spans.FALLBACK, record.fallback)

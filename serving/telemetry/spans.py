@@ -75,6 +75,8 @@ EXPORTER = "serving.telemetry:span_processors"
 """For Ray Serve's `tracing_config.exporter_import_path`."""
 
 tracer = trace.get_tracer("podium")
+_is_exported = True
+"""Whether spans leave this process; see `span_processors`."""
 
 
 @dataclass(slots=True)
@@ -112,6 +114,9 @@ def workflow(model: str, workflow_id: str, headers: Mapping[str, str] | None = N
         workflow_id: the run's.
         headers: the request's, whose `traceparent` is joined where Ray Serve has not done so already.
     """
+    if not is_recording() and not (headers and "traceparent" in headers):
+        yield trace.NonRecordingSpan(trace.get_current_span().get_span_context())
+        return
     context = None
     if not trace.get_current_span().get_span_context().is_valid:
         context = propagate.extract(headers or _no_headers())
@@ -140,6 +145,11 @@ def workflow(model: str, workflow_id: str, headers: Mapping[str, str] | None = N
                 raise
     finally:
         RUN_SPANS.reset(token)
+
+
+def is_recording() -> bool:
+    """Return whether spans are made: without a collector nobody reads them."""
+    return _is_exported
 
 
 def trace_id(span: Span) -> str | None:
@@ -193,8 +203,10 @@ def span_processors() -> list[SpanProcessor]:
     `OTEL_EXPORTER_OTLP_ENDPOINT` or `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`, with the standard variables beside
     them, over gRPC or, with `OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf`, over HTTP.
     """
+    global _is_exported
     logging.getLogger("opentelemetry.sdk.trace").addFilter(_not_of_an_ended_span)
-    if find_endpoint(os.environ) is None:
+    _is_exported = find_endpoint(os.environ) is not None
+    if not _is_exported:
         return []
     from serving.telemetry.exporting import BoundedProcessor, otlp_exporter
 

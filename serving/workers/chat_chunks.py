@@ -7,7 +7,7 @@ may be anything: `usage.py` judges it.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 import msgspec
@@ -15,6 +15,8 @@ import msgspec
 from serving.workers.event_stream import Event, EventReader, json_of
 from serving.workers.stream_errors import error_in_event
 
+MOST_GROUP_CHARS = 256
+"""Of words that arrived in one read and are passed on as one piece."""
 TEXT_FIELDS = ("text", "thinking", "reasoning", "refusal", "content", "summary", "value")
 """Where the parts of a message have their words."""
 
@@ -99,18 +101,47 @@ class ChatChunk(msgspec.Struct):
         return None
 
 
-def words_of(chunk: ChatChunk) -> tuple[str, str]:
-    """The words of the answer in a chunk, and of thoughts."""
-    choice = chunk.choice
+def words_of(choice: Choice | None) -> tuple[str, str]:
+    """Return the words of the answer and of thoughts in a piece."""
     delta = choice.delta if choice else None
     if delta is None:
         return (choice.text or "" if choice else ""), ""
-    thought = text_of(delta.reasoning_content) or text_of(delta.reasoning)
+    has_thought = delta.reasoning_content or delta.reasoning
+    thought = (text_of(delta.reasoning_content) or text_of(delta.reasoning)) if has_thought else ""
     content = delta.content or delta.refusal or ""
     if isinstance(content, str):
         return content, thought
     text, inner = _words_in(content)
     return text, thought or inner
+
+
+def plain_words(chunk: ChatChunk, model: str | None) -> str | None:
+    """Return the words of a chunk that has nothing else, as nearly all have; None if it may say more.
+
+    Args:
+        chunk: one of the answer.
+        model: what chunks before have said of it.
+    """
+    if chunk.usage is not None or chunk.podium is not None or not chunk.choices or len(chunk.choices) > 1:
+        return None
+    choice = chunk.choices[0]
+    delta = choice.delta
+    if (
+        delta is None
+        or type(delta.content) is not str
+        or choice.index != 0
+        or chunk.model != model
+        or choice.finish_reason is not None
+        or choice.stop_reason is not None
+        or delta.tool_calls
+        or delta.function_call
+        or delta.refusal
+        or delta.reasoning
+        or delta.reasoning_content
+        or delta.reasoning_details
+    ):
+        return None
+    return delta.content
 
 
 def _words_in(content: list[Any] | dict[str, Any]) -> tuple[str, str]:
@@ -137,8 +168,24 @@ def text_of(value: object) -> str:
 
 
 def together(words: list[tuple[str, str]]) -> tuple[str, str]:
-    """As one piece: where nobody reads along, nobody misses the seams."""
-    return "".join(text for text, _ in words), "".join(thought for _, thought in words)
+    """Join words that arrived in one read."""
+    return "".join([text for text, _ in words]), "".join([thought for _, thought in words])
+
+
+def groups_of(words: list[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
+    """Split words that arrived in one read into groups that are passed on as one piece each: short ones of the answer, or
+    of thoughts.
+    """
+    group, n_chars = list[tuple[str, str]](), 0
+    for each in words:
+        n_more = len(each[0]) + len(each[1])
+        if group and (n_chars + n_more > MOST_GROUP_CHARS or bool(each[1]) != bool(group[0][1])):
+            yield group
+            group, n_chars = [], 0
+        group.append(each)
+        n_chars += n_more
+    if group:
+        yield group
 
 
 def fields(value: object) -> dict[str, object]:
@@ -200,27 +247,30 @@ class ChunkReader:
             except msgspec.DecodeError as exc:
                 self.fault = self.fault or exc
                 break
-            if error := _error_in(chunk, event):
+            choices = chunk.choices or []
+            is_answer = not chunk.error and len(choices) == 1 and not choices[0].error
+            if not is_answer and (error := _error_in(chunk, event)):
                 self.error = self.error or error
                 break
-            self._read_message(chunk.choice)
+            if not self._has_spoken and (choice := chunk.choice) is not None:
+                self._read_message(choice)
             chunks.append(chunk)
         return chunks
 
-    def _read_message(self, choice: Choice | None) -> None:
+    def _read_message(self, choice: Choice) -> None:
         """Take a whole message for the piece that it is, unless it repeats what came before it."""
-        if choice is None:
-            return
-        if choice.message is not None and not self._has_spoken:
+        if choice.message is not None:
             choice.delta = choice.message
             choice.finish_reason = choice.finish_reason or "stop"
-        if choice.delta is not None and not self._has_spoken:
+        if choice.delta is not None:
             self._has_spoken = bool(choice.delta.content or choice.delta.calls)
 
 
 def _error_in(chunk: ChatChunk, event: Event) -> Mapping[str, object] | None:
     """Return the error that a chunk tells of; None if it tells of none. Servers do so in many ways; see `error_in_event`."""
-    in_choice = next((each.error for each in chunk.choices or () if each.error), None)
+    in_choice = None
+    for each in chunk.choices or ():
+        in_choice = in_choice or each.error
     if not (chunk.error or in_choice) and (chunk.choices or chunk.usage):
         return None
     body = fields(json_of(event.data))

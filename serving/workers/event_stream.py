@@ -24,6 +24,7 @@ MOST_VALUES = 200_000
 """Of JSON in an event: likely tokens by the twenty are ten thousands. A value takes a hundred bytes once it is read."""
 FIELDS = (b"data", b"event", b"id", b"retry", b"")
 """Of an event; the last one is a comment's."""
+PLAIN = b"data: "
 JSON_BEGINS, JSON_ENDS = (b"{", b"["), (b"}", b"]")
 MOST_EMPTY = 100_000
 """Lines and events of one answer that hold nothing: blank ones, comments, pings and events of unknown names. A ping a
@@ -77,9 +78,12 @@ class EventReader:
         """
         if self.is_done:
             return []
+        events: list[Event] = []
+        if b"\n\n" in piece and not (self._data or self._name):
+            piece = self._read_plain(bytes(self._line) + piece, events)
+            self._line.clear()
         lines = piece.split(b"\n")
         rest = lines.pop()
-        events: list[Event] = []
         if lines:
             lines[0] = bytes(self._line) + lines[0]
             self._line.clear()
@@ -88,6 +92,27 @@ class EventReader:
         if self._n_bytes + len(self._line) > MAX_EVENT_BYTES:
             raise BodyRefused(f"sent an event of more than {MAX_EVENT_BYTES} bytes.")
         return events
+
+    def _read_plain(self, piece: bytes, events: list[Event]) -> bytes:
+        """Read events as nearly all servers send them: one line of JSON after `data: `. Return the rest of the piece, from
+        the first event on that is not like that.
+        """
+        at = 0
+        while (end := piece.find(b"\n\n", at)) >= 0:
+            data = piece[at + len(PLAIN) : end]
+            if (
+                not piece.startswith(PLAIN, at)
+                or data[:1] != b"{"
+                or data[-1:] != b"}"
+                or b"\n" in data
+                or b"\r" in data
+            ):
+                break
+            if len(data) > self._most_values and has_more_values(data, self._most_values):
+                raise BodyRefused(f"sent an event of more than {self._most_values} values.")
+            events.append(Event(b"", data))
+            at, self._is_first = end + 2, False
+        return piece[at:]
 
     def end(self) -> list[Event]:
         """The event that has begun, for servers that do not end their last one."""

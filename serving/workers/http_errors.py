@@ -13,7 +13,7 @@ import json
 import math
 import re
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
@@ -246,21 +246,48 @@ class ErrorMapper:
             return f"Does {self.address} have a model {self.model!r}? (settings: model, base_url)"
         return None
 
+    def of_wire(self, error: Exception) -> WorkerError | None:
+        """Return what stands for an error that is left once an SDK's own are sorted out: the HTTP library's, and garbled
+        chunks'; None if it is neither.
+        """
+        if isinstance(
+            error, httpx2.ConnectTimeout
+        ):  # what aiohttp's transport makes of every failure to connect
+            return self.unreachable(error)
+        if isinstance(error, (httpx2.TimeoutException, aiohttp.SocketTimeoutError)):
+            return self.stall()
+        if isinstance(error, (*WIRE_ERRORS, AddressForbidden)):
+            return self.unreachable(error)
+        return self.garble_error() if isinstance(error, GARBLED) else None
+
     @contextmanager
     def on_the_wire(self) -> Generator[None]:
-        """Map what is left once an SDK's own errors are sorted out: the HTTP library's, and garbled
-        chunks'.
-        """
+        """Map the errors of `of_wire`."""
         try:
             yield
-        except httpx2.ConnectTimeout as exc:  # what aiohttp's transport makes of every failure to connect
-            raise self.unreachable(exc) from exc
-        except httpx2.TimeoutException as exc:
-            raise self.stall() from exc
-        except (*WIRE_ERRORS, AddressForbidden) as exc:
-            raise self.unreachable(exc) from exc
-        except GARBLED as exc:
-            raise self.garble_error() from exc
+        except Exception as exc:
+            if (mapped := self.of_wire(exc)) is None:
+                raise
+            raise mapped from exc
+
+
+class WireErrors:
+    """A block in which errors of a wire become ours; one for all calls of a worker, and without a state.
+
+    Args:
+        map_error: returns what stands for an error; None if that is ours already.
+    """
+
+    def __init__(self, map_error: Callable[[Exception], WorkerError | None]) -> None:
+        self._map_error = map_error
+
+    def __enter__(self) -> None:
+        """Nothing is to be done before."""
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        """Raise what stands for the error."""
+        if isinstance(error, Exception) and (mapped := self._map_error(error)) is not None:
+            raise mapped from error
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:

@@ -8,8 +8,10 @@ that breaks under aiohttp's C parser is waited for until the timeout.
 
 import asyncio
 import zlib
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from contextlib import aclosing
 from math import inf
+from typing import Any
 
 import aiohttp
 import httpx2
@@ -27,6 +29,9 @@ AS_IT_IS = {"accept-encoding": "identity"}
 """Sent with every request: an answer of a few bytes at a time gains nothing by being packed."""
 
 
+READ_HERE = ("identity", "", *UNPACKED_HERE)
+
+
 class BodyRefused(httpx2.RemoteProtocolError):
     """A body is not read to its end. The text completes the sentence that starts with the worker's name."""
 
@@ -41,8 +46,8 @@ async def bound_response(response: httpx2.Response) -> None:
     if len(response.headers.raw) > MAX_HEADERS:
         await response.aclose()
         raise httpx2.RemoteProtocolError(f"{len(response.headers.raw)} headers")
-    packed = response.headers.get("content-encoding", "identity").strip().lower()
-    is_read = packed in ("identity", "", *UNPACKED_HERE)
+    packed = _packing(response.headers)
+    is_read = packed in READ_HERE
     if response.is_success and not is_read:
         await response.aclose()
         raise BodyRefused(f"sent an answer packed as {packed!r}, which it was asked not to do.")
@@ -71,19 +76,30 @@ class BoundedBody(httpx2.AsyncByteStream):
         await self._body.aclose()
 
 
-async def _unpacked(body: httpx2.AsyncByteStream) -> AsyncIterator[bytes]:
-    """Raises:
-    httpx2.DecodingError: it is not packed as it says.
+def _packing(headers: Mapping[str, str]) -> str:
+    return headers.get("content-encoding", "identity").strip().lower()
+
+
+def _parts(unpack: Any, packed: bytes) -> Iterator[bytes]:
+    """Unpack a part of a body.
+
+    Raises:
+        httpx2.DecodingError: it is not packed as it says.
     """
+    try:
+        while part := unpack.decompress(packed, UNPACKED_BYTES):
+            yield part
+            packed = unpack.unconsumed_tail
+    except zlib.error as exc:
+        raise httpx2.DecodingError(str(exc)) from exc
+
+
+async def _unpacked(body: httpx2.AsyncByteStream) -> AsyncIterator[bytes]:
     unpack = zlib.decompressobj(zlib.MAX_WBITS | 32)  # gzip's or zlib's, whatever its first bytes say
     async for packed in body:
-        try:
-            while piece := unpack.decompress(packed, UNPACKED_BYTES):
-                yield piece
-                packed = unpack.unconsumed_tail
-                await asyncio.sleep(0)  # a bomb takes its time from its own call alone
-        except zlib.error as exc:
-            raise httpx2.DecodingError(str(exc)) from exc
+        for part in _parts(unpack, packed):
+            yield part
+            await asyncio.sleep(0)  # a bomb takes its time from its own call alone
         if unpack.eof:
             return
 
@@ -103,32 +119,78 @@ async def in_small_pieces(body: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
                 await asyncio.sleep(0)
 
 
-async def read_whole(response: httpx2.Response, most_bytes: int) -> bytes:
+def check_answer(response: aiohttp.ClientResponse) -> None:
+    """See `bound_response`, for a response that is read past httpx2.
+
+    Raises:
+        httpx2.RemoteProtocolError: it has too many headers.
+        BodyRefused: it is an answer that is packed in a way that is not unpacked here.
+    """
+    if len(response.raw_headers) > MAX_HEADERS:
+        raise httpx2.RemoteProtocolError(f"{len(response.raw_headers)} headers")
+    packed = _packing(response.headers)
+    if 200 <= response.status < 300 and packed not in READ_HERE:
+        raise BodyRefused(f"sent an answer packed as {packed!r}, which it was asked not to do.")
+
+
+async def pieces_of(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes]:
+    """Yield the body as it arrives, unpacked, in pieces as of `in_small_pieces`.
+
+    Raises:
+        httpx2.DecodingError: it is not packed as it says.
+    """
+    content, n_bytes = response.content, 0
+    unpack = zlib.decompressobj(zlib.MAX_WBITS | 32) if _packing(response.headers) in UNPACKED_HERE else None
+    while arrived := await content.readany():
+        for part in (arrived,) if unpack is None else _parts(unpack, arrived):
+            for begin in range(0, len(part), PIECE_BYTES):
+                piece = part[begin : begin + PIECE_BYTES]
+                yield piece
+                n_bytes += len(piece)
+                if n_bytes >= PIECE_BYTES:
+                    n_bytes = 0
+                    await asyncio.sleep(0)
+        if unpack is not None and unpack.eof:
+            return
+
+
+async def read_error(response: aiohttp.ClientResponse) -> bytes:
+    """Return the beginning of an error's body; nothing of one that is packed in a way that is not unpacked here."""
+    body = bytearray()
+    if _packing(response.headers) in READ_HERE:
+        async with aclosing(pieces_of(response)) as pieces:
+            async for piece in pieces:
+                body += piece
+                if len(body) >= MAX_ERROR_BYTES:
+                    break
+    return bytes(body[:MAX_ERROR_BYTES])
+
+
+async def read_whole(response: aiohttp.ClientResponse, most_bytes: int) -> bytes:
     """The body of an answer that is no stream.
 
     Raises:
         BodyRefused: it is longer than `most_bytes`.
     """
-    pieces, n_bytes = list[bytes](), 0
-    async for piece in response.aiter_bytes():
-        n_bytes += len(piece)
-        if n_bytes > most_bytes:
-            raise BodyRefused(f"sent an answer of more than {most_bytes} bytes.")
-        pieces.append(piece)
-    return b"".join(pieces)
+    body = bytearray()
+    async with aclosing(pieces_of(response)) as pieces:
+        async for piece in pieces:
+            body += piece
+            if len(body) > most_bytes:
+                raise BodyRefused(f"sent an answer of more than {most_bytes} bytes.")
+    return bytes(body)
 
 
-async def end_with_connection(response: httpx2.Response) -> None:
-    """A response hook for aiohttp's transport: a body ends when its connection does.
+def end_with_connection(response: aiohttp.ClientResponse) -> None:
+    """End the body of a response when its connection ends.
 
     aiohttp's C parser (3.14.5) forgets the body that it reads when its framing breaks, closes the
     connection and wakes nobody, so the reader waits for bytes that cannot come, without even the read
     timeout.
     """
-    body = getattr(getattr(response.stream, "_stream", None), "_aiohttp_response", None)
-    if not isinstance(body, aiohttp.ClientResponse) or body.connection is None:
+    if response.connection is None:
         return
-    protocol, content = body.connection.protocol, body.content
+    protocol, content = response.connection.protocol, response.content
 
     def end(_: object = None) -> None:
         if not content.is_eof() and content.exception() is None:

@@ -14,15 +14,17 @@ request: this file does not guess what is behind a `base_url`.
   (https://learn.microsoft.com/azure/foundry/openai/api-version-lifecycle). With `service: azure` the SDK's
   Azure client says where the deployment is, and who has no key asks Entra ID for a token.
 
-The SDK says where to ask and with which headers, and brings the HTTP client. A call itself goes past it:
-its typed way to that client takes half a millisecond of CPU (decision 0010).
+The SDK says where to ask and with which headers, and brings the HTTP client. A call itself goes past both: to the
+aiohttp session under that client (decisions 0010 and 0078).
 """
 
-from collections.abc import AsyncGenerator, Generator
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, contextmanager
+import json
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import replace
 from typing import Any, cast
 
+import aiohttp
 import httpx2
 import msgspec
 import openai
@@ -33,21 +35,31 @@ from conductor.model.messages import File, Image, Message, Text
 from conductor.model.operation import TOKENS_GONE, read_tokens
 from conductor.model.reply import Delta, FinishReason, Reply, open_reply
 from conductor.model.usage import Usage
-from serving.egress.client import guard, tls_context
+from serving.egress.client import DirectPost, guard, tls_context
 from serving.settings.known_models import OPENAI_MODEL
 from serving.workers.account import Account
 from serving.workers.cache_marks import ShowMark, cache_breakpoint, cache_control, no_marks
-from serving.workers.chat_chunks import ChatChunk, ChunkReader, fields, together, words_of
+from serving.workers.chat_chunks import (
+    ChatChunk,
+    Choice,
+    ChunkReader,
+    fields,
+    groups_of,
+    plain_words,
+    together,
+    words_of,
+)
 from serving.workers.chat_tools import CallCollector, messages_json, tools_json
 from serving.workers.clouds import azure_client, credential_errors, entra_tokens
 from serving.workers.ends import end_of, finish_of, is_over
 from serving.workers.event_stream import without_framing
-from serving.workers.http_errors import error_text
+from serving.workers.http_errors import WireErrors, error_text
 from serving.workers.http_guard import (
     AS_IT_IS,
-    bound_response,
+    check_answer,
     end_with_connection,
-    in_small_pieces,
+    pieces_of,
+    read_error,
     read_whole,
 )
 from serving.workers.openai_content import part_json, response_format_of
@@ -89,10 +101,10 @@ class OpenAIWorker:
                 limits=CONNECTIONS,
                 headers=AS_IT_IS,
                 verify=tls_context(),
-                event_hooks={"response": [end_with_connection, bound_response]},
             ),
             account.reach,
         )
+        self._post = DirectPost(self._http, account.reach)
         self._tokens = entra_tokens(account)
         sdk = self._sdk()
         url = address(account, sdk)
@@ -100,11 +112,10 @@ class OpenAIWorker:
         is_dated_azure = "api-version" in url.params
         key = {"api-key": account.api_key} if is_dated_azure and not self._tokens else sdk.auth_headers
         defaults = {**sdk.default_headers, **key}
-        self._headers = httpx2.Headers(
-            {name: value for name, value in defaults.items() if isinstance(value, str)}
-        )
+        self._headers = AS_IT_IS | {name: value for name, value in defaults.items() if isinstance(value, str)}
         self._is_openai = url.host == "api.openai.com" or url.host.endswith(".api.openai.com")
         self._faults = account.faults("OpenAI", "OPENAI_API_KEY", url)
+        self._wire_errors = WireErrors(self._map_error)
         self._show_mark = _marks_of(account.public_name, url.host)
         self._refused_hints = frozenset(THOUGHTS if self._is_openai else ())
         """What the server has refused (`openai_hints.py`), so that it is not sent again."""
@@ -144,13 +155,13 @@ class OpenAIWorker:
         try:
             async with aclosing(self._arrivals(endpoint, request, timer, reader)) as arrivals:
                 while (chunks := await timer.next(arrivals)) is not None:
-                    is_new = False
-                    with self._map_errors():
+                    is_new, words = False, list[tuple[str, str]]()
+                    with self._wire_errors:
                         for chunk in chunks:
-                            before, last = last, self._last(chunk, last, check)
-                            is_new |= has_grown(before.usage, last.usage)
-                            is_new |= collector.add(chunk.choice.delta if chunk.choice else None)
-                    words = [said for chunk in chunks if any(said := words_of(chunk))]
+                            last, said, has_more = self._fold(chunk, last, check, collector)
+                            is_new |= has_more
+                            if said[0] or said[1]:
+                                words.append(said)
                     likely = (
                         tuple(each for chunk in chunks for each in logprobs_of(chunk))
                         if wants_logprobs
@@ -162,11 +173,16 @@ class OpenAIWorker:
                     if ends or words or is_new:
                         timer.hear(is_last=ends, is_new=bool(words) or is_new)
                     so_far = None if last.finish else last.usage  # the end says the rest
-                    pieces = len(words) if call.coalesce else 1
-                    is_one = (call.coalesce or wants_logprobs) and words
-                    for text, reasoning in [together(words)] if is_one else words:
+                    is_one = call.coalesce or wants_logprobs
+                    for group in [words] if is_one and words else groups_of(words):
+                        text, reasoning = together(group)
                         yield Delta(
-                            text, reasoning, usage=so_far, model=last.model, pieces=pieces, logprobs=likely
+                            text,
+                            reasoning,
+                            usage=so_far,
+                            model=last.model,
+                            pieces=len(group),
+                            logprobs=likely,
                         )
         except WorkerError:
             # else the answer is whole, and only the accounts were cut off
@@ -175,7 +191,7 @@ class OpenAIWorker:
         if last.finish is None and is_marked:
             last = replace(last, finish=FinishReason.STOP)
         if last.finish is not None:
-            with self._map_errors():
+            with self._wire_errors:
                 last = self._with_calls(last, collector, tools, "".join(texts))
             yield check.delta(last)
 
@@ -211,13 +227,15 @@ class OpenAIWorker:
 
     async def _vectors(self, body: dict[str, Any], most: int, timer: StallTimer) -> object:
         """The answer to a request for embeddings, of at most `most` bytes."""
-        with self._map_errors():
+        with self._wire_errors:
             async with self._response(self._endpoints["embeddings"], body) as response:
                 timer.begin()
                 return msgspec.json.decode(without_framing(await read_whole(response, most)))
 
     @asynccontextmanager
-    async def _response(self, endpoint: httpx2.URL, body: dict[str, Any]) -> AsyncGenerator[httpx2.Response]:
+    async def _response(
+        self, endpoint: httpx2.URL, body: dict[str, Any]
+    ) -> AsyncGenerator[aiohttp.ClientResponse]:
         """The answer to `body`, its bytes unread.
 
         Raises:
@@ -228,38 +246,38 @@ class OpenAIWorker:
             sent = without_hints(body, refused)
             response = await self._send(endpoint, sent)
             try:
-                try:
-                    response.raise_for_status()
-                except httpx2.HTTPStatusError as exc:
-                    failure = await self._failure(response)
-                    more = refused_hints(sent, response.status_code, response.text)
+                check_answer(response)
+                end_with_connection(response)
+                if not 200 <= response.status < 300:
+                    text = _text_of(response, await read_error(response))
+                    more = refused_hints(sent, response.status, text)
                     if not more:
-                        raise failure from exc
+                        raise self._failure(response, text) from aiohttp.ClientResponseError(
+                            response.request_info, (), status=response.status
+                        )
                     refused |= more
-                    for_all |= {hint for hint in more if is_for_all(hint, response.text)}
+                    for_all |= {hint for hint in more if is_for_all(hint, text)}
                     continue
                 self._refused_hints |= for_all
                 yield response
                 return
             finally:
-                await response.aclose()
+                await response.__aexit__(None, None, None)
 
-    async def _send(self, endpoint: httpx2.URL, body: dict[str, Any]) -> httpx2.Response:
-        content = msgspec.json.encode(body)
+    async def _send(self, endpoint: httpx2.URL, body: dict[str, Any]) -> aiohttp.ClientResponse:
         headers = self._headers
         if self._tokens is not None:
-            headers = httpx2.Headers(headers) | {"authorization": f"Bearer {await self._tokens()}"}
-        request = self._http.build_request("POST", endpoint, content=content, headers=headers)
-        return await self._http.send(request, stream=True)
+            headers = {**headers, "Authorization": f"Bearer {await self._tokens()}"}
+        return await self._post(endpoint, msgspec.json.encode(body), headers)
 
     async def _arrivals(
         self, endpoint: httpx2.URL, body: dict[str, Any], timer: StallTimer, reader: ChunkReader
     ) -> AsyncGenerator[list[ChatChunk]]:
         """The chunks that came together, as the network brings them."""
-        with self._map_errors():
+        with self._wire_errors:
             async with self._response(endpoint, body) as response:
                 timer.begin()
-                async with aclosing(in_small_pieces(response.aiter_bytes())) as pieces:
+                async with aclosing(pieces_of(response)) as pieces:
                     async for piece in pieces:
                         chunks = reader.feed(piece)
                         timer.count(len(chunks))
@@ -345,16 +363,28 @@ class OpenAIWorker:
         except ValueError as exc:
             raise self._faults.refusal(f"was not asked: {exc}.") from exc
 
-    def _last(self, chunk: ChatChunk, last: Delta, check: UsageCheck) -> Delta:
+    def _fold(
+        self, chunk: ChatChunk, last: Delta, check: UsageCheck, collector: CallCollector
+    ) -> tuple[Delta, tuple[str, str], bool]:
+        """Return what the last delta will say, the words of the chunk, and whether it tells of something else that is new."""
+        plain = plain_words(chunk, last.model)
+        if plain is not None:
+            return last, (plain, ""), False
+        choice = chunk.choice
+        now = self._last(chunk, choice, last, check)
+        is_new = has_grown(last.usage, now.usage) | collector.add(choice.delta if choice else None)
+        return now, words_of(choice), is_new
+
+    def _last(self, chunk: ChatChunk, choice: Choice | None, last: Delta, check: UsageCheck) -> Delta:
         """What the last delta will say, as far as it is known with this chunk."""
         refused = (
             last.finish is FinishReason.CONTENT_FILTER
         )  # a refusal in words ends with "stop" all the same
         usage = usage_of(chunk.usage, check) or last.usage
         cost_usd = check.cost_usd(cost_of(chunk))
-        stop = chunk.choice.stop_reason if chunk.choice else None
+        stop = choice.stop_reason if choice else None
         return Delta(
-            finish=last.finish if refused else self._finish(chunk, usage) or last.finish,
+            finish=last.finish if refused else self._finish(choice, usage) or last.finish,
             usage=usage,
             cost_usd=last.cost_usd if cost_usd is None else cost_usd,
             cost_is_bound=last.cost_is_bound or fields(chunk.podium).get("cost_is_bound") is True,
@@ -362,42 +392,47 @@ class OpenAIWorker:
             stop_sequence=stop if isinstance(stop, str) else last.stop_sequence,
         )
 
-    def _finish(self, chunk: ChatChunk, usage: Usage | None) -> FinishReason | None:
+    def _finish(self, choice: Choice | None, usage: Usage | None) -> FinishReason | None:
         """Why the chunk says the model stopped; None where it goes on. A refusal in words is a filtered
         answer.
         """
-        choice = chunk.choice
         if choice is None:
             return None
         if choice.delta and choice.delta.refusal:
             return FinishReason.CONTENT_FILTER
         return finish_of(choice.finish_reason, self._faults, usage)
 
-    @contextmanager
-    def _map_errors(self) -> Generator[None]:
+    def _map_error(self, error: Exception) -> WorkerError | None:
         """The one place where this wire's errors become ours."""
-        try:
-            with self._faults.on_the_wire():
-                yield
-        except msgspec.DecodeError as exc:
-            raise self._faults.garble_error() from exc
-        except credential_errors() as exc:
-            raise self._faults.no_credentials() from exc
+        if isinstance(error, WorkerError):
+            return None
+        if isinstance(error, msgspec.DecodeError):
+            return self._faults.garble_error()
+        mapped = self._faults.of_wire(error)
+        return (
+            self._faults.no_credentials()
+            if mapped is None and isinstance(error, credential_errors())
+            else mapped
+        )
 
-    async def _failure(self, response: httpx2.Response) -> WorkerError:
+    def _failure(self, response: aiohttp.ClientResponse, text: str) -> WorkerError:
         """What an answer means whose status is an error's."""
-        await response.aread()
         try:
-            content: Any = response.json()
+            content: Any = json.loads(text)
         except (ValueError, RecursionError):
-            content = response.text.strip()
+            content = text.strip()
         told: object = content
         if isinstance(content, list) and content:  # from Gemini's endpoint for OpenAI's clients
             told = cast(list[object], content)[0]
         error = fields(told).get("error", told)
-        return self._faults.by_status(
-            response.status_code, error_text(error), response.headers, error_code(error)
-        )
+        return self._faults.by_status(response.status, error_text(error), response.headers, error_code(error))
+
+
+def _text_of(response: aiohttp.ClientResponse, body: bytes) -> str:
+    try:
+        return body.decode(response.charset or "utf-8", "replace")
+    except LookupError:  # no charset has that name
+        return body.decode("utf-8", "replace")
 
 
 def _marks_of(model: str, host: str) -> ShowMark:

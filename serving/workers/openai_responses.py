@@ -20,7 +20,7 @@ from serving.workers.chat_chunks import fields, text_of
 from serving.workers.ends import end_of, finish_of
 from serving.workers.event_stream import Event as SentEvent
 from serving.workers.event_stream import EventReader, json_of
-from serving.workers.http_guard import in_small_pieces
+from serving.workers.http_guard import pieces_of
 from serving.workers.openai import OpenAIWorker
 from serving.workers.openai_content import response_format_of
 from serving.workers.openai_hints import cache_json
@@ -66,13 +66,13 @@ class OpenAIResponsesWorker(OpenAIWorker):
             async with aclosing(self._events(self._responses, body, timer)) as arrivals:
                 while (events := await timer.next(arrivals)) is not None:
                     for event in events:
-                        with self._map_errors():
+                        with self._wire_errors:
                             is_new = items.add(event)
                         is_refused |= event.get("type") == "response.refusal.delta"
                         last = self._last_delta(event, last, check)
                         delta = _words(event, last.model)
                         if last.finish is not None and event.get("type") in ENDS:
-                            with self._map_errors():
+                            with self._wire_errors:
                                 items.end(fields(event.get("response")).get("output"))
                             text, thoughts = items.words  # of servers that do not send them in pieces
                             missed = Delta("" if has_words else text, "" if has_thoughts else thoughts)
@@ -91,7 +91,7 @@ class OpenAIResponsesWorker(OpenAIWorker):
         if last.finish is not None:
             if is_refused or items.is_refused:
                 last = replace(last, finish=FinishReason.CONTENT_FILTER)
-            with self._map_errors():
+            with self._wire_errors:
                 last = self._with_items(last, items, WireTools(call.tools), has_words=has_words)
             yield check.delta(last)
 
@@ -100,10 +100,10 @@ class OpenAIResponsesWorker(OpenAIWorker):
     ) -> AsyncGenerator[list[Event]]:
         """The events that came together."""
         reader = EventReader()
-        with self._map_errors():
+        with self._wire_errors:
             async with self._response(endpoint, body) as response:
                 timer.begin()
-                async with aclosing(in_small_pieces(response.aiter_bytes())) as pieces:
+                async with aclosing(pieces_of(response)) as pieces:
                     async for piece in pieces:
                         events, fault = _read_all(reader.feed(piece))
                         timer.count(len(events))

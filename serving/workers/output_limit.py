@@ -219,6 +219,8 @@ def _checked(last: Delta, meter: OutputMeter, limit: int | None) -> Delta:
         is_bound = True
         said = last.usage.output_tokens
         notes += (f"The server's usage is not believed, {said} output tokens are too few for its words: billed at the call's bound.",)  # fmt: skip
+    if (finish, notes, is_bound) == (last.finish, last.notes, last.billed_at_bound):
+        return last
     return replace(last, finish=finish, notes=notes, billed_at_bound=is_bound)
 
 

@@ -47,7 +47,10 @@ class Origin:
         """
         messages = call.messages if keep_volatile else with_stable_system(call.messages)
         if keep_foreign and _is_paired(messages):
-            return [each if self.wrote(each) else replace(each, native=None) for each in messages]
+            return [
+                each if each.native is None or self.wrote(each) else replace(each, native=None)
+                for each in messages
+            ]
         return self._with_text(messages)
 
     def _with_text(self, messages: Sequence[Message]) -> list[Message]:

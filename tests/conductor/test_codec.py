@@ -2,6 +2,7 @@
 
 import json
 from decimal import Decimal
+from pathlib import Path
 from types import UnionType
 from typing import Any, get_args
 
@@ -177,3 +178,10 @@ def test_marks_for_the_prompt_cache_survive_although_they_make_no_difference() -
     again = through_json(Message, message)
     assert again == message == unmarked
     assert [part.cache for part in again.all_parts] == ["1h", "5m", "12h", "ephemeral", "30m"]
+
+
+def test_what_the_first_release_wrote_is_read_and_written_as_it_was() -> None:
+    kinds = {"event": Event, "record": Record}
+    for line in (Path(__file__).parent / "written_before.jsonl").read_text().splitlines():
+        ((name, shape),) = json.loads(line).items()
+        assert dump(load(kinds[name], shape)) == shape

@@ -124,6 +124,10 @@ def haproxy_left_over(bench: Bench) -> None:
     bench.stack.callback(lambda: os.kill(int(pid.read_text()), 9))
 
 
+def haproxy_that_does_not_run(bench: Bench) -> None:
+    bench.patch.setenv("PODIUM_HAPROXY", "/bin/false")
+
+
 def schema_newer(bench: Bench) -> None:
     bench.store("9999")
 
@@ -206,6 +210,7 @@ BROKEN = [
     Broken(hedge_without_slots, "effect", "`hedge: true` of the worker a", "`max_concurrency` of a to 4"),
     Broken(port_taken, "port", f"pid {os.getpid()}", "make serve PORT="),
     Broken(haproxy_left_over, "haproxy", "An HAProxy that Ray Serve started is left over", "`kill "),
+    Broken(haproxy_that_does_not_run, "haproxy", "/bin/false does not run here", "`--proxy serve`"),
     Broken(schema_newer, "store", "a newer one wrote it", "Start that version of Podium"),
     Broken(schema_older, "store", "schema 0004 of an older Podium", "podium store migrate"),
     Broken(schema_missing, "store", "is empty", "podium store migrate"),
@@ -220,6 +225,7 @@ BROKEN = [
     Broken(no_yaml, "settings", "YAML", "docs/settings.md"),
     Broken(no_settings, "settings", "absent.yaml", "docs/settings.md"),
 ]
+WARNINGS = {hedge_without_slots, session_left_over, haproxy_that_does_not_run}
 
 
 @pytest.fixture
@@ -247,7 +253,7 @@ def test_a_broken_set_up_is_named_with_its_remedy(
     finding = found[broken.check]
     assert broken.said in finding["said"]
     assert broken.remedy in finding["remedy"]
-    assert finding["level"] == ("warning" if broken.check in ("session", "effect") else "wrong")
+    assert finding["level"] == ("warning" if broken.make in WARNINGS else "wrong")
     assert code == int(finding["level"] == "wrong")
     assert [name for name, each in found.items() if each["level"] == "wrong"] == [broken.check][:code]
     assert "hunter2" not in printed

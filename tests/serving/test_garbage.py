@@ -26,6 +26,32 @@ assert gone() is None, "found without being asked"
 """
 
 
+BURST = """
+import asyncio
+from serving import garbage
+
+garbage.LOOK_EVERY_S = 0.2
+
+async def main():
+    garbage.trim_when_idle()
+    burst = [bytearray(2000) for _ in range(40_000)]
+    full, kept = garbage._resident_bytes(), burst[::100]
+    del burst
+    for _ in range(100):
+        await asyncio.sleep(0.1)
+        if garbage._resident_bytes() < full - 40_000_000:
+            return
+    raise AssertionError(f"{full} bytes, then {garbage._resident_bytes()}")
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.real_time
+def test_what_a_burst_took_is_given_back_once_the_process_is_idle() -> None:
+    subprocess.run([sys.executable, "-c", BURST], check=True, timeout=60)
+
+
 class Circle:
     def __init__(self) -> None:
         self.itself = self

@@ -1,18 +1,20 @@
-"""`--fast`: what HAProxy binds on one machine, which ports must be free for it, and what it says itself."""
+"""HAProxy in front: what it binds on one machine, which ports must be free for it, what it says itself, and a machine on which it does not run."""
 
 import asyncio
 import re
 import resource
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import httpx2
 import pytest
 from ray.serve._private import constants
 
-from cluster.local.environment import fast_environment
+from cluster.local.environment import GUARD, fast_environment, find_haproxy, proxy_environment
 from cluster.local.processes import HAPROXY_PORTS, ROOT, ServeError, check_nothing_in_the_way, free_port
+from cluster.local.serve import main
 from cluster.local.server import Server
 from conductor.errors import Interrupted
 from serving.errors import TABLE
@@ -104,6 +106,65 @@ def test_haproxys_statistics_and_metrics_are_on_loopback_on_a_cluster_too_unless
             config.write_text(CONFIG.replace("127.0.0.1:8000", own))
             bound = re.findall(r"bind (\S+)", guarded(config, **told))
             assert bound == [f"{address}:9101", own, f"{address}:8404"]
+
+
+@pytest.mark.parametrize(
+    ("address", "bound"),
+    [("0.0.0.0", "0.0.0.0:8000 proto"), ("::", ":::8000 v4v6"), ("::1", "::1:8000 proto")],
+)
+def test_haproxy_alone_listens_at_the_address_that_is_named(address: str, bound: str, tmp_path: Path) -> None:
+    config = tmp_path / "haproxy.cfg"
+    config.write_text(CONFIG)
+    text = guarded(config, PODIUM_HAPROXY_HTTP_ADDRESS=address)
+    assert re.findall(r"bind (\S+ \S+)", text) == ["127.0.0.1:9101 proto", bound, "127.0.0.1:8404 proto"]
+
+
+def test_the_guard_does_not_start_itself_on_a_cluster_whose_environment_names_it(tmp_path: Path) -> None:
+    config = tmp_path / "haproxy.cfg"
+    config.write_text(CONFIG)
+    environment = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "RAY_SERVE_HAPROXY_BINARY_PATH": str(GUARD)}  # fmt: skip
+    ran = subprocess.run([GUARD, "-db", "-f", config, "-v"], env=environment, capture_output=True, timeout=60)
+    assert ran.stdout.startswith(b"HAProxy version")
+
+
+@pytest.mark.parametrize("variable", ["PODIUM_HAPROXY", "RAY_SERVE_HAPROXY_BINARY_PATH"])
+def test_a_program_of_ones_own_is_used_and_the_guard_is_none(
+    variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundled = find_haproxy()
+    own = tmp_path / "haproxy"
+    own.symlink_to(bundled)
+    monkeypatch.setenv(variable, str(own))
+    assert fast_environment()["PODIUM_HAPROXY"] == str(own)
+    monkeypatch.setenv(variable, str(GUARD))
+    assert fast_environment()["PODIUM_HAPROXY"] == bundled
+
+
+@pytest.mark.parametrize("program", ["/bin/false", "/absent"])
+def test_where_haproxy_does_not_run_serves_own_proxy_takes_its_place_and_says_so(
+    program: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PODIUM_HAPROXY", program)
+    assert proxy_environment(None) == {}
+    printed = capsys.readouterr().err
+    assert f"The HAProxy {program} does not run here" in printed
+    assert "behind Ray Serve's own proxy instead" in printed
+    assert (proxy_environment("serve"), capsys.readouterr().err) == ({}, "")
+    with pytest.raises(ServeError, match="--proxy serve"):
+        proxy_environment("haproxy")
+
+
+@pytest.mark.parametrize("option", [["--fast"], ["--proxy", "haproxy"]])
+def test_haproxy_that_is_asked_for_and_does_not_run_is_an_error_before_anything_starts(
+    option: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PODIUM_HAPROXY", "/absent")
+    assert main([*option, "--port", "0"]) == 1
+    assert "The HAProxy /absent does not run here" in capsys.readouterr().err
+
+
+def test_haproxy_is_what_nobody_has_to_ask_for() -> None:
+    assert proxy_environment(None) == fast_environment() == proxy_environment("haproxy")
 
 
 def test_rays_own_configuration_with_our_bounds_is_one_that_haproxy_takes(tmp_path: Path) -> None:

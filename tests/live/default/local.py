@@ -1,4 +1,4 @@
-"""The embedded default: real Ray Serve, two real vLLM engines, in a Ray that the tests' process leads, so that a test
+"""The embedded default: real Ray Serve behind HAProxy, two real vLLM engines, in a Ray that the tests' process leads, so that a test
 can also ask an engine what it still works on, and deploy applications of its own beside it.
 """
 
@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
-from cluster.local.processes import free_port
+from cluster.local.environment import fast_environment
+from cluster.local.folder import make_folder
+from cluster.local.processes import free_port, haproxy_ports
 from tests.conftest import ROOT
 from tests.otlp import Receiver, receiving
 
@@ -55,16 +58,18 @@ def running(folder: Path) -> Iterator[Local]:
     import ray
     from ray import serve
 
-    with receiving() as spans:
-        os.environ.update(
-            OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{spans.port}",
-            OTEL_BSP_SCHEDULE_DELAY="200",
-            OTEL_SERVICE_NAME="podium-proxy",
-            RAY_metrics_report_interval_ms="1000",
-        )
+    port, metrics_port, own = free_port(), free_port(), make_folder(f"{ROOT}:tests:{os.getpid()}")
+    with receiving() as spans, pytest.MonkeyPatch.context() as patch:
+        environment = fast_environment() | own.environment | {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{spans.port}",
+            "OTEL_BSP_SCHEDULE_DELAY": "200",
+            "OTEL_SERVICE_NAME": "podium-proxy",
+            "RAY_metrics_report_interval_ms": "1000",
+        }  # fmt: skip
+        for name, value in (environment | haproxy_ports(environment)).items():
+            patch.setenv(name, value)
         from serving.app import build_app
 
-        port, metrics_port = free_port(), free_port()
         ray.init(
             "local",
             namespace="serve",
@@ -80,6 +85,7 @@ def running(folder: Path) -> Iterator[Local]:
         finally:
             serve.shutdown()
             ray.shutdown()
+            own.remove()
 
 
 def _with_room_for_adapters(folder: Path) -> Path:

@@ -2,7 +2,10 @@
 
 import asyncio
 import contextlib
+import gc
 import json
+import socket
+import struct
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -19,7 +22,7 @@ from serving.api.dialects.table import DIALECTS
 from serving.edge.body import MOST_PICTURES, check_text
 from serving.edge.middleware import Edge
 from serving.edge.policy import Policy
-from serving.edge.protocol import guard_protocol
+from serving.edge.protocol import EdgeProtocol, guard_protocol
 from serving.edge.reader import ReaderProtocol
 from serving.edge.waiting import WaitingRoom
 from serving.pool import build_pool
@@ -206,6 +209,24 @@ async def test_a_client_that_leaves_in_the_middle_of_its_body_leaves_nothing_beh
         await until(lambda: len(room) == 1)
         streams[1].transport.abort()
         await until(lambda: not len(room))
+
+
+async def test_a_connection_that_is_reset_after_its_answer_leaves_nothing_in_memory() -> None:
+    def protocols() -> set[EdgeProtocol]:
+        gc.collect()
+        return {each for each in gc.get_objects() if isinstance(each, EdgeProtocol)} - others
+
+    others = set[EdgeProtocol]()
+    others = protocols()
+    async with listening() as (port, _):
+        reader, writer = await sent(port, b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        await reader.readuntil(b"\r\n\r\n")
+        assert len(protocols()) == 1
+        writer.get_extra_info("socket").setsockopt(
+            socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+        )
+        writer.close()
+        await until(lambda: not protocols(), "the connection is forgotten")
 
 
 async def test_300_idle_connections_and_300_unfinished_bodies_keep_out_neither_requests_nor_health_checks() -> (
