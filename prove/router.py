@@ -25,6 +25,7 @@ from serving.accounts.account_ledgers import AccountLedgers
 from serving.accounts.directory import Directory
 from serving.accounts.replica_store import ReplicaStore
 from serving.api.app import build_api
+from serving.api.dialects.responses.conversation_turns import ConversationTurns
 from serving.api.dialects.table import DIALECTS
 from serving.batches.database_store import DatabaseBatchStore
 from serving.batches.memory_store import MemoryBatchStore
@@ -37,7 +38,8 @@ from serving.edge.waiting import WaitingRoom
 from serving.garbage import trim_when_idle, tune_garbage_collection
 from serving.pool import build_pool
 from serving.runs.database_store import DatabaseStore
-from serving.runs.service import Service
+from serving.runs.store import StoreListener
+from serving.sessions.service import Service
 from serving.settings.settings import parse
 
 WAITING = 4096
@@ -60,13 +62,21 @@ async def serve(address: str, settings: dict[str, Any], has_keys: bool, *, watch
     checked, where = parse(settings), parse_address(address)
     directory, store = Directory(where), ReplicaStore(where)
     limits, kept = checked.limits, checked.store
-    records = DatabaseStore(store, lambda: limits, kept) if kept.records else None
     ledgers = AccountLedgers(store, kept.when_away) if has_keys else None
     pool, policies = build_pool(checked, os.environ, {}), directory.policies if has_keys else None
-    service = Service(pool, records, ledgers=ledgers, policies=policies)
-    batches = Batches(DatabaseBatchStore(store) if records else MemoryBatchStore(), service, policies)
-    if records is not None:
-        records.start()
+
+    def open_store(listener: StoreListener) -> DatabaseStore:
+        return DatabaseStore(store, lambda: limits, kept, listener=listener)
+
+    service = Service(
+        pool,
+        open_store if kept.records else None,
+        ledgers=ledgers,
+        policies=policies,
+        keep_turn=ConversationTurns(),
+    )
+    batches = Batches(DatabaseBatchStore(store) if kept.records else MemoryBatchStore(), service, policies)
+    service.store.start()
     batches.start()
     api = build_api(service, directory=directory if has_keys else None, work=batches)
     policy = Policy.of(checked)

@@ -29,8 +29,8 @@ from serving.accounts.caller import ANYBODY, DEFAULT_SCOPES, Caller
 from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import Address, sqlite_address
 from serving.runs.database_store import DatabaseStore
-from serving.runs.finding import ANY, Wanted
 from serving.runs.rows import run_row
+from serving.runs.run_filter import ANY_RUN, RunFilter
 from serving.settings.sections import LimitSettings
 
 PAGE = 50
@@ -62,7 +62,7 @@ class ListQuery:
     """
 
     name: str
-    wanted: Wanted = ANY
+    wanted: RunFilter = ANY_RUN
     caller: Caller = ANYBODY
     page: int = 0
 
@@ -72,16 +72,16 @@ QUESTIONS = (
     ListQuery("newest, an administrator"),
     ListQuery("newest, a team", caller=MINE),
     ListQuery("after 500,000 runs", page=-1),
-    ListQuery("status failed", Wanted(status="failed")),
-    ListQuery("model", Wanted(model="m3")),
-    ListQuery("model, nobody asked for it", Wanted(model="none")),
-    ListQuery("worker", Wanted(worker="w3")),
-    ListQuery("cost at least", Wanted(min_cost_usd=Decimal("0.99"))),
-    ListQuery("team", Wanted(team_id="team_42")),
-    ListQuery("words, in many", Wanted(words="about the sky")),
-    ListQuery("words, in one old run", Wanted(words="number 777 about")),
-    ListQuery("words, in one old run of a team", Wanted(words="number 707 about"), MINE),
-    ListQuery("rated, none is", Wanted(rated=True)),
+    ListQuery("status failed", RunFilter(status="failed")),
+    ListQuery("model", RunFilter(model="m3")),
+    ListQuery("model, nobody asked for it", RunFilter(model="none")),
+    ListQuery("worker", RunFilter(worker="w3")),
+    ListQuery("cost at least", RunFilter(min_cost_usd=Decimal("0.99"))),
+    ListQuery("team", RunFilter(team_id="team_42")),
+    ListQuery("words, in many", RunFilter(words="about the sky")),
+    ListQuery("words, in one old run", RunFilter(words="number 777 about")),
+    ListQuery("words, in one old run of a team", RunFilter(words="number 707 about"), MINE),
+    ListQuery("rated, none is", RunFilter(rated=True)),
 )
 
 

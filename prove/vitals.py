@@ -22,7 +22,7 @@ from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
 
 from prove.routers import ProofError, RouterProcess
-from serving.runs.service import Service
+from serving.sessions.service import Service
 
 ANSWERS_WITHIN_S = 30.0
 

@@ -125,7 +125,7 @@ def api_document() -> dict[str, Any]:
     from serving.api.app import build_api
     from serving.api.openapi import document
     from serving.pool import build_pool
-    from serving.runs.service import Service
+    from serving.sessions.service import Service
     from serving.settings.settings import load
 
     service = Service(build_pool(load(ROOT / "cluster" / "scripted.yaml"), {}, {}))

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, cast
 
@@ -31,7 +31,6 @@ NO_LIMIT = 2**62
 REDIS_S = 1.0
 """A Redis that takes longer does not answer, and nobody waits for it."""
 LOG_EVERY_S = 10.0
-MOST_ADMITTED = 10_000
 Kind = Literal["requests", "tokens"]
 
 
@@ -78,21 +77,23 @@ class Level:
     reset_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Admission:
-    """Whether a request is let in.
+@dataclass(slots=True, eq=False)
+class RateReservation:
+    """What a request has taken of the rates of its key and its team.
 
     Args:
         levels: of every limit that it counts in, afterwards.
-        tokens: that were taken for it, of each limit.
+        tokens: taken of each limit, until they are settled.
         at_s: when, by the machine's clock.
-        refusal: why it is not let in, and nothing was taken; None: it is.
+        refusal: why nothing was taken; None: the request is admitted.
+        is_owned: a run settles it at its end.
     """
 
     levels: tuple[Level, ...] = ()
-    tokens: Mapping[Rate, int] = field(default_factory=dict[Rate, int])
+    tokens: dict[Rate, int] = field(default_factory=dict[Rate, int])
     at_s: float = 0.0
     refusal: RateLimited | None = None
+    is_owned: bool = False
 
     @property
     def headers(self) -> dict[str, str]:
@@ -110,7 +111,7 @@ class Admission:
         return fields
 
 
-NO_RATES = Admission()
+NO_RATES = RateReservation()
 """Of a request that nobody limits."""
 
 
@@ -180,19 +181,17 @@ class Rates:
     def __init__(self, url: str | None = None, now_s: Callable[[], float] = time.time) -> None:
         self._url, self._now_s = url, now_s
         self._windows: Windows | None = None if url else cast(Windows, MemoryStorage())
-        self._admitted = dict[str, Admission]()
         self._logged_s = -math.inf
         if url:
             learn_secret(url.rpartition("@")[0].rpartition(":")[2])
 
-    async def admit(self, run_id: str, account: Account, policies: Policies, tokens: int) -> Admission:
-        """Let a request in, or say when it may come back.
+    async def reserve(self, account: Account, policies: Policies, tokens: int) -> RateReservation:
+        """Count a request, or return why it is rejected.
 
         Args:
-            run_id: of the run that will answer it.
-            account: who asks.
+            account: of the client.
             policies: with the limits.
-            tokens: about how many it will take.
+            tokens: estimate for the request.
         """
         rates = rates_of(account, policies)
         if not rates:
@@ -202,28 +201,20 @@ class Rates:
             (amount,) = _amounts([tokens], rate)
             if not await self._count(rate, amount, rate.limit):
                 await self._give_back(taken)
-                return Admission(await self._levels(rates), refusal=await self._refusal(rate, amount))
+                return RateReservation(await self._levels(rates), refusal=await self._refusal(rate, amount))
             taken[rate] = amount
         tokens_taken = {rate: amount for rate, amount in taken.items() if rate.kind == "tokens"}
-        admission = Admission(await self._levels(rates), tokens_taken, self._now_s())
-        self._admitted[run_id] = admission
-        while len(self._admitted) > MOST_ADMITTED:  # more than can be under way: some were never run
-            del self._admitted[next(iter(self._admitted))]
-        return admission
+        return RateReservation(await self._levels(rates), tokens_taken, self._now_s())
 
-    def pass_on(self, request_id: str, run_id: str) -> None:
-        """What was taken for a request is for the run that it goes on with."""
-        if (admission := self._admitted.pop(request_id, None)) is not None:
-            self._admitted[run_id] = admission
-
-    async def settle(self, run_id: str, records: RunRecords | None) -> None:
-        """Correct what was taken for a run to what its calls took; all of it is given back where there was none."""
-        admission = self._admitted.pop(run_id, None)
-        if admission is None or not admission.tokens:
-            return
+    async def settle(self, reservation: RateReservation, records: RunRecords | None) -> None:
+        """Correct the tokens that were taken for a run to those that its calls took; give all back if there was no run.
+        A second call does nothing.
+        """
+        taken_of = dict(reservation.tokens)
+        reservation.tokens.clear()
         used = records.record.segment_usage.total_tokens if records else 0
-        is_late = self._now_s() - admission.at_s > MINUTE_S
-        for rate, taken in admission.tokens.items():
+        is_late = self._now_s() - reservation.at_s > MINUTE_S
+        for rate, taken in taken_of.items():
             if used > taken:
                 await self._count(rate, used - taken, NO_LIMIT)
             elif not is_late:  # what was taken before does not count any more

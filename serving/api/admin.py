@@ -39,7 +39,7 @@ from serving.api.authentication import FIRST_KEY, caller_of
 from serving.api.bounded_route import BoundedRoute
 from serving.api.respond import constant
 from serving.lora.adapters import AdapterError
-from serving.runs.service import Service
+from serving.sessions.service import Service
 from serving.settings.settings import SettingsError
 from serving.telemetry.logs import FIELDS
 

@@ -1,6 +1,6 @@
 """Admission: every route behind the table of `access.py`, which says who may call it and what answering it may hold.
 
-Runs have their own places (`serving/runs/places.py`). Everything else that lasts or is large is counted here, by key, by
+Runs have their own slots (`serving/sessions/admission.py`). Everything else that lasts or is large is counted here, by key, by
 team and for the router, until the client has all of its answer: whatever clients do, what is admitted together stays
 below `router.max_ongoing_requests`, above which Ray Serve would let its own health checks wait.
 """
@@ -24,8 +24,8 @@ from serving.api.access import PIECE_BYTES, RUN, UPLOAD, Access, Cost, Who
 from serving.api.authentication import CALLER, caller_of
 from serving.api.respond import failure
 from serving.dispatch.fair_queue import FairQueue
-from serving.runs.held_bytes import SMALL_BYTES
-from serving.runs.service import Service
+from serving.sessions.memory_budget import SMALL_BYTES
+from serving.sessions.service import Service
 from serving.shares import Room, Share
 
 READS_AT_ONCE = 4
@@ -105,8 +105,7 @@ class Admission:
     def _holding_body(self, cost: Cost, account: Account, n_bytes: int) -> AbstractContextManager[None]:
         """Count a body with the conversations of runs: it is in memory while its request waits, and while it is read."""
         priority: Priority = "batch" if cost is UPLOAD else "interactive"
-        places, settings = self._service.places, self._service.pool.settings
-        return places.held.holding(account, n_bytes, priority, settings)
+        return self._service.sessions.admission.memory.hold(account, n_bytes, priority)
 
 
 class Lease:

@@ -34,7 +34,6 @@ from serving.api.console import Console
 from serving.api.dialect import Dialects
 from serving.api.dialects.responses import conversations
 from serving.api.dialects.responses import routes as responses
-from serving.api.dialects.responses.conversation_turns import turn_keeper
 from serving.api.dialects.table import DIALECTS
 from serving.api.feed import Feeds
 from serving.api.load_shedding import LoadShedding, OpenRequests
@@ -46,7 +45,7 @@ from serving.batches.runner import Batches
 from serving.edge.middleware import Edge
 from serving.edge.policy import Policy
 from serving.edge.waiting import WaitingRoom
-from serving.runs.service import Service
+from serving.sessions.service import Service
 
 Reload = Callable[[], Awaitable[None]]
 logger = logging.getLogger("podium")
@@ -76,7 +75,6 @@ def build_api(
     app.state.service, app.state.dialects = service, dialects
     app.state.reload, app.state.directory = reload, directory
     app.state.authenticator, app.state.constants = authenticator, {}
-    service.on_turn = turn_keeper(service)
     policies = directory.policies if directory else None
     app.state.batches = work or Batches(MemoryBatchStore(), service, policies)
     app.state.batches.send = line_sender(app)
@@ -112,7 +110,9 @@ def build_api(
     room = WaitingRoom(policy.max_waiting, policy.max_unfinished_bytes)
     app.add_middleware(Semantics, policy=lambda: Policy.of(service.pool.settings))
     app.add_middleware(Authentication, authenticator=authenticator)
-    app.add_middleware(LoadShedding, paths=paths_of_runs(table), check_places=service.places.check)
+    app.add_middleware(
+        LoadShedding, paths=paths_of_runs(table), check_places=service.sessions.admission.slots.check
+    )
     app.add_middleware(SlowClients, unread_s=lambda: service.pool.settings.limits.unread_s)
     app.add_middleware(Edge, policy=policy, room=room, error_body=dialects.error_body)
     app.add_middleware(

@@ -16,7 +16,7 @@ from serving.accounts.caller import Caller
 from serving.api.request import ApiRequest
 from serving.batches.model import File as KeptFile
 from serving.batches.store import BatchStore
-from serving.runs.service import Service
+from serving.sessions.service import Service
 
 PDF_MARK, MARK_WITHIN = b"%PDF-", 1024
 """A PDF begins so, within that many bytes (ISO 32000, Annex H of 1.7). A text may speak of it, too."""
@@ -93,7 +93,7 @@ async def attach(request: ApiRequest, caller: Caller, store: BatchStore, service
             param="file_id",
         )
     held_bytes = len(request.choices) * base64_bytes(n_bytes)
-    with service.places.held.holding(caller.account, held_bytes, request.priority, settings):
+    with service.sessions.admission.memory.hold(caller.account, held_bytes, request.priority):
         found = {id: await _read(file, ids[id], store) for id, file in files.items()}
     return replace(
         request, conversation=tuple(_fill_message(message, found) for message in request.conversation)

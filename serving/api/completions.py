@@ -32,7 +32,7 @@ from serving.api.resuming import find_tool_answer
 from serving.api.run_response import RunResponse
 from serving.api.siblings import Siblings
 from serving.edge.body import too_large, too_much_text
-from serving.runs.service import Service
+from serving.sessions.service import Service
 
 IS_BATCH = "podium.is_batch"
 """In a scope: nobody waits for the answer."""

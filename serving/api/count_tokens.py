@@ -7,7 +7,7 @@ from serving.api.authentication import caller_of
 from serving.api.dialects.messages.dialect import MessagesDialect
 from serving.api.resolve import check_name
 from serving.api.respond import success
-from serving.runs.service import Service
+from serving.sessions.service import Service
 
 DIALECT = MessagesDialect()
 

@@ -73,7 +73,7 @@ class Dialect(Protocol):
     format_field = "response_format"
     """Where it says what the answer must be."""
     joins = False
-    """A request that is sent again after a failure joins the first one's run (`serving/runs/second_asking.py`), whatever
+    """A request that is sent again after a failure joins the first one's run (`serving/sessions/deduplication.py`), whatever
     it asks for; elsewhere only those do that offer tools.
     """
     tells_again = False

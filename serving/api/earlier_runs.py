@@ -7,8 +7,8 @@ from conductor.run.record import RunRecords
 from serving.accounts.caller import Caller
 from serving.api.dialect import CallId
 from serving.runs.conversations import Conversation
-from serving.runs.service import Service
 from serving.runs.tool_ids import CallName
+from serving.sessions.service import Service
 
 
 class CallersRuns:

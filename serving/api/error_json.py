@@ -11,7 +11,7 @@ from conductor.errors import PodiumError
 from conductor.model.failure import Attempt, Failure
 from conductor.run.record import Record
 from serving.errors import retry_after_s, row
-from serving.runs.same_request import has_called
+from serving.sessions.deduplication import has_called
 
 FACTS = ("reason", "worker", "step", "cost", "spent", "held", "limit", "deadline_s", "retry_after_s")
 

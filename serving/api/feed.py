@@ -9,7 +9,7 @@ watcher does. Knows no request.
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from itertools import islice
 from typing import Any
 
@@ -20,10 +20,10 @@ from conductor.run.waiting import end_task
 from serving.api import event_json
 from serving.api.access import PIECE_BYTES
 from serving.api.encode import dumps
-from serving.runs.following import AnswerDiffers, RetoldAnswer
 from serving.runs.rows import Item
-from serving.runs.service import Service
 from serving.runs.store import EventPage
+from serving.sessions.following import AnswerDiffers, RetoldAnswer
+from serving.sessions.service import Service
 from serving.shares import Room, Share
 
 WINDOW_BYTES = 262_144
@@ -66,6 +66,7 @@ class Feed:
         self._answer = RetoldAnswer()
         self._woken, self._news, self._moved = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._watching = ExitStack()
 
     @property
     def n_frames(self) -> int:
@@ -74,10 +75,12 @@ class Feed:
 
     def begin(self) -> None:
         """Look for events until the run ends."""
+        self._watching.enter_context(self._service.sessions.watch(self._id, self))
         self._task = asyncio.create_task(self._read_on(), name=f"feed of {self._id}")
 
     async def aclose(self) -> None:
         """Look no more."""
+        self._watching.close()
         await end_task(self._task)
         self._large.resize(0)
 
@@ -137,7 +140,7 @@ class Feed:
             await self._moved.wait()
 
     async def _wait_for_news(self, pause_s: float) -> None:
-        is_here = self._service.is_running(self._id)
+        is_here = self._service.sessions.find(self._id) is not None
         with suppress(TimeoutError):
             async with asyncio.timeout(PAUSE_S if self._told else SURE_S if is_here else pause_s):
                 await self._woken.wait()
@@ -250,12 +253,6 @@ class Feeds:
     def __init__(self, service: Service, room: Room) -> None:
         self.room = room
         self._service = service
-        self._feeds = dict[str, list[Feed]]()
-        service.store.on_items = self._hear
-
-    def _hear(self, id: str, items: Sequence[Item]) -> None:
-        for feed in self._feeds.get(id, ()):
-            feed.hear(items)
 
     @asynccontextmanager
     async def watch(self, id: str, account: Account, after: int) -> AsyncGenerator[Watch]:
@@ -268,11 +265,10 @@ class Feeds:
 
     def join(self, id: str, account: Account, after: int) -> Feed:
         """A feed of the run that has all events after that one, for one more watcher."""
-        for feed in self._feeds.get(id, ()):
-            if feed.dropped_seq <= after and not feed.is_full:
+        for feed in self._service.sessions.watchers(id):
+            if isinstance(feed, Feed) and feed.dropped_seq <= after and not feed.is_full:
                 return feed
         feed = Feed(self._service, id, self.room, account)
-        self._feeds.setdefault(id, []).append(feed)
         feed.begin()
         return feed
 
@@ -283,9 +279,6 @@ class Feeds:
         feed.watchers.discard(watch)
         if feed.watchers:
             return feed.trim()
-        self._feeds[id].remove(feed)
-        if not self._feeds[id]:
-            del self._feeds[id]
         return await feed.aclose()
 
 

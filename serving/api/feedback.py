@@ -17,7 +17,7 @@ from serving.api.respond import success
 from serving.redaction.personal import redactor_of
 from serving.runs.feedback import Feedback
 from serving.runs.rows import now_us
-from serving.runs.service import Service
+from serving.sessions.service import Service
 
 router = APIRouter()
 MOST_LABELS, LABEL_CHARS, COMMENT_CHARS, EXPECTED_CHARS = 20, 60, 4_000, 20_000

@@ -27,7 +27,7 @@ from serving.batches.runner import Batches
 from serving.batches.store import BatchStore
 from serving.redaction.personal import MOST_CHECKED_IN_FILE
 from serving.redaction.slices import in_turns, turn
-from serving.runs.service import Service
+from serving.sessions.service import Service
 
 router = APIRouter()
 BATCH, USER_DATA = "batch", "user_data"

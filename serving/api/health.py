@@ -7,8 +7,8 @@ from serving.accounts.caller import Scope
 from serving.accounts.permission import permit_of
 from serving.api.authentication import CALLER, caller_of
 from serving.api.respond import success
-from serving.runs.readiness import for_others
-from serving.runs.service import Service
+from serving.sessions.readiness import for_others
+from serving.sessions.service import Service
 
 router = APIRouter()
 
@@ -28,7 +28,7 @@ async def replicas(request: Request) -> Response:
 
 @router.get("/readyz")
 async def readyz(request: Request) -> Response:
-    """Able to answer, and how well: see `serving.runs.readiness`. Without a key, as for probes, it is the status alone;
+    """Able to answer, and how well: see `serving.sessions.readiness`. Without a key, as for probes, it is the status alone;
     a key without the scope `admin` is shown no details, and only the workers of its policy.
     """
     service: Service = request.app.state.service

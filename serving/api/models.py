@@ -10,7 +10,7 @@ from serving.api.authentication import caller_of
 from serving.api.resolve import allowed_names, check_name, names
 from serving.api.respond import success
 from serving.api.wire_options import FIELDS
-from serving.runs.service import Service
+from serving.sessions.service import Service
 
 router = APIRouter()
 NEVER = "1970-01-01T00:00:00Z"

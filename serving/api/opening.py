@@ -1,6 +1,6 @@
-"""Which run answers a request: one of its own, one that outlives its client, or that of an earlier sending of it.
+"""Which run answers a request: one of its own, one that outlives its client, or that of an earlier request.
 
-Knows how long a run lives; does not know what its client is sent.
+Does not know what the client is sent.
 """
 
 import asyncio
@@ -11,14 +11,17 @@ from dataclasses import replace
 from conductor.errors import StoreUnavailable
 from conductor.run.run import Run
 from serving.accounts.caller import Caller
+from serving.accounts.rates import NO_RATES, RateReservation
 from serving.api.keeping import Keeping
 from serving.api.request import ApiRequest
 from serving.api.resolve import ResolvedTask
 from serving.api.siblings import Siblings
 from serving.runs.claims import Claim
-from serving.runs.following import follow, wait_until_begun
 from serving.runs.journal import NOT_WRITTEN
-from serving.runs.service import Service
+from serving.sessions.deduplication import Match, Outcome
+from serving.sessions.following import follow, wait_until_begun
+from serving.sessions.service import Service
+from serving.sessions.session import RunSpec
 
 
 class RunOpener:
@@ -26,12 +29,12 @@ class RunOpener:
 
     Args:
         service: that runs it.
-        request: what was asked.
+        request: of the client.
         headers: of the request, for its trace.
-        caller: who asks.
-        id: of the run, where it is one of its own.
-        keeping: how it outlives its client; None: it ends with the response.
-        siblings: it is one of several that answer the request, and that end with the response; None: the only one.
+        caller: the client.
+        id: of the run, if the request gets one of its own.
+        keeping: how the run outlives its client; None: it ends with the response.
+        siblings: the other runs that answer the request; None: this is the only one.
     """
 
     def __init__(
@@ -44,119 +47,125 @@ class RunOpener:
         keeping: Keeping | None,
         siblings: Siblings | None,
     ) -> None:
-        self._service, self._request, self._incoming = service, request, headers
+        self._service, self._request, self._headers = service, request, headers
         self._caller, self._id, self._keeping, self._siblings = caller, id, keeping, siblings
+        self._sessions = service.sessions
+        self.rate: RateReservation = NO_RATES
+        """What the request has taken of the caller's rates."""
         self.is_left = False
-        """Whether the client left before a run that outlives it had begun."""
+        """Whether the client left before a kept run had begun."""
         self.is_joined = True
-        """Whether the same request, sent again, gets the failure of the run and no new run."""
+        """Whether a retry gets the failure of the run and no new run."""
         self.own: Run | None = None
-        """The run, where it is this response's, or a view of an earlier one's; one that outlives it is not."""
+        """The run, if it ends with this response, or a view of an earlier run; None for a kept run."""
         self.joinable: Run | None = None
-        """The run, where the same request would join it."""
+        """The run, if a retry would join it."""
 
     @asynccontextmanager
     async def open(self, resolved: ResolvedTask, *, may_join: bool) -> AsyncGenerator[Run]:
-        """The run that answers: one that ends with this response, one that outlives it, or an earlier one.
+        """Open the run that answers.
 
         Args:
-            resolved: what is asked.
-            may_join: whether that may be the run of an earlier sending of it, which failed or was cut off.
+            resolved: the request.
+            may_join: whether it may join the run of an earlier request that failed or was cut off.
 
         Raises:
             PodiumError: there is none.
         """
-        keeping = self._keeping
-        if keeping is None:
-            opened = self._open_earlier_or_own if may_join else self._open_own
-            async with opened(resolved) as run:
+        opened = self._open_kept if self._keeping else self._open_unnamed
+        async with opened(resolved, may_join=may_join) as run:
+            yield run
+
+    @asynccontextmanager
+    async def _open_unnamed(self, resolved: ResolvedTask, *, may_join: bool) -> AsyncGenerator[Run]:
+        """Open a run that ends with this response, or the run of an earlier equal request."""
+        requests, is_cached = self._sessions.requests, self._request.podium.cache
+        match = await requests.find(
+            resolved.task, self._caller.account, may_join=may_join, may_be_cached=is_cached
+        )
+        if match.outcome is Outcome.RETRIED:
+            async with self._follow(match) as run:
                 self.own = run
                 yield run
+            if run.record.status == "finished":
+                await requests.forget_retry(run.record)
             return
-        beginning = asyncio.create_task(self._begin(keeping, resolved), name="run begins")
+        spec = replace(
+            self._spec(resolved),
+            cached=match.record,
+            is_cached=is_cached,
+            n_beside=self._request.n_beside,
+            before_calls=self._siblings.wait_until_let_in if self._siblings else None,
+        )
+        async with self._sessions.start(spec, self._caller) as session:
+            run = self.own = session.run
+            self.joinable = run if may_join else None
+            try:
+                yield run
+            finally:
+                if may_join and run.record.status == "failed":
+                    self.is_joined = await requests.expect_retry(run.record)
+
+    @asynccontextmanager
+    async def _open_kept(self, resolved: ResolvedTask, *, may_join: bool) -> AsyncGenerator[Run]:
+        """Open a run that outlives its client, or the run of an earlier request of the same name."""
+        beginning = asyncio.create_task(self._begin(resolved), name="run begins")
         try:
-            found = await asyncio.shield(beginning)
+            begun = await asyncio.shield(beginning)
         except asyncio.CancelledError:  # the client left; what was claimed is run
             beginning.add_done_callback(_close_answer)
             self.is_left = True
             raise
-        if isinstance(found, Claim):
-            async with self._follow(found) as run:
+        if isinstance(begun, Match):
+            async with self._follow(begun) as run:
                 yield run
             return
         try:
-            yield found
+            yield begun
         finally:
-            found.answer.close()
+            begun.answer.close()
 
-    @asynccontextmanager
-    async def _open_earlier_or_own(self, resolved: ResolvedTask) -> AsyncGenerator[Run]:
-        """The run of an earlier sending of the same request that failed or was cut off; else one that ends with this
-        response, unless its client is cut off.
-        """
-        askings = self._service.second_askings
-        earlier = await askings.find(resolved.task, self._caller.account)
-        if earlier is not None:
-            async with self._follow(earlier) as run:
-                yield run
-            if run.record.status == "finished":
-                await askings.forget(run.record)
-            return
-        async with self._open_own(resolved) as run:
-            self.joinable = run
-            try:
-                yield run
-            finally:
-                if run.record.status == "failed":
-                    self.is_joined = await askings.note(run.record)
+    def _spec(self, resolved: ResolvedTask) -> RunSpec:
+        return RunSpec(self._id, resolved.task, resolved.team, self._headers, self.rate)
 
-    def _open_own(self, resolved: ResolvedTask) -> AbstractAsyncContextManager[Run]:
-        """A run that ends with this response."""
-        return self._service.run(
-            resolved.task,
-            resolved.team,
-            self._id,
-            self._incoming,
-            self._caller,
-            of_cache=self._request.podium.cache,
-            let_in=self._siblings.wait_until_let_in if self._siblings else None,
-            n_beside=self._request.n_beside,
-        )
-
-    def _follow(self, claim: Claim) -> AbstractAsyncContextManager[Run]:
-        """The run that an earlier request has claimed, for one more reader."""
+    def _follow(self, match: Match) -> AbstractAsyncContextManager[Run]:
+        """Open the run of an earlier request as one more reader."""
+        claim = _claim_of(match)
         opened = follow(self._service.store, claim)
-        return self._service.followers.follow(claim.run_id, self._caller.account, opened)
+        return self._sessions.follow(claim.run_id, self._caller.account, opened)
 
-    async def _wait_until_begun(self, claim: Claim) -> bool:
-        """See `wait_until_begun`; who waits there looks into the store as often as who follows."""
-        with self._service.followers.enter(claim.run_id, self._caller.account):
+    async def _wait_until_begun(self, match: Match) -> bool:
+        """See `wait_until_begun`. It reads the store as often as a follower, so it counts as one."""
+        claim = _claim_of(match)
+        with self._sessions.read(claim.run_id, self._caller.account):
             return await wait_until_begun(self._service.store, claim)
 
-    async def _begin(self, keeping: Keeping, resolved: ResolvedTask) -> Run | Claim:
-        """A run that outlives this response, or the claim of the earlier one that is to answer."""
-        store = self._service.store
-        claim = await keeping.claim(store, self._id)
-        while claim and claim.run_id != self._id and not await self._wait_until_begun(claim):
-            claim = await keeping.claim(store, self._id)
-        self.is_joined = claim is not None
-        if claim is not None and claim.run_id != self._id:
-            return claim
+    async def _begin(self, resolved: ResolvedTask) -> Run | Match:
+        """Begin a run that outlives this response, or return the earlier request whose run answers."""
+        keeping, store, requests = self._keeping, self._service.store, self._sessions.requests
+        assert keeping is not None, "the run outlives its client"
+        match = await requests.claim(keeping.key, self._id) if keeping.key else None
+        while keeping.key and match and match.outcome is Outcome.CLAIMED:
+            if await self._wait_until_begun(match):
+                return match
+            match = await requests.claim(keeping.key, self._id)
+        self.is_joined = match is not None
+        spec = self._spec(resolved)
         try:
-            task = replace(resolved.task, may_change=keeping.may_change)
             if self._request.podium.background and store.is_away:
                 raise StoreUnavailable(NOT_WRITTEN)
-            run = await self._service.keep(task, resolved.team, self._id, self._incoming, self._caller)
+            spec = replace(spec, task=replace(spec.task, may_change=keeping.may_change))
+            run = await self._sessions.start_kept(spec, self._caller)
             if self._request.podium.background:
                 await self._wait_until_written(run)
             return run
         except Exception:  # nothing was run
-            if claim is not None:
-                await store.release(claim)
+            if match is not None:
+                await store.release(_claim_of(match))
             raise
 
     async def _wait_until_written(self, run: Run) -> None:
-        """Wait until the beginning of a run in the background is written: what is accepted survives this replica.
+        """Wait until the beginning of a background run is written: an accepted run survives this replica.
 
         Raises:
             StoreUnavailable: it cannot be written. The run is cancelled.
@@ -169,9 +178,14 @@ class RunOpener:
             raise
 
 
-def _close_answer(beginning: "asyncio.Task[Run | Claim]") -> None:
-    """Nobody reads the answer of the run that has begun."""
+def _claim_of(match: Match) -> Claim:
+    assert match.claim is not None, "an earlier request, or a named one, has a claim"
+    return match.claim
+
+
+def _close_answer(beginning: "asyncio.Task[Run | Match]") -> None:
+    """Close the answer of a run whose client left before it had begun."""
     if not beginning.cancelled() and beginning.exception() is None:
-        found = beginning.result()
-        if isinstance(found, Run):
-            found.answer.close()
+        begun = beginning.result()
+        if isinstance(begun, Run):
+            begun.answer.close()

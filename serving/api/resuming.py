@@ -1,9 +1,8 @@
-"""Requests that bring results of tools: to which run they belong, and what that run does with them.
+"""Requests with tool results: finds their run, and continues it.
 
-An agent asks again whenever anything fails, up to 30 times, and runs a tool before the answer has ended. So
-results that were given before attach to their run, or get its answer again, and nothing is called twice.
-Only different results, another key, an id that was not made here and a run that does not wait any more are
-refused.
+Agents retry up to 30 times, and run a tool before the answer has ended. So results that were sent before attach to their
+run or get its answer again, and nothing is called twice. Rejected are only different results, another key, an id that
+was not made here, and a run that does not wait any more.
 """
 
 import asyncio
@@ -18,30 +17,32 @@ from conductor.run.record import Record, RunRecords
 from conductor.run.run import Run
 from conductor.run.turns import Given, GivenResult
 from serving.accounts.caller import Caller
+from serving.accounts.rates import RateReservation
 from serving.api.dialect import Dialect
 from serving.api.request import ApiRequest
 from serving.redaction.personal import redactor_of
 from serving.redaction.texts import known_texts, map_texts
-from serving.runs.following import follow_segment
-from serving.runs.service import Service
 from serving.runs.tool_ids import CallIds
+from serving.sessions.deduplication import Outcome, match_results
+from serving.sessions.following import follow_segment
+from serving.sessions.service import Service
 
 PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8)
-"""Between looks at a run that somebody else has just resumed."""
+"""Seconds between polls of a run that another request has just resumed."""
 SETTLES_S = 10.0
-"""How long it takes at most until a run that somebody resumes shows it."""
+"""Seconds that a resumption may take to be stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolAnswer:
-    """What a client sends back to a run.
+    """Tool results of a client for a run.
 
     Args:
         run_id: of the run.
-        results: by the numbers of their calls.
-        said: new messages of the user beside them.
-        request: that brings them.
-        dialect: that it speaks.
+        results: by call number.
+        said: new messages of the user.
+        request: that has the results.
+        dialect: of the request.
     """
 
     run_id: str
@@ -52,8 +53,8 @@ class ToolAnswer:
 
 
 def find_tool_answer(request: ApiRequest, dialect: Dialect, ids: CallIds) -> ToolAnswer | None:
-    """The results of tools that end the conversation, for the newest run of ours among them; None: there are none.
-    Those before the last answer in words are history.
+    """Return the tool results at the end of the conversation, for the newest run among them, or None if there are none.
+    Results before the last answer in words are history.
 
     Raises:
         BadTask: an id was not made here, or one call has two different results.
@@ -80,19 +81,19 @@ def find_tool_answer(request: ApiRequest, dialect: Dialect, ids: CallIds) -> Too
 
 @asynccontextmanager
 async def attach(
-    service: Service, answer: ToolAnswer, caller: Caller, headers: dict[str, str], request_id: str
+    service: Service, answer: ToolAnswer, caller: Caller, headers: dict[str, str], rate: RateReservation
 ) -> AsyncGenerator[Run | None]:
-    """The run that goes on with `answer`, one that already does, or what it did; None: it has ended, and the
-    user says something new.
+    """Continue the run with `answer`, or attach to it if it has got these results. Yield None if the run has ended and the
+    user sends a new message.
 
     Raises:
         NotAllowed: the run is another key's.
-        BadTask: the results differ from those that were given, or nobody waits for them any more.
-        PodiumError: it cannot go on.
+        BadTask: the results differ from earlier ones, or the run does not wait any more.
+        PodiumError: the run cannot continue.
     """
     try:
         async with asyncio.timeout(SETTLES_S):
-            found = await _settle(service, answer, caller, headers, request_id)
+            found = await _settle(service, answer, caller, headers, rate)
     except TimeoutError:
         message = "The run that called these tools is being resumed. Ask again."
         raise Interrupted(message, retryable=True) from None
@@ -102,25 +103,25 @@ async def attach(
                 yield found
             finally:
                 found.answer.close()
-        case _Given():
+        case _Repeated():
             id, opened = answer.run_id, follow_segment(service.store, found.records, found.segment)
-            async with service.followers.follow(id, caller.account, opened) as run:
+            async with service.sessions.follow(id, caller.account, opened) as run:
                 yield run
         case None:
             yield None
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
-    """Results that were given before, at the end of that segment."""
+class _Repeated:
+    """A run whose segment ended with the same results."""
 
     records: RunRecords
     segment: int
 
 
 async def _settle(
-    service: Service, answer: ToolAnswer, caller: Caller, headers: dict[str, str], request_id: str
-) -> "Run | _Given | None":
+    service: Service, answer: ToolAnswer, caller: Caller, headers: dict[str, str], rate: RateReservation
+) -> "Run | _Repeated | None":
     for pause_s in chain(PAUSES_S, repeat(PAUSES_S[-1])):
         records = await service.find_waiting(answer.run_id) or await service.store.get(answer.run_id)
         if records is None or not records.has_content or records.record.status in ("expired", "cancelled"):
@@ -130,52 +131,42 @@ async def _settle(
             raise NotAllowed(
                 "These tool results belong to a run of another API key. Send them with the key that began it."
             )
-        given = _new_results(record, answer)
-        if given is not None:
+        match = match_results(record, answer.results)
+        if match.outcome is Outcome.AWAITED:
             _check_request(record, answer)
-            policies = caller.policies
-            run = await service.resume(answer.run_id, given, headers, policies, request_id, record)
+            results = _new_results(record, answer)
+            run = await service.sessions.resume(record, results, headers, caller.policies, rate)
             if run is not None:
                 return run
-        elif (found := _segment_of(record, answer)) is not None:
-            given = found[1]
+        elif match.outcome is Outcome.REPEATED:
+            given = record.segments[match.segment].given
+            assert given is not None, "the segment ended with results"
             redact, payer = redactor_of(record.task.permit), caller.account.key_id
-            results = (*answer.results.values(), *(each.result for each in given.results))
-            async with known_texts(redact, payer, *results, answer.said, given.said):
+            texts = (*answer.results.values(), *(each.result for each in given.results))
+            async with known_texts(redact, payer, *texts, answer.said, given.said):
                 if answer.said and not _is_on_record(record, answer.said, given.said):  # a new word
                     return None
                 _check_request(record, answer)
                 _check_same(record, answer, given)
-            return _Given(records, found[0])
-        await asyncio.sleep(pause_s)  # somebody else has just resumed it, and has not written that down yet
+            return _Repeated(records, match.segment)
+        await asyncio.sleep(pause_s)  # another request has just resumed it, and has not stored that yet
     raise AssertionError("it tries until its time is over")
 
 
-def _new_results(record: Record, answer: ToolAnswer) -> Given | None:
-    """What of `answer` the run waits for; None: nothing."""
+def _new_results(record: Record, answer: ToolAnswer) -> Given:
+    """Return the results that the run waits for."""
     pending = {call.number for call in record.pending}
     new = tuple(GivenResult(number, result) for number, result in answer.results.items() if number in pending)
-    if not new:
-        return None
     offered = answer.request.tools
     tools = offered if offered != record.task.tools else None
     return Given(new, answer.said, tools, answer.dialect.new_echo(answer.request, record))
 
 
-def _segment_of(record: Record, answer: ToolAnswer) -> tuple[int, Given] | None:
-    """The newest segment that some of the results ended, and what ended it."""
-    for index in range(len(record.segments) - 1, -1, -1):
-        given = record.segments[index].given
-        if given is not None and any(each.number in answer.results for each in given.results):
-            return index, given
-    return None
-
-
 def _check_request(record: Record, answer: ToolAnswer) -> None:
-    """What the answer must be, and where it is kept, was said when the run began.
+    """Check that the request asks for the answer format and the storage that the run began with.
 
     Raises:
-        BadTask: the request asks for something else.
+        BadTask: it asks for something else.
     """
     answer.dialect.check_resumes(answer.request, record)
     wanted, held = answer.request.answer_format, record.task.answer_format
@@ -192,10 +183,10 @@ def _check_request(record: Record, answer: ToolAnswer) -> None:
 
 
 def _check_same(record: Record, answer: ToolAnswer, given: Given) -> None:
-    """Results that are sent again are the ones that were given; what is on record of those has no secrets.
+    """Check that repeated results equal the recorded ones, whose secrets were redacted.
 
     Raises:
-        BadTask: one is another.
+        BadTask: one differs.
     """
     for each in given.results:
         sent = answer.results.get(each.number)
@@ -211,7 +202,7 @@ def _check_same(record: Record, answer: ToolAnswer, given: Given) -> None:
 
 
 def _is_on_record(record: Record, sent: object, kept: object) -> bool:
-    """Whether `kept` is what became of `sent` once its secrets were taken out, as they are of all that is kept."""
+    """Return whether `kept` equals `sent` after redaction."""
     redact = redactor_of(record.task.permit)
     return map_texts(sent, redact) == map_texts(kept, redact)
 
@@ -221,10 +212,10 @@ def _same(one: ToolResult, other: ToolResult) -> bool:
 
 
 def _refuse_late(answer: ToolAnswer) -> None:
-    """Nobody waits for the results; where the user says something new, they are history.
+    """Reject results that no run waits for. If the user sends a new message, they are history.
 
     Raises:
-        BadTask: he does not.
+        BadTask: there is no new message.
     """
     if not answer.said:
         raise BadTask(

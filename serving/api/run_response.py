@@ -38,9 +38,9 @@ from serving.api.resuming import ToolAnswer, attach, find_tool_answer
 from serving.api.siblings import Siblings
 from serving.api.unread import when_given_up
 from serving.api.wire import Wire
-from serving.runs.following import follow_segment, retell
-from serving.runs.service import Service
 from serving.runs.tool_ids import CallIds, CallName
+from serving.sessions.following import follow_segment, retell
+from serving.sessions.service import Service
 
 Json = dict[str, Any]
 SHOWN = AnswerDelta | RunFinished | RunSuspended
@@ -86,25 +86,22 @@ class RunResponse(Response):
             await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             leaving.cancel()
-            run = None if answering.done() else self._going_on()
-            if run is not None:
+            run = self._opener.joinable
+            lingers = (
+                run is not None and not answering.done() and self._service.sessions.linger(run, answering)
+            )
+            if lingers:
                 wire.leave()
-                self._service.second_askings.go_on(answering, run)
             else:
                 answering.cancel()
                 await asyncio.wait({answering, leaving})
-        if run is None and not answering.cancelled():
+        if not (lingers or answering.cancelled()):
             answering.result()
 
     def _note_why(self, error: PodiumError) -> None:
         """Note in the run why its client is given up."""
         if self._opener.own is not None:
             self._opener.own.why_left = Failure.of(error)
-
-    def _going_on(self) -> Run | None:
-        """The run, where it goes on for a while though its client is gone: a model was called."""
-        run = self._opener.joinable
-        return run if run and self._service.second_askings.goes_on(run.record) else None
 
     async def _answer(self, wire: Wire) -> None:
         try:
@@ -124,9 +121,8 @@ class RunResponse(Response):
             wire.is_joined = self._opener.is_joined
             await wire.error(exc)
         finally:
-            is_settled_later = self._opener.is_left or self._service.is_running(self._id)
-            if not is_settled_later:
-                await self._service.rates.settle(self._id, None)
+            if not (self._opener.is_left or self._opener.rate.is_owned):  # else the run settles it
+                await self._service.sessions.admission.rates.settle(self._opener.rate, None)
 
     def _may_join(self, task: Task) -> bool:
         """Whether the same request, sent again, joins the run of its first sending where that failed or was cut off."""
@@ -147,7 +143,7 @@ class RunResponse(Response):
 
     async def _resume(self, answer: ToolAnswer, wire: Wire) -> bool:
         """Answer with the run that `answer` belongs to; False: it is history by now."""
-        async with attach(self._service, answer, self._caller, self._incoming, self._id) as run:
+        async with attach(self._service, answer, self._caller, self._incoming, self._opener.rate) as run:
             if run is None:
                 return False
             await self._show(run, None, wire)
@@ -182,13 +178,13 @@ class RunResponse(Response):
         """Count the request in the rates of its caller.
 
         Raises:
-            RateLimited: one is reached.
+            RateLimited: a limit is reached.
         """
-        caller, tokens = self._caller, self._request.token_estimate
-        admission = await self._service.rates.admit(self._id, caller.account, caller.policies, tokens)
-        wire.extra = admission.headers
-        if admission.refusal is not None:
-            raise admission.refusal
+        admission, tokens = self._service.sessions.admission, self._request.token_estimate
+        rate = self._opener.rate = await admission.reserve_rate(self._caller, tokens)
+        wire.extra = rate.headers
+        if rate.refusal is not None:
+            raise rate.refusal
 
     async def _whole(self, run: Run, resolved: ResolvedTask | None, wire: Wire) -> None:
         is_over = False
@@ -285,7 +281,7 @@ class RetoldResponse(RunResponse):
         else:
             await store.watch(id)
             opened = follow_segment(store, self._records, self._segment - 1)
-        async with self._service.followers.follow(id, self._caller.account, opened) as run:
+        async with self._service.sessions.follow(id, self._caller.account, opened) as run:
             wire.run = run
             encoder = self._dialect.encoder(run, self._request, self._call_id(id))
             await wire.begin_stream()

@@ -3,7 +3,7 @@
 import asyncio
 
 from conductor.run.run import Run
-from serving.runs.same_request import has_called
+from serving.sessions.deduplication import has_called
 
 
 class Siblings:

@@ -13,7 +13,7 @@ from serving.api.dialect import Dialect
 from serving.api.encode import dumps
 from serving.api.error_json import told_of
 from serving.api.siblings import Siblings
-from serving.runs.same_request import has_called
+from serving.sessions.deduplication import has_called
 
 Json = dict[str, Any]
 CACHE_HEADER = "x-podium-cache"

@@ -9,8 +9,8 @@ from serving.api.record_json import seconds
 from serving.api.respond import success
 from serving.health import WorkerHealth
 from serving.pool import Pool
-from serving.runs.readiness import worker_failing
-from serving.runs.service import Service
+from serving.sessions.readiness import worker_failing
+from serving.sessions.service import Service
 
 router = APIRouter()
 Json = dict[str, Any]

@@ -20,9 +20,9 @@ from serving.api.feedback import feedback_json
 from serving.api.message_json import call_of_tool
 from serving.api.respond import success, success_list
 from serving.redaction.slices import READS, turn
-from serving.runs.finding import Wanted
-from serving.runs.service import Service
+from serving.runs.run_filter import RunFilter
 from serving.runs.tool_ids import CallName
+from serving.sessions.service import Service
 
 router = APIRouter()
 MOST_USD = 9_000_000
@@ -68,8 +68,8 @@ async def workflows(
     directory: Directory | None = request.app.state.directory
     if team is not None and directory is not None and caller.sees_every_run:
         team = (await directory.team(team)).id
-    wanted = Wanted(worker, min_cost_usd, max_cost_usd, words, model, status, rated, team)
-    page = await service.newest(limit, caller, after, wanted)
+    run_filter = RunFilter(worker, min_cost_usd, max_cost_usd, words, model, status, rated, team)
+    page = await service.newest(limit, caller, after, run_filter)
     following = {"has_more": page.end is not None, "next_after": page.end[1] if page.end else None}
     return await success_list(page.runs, lambda run: _shown(run, caller), following)
 
@@ -95,7 +95,7 @@ async def cancel(request: Request, id: str) -> Response:
     service: Service = request.app.state.service
     caller = caller_of(request)
     await _find(request, id, caller)
-    await service.cancel(id)
+    await service.sessions.cancel(id)
     run = await _find(request, id, caller)
     if not caller.reads(run.record.account):
         return success({"id": id, "object": "workflow", "status": run.record.status})

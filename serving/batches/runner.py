@@ -27,13 +27,14 @@ from serving.batches.store import BatchStore
 from serving.dispatch.fair_queue import FairQueue
 from serving.errors import row
 from serving.redaction.slices import in_turns
-from serving.runs.admission import room_for_batch
 from serving.runs.rows import now_us
-from serving.runs.service import Service
+from serving.sessions.admission import room_for_batch
+from serving.sessions.execution import PolicyFinder
+from serving.sessions.service import Service
 from serving.settings.sections import BatchSettings
 
 logger = logging.getLogger("podium")
-PolicyFinder = Callable[[Account], Awaitable[Policies]]
+
 Clock = Callable[[], int]
 DAY_US = 86_400_000_000
 POLL_S = 0.2

@@ -15,6 +15,7 @@ from serving.accounts.directory import Directory
 from serving.accounts.rates import Rates
 from serving.accounts.replica_store import ReplicaStore
 from serving.api.app import build_api
+from serving.api.dialects.responses.conversation_turns import ConversationTurns
 from serving.batches.database_store import DatabaseBatchStore
 from serving.batches.memory_store import MemoryBatchStore
 from serving.batches.runner import Batches
@@ -30,9 +31,10 @@ from serving.health import Health
 from serving.pool import Pool, build_pool
 from serving.runs.database_conversations import DatabaseConversations
 from serving.runs.database_store import DatabaseStore
-from serving.runs.live_settings import LiveSettings
-from serving.runs.service import Service
 from serving.runs.shared_circuits import SharedCircuits
+from serving.runs.store import StoreListener
+from serving.sessions.live_settings import LiveSettings
+from serving.sessions.service import Service
 from serving.settings.price_table import with_known_prices
 from serving.settings.settings import Settings, parse
 from serving.settings.source import SettingsSource
@@ -63,14 +65,22 @@ class Router:
         pool = self._build_pool(self._with_prices(self._settings))
         address = find_shared_address(self._settings.store, os.environ)
         self._directory, self._store = Directory(address), ReplicaStore(address)
-        self._records = self._record_store()
         ledgers = AccountLedgers(self._store, self._settings.store.when_away)
         policies = self._directory.policies
         rates = Rates(os.environ.get(self._settings.store.redis_url_env))
-        self._service = Service(pool, self._records, meter, replicas.counts, ledgers, policies, rates)
-        if self._records is not None:
-            self._service.conversations = DatabaseConversations(self._store)
-        batches = MemoryBatchStore() if self._records is None else DatabaseBatchStore(self._store)
+        is_stored = self._settings.store.records
+        self._service = Service(
+            pool,
+            self._open_store if is_stored else None,
+            meter,
+            replicas.counts,
+            ledgers,
+            policies,
+            rates,
+            DatabaseConversations(self._store) if is_stored else None,
+            ConversationTurns(),
+        )
+        batches = DatabaseBatchStore(self._store) if is_stored else MemoryBatchStore()
         self._batches = Batches(batches, self._service, policies)
         self._webhooks = BudgetWebhooks(self._store, lambda: self._service.pool.settings.webhooks, os.environ)
         self._circuits = SharedCircuits(self._store, self._health)
@@ -93,10 +103,13 @@ class Router:
     def _with_prices(settings: Settings) -> Settings:
         return with_known_prices(settings, os.environ)
 
-    def _record_store(self) -> DatabaseStore | None:
-        if not self._settings.store.records:
-            return None
-        return DatabaseStore(self._store, lambda: self._service.pool.settings.limits, self._settings.store)
+    def _open_store(self, listener: StoreListener) -> DatabaseStore:
+        return DatabaseStore(
+            self._store,
+            lambda: self._service.pool.settings.limits,
+            self._settings.store,
+            listener=listener,
+        )
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Pool, adapters, prices, prompts and limits of `user_config` from now on; runs under way keep what
@@ -122,15 +135,16 @@ class Router:
                 logger.error(
                     "The store of keys is away, and nobody is let in until it is back: %s", exc.detail
                 )
-            if self._records is not None:
-                self._records.start()
+            self._service.store.start()
             self._webhooks.start()
             self._batches.start()
             self._circuits.start()
             self._live.start()
             trim_when_idle()
             await self._live.check_policies()
-            self._draining = asyncio.create_task(leave_in_time(self._service.leave_all), name="draining")
+            self._draining = asyncio.create_task(
+                leave_in_time(self._service.sessions.leave_all), name="draining"
+            )
 
     async def __del__(self) -> None:
         """Serve awaits this before it ends the replica, once no request is under way."""

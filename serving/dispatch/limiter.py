@@ -54,7 +54,7 @@ class Limiter:
     """Slots of one worker or deployment. A call waits for a slot before it is sent, and holds it until it is closed;
     `FairQueue` says which call is next.
 
-    A run that has paid for nothing yet is turned away if the queue is too long (`serving/runs/admission.py`), or goes
+    A run that has paid for nothing yet is turned away if the queue is too long (`serving/sessions/admission.py`), or goes
     to a fallback. It is also turned away if it was admitted and got no slot within `max_wait_s`. Other calls wait,
     unless other workers are left to try: a call may be the third of a run that has paid for two.
 

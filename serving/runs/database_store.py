@@ -11,9 +11,8 @@ import random
 import time
 from asyncio import to_thread
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from decimal import Decimal
 
 from conductor.errors import StoreUnavailable
 from conductor.run.codec import UnreadableRecord
@@ -26,14 +25,14 @@ from serving.database.address import StoreError
 from serving.runs.cached_answers import KEEP_ANSWER, CachedAnswer
 from serving.runs.claims import CLAIM, FREE_CLAIM, RELEASE_CLAIM, Claim
 from serving.runs.feedback import GIVE_FEEDBACK, Feedback
-from serving.runs.finding import ANY, Wanted
 from serving.runs.journal import BATCH_S, RunJournal
 from serving.runs.memory_store import page_of, place
 from serving.runs.numbers import without_content
 from serving.runs.retention import REMOVE, REMOVE_TEXTS, Retention
-from serving.runs.rows import Item, load_records, now_us, pack_records
-from serving.runs.statements import CANCEL_RUN, LEAVE_RUN, LOSE_DEAD, TAKE_OVER, WATCH_RUN, TakeOver, Written
-from serving.runs.store import EventPage, Place, RunPage, ignore
+from serving.runs.rows import load_records, now_us, pack_records
+from serving.runs.run_filter import ANY_RUN, RunFilter
+from serving.runs.statements import CANCEL_RUN, LEAVE_RUN, LOSE_DEAD, TAKE_OVER, WATCH_RUN, TakeOver
+from serving.runs.store import EventPage, Place, RunPage, StoreListener
 from serving.runs.stored_runs import StoredRuns
 from serving.runs.suspended import (
     DROP_SUSPENDED,
@@ -64,6 +63,7 @@ class DatabaseStore:
         limits: how many records, of how many bytes, may wait in memory while the store is away.
         settings: what is kept, and for how long.
         sweep_s: how often runs of replicas that ended are looked for.
+        listener: the replica.
     """
 
     def __init__(
@@ -72,25 +72,16 @@ class DatabaseStore:
         limits: Callable[[], LimitSettings],
         settings: StoreSettings | None = None,
         sweep_s: float = RENEW_S,
+        listener: StoreListener | None = None,
     ) -> None:
         self.owner = store.owner
-        self.on_cancel: Callable[[str], None] = ignore
-        self.on_taken: Callable[[str], None] = ignore
-        self.on_orphan: Callable[[RunRecords, Decimal], None] = ignore
-        self.on_stop_waiting: Callable[[RunRecords], None] = ignore
+        self._listener = listener or StoreListener()
         self._store, self._sweep_s, self._settings = store, sweep_s, settings or StoreSettings()
         self._stored = StoredRuns(store)
-        self.on_watched: Callable[[str], None] = ignore
-        self.on_items: Callable[[str, Sequence[Item]], None] = ignore
-        self._journal = RunJournal(
-            store, limits, self._on_written, lambda of, items: self.on_items(of, items)
-        )
-        self._journal.on_watched = lambda of: self.on_watched(of)
+        self._journal = RunJournal(store, limits, self._listener)
         self._tasks: list[asyncio.Task[None]] = []
         self._call_ids: CallIds | None = None
         self._secrets_until_s = 0.0
-        self._resuming = set[str]()
-        """Runs that are being taken, and are no orphans of this replica's."""
 
     def note(self, record: Record, seq: int, event: Event) -> None:
         """See `RecordStore.note`."""
@@ -98,9 +89,7 @@ class DatabaseStore:
         self._begin()
 
     def start(self) -> None:
-        """Look after the runs of replicas that have ended, where anything can have been stored; else the
-        first run begins it.
-        """
+        """See `RecordStore.start`. Otherwise the first run begins it."""
         if self._store.address.may_hold_something:
             self._begin()
 
@@ -189,14 +178,18 @@ class DatabaseStore:
             return None
 
     async def newest(
-        self, limit: int, caller: Caller, before: Place | None = None, wanted: Wanted = ANY
+        self, limit: int, caller: Caller, before: Place | None = None, run_filter: RunFilter = ANY_RUN
     ) -> RunPage:
         """See `RecordStore.newest`."""
-        page = await self._stored.newest(limit, caller, before, wanted)
+        page = await self._stored.newest(limit, caller, before, run_filter)
         found = {records.record.id: records for records in page.runs}
         for records in self._journal.waiting():
             record = records.record
-            if caller.sees(record.account) and wanted.matches(records) and page.covers(place(record), before):
+            if (
+                caller.sees(record.account)
+                and run_filter.matches(records)
+                and page.covers(place(record), before)
+            ):
                 found[record.id] = without_content(records)
         return page_of(found.values(), limit, page.end)
 
@@ -232,7 +225,7 @@ class DatabaseStore:
     async def _tell_end(self, id: str) -> None:
         """Of a run that waited and was ended here."""
         if (records := await self._get_readable(id)) is not None:
-            self.on_stop_waiting(records)
+            self._listener.on_wait_end(records)
 
     async def suspend(self, records: RunRecords, wait_s: float) -> None:
         """See `RecordStore.suspend`."""
@@ -246,15 +239,11 @@ class DatabaseStore:
     async def resume(self, id: str) -> RunRecords | None:
         """See `RecordStore.resume`."""
         writer = (await self._store.ledger()).writer
-        self._resuming.add(id)
-        try:
-            taken = await writer.do(TAKE_SUSPENDED, Take(id, self.owner))
-            if taken is None:
-                return None
-            self.keep(id, taken.seq)
-            return load_records(taken.body, has_content=True)
-        finally:
-            self._resuming.discard(id)
+        taken = await writer.do(TAKE_SUSPENDED, Take(id, self.owner))
+        if taken is None:
+            return None
+        self.keep(id, taken.seq)
+        return load_records(taken.body, has_content=True)
 
     async def call_ids(self) -> CallIds:
         """See `RecordStore.call_ids`."""
@@ -300,20 +289,24 @@ class DatabaseStore:
         """
         writer, taken = (await self._store.ledger()).writer, 0
         mine = await writer.do(TAKE_OVER, TakeOver(self.owner, MOST_AT_ONCE))
-        # Looked at before anything is waited for: what goes on here may end meanwhile, and is no orphan.
-        for id in [id for id in mine if not self._journal.has(id) and id not in self._resuming]:
+        # Checked before anything is awaited: a run that continues here may end meanwhile, and is no orphan.
+        for id in [id for id in mine if not self._is_here(id)]:
             records = await self._get_readable(id)
             if records is None:  # after a few replicas it is given up
                 await writer.do(LEAVE_RUN, id)
                 continue
             newest, paid_usd = await self._stored.newest_seq(id), await self._stored.paid_usd(id)
-            if not self._journal.has(id) and id not in self._resuming:
+            if not self._is_here(id):
                 taken += 1
                 self.keep(id, newest)
-                self.on_orphan(records, paid_usd)
+                self._listener.on_orphan(records, paid_usd)
         if taken:
             logger.warning("%d runs of routers that ended go on here", taken)
         return taken
+
+    def _is_here(self, id: str) -> bool:
+        """Return whether a run of this replica is no orphan: it is under way, about to be, or not all written."""
+        return self._journal.has(id) or self._listener.owns(id)
 
     async def remove_old(self, at_us: int | None = None) -> int:
         """Remove what the settings do not keep any more at a time, by default now; gives how many rows.
@@ -348,12 +341,4 @@ class DatabaseStore:
                     for id, is_cancelled in await self._stored.asked_of(self.owner):
                         self._journal.watch(id)
                         if is_cancelled:
-                            self.on_cancel(id)
-
-    def _on_written(self, id: str, written: Written) -> None:
-        if written.is_watched:
-            self._journal.watch(id)
-        if written.is_cancelled:
-            self.on_cancel(id)
-        if not written.is_owner:
-            self.on_taken(id)
+                            self._listener.on_cancel(id)

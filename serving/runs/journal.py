@@ -10,7 +10,7 @@ import logging
 import time
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ from serving.runs.memory_store import weight
 from serving.runs.noted import Noted, Packed, current_records, pack, pack_items
 from serving.runs.rows import Item, join_pieces, join_work, top_run
 from serving.runs.statements import WRITE, Written, run_write
-from serving.runs.store import ignore
+from serving.runs.store import StoreListener
 from serving.runs.suspended import SUSPEND, SuspendedRow, SuspendWrite
 from serving.settings.sections import LimitSettings
 
@@ -60,22 +60,17 @@ class RunJournal:
     Args:
         store: where it is written.
         limits: how many runs that have ended, of how many bytes, may wait for a store that is away.
-        on_written: told of each write: the run, and what became of it.
-        on_items: told of what is about to be written, of runs that outlive their replica once it is: the run, and what
-            happened in it.
+        listener: the replica. It gets the events of a run before they are written, and those of a run that outlives its
+            replica once they are.
     """
 
     def __init__(
         self,
         store: ReplicaStore,
         limits: Callable[[], LimitSettings],
-        on_written: Callable[[str, Written], None],
-        on_items: Callable[[str, Sequence[Item]], None] = ignore,
+        listener: StoreListener | None = None,
     ) -> None:
-        self._on_items = on_items
-        self.on_watched: Callable[[str], None] = ignore
-        """Told of a run that somebody watches."""
-        self._store, self._limits, self._on_written = store, limits, on_written
+        self._store, self._limits, self._listener = store, limits, listener or StoreListener()
         self._runs = dict[str, Noted]()
         self._ended = FairDict[str, Noted](lambda _, run: run.key_id)
         """Those of them that have ended."""
@@ -190,7 +185,7 @@ class RunJournal:
         run = self._runs.get(id)
         if run is None or run.final is not None:
             return
-        self.on_watched(id)
+        self._listener.on_watch(id)
         if run.is_kept or run.is_watched:
             return
         run.is_watched = True
@@ -226,9 +221,9 @@ class RunJournal:
         written = await writer.do(SUSPEND, SuspendWrite(run_write(records, tuple(run.rows), kept=True), row))
         run.is_begun = True
         self._drop(id)
-        self._on_items(id, [*run.untold, *items])
+        self._listener.on_items(id, [*run.untold, *items])
         if not written.is_owner:
-            self._on_written(id, written)
+            self._take_result(id, written)
 
     async def aclose(self) -> None:
         """Write what is waiting, for a few seconds at most."""
@@ -297,7 +292,7 @@ class RunJournal:
                 self._give_up(id, exc)
                 continue
             if items and not run.is_kept:
-                self._on_items(id, items)
+                self._listener.on_items(id, items)
             if packed is not None:
                 yield packed
             if (took_s := loop.time() - began_s) > slice_s:
@@ -340,11 +335,19 @@ class RunJournal:
         del run.rows[: len(packed.write.events)]
         told, run.untold = run.untold[: packed.untold], run.untold[packed.untold :]
         if told:
-            self._on_items(packed.id, told)
+            self._listener.on_items(packed.id, told)
         if packed.final is not None and run.final is packed.final:
             self._remove(packed.id)
-            self._on_items(packed.id, ())  # it is over
-        self._on_written(packed.id, written)
+            self._listener.on_items(packed.id, ())
+        self._take_result(packed.id, written)
+
+    def _take_result(self, id: str, written: Written) -> None:
+        if written.is_watched:
+            self.watch(id)
+        if written.is_cancelled:
+            self._listener.on_cancel(id)
+        if not written.is_owner:
+            self._listener.on_taken_over(id)
 
     def _drop_oldest(self) -> None:
         """Forget runs while the store is away, rather than fill the memory: the oldest of the key that has most."""

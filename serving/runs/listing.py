@@ -13,8 +13,8 @@ from sqlalchemy import ColumnElement, Row, Select, case, func, literal, select, 
 
 from serving.accounts.caller import Caller
 from serving.database.schema import ledger, run
-from serving.runs.finding import Wanted
 from serving.runs.queries import among, conditions, visible
+from serving.runs.run_filter import RunFilter
 from serving.runs.store import Place
 
 FIRST_RUNS = 1_000
@@ -29,13 +29,18 @@ Ask = Callable[[Select[*tuple[Any, ...]]], Awaitable[Sequence[Row[Any]]]]
 
 
 async def list_rows(
-    ask: Ask, limit: int, caller: Caller, before: Place | None, wanted: Wanted, enough_s: float = ENOUGH_S
+    ask: Ask,
+    limit: int,
+    caller: Caller,
+    before: Place | None,
+    run_filter: RunFilter,
+    enough_s: float = ENOUGH_S,
 ) -> tuple[list[Row[Any]], Place | None]:
     """Up to `limit` runs that began before a place, as `status`, `numbers`, `made_us`, `id` and `billed`, the newest first; and where
     the list goes on, with what is before it (None: nothing is).
     """
-    base = (visible(caller), *among(wanted))
-    filters = conditions(wanted)
+    base = (visible(caller), *among(run_filter))
+    filters = conditions(run_filter)
     rows: list[Row[Any]] = []
     began_s, window = time.monotonic(), FIRST_RUNS
     while True:

@@ -4,9 +4,8 @@ import heapq
 import secrets
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from decimal import Decimal
 from typing import Any, cast
 
 from conductor.model.messages import File, Image, Message, Text, ToolCall, ToolResult
@@ -18,11 +17,11 @@ from serving.runs.claims import Claim
 from serving.runs.content import kept_part
 from serving.runs.fair_dict import FairDict
 from serving.runs.feedback import Feedback
-from serving.runs.finding import ANY, Wanted
 from serving.runs.numbers import without_content
 from serving.runs.rows import Item, fold_items, made_us, now_us
+from serving.runs.run_filter import ANY_RUN, RunFilter
 from serving.runs.said import AnswerSoFar
-from serving.runs.store import EventPage, Place, RunPage, ignore
+from serving.runs.store import EventPage, Place, RunPage, StoreListener
 from serving.runs.tool_ids import SECRET_BYTES, CallIds
 from serving.settings.sections import LimitSettings
 from serving.shares import in_slices
@@ -34,11 +33,12 @@ class MemoryStore:
 
     Args:
         limits: how many are kept, and how many bytes of them; asked at every `put`, because settings change.
+        listener: the replica.
     """
 
     owner = ""
 
-    def __init__(self, limits: Callable[[], LimitSettings]) -> None:
+    def __init__(self, limits: Callable[[], LimitSettings], listener: StoreListener | None = None) -> None:
         self._limits = limits
         self._runs = FairDict[str, RunRecords](lambda _, run: run.record.account.key_id)
         self._bytes = dict[str, int]()
@@ -50,12 +50,10 @@ class MemoryStore:
         self._suspended = FairDict[str, tuple[int, RunRecords]](lambda _, it: it[1].record.account.key_id)
         self._call_ids = CallIds([secrets.token_bytes(SECRET_BYTES)])
         self._answers = FairDict[tuple[str, str], CachedAnswer](lambda key, _: key[0])
-        self.on_cancel: Callable[[str], None] = ignore
-        self.on_watched: Callable[[str], None] = ignore
-        self.on_items: Callable[[str, Sequence[Item]], None] = ignore
-        self.on_taken: Callable[[str], None] = ignore
-        self.on_orphan: Callable[[RunRecords, Decimal], None] = ignore
-        self.on_stop_waiting: Callable[[RunRecords], None] = ignore
+        self._listener = listener or StoreListener()
+
+    def start(self) -> None:
+        """See `RecordStore.start`. There is no other replica."""
 
     def keep(self, id: str, seq: int = 0) -> None:
         """See `RecordStore.keep`."""
@@ -129,14 +127,14 @@ class MemoryStore:
         items, said = self._items.get(id), self._said.pop(id, None)
         if items is None or id in self._runs:
             return
-        self.on_watched(id)
+        self._listener.on_watch(id)
         self._kept.add(id)
         if said is not None and (piece := said.take()) is not None:
             self._add(id, Item(len(items) + 1, id, piece))
 
     def _add(self, id: str, item: Item) -> None:
         self._items[id].append(item)
-        self.on_items(id, (item,))
+        self._listener.on_items(id, (item,))
 
     async def put(self, records: RunRecords) -> None:
         """See `RecordStore.put`."""
@@ -151,7 +149,7 @@ class MemoryStore:
         while total_bytes > limits.records_bytes and (oldest := self._runs.oldest(self._weigh)) != id:
             total_bytes -= self._bytes[oldest]
             self._drop(oldest)
-        self.on_items(id, ())  # it is over
+        self._listener.on_items(id, ())
 
     def _weigh(self, ids: Iterable[str]) -> int:
         return sum(self._bytes[id] for id in ids)
@@ -186,7 +184,7 @@ class MemoryStore:
         return self._suspended[id][0] if id in self._suspended else 0
 
     async def newest(
-        self, limit: int, caller: Caller, before: Place | None = None, wanted: Wanted = ANY
+        self, limit: int, caller: Caller, before: Place | None = None, run_filter: RunFilter = ANY_RUN
     ) -> RunPage:
         """See `RecordStore.newest`."""
         visible = [
@@ -194,8 +192,8 @@ class MemoryStore:
             async for run in in_slices(list(self._runs.values()))
             if caller.sees(run.record.account)
             and (before is None or place(run.record) < before)
-            and replace(wanted, rated=False).matches(run)
-            and (not wanted.rated or run.record.id in self._feedback)
+            and replace(run_filter, rated=False).matches(run)
+            and (not run_filter.rated or run.record.id in self._feedback)
         ]
         newest = heapq.nlargest(limit + 1, visible, key=lambda run: place(run.record))
         return page_of([without_content(run) async for run in in_slices(newest)], limit)
@@ -225,7 +223,7 @@ class MemoryStore:
     async def _end_waiting(self, records: RunRecords, status: RunStatus) -> None:
         ended = replace(records, record=replace(records.record, status=status))
         await self.put(kept_part(ended))
-        self.on_stop_waiting(ended)
+        self._listener.on_wait_end(ended)
 
     async def suspend(self, records: RunRecords, wait_s: float) -> None:
         """See `RecordStore.suspend`. As many wait as there may be records; those that waited too long end here."""

@@ -5,7 +5,7 @@ from sqlalchemy import ColumnElement, false, select, true
 from serving.accounts.caller import Caller
 from serving.accounts.money import to_pico
 from serving.database.schema import run, run_feedback, run_text, run_worker
-from serving.runs.finding import Wanted
+from serving.runs.run_filter import RunFilter
 
 
 def visible(caller: Caller) -> ColumnElement[bool]:
@@ -18,30 +18,30 @@ def visible(caller: Caller) -> ColumnElement[bool]:
     return (run.c.key_id == account.key_id) & run.c.team_id.is_(None) if account.key_id else false()
 
 
-def among(wanted: Wanted) -> list[ColumnElement[bool]]:
-    """What of `Wanted.matches` is an index's beginning, for the database."""
-    return [] if wanted.team_id is None else [run.c.team_id == wanted.team_id]
+def among(run_filter: RunFilter) -> list[ColumnElement[bool]]:
+    """What of `RunFilter.matches` is an index's beginning, for the database."""
+    return [] if run_filter.team_id is None else [run.c.team_id == run_filter.team_id]
 
 
-def conditions(wanted: Wanted) -> list[ColumnElement[bool]]:
-    """The rest of `Wanted.matches`, for the database."""
+def conditions(run_filter: RunFilter) -> list[ColumnElement[bool]]:
+    """The rest of `RunFilter.matches`, for the database."""
     found: list[ColumnElement[bool]] = []
-    if wanted.worker is not None:
+    if run_filter.worker is not None:
         called = select(run_worker.c.run_id).where(
-            run_worker.c.run_id == run.c.id, run_worker.c.worker == wanted.worker
+            run_worker.c.run_id == run.c.id, run_worker.c.worker == run_filter.worker
         )
         found.append(called.exists())
-    if wanted.model is not None:
-        found.append(run.c.model == wanted.model)
-    if wanted.status is not None:
-        found.append(run.c.status == wanted.status)
-    if wanted.min_cost_usd is not None:
-        found.append(run.c.cost >= to_pico(wanted.min_cost_usd))
-    if wanted.max_cost_usd is not None:
-        found.append(run.c.cost <= to_pico(wanted.max_cost_usd))
-    if wanted.words is not None:
-        said = run_text.c.text.contains(wanted.words.casefold(), autoescape=True)
+    if run_filter.model is not None:
+        found.append(run.c.model == run_filter.model)
+    if run_filter.status is not None:
+        found.append(run.c.status == run_filter.status)
+    if run_filter.min_cost_usd is not None:
+        found.append(run.c.cost >= to_pico(run_filter.min_cost_usd))
+    if run_filter.max_cost_usd is not None:
+        found.append(run.c.cost <= to_pico(run_filter.max_cost_usd))
+    if run_filter.words is not None:
+        said = run_text.c.text.contains(run_filter.words.casefold(), autoescape=True)
         found.append(select(run_text.c.run_id).where(run_text.c.run_id == run.c.id, said).exists())
-    if wanted.rated:
+    if run_filter.rated:
         found.append(select(run_feedback.c.run_id).where(run_feedback.c.run_id == run.c.id).exists())
     return found

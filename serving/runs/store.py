@@ -1,4 +1,4 @@
-"""Where records of runs are kept, and what happens in them. A small port: memory, or a database."""
+"""The ports to the store of runs: records, events, request claims and suspended runs, in memory or in a database."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -12,8 +12,8 @@ from serving.accounts.caller import Caller
 from serving.runs.cached_answers import CachedAnswer
 from serving.runs.claims import Claim
 from serving.runs.feedback import Feedback
-from serving.runs.finding import ANY, Wanted
 from serving.runs.rows import Item
+from serving.runs.run_filter import ANY_RUN, RunFilter
 from serving.runs.tool_ids import CallIds
 
 Place = tuple[int, str]
@@ -51,36 +51,43 @@ class EventPage:
     is_over: bool
 
 
-class RecordStore(Protocol):
-    """Keeps records."""
+class StoreListener:
+    """What a store reports to its replica. Every method does nothing by default."""
 
-    owner: str
-    """The replica, for records."""
-    on_cancel: Callable[[str], None]
-    """Told of a run of this replica whose end somebody asked another replica for."""
-    on_taken: Callable[[str], None]
-    """Told of a run of this replica that another one has taken over, believing this one dead."""
-    on_orphan: Callable[[RunRecords, Decimal], None]
-    """Told of a run of a replica that ended, which this one is to continue, and of the dollars that its ledger has for
-    calls with a known bill."""
-    on_stop_waiting: Callable[[RunRecords], None]
-    """Told of a run that waited for results of tools, and expired or was cancelled."""
+    def on_cancel(self, id: str) -> None:
+        """Another replica received a cancel request for a run that runs here."""
 
-    on_watched: Callable[[str], None]
-    """Told of a run of this replica that somebody begins to watch, on whichever replica; perhaps more than once."""
-    on_items: Callable[[str, Sequence[Item]], None]
-    """Told of what has happened in a run of this replica, in order, before it is written, if it is;
-    of nothing, once the run is over."""
+    def on_taken_over(self, id: str) -> None:
+        """Another replica has taken over a run that runs here, because it believed this replica dead."""
 
-    def keep(self, id: str, seq: int = 0) -> None:
-        """Before a run begins: it outlives its client and its replica, so that pieces of its answer are kept
-        too. Items are numbered from after `seq`.
+    def on_orphan(self, records: RunRecords, paid_usd: Decimal) -> None:
+        """This replica is to continue a run of a replica that ended.
+
+        Args:
+            records: of the run.
+            paid_usd: what the ledger has for its calls with a known bill.
         """
-        ...
+
+    def on_wait_end(self, records: RunRecords) -> None:
+        """A run that waited for results of tools expired or was cancelled."""
+
+    def on_watch(self, id: str) -> None:
+        """A client watches a run that runs here, on any replica. May be called more than once for a run."""
+
+    def owns(self, id: str) -> bool:
+        """Return whether this replica runs the run of that id or is about to."""
+        return False
+
+    def on_items(self, id: str, items: Sequence[Item]) -> None:
+        """Events of a run of this replica, in order, before they are written; no items once the run is over."""
+
+
+class Records(Protocol):
+    """Records of runs. Those of this replica are written soon; until then they are read from its memory."""
 
     @property
     def n_unwritten(self) -> int:
-        """Runs of this replica that have ended and are not written yet. Each keeps its place until it is."""
+        """Runs of this replica that have ended and are not written yet. Each keeps its slot until it is."""
         ...
 
     def unwritten_bytes(self) -> Counter[str]:
@@ -92,49 +99,94 @@ class RecordStore(Protocol):
         """Whether nothing can be written. The store finds out by itself when that is over."""
         ...
 
+    async def put(self, records: RunRecords) -> None:
+        """Store a run that has ended, in place of an earlier record of the same id."""
+        ...
+
+    async def get(self, id: str) -> RunRecords | None:
+        """Return a run, or None if it is not kept any more. Runs of other replicas that are under way are included.
+
+        Raises:
+            StoreUnavailable: the store is away.
+        """
+        ...
+
+    async def newest(
+        self, limit: int, caller: Caller, before: Place | None = None, run_filter: RunFilter = ANY_RUN
+    ) -> RunPage:
+        """Return up to `limit` runs that `run_filter` selects and `caller` may see: those that began before `before`, newest
+        first and without their texts.
+
+        Raises:
+            StoreUnavailable: the store is away.
+        """
+        ...
+
+    async def remove_texts(self, id: str) -> None:
+        """Remove the texts of a run that has ended, and what happened in it; its numbers stay.
+
+        Raises:
+            StoreUnavailable: the store is away.
+        """
+        ...
+
+    async def give_feedback(self, feedback: Feedback) -> None:
+        """Store feedback on a run, in place of earlier feedback of the same key.
+
+        Raises:
+            StoreUnavailable: the store is away.
+        """
+        ...
+
+    async def feedback(self, id: str) -> list[Feedback]:
+        """Return the feedback on a run, the oldest first.
+
+        Raises:
+            StoreUnavailable: the store is away.
+        """
+        ...
+
+
+class Events(Protocol):
+    """Events of runs: noted by the replica that runs them, read by every replica."""
+
+    def keep(self, id: str, seq: int = 0) -> None:
+        """Expect a run that outlives its client and its replica, so pieces of its answer are stored too. Its items are
+        numbered from after `seq`.
+        """
+        ...
+
     def forget(self, id: str) -> None:
-        """A run that was to be kept has not begun."""
-        ...
-
-    async def claim(self, claim: Claim) -> Claim:
-        """Claim a name for a request; gives the claim that holds, which may be an earlier one.
-
-        Raises:
-            StoreUnavailable: the store is away.
-        """
-        ...
-
-    async def release(self, claim: Claim) -> None:
-        """Give the name back: nothing was run."""
-        ...
-
-    async def free(self, claim: Claim) -> bool:
-        """Give the name back in place of a replica that did not live to begin the run; False where the run has
-        begun or may yet begin. True too where somebody else has done so.
-
-        Raises:
-            StoreUnavailable: the store is away.
-        """
-        ...
-
-    async def find_answer(self, owner: str, asked: str) -> str | None:
-        """The id of the run that answered what was asked; see `serving/runs/answer_cache.py`.
-
-        Raises:
-            StoreUnavailable: the store is away.
-        """
-        ...
-
-    async def keep_answer(self, answer: CachedAnswer) -> None:
-        """Keep it, in place of an earlier one.
-
-        Raises:
-            StoreUnavailable: the store is away.
-        """
+        """Undo `keep`: the run has not begun."""
         ...
 
     def note(self, record: Record, seq: int, event: Event) -> None:
-        """Take note of what happens in a run, or in one inside it: a `conductor.run.event_log.Journal`."""
+        """Note an event of a run or of a run inside it: a `conductor.run.event_log.Journal`."""
+        ...
+
+    async def events(self, id: str, after: int) -> EventPage:
+        """Return the events of a run after the item number `after`, if they are kept.
+
+        Raises:
+            StoreUnavailable: the store is away.
+        """
+        ...
+
+    async def watch(self, id: str) -> None:
+        """Add pieces of the answer to the events of a run, from now on and within a second on every replica. The first
+        piece has all of the answer so far.
+
+        Raises:
+            StoreUnavailable: the store is away.
+        """
+        ...
+
+    async def cancel(self, id: str) -> bool:
+        """Cancel a run of another replica, or one that waits. Return False if there is none.
+
+        Raises:
+            StoreUnavailable: the store is away.
+        """
         ...
 
     async def wait_until_written(self, id: str) -> None:
@@ -146,87 +198,59 @@ class RecordStore(Protocol):
         ...
 
     async def wait_while_late(self, id: str) -> None:
-        """As long as the beginning of a run of this replica should be written by now and is not: if the replica died, nothing
-        would say what became of it. Not for a store that is away, nor for a run that has ended: it is written once its client
-        was told.
+        """Wait while the first write of a run is overdue: if the replica died, nothing would say what became of the run. Do
+        not wait if the store is away, or if the run has ended.
         """
         ...
 
-    async def put(self, records: RunRecords) -> None:
-        """Keep a run that has ended, in place of an earlier one of the same id."""
-        ...
 
-    async def remove_texts(self, id: str) -> None:
-        """Remove the texts of a run that has ended, and what happened in it; its numbers stay.
+class RequestClaims(Protocol):
+    """Which run answers a request that may be sent again."""
+
+    async def claim(self, claim: Claim) -> Claim:
+        """Claim a name for a request. Return the claim in force, which may be an earlier one.
 
         Raises:
             StoreUnavailable: the store is away.
         """
         ...
 
-    async def get(self, id: str) -> RunRecords | None:
-        """The run of that id, if it is still kept; also one of another replica that is under way.
+    async def release(self, claim: Claim) -> None:
+        """Release a claim: nothing was run."""
+        ...
+
+    async def free(self, claim: Claim) -> bool:
+        """Release the claim of a replica that ended before it began the run. Return False if the run has begun or may
+        still begin, True if the claim is released, by whichever replica.
 
         Raises:
             StoreUnavailable: the store is away.
         """
         ...
 
-    async def newest(
-        self, limit: int, caller: Caller, before: Place | None = None, wanted: Wanted = ANY
-    ) -> RunPage:
-        """Up to `limit` of the `wanted` runs that `caller` may see, without their texts, the one that began last
-        first; those that began before `before`.
+    async def find_answer(self, owner: str, asked: str) -> str | None:
+        """Return the id of the run that answered a request; see `serving/sessions/deduplication.py`.
 
         Raises:
             StoreUnavailable: the store is away.
         """
         ...
 
-    async def events(self, id: str, after: int) -> EventPage:
-        """What happened in the run of that id after the item of that number, as far as it is kept.
+    async def keep_answer(self, answer: CachedAnswer) -> None:
+        """Store which run answers a request, in place of an earlier one.
 
         Raises:
             StoreUnavailable: the store is away.
         """
         ...
 
-    async def watch(self, id: str) -> None:
-        """Somebody follows the run of that id, wherever it is under way: pieces of its answer are among its events
-        from now on, within a second on every replica; the first of them has all that was said before.
 
-        Raises:
-            StoreUnavailable: the store is away.
-        """
-        ...
-
-    async def give_feedback(self, feedback: Feedback) -> None:
-        """Keep what somebody says of a run, in place of what the same key said before.
-
-        Raises:
-            StoreUnavailable: the store is away.
-        """
-        ...
-
-    async def feedback(self, id: str) -> list[Feedback]:
-        """What is said of the run of that id, in the order in which it was given.
-
-        Raises:
-            StoreUnavailable: the store is away.
-        """
-        ...
-
-    async def cancel(self, id: str) -> bool:
-        """Have a run of another replica ended; False where none of that id is under way.
-
-        Raises:
-            StoreUnavailable: the store is away.
-        """
-        ...
+class SuspendedRuns(Protocol):
+    """Runs that wait for tool results, exactly as they are."""
 
     async def suspend(self, records: RunRecords, wait_s: float) -> None:
-        """Keep a run that is to wait for results of tools, so long at most. It can be resumed, on any replica, once
-        this returns.
+        """Store a run that is to wait for tool results, for `wait_s` at most. Once this returns, every replica can
+        resume it.
 
         Raises:
             StoreUnavailable: the store is away.
@@ -234,7 +258,7 @@ class RecordStore(Protocol):
         ...
 
     async def find_waiting(self, id: str) -> RunRecords | None:
-        """A run that waits, exactly as it was suspended; None where none of that id does.
+        """Return a run that waits, exactly as it was suspended, or None if it does not wait.
 
         Raises:
             StoreUnavailable: the store is away.
@@ -242,8 +266,8 @@ class RecordStore(Protocol):
         ...
 
     async def resume(self, id: str) -> RunRecords | None:
-        """Take a run that waits, exactly as it was suspended; None where none of that id does. Of several that
-        try, one gets it, and owns the run from then on.
+        """Take a run that waits, exactly as it was suspended, and own it from then on. Return None if it does not wait: of
+        several replicas that try, one gets it.
 
         Raises:
             StoreUnavailable: the store is away.
@@ -251,11 +275,22 @@ class RecordStore(Protocol):
         ...
 
     async def call_ids(self) -> CallIds:
-        """What makes and reads the ids of calls of tools; the same on every replica.
+        """Return the signer of tool call ids, which is the same on every replica.
 
         Raises:
             StoreUnavailable: the store is away.
         """
+        ...
+
+
+class RecordStore(Records, Events, RequestClaims, SuspendedRuns, Protocol):
+    """The store of one replica: in memory, or in a database that all replicas share."""
+
+    owner: str
+    """The replica, for records."""
+
+    def start(self) -> None:
+        """Look after the runs of replicas that have ended, if anything can have been stored."""
         ...
 
     async def aclose(self) -> None:
@@ -263,5 +298,5 @@ class RecordStore(Protocol):
         ...
 
 
-def ignore(*_: object) -> None:
-    """Nobody is to be told."""
+StoreFactory = Callable[[StoreListener], RecordStore]
+"""Opens the store of a replica, which reports to the listener."""

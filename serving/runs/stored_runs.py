@@ -28,10 +28,10 @@ from serving.database.schema import (
 )
 from serving.redaction.slices import READS, turn
 from serving.runs.feedback import OF_RUN, Feedback, load_feedback
-from serving.runs.finding import Wanted
 from serving.runs.listing import list_rows
 from serving.runs.retention import ContentDays
 from serving.runs.rows import fold_items, load_items, load_records, mark_lost, now_us
+from serving.runs.run_filter import RunFilter
 from serving.runs.store import EventPage, Place, RunPage
 from serving.shares import in_slices
 
@@ -76,9 +76,11 @@ class StoredRuns:
         billed_usd = await self._ledger_cost_usd(id) if row.status == "lost" else None
         return _with_status(row.status, records, billed_usd)
 
-    async def newest(self, limit: int, caller: Caller, before: Place | None, wanted: Wanted) -> RunPage:
+    async def newest(
+        self, limit: int, caller: Caller, before: Place | None, run_filter: RunFilter
+    ) -> RunPage:
         """A page of the list; see `RecordStore.newest`."""
-        rows, end = await list_rows(self._store.read, limit, caller, before, wanted)
+        rows, end = await list_rows(self._store.read, limit, caller, before, run_filter)
         found = [
             _with_status(row.status, load_records(row.numbers, has_content=False), _usd(row.billed))
             async for row in in_slices(rows)

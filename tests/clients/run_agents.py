@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 from serving.api.app import build_api
 from serving.pool import build_pool
-from serving.runs.service import Service
+from serving.sessions.service import Service
 from serving.settings.settings import parse
 from tests.clients.agents import AGENTS, ANSWER, FILES, TEST, Agent, environment, settings
 from tests.clients.recording import Recorder

@@ -63,7 +63,7 @@ async def test_a_newcomer_asks_an_example_and_sees_steps_side_by_side_words_cost
     async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as seen:
         page = seen.page
         await page.locator(".examples button").first.click()
-        await expect(page).to_have_url(f"{api.url}/console/#/runs/{next(iter(api.service._running))}")
+        await expect(page).to_have_url(f"{api.url}/console/#/runs/{next(iter(api.service.sessions.running))}")
         await expect(node(page, 1)).to_contain_text("running")
         await expect(node(page, 2)).to_contain_text("running")
         await expect(node(page, 3)).to_contain_text("waiting")

@@ -167,7 +167,7 @@ async def test_a_run_under_way_is_followed_to_its_end(capsys: Any) -> None:
     slow = scripted("b", "one two three four", tokens_per_s=1.5)
     async with served(team(workers=[scripted("a"), slow])) as api:
         asking = asyncio.create_task(api.ok())
-        while not api.service._running:
+        while not api.service.sessions.running:
             await asyncio.sleep(0.01)
         ended = await podium(capsys, "show", "--follow", "--url", api.url)
         await asking

@@ -28,7 +28,8 @@ from serving.api.dialects.chat import ChatDialect
 from serving.api.resolve import resolve
 from serving.pool import build_pool
 from serving.runs.memory_store import MemoryStore
-from serving.runs.service import Service
+from serving.sessions.service import Service
+from serving.sessions.session import RunSpec
 from serving.settings.settings import parse
 from serving.workers.scripted import ScriptedWorker
 
@@ -263,9 +264,11 @@ async def try_case(case: Case, found: Violations, seen: Counter[str]) -> None:
     except PodiumError as exc:
         seen[type(exc).__name__] += 1
         return
-    store = MemoryStore(lambda: pool.settings.limits)
-    service = Service(pool, store)
-    async with service.run(resolved.task, resolved.team, "wf_1", {}, caller) as run:
+    service = Service(pool)
+    store = service.store
+    assert isinstance(store, MemoryStore)
+    async with service.sessions.start(RunSpec("wf_1", resolved.task, resolved.team), caller) as session:
+        run = session.run
         finished = 0
         async for event in run.events():
             finished += isinstance(event, StepFinished)
@@ -290,10 +293,11 @@ async def try_continuing(case: Case, left: RunRecords, found: Violations, seen: 
     async def find(_: Account) -> Policies:
         return later
 
-    store = MemoryStore(lambda: pool.settings.limits)
-    service = Service(pool, store, policies=find)
+    service = Service(pool, policies=find)
+    store = service.store
+    assert isinstance(store, MemoryStore)
     record = codec.load(Record, codec.dump(left.record))
-    service.continuing.take_over(RunRecords(record, left.inner), Decimal(0))
+    service.sessions.take_over(RunRecords(record, left.inner), Decimal(0))
     while (ended := await store.get("wf_1")) is None or ended.record.status in ("running", "detached"):
         await asyncio.sleep(0)
     await service.aclose()

@@ -19,7 +19,7 @@ import httpx2
 
 from serving.api.app import build_api
 from serving.pool import build_pool
-from serving.runs.service import Service
+from serving.sessions.service import Service
 from serving.settings.settings import parse
 from tests.serving.api.served import Json, listening, parsed, said
 from tests.serving.cut_answers import Case, CutEngine, Model, case_of

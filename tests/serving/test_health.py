@@ -21,7 +21,7 @@ from serving.health import (
     WorkerHealth,
 )
 from serving.pool import Pool, build_pool
-from serving.runs.service import Service
+from serving.sessions.service import Service
 from serving.settings.settings import parse
 from serving.telemetry import metrics
 

@@ -17,7 +17,8 @@ from serving.dispatch.dispatcher import Dispatcher
 from serving.dispatch.limiter import Limiter
 from serving.dispatch.route import Route
 from serving.pool import Pool, build_pool
-from serving.runs.service import Service
+from serving.sessions.service import Service
+from serving.sessions.session import RunSpec
 from serving.settings.settings import SettingsError, parse
 from serving.workers.scripted import ScriptedWorker
 from tests.serving.spans import SPANS
@@ -233,10 +234,9 @@ async def test_runs_under_way_keep_the_old_pool_until_the_last_of_them_has_ended
 
     async def run() -> None:
         one = ordered(service.pool)
-        async with service.run(
-            one.task, one.team, f"wf_{len(worker.calls)}{service.running}", {}, ANYBODY
-        ) as under_way:
-            async for _ in under_way.events():
+        spec = RunSpec(f"wf_{len(worker.calls)}{service.running}", one.task, one.team)
+        async with service.sessions.start(spec, ANYBODY) as session:
+            async for _ in session.run.events():
                 pass
 
     first, second = asyncio.create_task(run()), asyncio.create_task(run())
@@ -272,8 +272,8 @@ async def test_calls_of_a_replaced_pool_still_count_and_a_worker_that_is_gone_en
 
     async def run() -> None:
         one = ordered(old)
-        async with service.run(one.task, one.team, "wf_1", {}, ANYBODY) as under_way:
-            async for _ in under_way.events():
+        async with service.sessions.start(RunSpec("wf_1", one.task, one.team), ANYBODY) as session:
+            async for _ in session.run.events():
                 pass
 
     running = asyncio.create_task(run())

@@ -12,7 +12,7 @@ from podium.doctor.cli import main as doctor
 from serving.clients import find_faults
 from serving.health import Health
 from serving.pool import build_pool
-from serving.runs.live_settings import LiveSettings
+from serving.sessions.live_settings import LiveSettings
 from serving.settings.engine_arguments import engine_faults
 from serving.settings.faults import in_file
 from serving.settings.settings import SettingsError, load, parse

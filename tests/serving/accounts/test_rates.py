@@ -53,7 +53,7 @@ async def rates(request: pytest.FixtureRequest) -> AsyncGenerator[Rates]:
     url = request.getfixturevalue("redis_url") if request.param == "redis" else None
     made = Rates(url)
     if url:
-        await made.admit("first", ME, limits(key=1), 1)
+        await made.reserve(ME, limits(key=1), 1)
         await made._windows.reset()  # type: ignore[union-attr]
     async with aclosing(made):
         yield made
@@ -68,13 +68,13 @@ def records(tokens: int) -> RunRecords:
     )
 
 
-async def admitted(rates: Rates, policies: Policies, account: Account = ME, tokens: int = 10, run: str = "wf_1") -> bool:  # fmt: skip
-    return (await rates.admit(run, account, policies, tokens)).refusal is None
+async def admitted(rates: Rates, policies: Policies, account: Account = ME, tokens: int = 10) -> bool:
+    return (await rates.reserve(account, policies, tokens)).refusal is None
 
 
 async def test_a_key_is_let_in_so_often_and_told_when_to_come_back(rates: Rates) -> None:
     assert [await admitted(rates, limits(key=3)) for _ in range(5)] == [True] * 3 + [False] * 2
-    told = await rates.admit("wf_1", ME, limits(key=3), 10)
+    told = await rates.reserve(ME, limits(key=3), 10)
     assert told.refusal is not None
     assert 0 < told.refusal.retry_after_s <= 61
     assert "3 requests in a minute" in told.refusal.message
@@ -96,26 +96,27 @@ async def test_tokens_are_estimated_at_the_door_and_corrected_at_the_end(rates: 
     policies = limits(key_tokens=1000)
 
     async def left() -> int:
-        told = await rates.admit("look", ME, policies, 1)
-        await rates.settle("look", None)
+        told = await rates.reserve(ME, policies, 1)
+        await rates.settle(told, None)
         return int(told.headers["x-ratelimit-remaining-tokens"]) + 1
 
-    assert await admitted(rates, policies, tokens=400)
+    first = await rates.reserve(ME, policies, 400)
     assert await left() == 600
-    await rates.settle("wf_1", records(100))
+    await rates.settle(first, records(100))
     assert await left() == 900
-    assert await admitted(rates, policies, tokens=100, run="wf_2")
-    await rates.settle("wf_2", records(2000))
+    second = await rates.reserve(ME, policies, 100)
+    await rates.settle(second, records(2000))
     assert not await admitted(rates, policies, tokens=1)
-    await rates.settle("wf_2", records(2000))  # once is enough
+    await rates.settle(second, records(2000))  # once is enough
 
 
 async def test_a_request_that_is_not_run_gives_its_tokens_back(rates: Rates) -> None:
     policies = limits(key_tokens=100)
     for _ in range(5):
-        assert await admitted(rates, policies, tokens=5000)  # more than there are: all of them
-        assert not await admitted(rates, policies, tokens=1, run="another")
-        await rates.settle("wf_1", None)
+        reservation = await rates.reserve(ME, policies, 5000)  # more than there are: all of them
+        assert reservation.refusal is None
+        assert not await admitted(rates, policies, tokens=1)
+        await rates.settle(reservation, None)
 
 
 async def test_routers_that_share_a_redis_share_the_limits(redis_url: str) -> None:
@@ -131,7 +132,7 @@ async def test_while_redis_is_away_everybody_is_let_in_and_the_log_says_so_witho
     caplog.set_level(logging.ERROR, "podium")
     async with aclosing(Rates("redis://:a-long-password-of-ours@127.0.0.1:1/0")) as rates:
         assert [await admitted(rates, limits(key=1)) for _ in range(3)] == [True] * 3
-        await rates.settle("wf_1", records(9))
+        await rates.settle(await rates.reserve(ME, limits(key=1), 10), records(9))
     (line,) = [record.getMessage() for record in caplog.records]
     assert "Redis does not answer" in line
     assert "a-long-password" not in line

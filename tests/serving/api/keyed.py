@@ -65,8 +65,10 @@ async def keyed(place: Path | Address, settings: Json | None = None, **environ: 
             secrets[who], ids[who] = key.reveal(), made.id
         checked = parse(settings or team())
         ledgers = AccountLedgers(store, checked.store.when_away)
-        async with served(checked, environ, directory=directory, ledgers=ledgers) as api:
-            api.service.conversations = DatabaseConversations(store)
+        conversations = DatabaseConversations(store)
+        async with served(
+            checked, environ, directory=directory, ledgers=ledgers, conversations=conversations
+        ) as api:
             yield Keyed(api, directory, store, secrets, ids)
             await api.service.pool.aclose()
     finally:

@@ -24,7 +24,7 @@ import httpx2
 from program.process import machine
 from serving.api.app import build_api
 from serving.pool import Pool, build_pool
-from serving.runs.service import Service
+from serving.sessions.service import Service
 from serving.settings.settings import parse
 from tests.serving.api.fault_servers import Places, Played, open_places, play
 from tests.serving.api.provider_faults import (

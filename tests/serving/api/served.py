@@ -21,7 +21,9 @@ from serving.accounts.budget_webhooks import BudgetWebhooks
 from serving.accounts.directory import Directory
 from serving.accounts.ledger_store import LedgerStore
 from serving.api.app import build_api
+from serving.api.dialects.responses.conversation_turns import ConversationTurns
 from serving.api.dialects.table import DIALECTS
+from serving.api.feed import Feeds
 from serving.batches.memory_store import MemoryBatchStore
 from serving.batches.runner import Batches, Clock
 from serving.batches.store import BatchStore
@@ -32,13 +34,14 @@ from serving.edge.reader import ReaderProtocol
 from serving.edge.waiting import WaitingRoom
 from serving.egress.client import tls_context
 from serving.pool import Engines, build_pool
+from serving.runs.conversations import ConversationStore
 from serving.runs.database_store import DatabaseStore
 from serving.runs.journal import RunJournal
-from serving.runs.live_settings import LiveSettings
 from serving.runs.rows import now_us
-from serving.runs.service import Service
 from serving.runs.shared_circuits import SharedCircuits
-from serving.runs.store import RecordStore
+from serving.runs.store import StoreFactory
+from serving.sessions.live_settings import LiveSettings
+from serving.sessions.service import Service
 from serving.settings.settings import Settings, parse
 from serving.workers.scripted import ScriptedWorker
 from tests.serving.spans import SPANS
@@ -96,6 +99,7 @@ class Served:
     url: str
     http: httpx2.AsyncClient
     batches: Batches
+    feeds: Feeds
     connections: set[ReaderProtocol]
     """The server's ends of those that are open."""
     ledgers: list[BudgetLedger]
@@ -257,26 +261,33 @@ async def served(
     engines: Engines | None = None,
     directory: Directory | None = None,
     ledgers: AccountLedgers | None = None,
-    store: RecordStore | None = None,
+    open_store: StoreFactory | None = None,
     batch_store: BatchStore | None = None,
     clock: Clock = now_us,
+    conversations: ConversationStore | None = None,
 ) -> AsyncGenerator[Served]:
     """Serve `settings` on a free port of the loopback; at the end nothing may be left of any run."""
     checked = settings if isinstance(settings, Settings) else parse(settings)
     policies = directory.policies if directory else None
     service = Service(
-        build_pool(checked, environ or {}, engines or {}), store, ledgers=ledgers, policies=policies
+        build_pool(checked, environ or {}, engines or {}),
+        open_store,
+        ledgers=ledgers,
+        policies=policies,
+        conversations=conversations,
+        keep_turn=ConversationTurns(),
     )
     work = Batches(batch_store or MemoryBatchStore(), service, policies, clock)
+    app = build_api(service, directory=directory, work=work)
     SPANS.clear()
     earlier = asyncio.all_tasks()
     connections = set[ReaderProtocol]()
     async with (
-        listening(build_api(service, directory=directory, work=work), connections) as url,
+        listening(app, connections) as url,
         httpx2.AsyncClient(base_url=url, timeout=TIMEOUT_S, verify=tls_context()) as http,
     ):
         with noting_ledgers() as made:
-            running = Served(service, url, http, work, connections, made, earlier)
+            running = Served(service, url, http, work, app.state.feeds, connections, made, earlier)
             try:
                 yield running
             finally:

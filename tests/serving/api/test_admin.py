@@ -15,7 +15,7 @@ from serving.accounts.directory import Directory
 from serving.api.app import build_api
 from serving.database.address import Address, sqlite_address
 from serving.pool import build_pool
-from serving.runs.service import Service
+from serving.sessions.service import Service
 from serving.settings.settings import parse
 from tests.serving.api.keyed import Keyed, keyed
 from tests.serving.api.served import served, team

@@ -12,12 +12,12 @@ import pytest
 
 from conductor.errors import Overloaded
 from conductor.run.record import Account
-from serving.api.feed import WINDOW_BYTES, Feeds
+from serving.api.feed import WINDOW_BYTES, Feed
 from serving.batches.model import Batch, File
 from serving.redaction.personal import PersonalDataRedactor
 from serving.shares import Room, in_slices
 from tests.serving.api.keyed import Keyed, keyed
-from tests.serving.api.served import ASK, Json, Served, plan, scripted, served, step, team
+from tests.serving.api.served import ASK, Json, plan, scripted, served, step, team
 from tests.serving.api.test_leaving import get, slow_request
 from tests.states import until
 
@@ -35,10 +35,6 @@ def refusal(answer: httpx2.Response) -> tuple[int, str, str]:
     assert error["param"] in error["message"], error
     assert int(answer.headers["retry-after"]) >= 1
     return answer.status_code, error["code"], error["param"]
-
-
-def feeds_of(api: Served) -> Feeds:
-    return cast(Any, api.service.store.on_items).__self__
 
 
 @asynccontextmanager
@@ -91,7 +87,7 @@ async def test_one_team_holds_half_of_the_open_reads_and_gives_them_back(tmp_pat
             refused = await it.ask("third", "GET", "/v1/workflows")
             assert refusal(refused) == (429, "overloaded", "limits.max_reads")
             assert "team" in refused.json()["error"]["message"]
-        await until(lambda: not feeds_of(it.api).room.taken, "nothing is held")
+        await until(lambda: not it.api.feeds.room.taken, "nothing is held")
         assert (await it.ask("third", "GET", "/v1/workflows")).status_code == 200
 
 
@@ -229,7 +225,7 @@ async def keep_file(it: Keyed, name: str, n_bytes: int) -> str:
 async def test_unread_downloads_have_one_budget_in_bytes_and_give_it_back(tmp_path: Path) -> None:
     async with keyed(tmp_path, stalling(max_unread_bytes=8 * MB, unread_s=60)) as it:
         path = f"/v1/files/{await keep_file(it, '1', 20 * MB)}/content"
-        room = feeds_of(it.api).room
+        room = it.api.feeds.room
         async with AsyncExitStack() as stack:
 
             async def download(who: str) -> httpx2.Response:
@@ -271,19 +267,18 @@ async def read_events(reader: asyncio.StreamReader) -> str:
 async def test_a_watcher_that_reads_nothing_holds_a_window_and_gets_everything_once_it_reads() -> None:
     async with served(talkative(1_000)) as api:
         asking = asyncio.create_task(api.ok())
-        await until(lambda: api.service._running, "it has begun")
-        path = f"/v1/workflows/{next(iter(api.service._running))}/events"
-        feeds = feeds_of(api)
+        await until(lambda: api.service.sessions.running, "it has begun")
+        path = f"/v1/workflows/{next(iter(api.service.sessions.running))}/events"
         async with slow_request(api, get(path)) as (reader, writer):
             quick = await api.http.get(path)  # to its end
-            held = [feed._n_bytes for feed in feeds._feeds[path.split("/")[3]]]
+            held = [cast(Feed, feed)._n_bytes for feed in api.service.sessions.watchers(path.split("/")[3])]
             assert max(held) < 2 * WINDOW_BYTES, "of some MB"
             assert len(quick.content) > 3 * WINDOW_BYTES
             writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, MB)
             assert await read_events(reader) == quick.text, "the slow one misses nothing"
         await asking
-        await until(lambda: not feeds._feeds, "nobody watches")
-        assert feeds.room.taken == 0
+        await until(lambda: not api.service.sessions.watchers(path.split("/")[3]), "nobody watches")
+        assert api.feeds.room.taken == 0
         assert quick.text.endswith('{"type":"end","status":"finished"}\n\n')
         assert (await api.http.get(path)).text == quick.text, "from the store it is the same"
 
@@ -297,7 +292,7 @@ async def test_watchers_of_runs_with_large_events_share_the_bytes_of_all_answers
         for _ in range(8):
             answer = await it.ask("mine", "POST", "/v1/chat/completions", ASK | {"model": "a"})
             ids.append(answer.headers["x-podium-workflow-id"])
-        room, key = feeds_of(it.api).room, f"authorization: {it.headers('mine')['authorization']}\r\n\r\n"
+        room, key = it.api.feeds.room, f"authorization: {it.headers('mine')['authorization']}\r\n\r\n"
         async with AsyncExitStack() as stack:
             for id in ids:
                 asked = get(f"/v1/workflows/{id}/events")[:-2] + key.encode()
@@ -312,11 +307,9 @@ async def test_watchers_of_runs_with_large_events_share_the_bytes_of_all_answers
 async def test_uploads_under_way_have_a_part_of_the_bytes_of_requests() -> None:
     async with served(stalling(max_running_bytes=400_000)) as api:
         form: Any = {"data": {"purpose": "user_data"}, "files": {"file": ("a.txt", b"x" * 100_000)}}
-        held, holder = api.service.places.held, object()
-        held.put(holder, Account(), 150_000)
-        refused = await api.http.post("/v1/files", **form)
-        assert refusal(refused) == (429, "overloaded", "limits.max_running_bytes")
-        held.leave(holder)
+        with api.service.sessions.admission.memory.occupy(Account(), 150_000):
+            refused = await api.http.post("/v1/files", **form)
+            assert refusal(refused) == (429, "overloaded", "limits.max_running_bytes")
         assert (await api.http.post("/v1/files", **form)).status_code == 200
 
 
@@ -330,13 +323,13 @@ BODIES: dict[str, Json] = {
 @pytest.mark.parametrize("path", BODIES)
 async def test_bodies_of_requests_that_are_no_runs_are_held_in_the_bytes_of_requests(path: str) -> None:
     async with served(stalling(max_running_bytes=MB)) as api:
-        settings, held = api.service.pool.settings, api.service.places.held
-        with held.holding(Account(), MB // 2, "interactive", settings):
+        memory = api.service.sessions.admission.memory
+        with memory.hold(Account(), MB // 2, "interactive"):
             refused = await api.http.post(path, json=BODIES[path])
             assert refused.status_code == 429, refused.text
             assert "limits.max_running_bytes" in refused.json()["error"]["message"]
         assert (await api.http.post(path, json=BODIES[path])).status_code == 200
-        held.check(Account(), 2 * MB, "interactive", settings)  # nothing is held any more
+        memory.check(Account(), 2 * MB, "interactive")  # nothing is held any more
 
 
 async def test_a_key_that_may_only_run_sees_no_batch_of_a_teammate_by_cancelling_it(tmp_path: Path) -> None:

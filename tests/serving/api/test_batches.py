@@ -289,7 +289,7 @@ async def test_a_batch_that_waits_can_be_cancelled_and_expires(monkeypatch: pyte
         bad = await rows(api.sdk, batch.error_file_id)
         assert [row["error"]["code"] for row in bad.values()] == ["batch_expired"] * 2
         assert (await api.sdk.batches.retrieve(first)).status == "in_progress"
-        (run,) = api.service._running
+        (run,) = api.service.sessions.running
         await api.http.post(f"/v1/workflows/{run}/cancel")
 
 

@@ -258,7 +258,7 @@ async def test_a_client_that_reads_nothing_slows_the_worker_and_can_still_leave(
     async with served(long_answer()) as api:
         async with slow_client(api):
             await until(lambda: api.service.running == 1)
-            outbox = next(iter(api.service._running.values())).answer
+            outbox = next(iter(api.service.sessions.running.values())).answer
             await until(outbox._room.locked, "the worker waits for the client")
             assert len(outbox._events) <= ROOM + 5
         await api.quiet()
@@ -272,7 +272,7 @@ async def test_a_client_that_reads_nothing_for_too_long_gives_its_slot_to_anothe
     async with served(long_answer(unread_s=1)) as api:
         async with slow_client(api) as (reader, _):
             await until(lambda: api.service.running == 1)
-            id = next(iter(api.service._running))
+            id = next(iter(api.service.sessions.running))
             assert (await api.ok({"model": "a"}))["choices"][0]["message"]["content"] == "Done."
             with pytest.raises(ConnectionResetError):
                 await reader.read()
@@ -291,7 +291,7 @@ async def test_a_client_that_reads_none_of_its_two_answers_is_given_up_for_both(
     async with served(team(workers=[worker], workflows={}, limits={"unread_s": 1})) as api:
         async with slow_client(api, n=2) as (reader, _):
             await until(lambda: api.service.running == 2)
-            ids = list(api.service._running)
+            ids = list(api.service.sessions.running)
             await until(lambda: api.service.running == 0)
             with pytest.raises(ConnectionResetError):
                 await reader.read()
@@ -304,7 +304,7 @@ async def test_a_client_that_reads_none_of_its_two_answers_is_given_up_for_both(
 async def test_a_client_that_reads_a_little_now_and_then_is_never_given_up():
     async with served(long_answer(unread_s=1)) as api:
         async with slow_client(api) as (reader, _):
-            outbox = next(iter(api.service._running.values())).answer
+            outbox = next(iter(api.service.sessions.running.values())).answer
             await until(outbox._room.locked, "the worker waits for the client")
             for _ in range(14):
                 await asyncio.sleep(0.1)

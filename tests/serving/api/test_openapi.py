@@ -7,7 +7,7 @@ import jsonschema
 from serving.api.app import build_api
 from serving.api.openapi import BODIES, document, plain
 from serving.pool import build_pool
-from serving.runs.service import Service
+from serving.sessions.service import Service
 from serving.settings.settings import parse
 from tests.serving.api.served import ASK, served, team
 

@@ -55,11 +55,11 @@ async def test_tokens_of_all_calls_count_once_they_are_known_and_what_did_not_ru
         assert wrong.status_code == 404
         first = await ask(it, model="a", max_tokens=400)
         used = first.json()["usage"]["total_tokens"]
-        await until(lambda: not it.api.service.rates._admitted, "the first one is settled")
+        await until(lambda: it.api.service.sessions.is_idle, "the first one is settled")
         assert 50 < used < 100
         asked = await ask(it, "only run", model="a", max_tokens=1000)
         assert asked.status_code == 200  # the estimate of the first one was 400
-        await until(lambda: not it.api.service.rates._admitted, "the second one is settled")
+        await until(lambda: it.api.service.sessions.is_idle, "the second one is settled")
         left = int((await ask(it, model="a", max_tokens=10)).headers["x-ratelimit-remaining-tokens"])
         assert 1200 - 4 * used < left < 1200 - 2 * used
 
@@ -76,7 +76,7 @@ async def test_tokens_of_a_run_that_goes_on_with_its_tools_results_count_too(tmp
         messages += [said, {"role": "tool", "tool_call_id": said["tool_calls"][0]["id"], "content": "noon"}]
         answer = await ask(it, model="a", messages=messages, tools=tools)
         used = sum(each.json()["usage"]["total_tokens"] for each in (asked, answer))
-        await until(lambda: not it.api.service.rates._admitted, "both are settled")
+        await until(lambda: it.api.service.sessions.is_idle, "both are settled")
         later = await ask(it, model="a", messages=[{"role": "user", "content": "Bye"}], max_tokens=1)
         taken = 10_000 - int(later.headers["x-ratelimit-remaining-tokens"])
         assert used < taken < used + 20

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from serving.runs.readiness import STARTING_FOR_S, Readiness
+from serving.sessions.readiness import STARTING_FOR_S, Readiness
 from tests.serving.api.served import Json, Served, scripted, served, step, team
 from tests.serving.workers.subjects import Behaviour, ScriptedEngine
 

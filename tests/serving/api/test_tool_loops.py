@@ -144,7 +144,7 @@ async def test_what_tools_gave_is_no_answer_to_an_equal_request() -> None:
             ]
             answer = await client.messages.create(**(QUESTION | {"messages": messages}), tools=TOOLS)
             assert answer.stop_reason == "end_turn"
-            await until(lambda: not api.service.answers._writing, "every answer is kept")
+            await until(lambda: api.service.sessions.is_idle, "every answer is kept")
 
 
 SCHEMA: Json = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"], "additionalProperties": False}  # fmt: skip

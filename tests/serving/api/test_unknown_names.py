@@ -10,7 +10,7 @@ import yaml
 from podium import accounts_cli
 from serving.health import Health
 from serving.pool import build_pool
-from serving.runs.live_settings import LiveSettings
+from serving.sessions.live_settings import LiveSettings
 from serving.settings.settings import SettingsError, parse
 from serving.settings.source import SettingsSource
 from tests.serving.api.keyed import Keyed, keyed

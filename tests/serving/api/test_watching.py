@@ -92,9 +92,9 @@ async def test_watchers_see_the_plan_and_the_steps_words_while_they_are_written(
         else:
             apis = [await stack.enter_async_context(served(team_behind_a_gate()))]
         asking = asyncio.create_task(apis[0].ok())
-        while not apis[0].service._running:
+        while not apis[0].service.sessions.running:
             await asyncio.sleep(0.01)
-        id = next(iter(apis[0].service._running))
+        id = next(iter(apis[0].service.sessions.running))
         for api in apis:
             while (await api.http.get(f"/v1/workflows/{id}")).status_code == 404:
                 await asyncio.sleep(0.02)
@@ -128,9 +128,9 @@ async def test_a_watcher_is_shown_nothing_more_once_its_key_is_revoked(tmp_path:
     async with keyed(tmp_path, team(plan(step("a", "Say words.")), workers=workers, workflows={})) as it:
         body = {"model": "a", "messages": [{"role": "user", "content": "Hi"}]}
         asking = asyncio.create_task(it.ask("admin", "POST", "/v1/chat/completions", body))
-        while not it.api.service._running:
+        while not it.api.service.sessions.running:
             await asyncio.sleep(0.01)
-        path = f"/v1/workflows/{next(iter(it.api.service._running))}/events"
+        path = f"/v1/workflows/{next(iter(it.api.service.sessions.running))}/events"
 
         async def watch_as(who: str, on_line: Callable[[], None] = lambda: None) -> str:
             told = ""

@@ -22,7 +22,7 @@ from serving.api.dialects.table import DIALECTS
 from serving.batches.model import Batch, File
 from serving.pool import build_pool
 from serving.runs.conversations import new_conversation
-from serving.runs.service import Service
+from serving.sessions.service import Service
 from serving.settings.settings import parse
 from tests.serving.api import access_table
 from tests.serving.api.keyed import KEYS, Keyed, keyed

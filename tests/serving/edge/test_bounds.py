@@ -26,7 +26,7 @@ from serving.edge.protocol import EdgeProtocol, guard_protocol
 from serving.edge.reader import ReaderProtocol
 from serving.edge.waiting import WaitingRoom
 from serving.pool import build_pool
-from serving.runs.service import Service
+from serving.sessions.service import Service
 from serving.settings.settings import Settings, parse
 from tests.serving.api.served import ASK, scripted, served, team
 from tests.states import until

@@ -14,6 +14,7 @@ from serving.batches.database_store import DatabaseBatchStore
 from serving.database.address import Address
 from serving.runs.database_conversations import DatabaseConversations
 from serving.runs.database_store import DatabaseStore
+from serving.runs.store import StoreListener
 from serving.settings.sections import LimitSettings
 from tests.serving.api.served import Json, Served, served, team
 
@@ -55,16 +56,24 @@ async def replicas(
     async with AsyncExitStack() as stack:
         running: list[Replica] = []
         for _ in range(n):
-            store, records = await stack.enter_async_context(opened(address))
+            store = ReplicaStore(address, renew_s=60)
+            stack.push_async_callback(store.aclose)
+
+            def open_store(listener: StoreListener, store: ReplicaStore = store) -> DatabaseStore:
+                records = DatabaseStore(store, LimitSettings, sweep_s=60, listener=listener)
+                stack.push_async_callback(records.aclose)
+                return records
+
             api = await stack.enter_async_context(
                 served(
                     settings or team(),
-                    store=records,
+                    open_store=open_store,
                     ledgers=AccountLedgers(store),
                     directory=directory,
                     batch_store=DatabaseBatchStore(store),
+                    conversations=DatabaseConversations(store),
                 )
             )
-            api.service.conversations = DatabaseConversations(store)
-            running.append(Replica(api, store, records))
+            assert isinstance(api.service.store, DatabaseStore)
+            running.append(Replica(api, store, api.service.store))
         yield running

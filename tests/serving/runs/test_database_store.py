@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -23,9 +24,11 @@ from serving.accounts.caller import ANYBODY, DEFAULT_SCOPES, Caller
 from serving.database.address import Address, sqlite_address
 from serving.runs import journal
 from serving.runs.database_store import DatabaseStore
-from serving.runs.finding import Wanted
 from serving.runs.journal import BATCH_S
 from serving.runs.numbers import without_content
+from serving.runs.rows import Item
+from serving.runs.run_filter import RunFilter
+from serving.runs.store import StoreListener
 from tests.databases import Postgres
 from tests.serving.api.served import scripted, team
 from tests.serving.runs.stores import opened, replicas
@@ -68,6 +71,17 @@ async def tell(store: DatabaseStore, record: Record, n: int = len(EVENTS)) -> Re
     if record.status != "running":
         await store.put(RunRecords(record))
     return record
+
+
+class Heard(StoreListener):
+    """Notes the items that a store reports."""
+
+    def __init__(self) -> None:
+        self.seqs, self.runs = list[int](), list[str]()
+
+    def on_items(self, id: str, items: Sequence[Item]) -> None:
+        self.seqs += [item.seq for item in items]
+        self.runs.append(id)
 
 
 async def ids(
@@ -138,7 +152,7 @@ async def test_what_happens_is_read_on_another_replica_while_it_happens(store_ad
         )
 
 
-COSTS_70_CENTS = Wanted(min_cost_usd=Decimal("0.7"), max_cost_usd=Decimal("0.7"))
+COSTS_70_CENTS = RunFilter(min_cost_usd=Decimal("0.7"), max_cost_usd=Decimal("0.7"))
 
 
 async def until_written(store: DatabaseStore, n: int) -> None:
@@ -158,9 +172,9 @@ async def test_a_lost_run_costs_what_the_ledger_says_also_where_its_own_last_wor
             await connection.exec_driver_sql(paid)
             await connection.exec_driver_sql("UPDATE replica SET lease_until_us = 1")
         assert await other.sweep() == 1
-        assert [run.record.id for run in (await other.newest(9, ANYBODY, wanted=COSTS_70_CENTS)).runs] == [
-            "wf_1"
-        ]
+        assert [
+            run.record.id for run in (await other.newest(9, ANYBODY, run_filter=COSTS_70_CENTS)).runs
+        ] == ["wf_1"]
 
 
 @pytest.mark.parametrize(
@@ -273,25 +287,24 @@ async def test_two_routers_show_each_others_runs(store_address: Address) -> None
 
 
 async def test_what_another_replica_may_go_on_with_is_told_once_it_is_written(store_address: Address) -> None:
-    told: list[int] = []
-    async with opened(store_address) as (store, one):
-        one.on_items = lambda _, items: told.extend(item.seq for item in items)
+    heard = Heard()
+    async with opened(store_address, listener=heard) as (store, one):
         one.keep("wf_1")
         record = await tell(one, begun("wf_1"), 2)
-        await until(lambda: told == [1, 2], "the first items are written")
+        await until(lambda: heard.seqs == [1, 2], "the first items are written")
         async with (await store.database()).writing() as connection:
             await connection.execute(text("UPDATE run SET kept = kept"))  # so that nothing is written to it
             record = fold(record, [EVENTS[2]])
             one.note(record, record.seq, EVENTS[2])
             await asyncio.sleep(3 * BATCH_S)
-            assert told == [1, 2]
-        await until(lambda: told == [1, 2, 3], "the next is written")
+            assert heard.seqs == [1, 2]
+        await until(lambda: heard.seqs == [1, 2, 3], "the next is written")
 
 
 async def test_new_runs_are_written_before_what_goes_on_in_others(store_address: Address) -> None:
-    told: list[str] = []
-    async with opened(store_address) as (_, one):
-        one.on_items = lambda of, _: told.append(of)
+    heard = Heard()
+    async with opened(store_address, listener=heard) as (_, one):
+        told = heard.runs
         known = [await tell(one, begun(f"wf_{n}"), 1) for n in range(20)]
         await until(lambda: len(told) == len(known), "their beginnings are packed")
         for record in known:
@@ -314,7 +327,7 @@ async def test_a_run_in_the_background_is_accepted_once_another_replica_would_go
 
 @pytest.mark.real_time
 async def test_on_a_loop_that_is_never_idle_new_runs_are_still_written_soon(store_address: Address) -> None:
-    turns, told = 0, set[str]()
+    turns, heard = 0, Heard()
 
     async def hold_up() -> None:
         nonlocal turns
@@ -323,15 +336,15 @@ async def test_on_a_loop_that_is_never_idle_new_runs_are_still_written_soon(stor
             time.sleep(0.03)  # noqa: ASYNC251 (as hundreds of streams do)
             await asyncio.sleep(0)
 
-    async with opened(store_address) as (_, one):
+    async with opened(store_address, listener=heard) as (_, one):
         await tell(one, begun("wf_first"), 1)
         await one.wait_until_written("wf_first")  # the database is open
-        one.on_items = lambda of, _: told.add(of)
+        heard.runs.clear()
         for n in range(150):
             await tell(one, begun(f"wf_{n}"), 1)
         holding = asyncio.create_task(hold_up())
         try:
-            await until(lambda: len(told) == 150, "all are packed")
+            await until(lambda: len(set(heard.runs)) == 150, "all are packed")
         finally:
             await end_task(holding)
     assert turns < 100, turns  # hundreds where each pause is a timer
@@ -341,11 +354,12 @@ async def test_an_end_is_written_while_new_runs_come_faster_than_they_can_be_wri
     store_address: Address, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal, "AT_ONCE", 4)
-    told: list[str] = []
-    async with opened(store_address) as (_, one):
+    heard = Heard()
+    async with opened(store_address, listener=heard) as (_, one):
         record = await tell(one, begun("wf_old"), 1)
         await one.wait_until_written("wf_old")
-        one.on_items = lambda of, _: told.append(of)
+        told = heard.runs
+        told.clear()
         one.note(fold(record, [EVENTS[1]]), 2, EVENTS[1])
         for n in range(20):
             await tell(one, begun(f"wf_{n}"), 1)

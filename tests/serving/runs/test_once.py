@@ -119,7 +119,7 @@ async def test_a_kept_run_goes_on_when_its_client_leaves_and_is_joined_again(
         sent = one.api.post(keep=True) if how == "keep" else ask(one.api, **body)
         asking = asyncio.create_task(sent)
         await until(lambda: one.api.worker("b").open_calls == 1)
-        (id,) = one.api.service._running
+        (id,) = one.api.service.sessions.running
         asking.cancel()
         await asyncio.wait([asking])
         assert one.api.service.running == 1

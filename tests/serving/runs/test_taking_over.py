@@ -15,11 +15,11 @@ import pytest
 from conductor.run.events import CallQueued
 from serving.database.address import Address
 from serving.runs.claims import Claim
-from serving.runs.following import ASK_S
+from serving.sessions.following import ASK_S
 from tests.serving.api.served import ASK, PRICE, parsed, said, scripted, team
 from tests.serving.runs.stores import Replica, replicas
-from tests.serving.runs.test_following import events_of
 from tests.serving.runs.test_once import ask, calls, until_ended
+from tests.serving.sessions.test_following import events_of
 from tests.states import until
 
 pytestmark = pytest.mark.postgresql
@@ -151,7 +151,7 @@ async def test_a_router_that_stops_leaves_its_kept_run_to_another(store_address:
         async with replicas(store_address, settings(HALTING), n=1) as (one,):
             first = asyncio.create_task(ask(one.api))
             await until(lambda: one.api.service.running == 1)
-            (id,) = one.api.service._running
+            (id,) = one.api.service.sessions.running
             await until_it_halts(one, id)
             await one.api.service.aclose()
             assert (await first).json()["error"]["code"] == "interrupted"
@@ -194,7 +194,7 @@ async def test_what_was_paid_for_a_call_whose_end_was_not_written_is_in_the_cost
         await let_it_die(other, one.store.owner)
         assert await other.records.take_over() == 1
         record = await until_ended(other.api, id)
-        await one.api.service.cancel(id)
+        await one.api.service.sessions.cancel(id)
     assert record["status"] == ("finished" if goes_on else "failed")
     again_usd = record["steps"][1]["cost_usd"] if goes_on else 0.0
     assert record["cost_usd"] == pytest.approx(0.05 + again_usd)
@@ -211,12 +211,14 @@ async def test_a_replica_that_was_only_frozen_writes_no_more_of_a_run_that_was_t
     ):
         first = asyncio.create_task(ask(one.api))
         await until(lambda: one.api.service.running == 1)
-        (id,) = one.api.service._running
+        (id,) = one.api.service.sessions.running
         await until_it_halts(one, id)
         await let_it_die(other, one.store.owner)
         assert await other.records.take_over() == 1
         assert (await until_ended(other.api, id))["answer"] == WORDS
-        one.records.note(one.api.service._running[id].record, 99, CallQueued(1.0, 0, 1, "b", "It went on."))
+        one.records.note(
+            one.api.service.sessions.running[id].record, 99, CallQueued(1.0, 0, 1, "b", "It went on.")
+        )
         assert (await first).json()["error"]["code"] == "interrupted", "it stops, rather than pay twice"
         await one.records.aclose()
         assert (await other.api.record(id))["status"] == "finished"
@@ -231,7 +233,7 @@ async def test_a_kept_run_that_ended_its_routers_again_and_again_is_given_up(sto
         assert await one.records.take_over() == 0
         assert await one.records.sweep() == 1
         assert (await one.rows("SELECT status FROM run WHERE id = :id", id=id))[0][0] == "lost"
-        await one.api.service.cancel(id)
+        await one.api.service.sessions.cancel(id)
 
 
 async def test_a_run_that_cannot_be_read_is_given_up_and_keeps_no_other_from_being_taken_over(

@@ -24,7 +24,7 @@ from serving.runs.conversations import (
     ConversationStore,
     new_conversation,
 )
-from serving.runs.service import Service
+from serving.sessions.service import Service
 
 router = APIRouter(prefix="/v1/conversations")
 Json = dict[str, Any]

@@ -14,7 +14,7 @@ from serving.api import record_json
 from serving.api.dialects.responses.schema import ResponsesRequest
 from serving.api.error_json import told_of
 from serving.api.service_tier import priority_of, tier_of
-from serving.runs.same_request import has_called
+from serving.sessions.deduplication import has_called
 
 Json = dict[str, Any]
 INCOMPLETE = {FinishReason.LENGTH: "max_output_tokens", FinishReason.CONTENT_FILTER: "content_filter"}

@@ -31,7 +31,7 @@ from serving.api.request import ApiRequest, Podium
 from serving.api.resolve import check_name
 from serving.api.respond import success
 from serving.api.run_response import RetoldResponse
-from serving.runs.service import Service
+from serving.sessions.service import Service
 
 router = APIRouter(prefix="/v1/responses")
 Json = dict[str, Any]
@@ -142,7 +142,7 @@ async def cancel(request: Request, response_id: str) -> Response:
     """
     service: Service = request.app.state.service
     records, _ = await _find(request, response_id)
-    await service.cancel(records.record.id)
+    await service.sessions.cancel(records.record.id)
     records, call_id = await _find(request, response_id, is_over=True)
     return success(show_again(records, call_id))
 

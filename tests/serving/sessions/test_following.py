@@ -33,7 +33,7 @@ async def asking(api: Served, **body: Any) -> AsyncGenerator[tuple["asyncio.Task
     task = asyncio.create_task(api.http.post("/v1/chat/completions", json=ASK | body))
     try:
         await until(lambda: api.service.running == 1 and api.worker("b").open_calls == 1)
-        yield task, next(iter(api.service._running))
+        yield task, next(iter(api.service.sessions.running))
     finally:
         task.cancel()
         await asyncio.wait([task])
@@ -110,7 +110,10 @@ async def test_what_is_said_is_seen_while_somebody_watches_and_nothing_of_it_is_
             await unwatched
         async with asking(one.api) as (_, id):
             await until(
-                lambda: (one.api.service._running[id].record.steps or [None])[-1].first_token_s is not None
+                lambda: (
+                    (one.api.service.sessions.running[id].record.steps or [None])[-1].first_token_s
+                    is not None
+                )
             )
             while (await other.api.http.get(f"/v1/workflows/{id}")).status_code == 404:
                 await asyncio.sleep(0.01)
@@ -174,7 +177,9 @@ async def test_who_waits_for_a_run_that_somebody_cancels_is_told(stream: bool) -
         served(SLOW | {"limits": {"first_byte_s": 0}}) as api,
         asking(api, stream=stream) as (task, id),
     ):
-        await until(lambda: (api.service._running[id].record.steps or [None])[-1].first_token_s is not None)
+        await until(
+            lambda: (api.service.sessions.running[id].record.steps or [None])[-1].first_token_s is not None
+        )
         assert (await api.http.post(f"/v1/workflows/{id}/cancel", json={})).status_code == 200
         answer = await task
         await api.quiet()
@@ -196,7 +201,7 @@ async def test_who_follows_or_joins_a_run_stays_while_the_store_is_away(
     async with replicas(store_address, PACED) as (one, other):
         begun = asyncio.create_task(ask_again(one.api))
         await until(lambda: one.api.worker("b").open_calls == 1, "the answer has begun")
-        (id,) = one.api.service._running
+        (id,) = one.api.service.sessions.running
         while (await other.api.http.get(f"/v1/workflows/{id}")).status_code == 404:
             await asyncio.sleep(0.01)
         following = asyncio.create_task(other.api.http.get(f"/v1/workflows/{id}/events"))

@@ -1,15 +1,13 @@
-"""Whether this router can answer, and how well: what `GET /readyz` says.
+"""Readiness of this router: the answer to `GET /readyz`.
 
-* `starting` (503): an engine has yet to come up, and this router has not seen all of them up. A newcomer's
-  first question waits for the conductor rather than being answered without a plan; for a quarter of an
-  hour, if there is a worker that answers.
-* `ready` (200): every engine is up, or was scaled to zero, the conductor plans, and no worker fails.
-* `degraded` (200): all was up once, or should long have been, and now some of it is not, but there is a
-  worker that answers. `waiting_for` has the engines that are down, `failing` the workers whose newest calls
-  failed, with the first cause; `conductor` is there where it is the one that fails: its engine is down, its
-  calls fail, or run after run gets no plan from it.
-* `unavailable` (503): all was up once, and now no worker can answer: its engine is down, or its newest call
-  failed, less than `OUT_S` (`serving/health.py`) ago, as every call to it would.
+* `starting` (503): an engine is not up yet, and this router has not seen all of them up. The first requests wait for the
+  conductor, for up to 15 minutes, although another worker could answer without a plan.
+* `ready` (200): every engine is up or scaled to zero, the conductor plans, and no worker fails.
+* `degraded` (200): a part is down that was up or should be, but a worker can answer. `waiting_for` has the engines that
+  are down, `failing` the workers whose newest calls failed, with the first cause. `conductor` is present if the
+  conductor fails: its engine is down, its calls fail, or runs get no plan from it.
+* `unavailable` (503): all engines were up, and now no worker can answer: its engine is down, or its newest call failed
+  less than `OUT_S` (`serving/health.py`) ago.
 """
 
 import time
@@ -20,24 +18,24 @@ from typing import Any
 from conductor.model.permit import Permit
 from serving.health import Fault, WorkerHealth
 from serving.pool import Pool
-from serving.runs.conductor_health import ConductorHealth
+from serving.sessions.conductor_health import ConductorHealth
 
 Json = dict[str, Any]
 
 REFUSED = "New settings were rejected, and the server goes on with those before. A key with the scope `admin` sees why."
 STARTING_FOR_S = 900.0
-"""How long a new router waits for all engines before it lets itself be asked without some of them."""
+"""Seconds that a new router waits for all engines before it serves without some of them."""
 
 
 class Readiness:
-    """What is known of the engines of one router."""
+    """Readiness of one router."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._was_up = False
         self._clock, self._began_s = clock, clock()
 
     async def state(self, pool: Pool, health: ConductorHealth) -> tuple[int, Json]:
-        """The HTTP status, and what to say."""
+        """Return the HTTP status and the body."""
         down = await pool.engines_not_ready()
         conductor = _conductor(pool, down, health)
         failing = failing_workers(pool)
@@ -57,7 +55,7 @@ class Readiness:
 
 
 def _conductor(pool: Pool, down: list[str], health: ConductorHealth) -> Json | None:
-    """Why one worker answers by itself; None where the conductor does its work, or there is none."""
+    """Return why one worker answers without a plan, or None if the conductor works or there is none."""
     chosen = pool.settings.conductor
     if chosen is None:
         return None
@@ -91,8 +89,8 @@ def worker_failing(name: str, health: WorkerHealth) -> Json | None:
 
 
 def for_others(said: Json, permit: Permit) -> Json:
-    """Return what `GET /readyz` says to a caller that is no operator: of workers that it may call, and without the texts
-    of errors, which quote settings, files and what others asked.
+    """Return the body for a caller that is not an operator: only workers that it may call, and no error texts, which quote
+    settings, files and other requests.
     """
     told = dict(said)
     if "refused_user_config" in told:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,8 +21,8 @@ from serving.api.app import build_api
 from serving.database import database, writer
 from serving.database.address import Address, sqlite_address
 from serving.runs import journal as journal_module
-from serving.runs.admission import check_room
 from serving.runs.journal import LATE_FOR_S, LATE_S, WRITTEN_WITHIN_S, RunJournal
+from serving.sessions.admission import RunSlots
 from serving.settings.sections import LimitSettings
 from tests.serving.api.served import ASK, Json, listening, scripted, team
 from tests.serving.runs.stores import Replica, replicas
@@ -60,11 +60,17 @@ async def test_who_asks_again_for_a_run_that_is_under_way_needs_no_place(store_a
 def test_what_has_ended_and_is_not_written_is_nobodys_share():
     limits: Any = SimpleNamespace(max_running=100)
     pool: Any = SimpleNamespace(settings=SimpleNamespace(limits=limits))
-    check_room([Account("modest")], 95, pool, Account("modest"), "interactive")
-    flood = [Account("flood")] * 94
-    with pytest.raises(Overloaded):
-        check_room([Account("modest"), *flood], 95, pool, Account("flood"), "interactive")
-    check_room([Account("modest"), *flood], 95, pool, Account("modest"), "interactive")
+    modest, flood, n_unwritten = Account("modest"), Account("flood"), 94
+    slots = RunSlots(lambda: pool, lambda: n_unwritten)
+    with ExitStack() as runs:
+        runs.enter_context(slots.occupy(modest))
+        slots.check_share(modest, "interactive")
+        n_unwritten = 0
+        for _ in range(94):
+            runs.enter_context(slots.occupy(flood))
+        with pytest.raises(Overloaded):
+            slots.check_share(flood, "interactive")
+        slots.check_share(modest, "interactive")
 
 
 class AwayStore:
@@ -92,7 +98,7 @@ def ended(id: str, key_id: str = "", answer: str = "So.") -> RunRecords:
 async def away_journal(limits: LimitSettings) -> AsyncGenerator[RunJournal]:
     """A journal whose store is away, and known to be."""
     store: Any = AwayStore()
-    journal = RunJournal(store, lambda: limits, lambda *_: None)
+    journal = RunJournal(store, lambda: limits)
     journal.put(ended("wf_0"))
     await until(lambda: store.asked == 2, "it is tried again")
     try:

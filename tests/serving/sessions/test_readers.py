@@ -14,8 +14,8 @@ from conductor.run.record import Account, Record
 from conductor.run.run import Run
 from conductor.run.task import Task
 from serving.database.address import Address
-from serving.runs import followers as followers_module
 from serving.runs.stored_runs import StoredRuns
+from serving.sessions import admission as admission_module
 from tests.serving.api.served import ASK, Json, scripted, team
 from tests.serving.runs.stores import Replica, opened, replicas
 from tests.serving.runs.test_once import KEY
@@ -33,7 +33,7 @@ def follow_chat(one: Replica) -> "asyncio.Task[httpx2.Response]":
 async def test_one_run_is_followed_by_so_many_and_the_next_is_told_to_come_back(
     store_address: Address, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(followers_module, "MOST_OF_ONE", 2)
+    monkeypatch.setattr(admission_module, "MOST_READERS", 2)
     async with replicas(store_address, SLOW, n=1) as (one,):
         asked = [follow_chat(one)]
         await until(lambda: one.api.service.running == 1)
@@ -51,7 +51,7 @@ async def test_one_run_is_followed_by_so_many_and_the_next_is_told_to_come_back(
 async def test_a_response_in_the_background_is_told_again_to_so_many(
     store_address: Address, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(followers_module, "MOST_OF_ONE", 1)
+    monkeypatch.setattr(admission_module, "MOST_READERS", 1)
     async with replicas(store_address, SLOW, n=1) as (one,):
         body = {"model": "a", "input": "Go.", "background": True}
         path = f"/v1/responses/{(await one.api.http.post('/v1/responses', json=body)).json()['id']}"
@@ -70,19 +70,19 @@ async def reading(n_bytes: int) -> AsyncGenerator[Run]:
 async def test_who_follows_counts_with_what_it_holds_and_keys_share_the_room(store_address: Address) -> None:
     settings = team(limits={"max_running": 10, "max_running_bytes": 150_000})
     async with replicas(store_address, settings, n=1) as (one,):
-        followers = one.api.service.followers
-        async with followers.follow("wf_1", FLOOD, reading(100_000)):
+        sessions = one.api.service.sessions
+        async with sessions.follow("wf_1", FLOOD, reading(100_000)):
             with pytest.raises(Overloaded):
-                async with followers.follow("wf_2", MODEST, reading(100_000)):
+                async with sessions.follow("wf_2", MODEST, reading(100_000)):
                     pass
-        async with followers.follow("wf_2", MODEST, reading(100_000)):
+        async with sessions.follow("wf_2", MODEST, reading(100_000)):
             pass
-        entered = [followers.enter(f"wf_{n}", FLOOD) for n in range(4)]  # a quarter of 16
+        entered = [sessions.read(f"wf_{n}", FLOOD) for n in range(4)]  # a quarter of 16
         for each in entered:
             each.__enter__()
-        with pytest.raises(Overloaded), followers.enter("wf_9", FLOOD):
+        with pytest.raises(Overloaded), sessions.read("wf_9", FLOOD):
             pass
-        with followers.enter("wf_9", MODEST):
+        with sessions.read("wf_9", MODEST):
             pass
         for each in entered:
             each.__exit__(None, None, None)

@@ -14,7 +14,7 @@ import yaml
 
 from serving.health import Health
 from serving.pool import build_pool
-from serving.runs.live_settings import LiveSettings
+from serving.sessions.live_settings import LiveSettings
 from serving.settings.settings import SettingsError
 from serving.settings.source import SettingsSource
 from tests.serving.api.served import Json, Served, scripted, served

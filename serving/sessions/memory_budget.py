@@ -1,7 +1,7 @@
-"""How many bytes the conversations have that this router works on: texts, pictures and files.
+"""Bytes of the conversations that this router holds in memory: texts, pictures and files.
 
-A place counts a run, whatever it holds, and one may hold as much as `limits.max_body_bytes`. So these are counted too: of
-runs under way, of who follows one, and of files while they are read.
+A slot counts a run, whatever its size, and one request may hold as much as `limits.max_body_bytes`. So the bytes are
+counted too: of runs, of readers that follow a run, of request bodies, and of files while they are read.
 """
 
 from collections import Counter
@@ -20,31 +20,33 @@ from serving.settings.settings import Settings
 from serving.shares import KEPT, share
 
 SMALL_BYTES = 65_536
-"""Who holds no more is always let in: `limits.max_running` bounds what these hold together."""
+"""A request of at most this size always fits: `limits.max_running` bounds the sum of these."""
 RETRY_AFTER_S = 5.0
 
 
-class HeldBytes:
-    """Those of one router, by whoever holds them: the id of a run, or something of its own.
+class MemoryBudget:
+    """Limits the bytes of `limits.max_running_bytes`, by key.
 
     Args:
-        unwritten: what runs hold that have ended and are not written yet, by the id of their key.
+        settings: return the current settings.
+        unwritten: return the bytes of runs that have ended and are not written yet, by key id.
     """
 
-    def __init__(self, unwritten: Callable[[], Counter[str]] = Counter) -> None:
-        self._held, self._unwritten = dict[object, tuple[str, int]](), unwritten
+    def __init__(
+        self, settings: Callable[[], Settings], unwritten: Callable[[], Counter[str]] = Counter
+    ) -> None:
+        self._settings, self._unwritten = settings, unwritten
+        self._of_keys = Counter[str]()
 
-    def check(self, account: Account, n_bytes: int, priority: Priority, settings: Settings) -> None:
-        """Whether there is room for as many more. Where nobody holds any, there always is.
+    def check(self, account: Account, n_bytes: int, priority: Priority) -> None:
+        """Check that there is room for `n_bytes` more. While the budget is unused, any size fits.
 
         Raises:
-            Overloaded: there is none, or none for what can wait, or the key has its share of it.
+            Overloaded: there is no room, or none for batch work, or the key has used its share.
         """
         if n_bytes <= SMALL_BYTES:
             return
-        of_keys = self._unwritten()
-        for key_id, held_bytes in self._held.values():
-            of_keys[key_id] += held_bytes
+        settings, of_keys = self._settings(), self._of_keys + self._unwritten()
         most = settings.limits.max_running_bytes * (settings.batches.room if priority == "batch" else 1)
         room = most - of_keys.total()
         has_share = bool(account.key_id) and of_keys[account.key_id] >= share(of_keys)
@@ -55,38 +57,31 @@ class HeldBytes:
             )
             raise Overloaded(message, retry_after_s=RETRY_AFTER_S, param="limits.max_running_bytes")
 
-    def put(self, holder: object, account: Account, n_bytes: int) -> None:
-        """Count what `holder` holds."""
-        self._held[holder] = (account.key_id, n_bytes)
-
-    def has(self, holder: object) -> bool:
-        """Whether it is counted what `holder` holds."""
-        return holder in self._held
-
-    def leave(self, holder: object) -> None:
-        """It holds nothing any more."""
-        self._held.pop(holder, None)
-
     @contextmanager
-    def holding(
-        self, account: Account, n_bytes: int, priority: Priority, settings: Settings
-    ) -> Generator[None]:
-        """Count so many more until the end of the block.
+    def hold(self, account: Account, n_bytes: int, priority: Priority) -> Generator[None]:
+        """Hold `n_bytes` until the end of the block.
 
         Raises:
             Overloaded: see `check`.
         """
-        self.check(account, n_bytes, priority, settings)
-        holder = object()
-        self.put(holder, account, n_bytes)
+        self.check(account, n_bytes, priority)
+        with self.occupy(account, n_bytes):
+            yield
+
+    @contextmanager
+    def occupy(self, account: Account, n_bytes: int) -> Generator[None]:
+        """Hold `n_bytes` until the end of the block, even if there is no room."""
+        self._of_keys[account.key_id] += n_bytes
         try:
             yield
         finally:
-            self.leave(holder)
+            self._of_keys[account.key_id] -= n_bytes
+            if not self._of_keys[account.key_id]:
+                del self._of_keys[account.key_id]
 
 
 def bytes_of_task(task: Task) -> int:
-    """What the conversation takes, the tools that are offered and the form of the answer."""
+    """Return the size of the conversation, the tools and the answer format."""
     tools = sum(
         getsizeof(tool.description) + _bytes_of_json(tool.parameters) + _bytes_of_json(tool.format)
         for tool in task.tools.tools
@@ -96,18 +91,18 @@ def bytes_of_task(task: Task) -> int:
 
 
 def bytes_of_record(record: Record) -> int:
-    """What the conversation takes, and what its client's tools gave."""
+    """Return the size of the task and of the tool results in the record."""
     given = [segment.given for segment in record.segments if segment.given is not None]
     return bytes_of_task(record.task) + sum(map(bytes_of_given, given))
 
 
 def bytes_of_given(given: Given) -> int:
-    """What a client sent for its tools, and beside it."""
+    """Return the size of tool results and of the messages beside them."""
     return sum(_bytes_of_part(each.result) for each in given.results) + bytes_of(given.said)
 
 
 def bytes_of(messages: Iterable[Message]) -> int:
-    """What they take in memory."""
+    """Return the size of the messages in memory."""
     return sum(
         sum(map(_bytes_of_part, message.parts))
         + (_bytes_of_json(message.native.payload) if message.native is not None else 0)

@@ -25,9 +25,9 @@ from conductor.run.record import Record
 from conductor.run.task import Task
 from serving.api.feed import shown_events
 from serving.database.address import Address
-from serving.runs.following import Pump, RetoldAnswer
 from serving.runs.rows import Item
 from serving.runs.store import EventPage, RecordStore
+from serving.sessions.following import Pump, RetoldAnswer
 from tests.serving.api.served import Json, parsed, said, scripted, team
 from tests.serving.runs.stores import replicas
 from tests.serving.runs.test_once import ask

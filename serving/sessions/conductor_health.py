@@ -1,5 +1,5 @@
-"""Whether the conductor makes plans: counted from the records of this router's runs. An API conductor has no
-other sign of life.
+"""Health of the conductor: whether it makes plans, counted from the records of this router's runs. An API conductor gives
+no other sign of life.
 """
 
 import logging
@@ -13,26 +13,26 @@ from conductor.run.record import Record
 logger = logging.getLogger("podium")
 
 FAILURES_UNTIL_DEGRADED = 10
-"""Runs in a row without a plan, after which it is no accident."""
+"""Consecutive runs without a plan that count as degraded."""
 WRITTEN = ("conductor", "repair", "revision")
-"""The sources of plans that a conductor wrote."""
+"""Sources of plans that a conductor wrote."""
 
 
 @dataclass(slots=True)
 class ConductorHealth:
-    """Runs in a row for which the conductor made no plan."""
+    """Consecutive runs for which the conductor made no plan."""
 
     failures: int = 0
     reason: str = ""
-    """Of the newest one, for callers."""
+    """Why the newest of them has no plan, for callers."""
 
     @property
     def is_degraded(self) -> bool:
-        """Whether it has failed so often that `/readyz` and the log say so."""
+        """Return whether `/readyz` and the log report the failures."""
         return self.failures >= FAILURES_UNTIL_DEGRADED
 
     def count(self, record: Record) -> None:
-        """Take a run that has ended into account; one that says nothing of the conductor changes nothing."""
+        """Count a run that has ended, if it shows whether the conductor works."""
         match verdict(record):
             case "planned":
                 if self.is_degraded:
@@ -50,10 +50,10 @@ class ConductorHealth:
 
 
 def verdict(record: Record) -> Literal["planned", "failed", "says nothing"]:
-    """What a run says of the conductor.
+    """Return what a run shows about the conductor.
 
-    A client that left, a budget and a prompt that is too long or filtered are none of its failures, and a
-    deadline is one only where the conductor had not said a word by then.
+    A client that left, a budget, and a prompt that is too long or filtered do not count as failures. A deadline counts
+    only if the conductor had not sent a word before it.
     """
     written = [plan for plan in record.plans if plan.source in WRITTEN]
     if any(
@@ -64,8 +64,8 @@ def verdict(record: Record) -> Literal["planned", "failed", "says nothing"]:
 
 
 def _plan_to_blame(record: Record) -> PlanRecord | None:
-    """The newest plan that the conductor is to blame for; None where there is none, or where the run was
-    ended before it could do better.
+    """Return the newest plan whose failure is the conductor's, or None if there is none or the run ended before the
+    conductor could retry.
     """
     written = [plan for plan in record.plans if plan.source in WRITTEN]
     is_late = record.failure is not None and record.failure.is_a(DeadlineExceeded)
@@ -77,7 +77,7 @@ def _plan_to_blame(record: Record) -> PlanRecord | None:
 
 
 def _is_silent(plan: PlanRecord) -> bool:
-    """Whether its conductor was asked and stopped before its first word, for no error of its own."""
+    """Return whether the conductor was called and stopped before its first word, without an error."""
     return plan.result is None and plan.rejection is None and plan.failure is None
 
 

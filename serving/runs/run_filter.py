@@ -1,7 +1,6 @@
-"""How runs are found again: by status, by the model that was asked, by the workers that answered in them, by
-cost and by words.
+"""Filters for runs: by status, requested model, called workers, cost and words.
 
-What they are found by is written once a run has ended. Knows no database.
+What a run is filtered by is written when it has ended. Knows no database.
 """
 
 from collections.abc import Iterator
@@ -12,21 +11,21 @@ from conductor.model.messages import Text
 from conductor.run.record import Record, RunRecords
 
 MOST_CHARS = 20_000
-"""Of a run's question and of its answer, those that can be found by words."""
+"""Characters of the question, and of the answer, that words are searched in."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """Which runs are wanted; None: any.
+class RunFilter:
+    """Selects runs that meet all conditions. None: no condition.
 
     Args:
-        worker: was called in it.
-        min_cost_usd, max_cost_usd: it cost that much; a run whose cost is not known is not found by it.
-        words: are in its question or its answer, in this order, in small letters or capitals.
-        model: was asked for.
-        status: it has now.
-        team_id: asked for it.
-        rated: somebody has said something of it.
+        worker: was called in the run.
+        min_cost_usd, max_cost_usd: bounds of its cost. A run of unknown cost meets neither.
+        words: are in its question or its answer, in this order; case does not matter.
+        model: was requested.
+        status: current status.
+        team_id: of its caller.
+        rated: the run has feedback.
     """
 
     worker: str | None = None
@@ -39,7 +38,7 @@ class Wanted:
     team_id: str | None = None
 
     def matches(self, records: RunRecords) -> bool:
-        """Whether a run that is at hand, and of which nothing is said yet, is wanted."""
+        """Return whether the filter selects a run without feedback."""
         if self.rated:
             return False
         record, cost_usd = records.record, records.record.cost_usd
@@ -56,16 +55,16 @@ class Wanted:
         return self.words is None or self.words.casefold() in text_of(records)
 
 
-ANY = Wanted()
+ANY_RUN = RunFilter()
 
 
 def workers_of(records: RunRecords) -> list[str]:
-    """The workers that were called in a run and in the runs inside it, sorted."""
+    """Return the workers that were called in a run and in the runs inside it, sorted."""
     return sorted({call.worker for record in records for call in record.calls})
 
 
 def text_of(records: RunRecords) -> str:
-    """What a run is found by: its question and its answer, in small letters; empty where its texts are gone."""
+    """Return the text that words are searched in: question and answer in lower case, or "" if the texts are not kept."""
     if not records.has_content:
         return ""
     record = records.record

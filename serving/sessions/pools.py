@@ -1,20 +1,22 @@
-"""The pool that serves, and those before it that still have runs: their clients are closed when the last of these has ended.
+"""The pool that serves, and earlier pools that still have runs. The clients of a pool are closed after its last run.
 
-Knows how many calls the workers of all of them have; does not know what runs.
+Knows how many calls the workers of all pools have; does not know what runs.
 """
 
+from collections import Counter
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 
 from serving.garbage import collect_soon
 from serving.health import WorkerHealth
 from serving.pool import Pool
+from serving.sessions.conductor_health import ConductorHealth
 from serving.telemetry import metrics
 from serving.telemetry.measurement import Measurement, of_health
 
 
 class Pools:
-    """Those of one router; `current` serves new requests.
+    """The pools of one router; `current` serves new requests.
 
     Args:
         pool: the first.
@@ -22,36 +24,38 @@ class Pools:
 
     def __init__(self, pool: Pool) -> None:
         self.current = pool
-        self._in_use: list[Pool] = []
-        """One for each run."""
+        self.conductor_health = ConductorHealth()
+        """Of the current pool. Unlike the health of workers, it judges a conductor with its prompts, key and team, and new
+        settings are how an operator corrects these."""
+        self._n_using = Counter[Pool]()
         self._retired: list[Pool] = []
         self._levelled: set[str] = set()
-        """Workers whose levels were ever reported: the gauges of one that is gone must fall to 0."""
+        """Workers that were ever reported: the gauges of a removed worker must fall to 0."""
 
     @asynccontextmanager
     async def using(self) -> AsyncGenerator[Pool]:
-        """The pool of the moment, whose clients stay open until this is left."""
+        """Use the current pool. Its clients stay open until the end of the block."""
         pool = self.current
-        self._in_use.append(pool)
+        self._n_using[pool] += 1
         try:
             yield pool
         finally:
-            self._in_use.remove(pool)
+            self._n_using[pool] -= 1
             await self._close_unused()
 
     async def swap(self, pool: Pool) -> None:
-        """Serve from `pool` from now on."""
+        """Serve from `pool`, and close the current pool after its last run."""
         self._retired.append(self.current)
-        self.current = pool
+        self.current, self.conductor_health = pool, ConductorHealth()
         await self._close_unused()
 
     @property
     def calls(self) -> int:
-        """Calls to models of all pools together, under way or waiting for a slot."""
+        """Open and queued calls of all pools."""
         return sum(slots.queued + slots.open_calls for pool in self._all for slots in pool.limiters.values())
 
     def levels(self) -> Iterator[Measurement]:
-        """How much each worker has to do at this moment, and how it is."""
+        """Return the load and the health of each worker."""
         self._levelled.update(self.current.limiters)
         for name in sorted(self._levelled):
             slots = [pool.limiters[name] for pool in self._all if name in pool.limiters]
@@ -65,9 +69,10 @@ class Pools:
         return [self.current, *self._retired]
 
     async def _close_unused(self) -> None:
-        unused = [pool for pool in self._retired if pool not in self._in_use]
-        self._retired = [pool for pool in self._retired if pool in self._in_use]
+        unused = [pool for pool in self._retired if not self._n_using[pool]]
+        self._retired = [pool for pool in self._retired if self._n_using[pool]]
         for pool in unused:
+            del self._n_using[pool]
             await pool.aclose()
         if unused:
             collect_soon()

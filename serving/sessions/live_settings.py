@@ -16,7 +16,7 @@ from conductor.run.waiting import end_task
 from serving.database.address import StoreError
 from serving.lora.adapters import AdapterError
 from serving.pool import Pool
-from serving.runs.service import Service
+from serving.sessions.service import Service
 from serving.settings.faults import in_file
 from serving.settings.patch import apply_patch, check_same_deployments
 from serving.settings.settings import Settings, SettingsError
@@ -60,32 +60,30 @@ class LiveSettings:
         self._find_policy_faults = find_policy_faults
         self._user_config: Mapping[str, Any] = {}
         self._wanted = settings
-        """With the `user_config` laid over, and with workers whose keys are not there yet."""
+        """The settings with `user_config` applied, including workers whose keys are missing."""
         self._changing = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self.is_up = False
-        """Whether the server has started: before, engines may be starting too, and load their adapters before
-        `/readyz` says yes."""
+        """Whether the server has started. Before that, engines may be starting too, and load their adapters before `/readyz`
+        succeeds."""
 
     def start(self) -> None:
-        """Follow the files from now on."""
+        """Follow the settings files."""
         self.is_up = True
         if self._task is None and self._source is not None:
             self._task = asyncio.create_task(self._follow(self._source), name="settings file")
 
     async def aclose(self) -> None:
-        """Follow them no more."""
+        """Stop following the files."""
         task, self._task = self._task, None
         await end_task(task)
 
     async def patch(self, user_config: Mapping[str, Any]) -> None:
-        """What `user_config` changes of the settings holds from now on, in place of an earlier one.
-
-        Once the server is up, one that cannot be used is said in the log and on `/readyz`.
+        """Apply `user_config` to the settings, in place of an earlier one. Once the server is up, an invalid one is reported in
+        the log and on `/readyz`.
 
         Raises:
-            SettingsError, AdapterError, WorkerUnavailable: the server is not up, and has nothing else to go on
-                with.
+            SettingsError, AdapterError, WorkerUnavailable: it is invalid, and the server is not up yet.
         """
         try:
             await self._take(self._settings, user_config)
@@ -95,10 +93,10 @@ class LiveSettings:
             self._refuse("user_config", exc)
 
     async def reload(self) -> None:
-        """What the settings file, and the files of keys, say now holds from now on.
+        """Apply the current settings file and key files.
 
         Raises:
-            SettingsError, AdapterError, WorkerUnavailable: it cannot be used, and what was served goes on.
+            SettingsError, AdapterError, WorkerUnavailable: they are invalid. The earlier settings stay in use.
         """
         try:
             if self._source is None:
@@ -133,7 +131,7 @@ class LiveSettings:
             await self.check_policies()
 
     async def check_policies(self) -> None:
-        """Log what policies of teams and keys name and the settings do not have. While the store is away, nothing is known."""
+        """Log names in policies of teams and keys that the settings do not define, unless the store is away."""
         if self._find_policy_faults is None:
             return
         faults: list[str] = []
@@ -148,7 +146,7 @@ class LiveSettings:
         logger.error("The %s is not taken; what was served goes on: %s", what, why)
 
     async def _follow(self, source: SettingsSource) -> None:
-        """Reload when a file has changed, and then stayed as it is for one look: it may be half written."""
+        """Reload when a file has changed and has then stayed the same for one poll: it may be half written."""
         taken = seen = (source.digest, key_stamps(self._wanted))
         while True:
             await asyncio.sleep(self._poll_s)

@@ -1,4 +1,4 @@
-"""What is said of a run that has ended: its line in the log, and its span."""
+"""The log line and the span attributes of a run that has ended."""
 
 import logging
 
@@ -13,8 +13,8 @@ logger = logging.getLogger("podium")
 
 
 def faults(records: RunRecords) -> list[str]:
-    """Return everything that went wrong in a run, also what a retry or another worker made good, for who operates
-    this: once each, the first cause before what followed from it. Where no text of it is kept, without words.
+    """Return all failures of a run for operators, including those that a retry or another worker recovered from. Each
+    appears once, the first cause first, and without its text if no text of the run is kept.
     """
     has_words = records.has_content
     found: list[str] = []
@@ -38,7 +38,7 @@ def faults(records: RunRecords) -> list[str]:
 
 
 def describe(span: spans.Span, record: Record, *, content: bool) -> None:
-    """Put how a run went into its span. `content`: whether the settings put texts into spans."""
+    """Set the outcome of a run in its span. `content`: the settings allow texts in spans."""
     if not span.is_recording():
         return
     span.set_attributes({spans.ROUNDS: record.rounds, spans.STATUS: record.status})
@@ -52,8 +52,8 @@ def describe(span: spans.Span, record: Record, *, content: bool) -> None:
 
 
 def log(records: RunRecords) -> None:
-    """Log one line a run: numbers and names, no prompt and no answer; and what went wrong, in full where its texts are kept.
-    A run that failed is a warning.
+    """Log one line for a run: numbers and names, no prompt and no answer. Failures are in full if its texts are kept. The
+    line of a failed run is a warning.
 
     Args:
         records: as they may be kept: an error may quote a prompt.

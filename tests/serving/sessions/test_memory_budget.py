@@ -9,7 +9,7 @@ from conductor.errors import Overloaded
 from conductor.model.messages import File, Message, Native, Text
 from conductor.run.record import NOBODY, Account
 from serving.batches.memory_store import MemoryBatchStore
-from serving.runs.held_bytes import SMALL_BYTES, HeldBytes, bytes_of
+from serving.sessions.memory_budget import SMALL_BYTES, MemoryBudget, bytes_of
 from serving.settings.settings import parse
 from tests.serving.api.served import Json, Served, scripted, served, team
 from tests.states import until
@@ -81,26 +81,23 @@ async def test_a_file_counts_as_often_as_a_request_names_it() -> None:
 
 
 def test_one_that_comes_alone_is_let_in_and_so_are_small_ones() -> None:
-    held = HeldBytes()
-    held.check(FLOOD, 5_000_000, "interactive", SETTINGS)
-    held.put("wf_1", FLOOD, 5_000_000)
-    held.check(FLOOD, SMALL_BYTES, "interactive", SETTINGS)
-    with pytest.raises(Overloaded):
-        held.check(MODEST, SMALL_BYTES + 1, "interactive", SETTINGS)
-    held.leave("wf_1")
-    held.check(MODEST, SMALL_BYTES + 1, "interactive", SETTINGS)
+    memory = MemoryBudget(lambda: SETTINGS)
+    with memory.hold(FLOOD, 5_000_000, "interactive"):
+        memory.check(FLOOD, SMALL_BYTES, "interactive")
+        with pytest.raises(Overloaded):
+            memory.check(MODEST, SMALL_BYTES + 1, "interactive")
+    memory.check(MODEST, SMALL_BYTES + 1, "interactive")
 
 
 def test_the_last_tenth_is_for_keys_that_have_less_than_their_share_and_half_for_who_waits() -> None:
-    held = HeldBytes()
-    for n in range(2):
-        held.put(n, FLOOD, 400_000)
-    with pytest.raises(Overloaded):
-        held.check(FLOOD, 150_000, "interactive", SETTINGS)
-    held.check(MODEST, 150_000, "interactive", SETTINGS)
-    held.check(NOBODY, 150_000, "interactive", SETTINGS)
-    with pytest.raises(Overloaded):
-        held.check(MODEST, 150_000, "batch", SETTINGS)
+    memory = MemoryBudget(lambda: SETTINGS)
+    with memory.occupy(FLOOD, 400_000), memory.occupy(FLOOD, 400_000):
+        with pytest.raises(Overloaded):
+            memory.check(FLOOD, 150_000, "interactive")
+        memory.check(MODEST, 150_000, "interactive")
+        memory.check(NOBODY, 150_000, "interactive")
+        with pytest.raises(Overloaded):
+            memory.check(MODEST, 150_000, "batch")
 
 
 def test_everything_in_a_conversation_counts() -> None:

@@ -13,6 +13,7 @@ from serving.accounts.windows import team_subject
 from serving.api.dialects.chat import ChatDialect
 from serving.api.resolve import resolve
 from serving.database.address import Address
+from serving.sessions.session import RunSpec
 from tests.serving.api.keyed import Keyed, keyed
 from tests.serving.api.served import ASK, Json, parsed, said, scripted, served, team
 from tests.serving.runs.stores import replicas
@@ -36,7 +37,7 @@ async def ask(it: Keyed, who: str, **body: Any) -> Any:
 
 async def until_kept(it: Keyed) -> None:
     """Answers are kept soon, not at once."""
-    await until(lambda: not it.api.service.answers._writing, "every answer is kept")
+    await until(lambda: it.api.service.sessions.is_idle, "every answer is kept")
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -94,9 +95,11 @@ async def test_who_is_given_an_answer_again_stands_in_no_line_while_it_is_read()
     async with served(team(**CACHED)) as api:
         await api.ok()
         one = resolve(ChatDialect().parse(json.dumps(ASK).encode()), api.service.pool)
-        opened = api.service.run(one.task, one.team, "wf_again", {}, ANYBODY, of_cache=True)
-        async with opened as run:
-            assert run.record.cached_from
+        sessions = api.service.sessions
+        match = await sessions.requests.find(one.task, ANYBODY.account, may_be_cached=True)
+        spec = RunSpec("wf_again", one.task, one.team, cached=match.record)
+        async with sessions.start(spec, ANYBODY) as session:
+            assert session.run.record.cached_from
             assert api.service.pool.limiters["conductor"]._coming == {}
 
 

@@ -1,4 +1,6 @@
-"""A run that is under way elsewhere, or has ended, as a `Run`: its events and its answer from the beginning."""
+"""Reads a run from the store as a `Run`, with its events and its answer from the beginning. The run may have ended, or be
+under way on any replica.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
@@ -29,21 +31,21 @@ from serving.runs.store import RecordStore
 
 POLL_S = 0.1
 LOOKS = 10
-"""For the events of a run that has ended."""
+"""Polls for the events of a run that has ended."""
 AWAY_S = 1.0
-"""Between two looks at a store that is away."""
+"""Seconds between polls while the store is away."""
 ASK_S = 2.0
-"""How often it is asked whether the replica lives that is to begin a run."""
+"""Seconds between checks that the replica that is to begin a run is alive."""
 BEGINS_S = 60.0
-"""How long a run is waited for whose replica lives."""
+"""Seconds to wait for a live replica to begin a run."""
 
 
 @asynccontextmanager
 async def follow(store: RecordStore, claim: Claim) -> AsyncGenerator[Run]:
-    """The run that an earlier request has claimed, for one more reader.
+    """Open the run that an earlier request has claimed, for one more reader.
 
     Raises:
-        Interrupted: it was lost, or has never begun.
+        Interrupted: the run was lost, or has never begun.
         BadTask: its texts are not kept any more.
     """
     id = claim.run_id
@@ -59,18 +61,16 @@ async def follow(store: RecordStore, claim: Claim) -> AsyncGenerator[Run]:
     if not records.has_content:
         message = "The answer to this Idempotency-Key is not kept any more. Use another key."
         raise BadTask(message, param="Idempotency-Key")
-    async with follow_segment(
-        store, records, -1
-    ) as run:  # what came of its tools' results is no answer to this
+    async with follow_segment(store, records, -1) as run:  # tool results belong to later requests
         yield run
 
 
 async def wait_until_begun(store: RecordStore, claim: Claim) -> bool:
-    """Wait for the first event of a run that an earlier request has claimed; False: nothing was run and the name is
-    free again, because that request was refused or its server has stopped.
+    """Wait for the first event of a run that an earlier request has claimed. Return False if nothing was run and the claim
+    is released, because that request was rejected or its server has stopped.
 
     Raises:
-        Interrupted: it has not begun for a long time, and can be asked for again.
+        Interrupted: the run has not begun for a long time. The client may retry.
     """
     loop = asyncio.get_running_loop()
     began_s = asked_s = loop.time()
@@ -87,11 +87,16 @@ async def wait_until_begun(store: RecordStore, claim: Claim) -> bool:
 
 @asynccontextmanager
 async def follow_segment(store: RecordStore, records: RunRecords, segment: int) -> AsyncGenerator[Run]:
-    """What a run did after its client had answered that segment of it (-1: from its beginning), for one more reader:
-    until it was suspended again, or ended.
+    """Open what a run did after its client had sent tool results, for one more reader, until the run waited again or
+    ended.
+
+    Args:
+        store: that has the run.
+        records: of the run.
+        segment: which the tool results ended; -1: from the beginning of the run.
 
     Raises:
-        Interrupted: it was lost.
+        Interrupted: the run was lost.
     """
     record = records.record
     if segment + 1 < len(record.segments):
@@ -111,11 +116,11 @@ async def follow_segment(store: RecordStore, records: RunRecords, segment: int) 
 
 @asynccontextmanager
 async def retell(store: RecordStore, id: str, segment: int) -> AsyncGenerator[Run]:
-    """A segment of a run that outlives its client, from its beginning and piece by piece as it was kept, also once it
-    has ended: whoever asks gets the same events.
+    """Open a segment of a kept run, piece by piece as it was stored, also after the run has ended: every reader gets the
+    same events.
 
     Raises:
-        BadTask: what happened in it is not kept any more.
+        BadTask: its events are not kept any more.
     """
     records = await store.get(id)
     if records is not None and records.record.status not in ("running", "detached", "waiting"):
@@ -125,11 +130,11 @@ async def retell(store: RecordStore, id: str, segment: int) -> AsyncGenerator[Ru
 
 
 async def _check_kept(store: RecordStore, id: str) -> None:
-    """Whether the events of a run that has ended are there, from the first on; what ended just now may be written
-    soon.
+    """Check that the events of a run that has ended are stored, from the first one on. Wait a little, because a run that
+    has just ended may not be written yet.
 
     Raises:
-        BadTask: they are not.
+        BadTask: they are not stored.
     """
     for _ in range(LOOKS):
         items = (await store.events(id, 0)).items
@@ -153,17 +158,17 @@ async def _pumped(store: RecordStore, id: str, n_given: int = 0) -> AsyncGenerat
 
 
 def lost() -> Interrupted:
-    """The error for who waits for a run that nobody continues."""
+    """Return the error for readers of a run that no replica continues."""
     return Interrupted(
         "The run was lost with the server that ran it. Ask again with another Idempotency-Key."
     )
 
 
 class AnswerDiffers(Exception):
-    """An answer that is made again does not begin as it did.
+    """A repeated answer does not begin like the first one.
 
     Args:
-        said: as far as it has come.
+        said: the repeated answer so far.
     """
 
     def __init__(self, said: AnswerDelta) -> None:
@@ -172,41 +177,37 @@ class AnswerDiffers(Exception):
 
 
 class RetoldAnswer:
-    """An answer that is written again from its beginning, by another process or by a step that was restarted: no
-    reader is shown a word twice.
-    """
+    """Answer that another process, or a restarted step, writes again from its beginning. No reader gets a word twice."""
 
     def __init__(self) -> None:
         self._shown = self._said = AnswerDelta(0.0, "")
-        """What readers have of the answer, and what the process that runs it now has said of it."""
+        """The answer that readers have got, and the one that the current process has written."""
 
     @property
     def n_chars(self) -> int:
-        """What it holds of the answer."""
+        """Characters in memory."""
         shown, said = self._shown, self._said
         texts = {id(each): len(each) for each in (shown.text, shown.reasoning, said.text, said.reasoning)}
         return sum(texts.values())
 
     def begin_again(self) -> None:
-        """It is written again."""
+        """Note that the answer is written again."""
         self._said = AnswerDelta(0.0, "")
 
     def correct(self, end: RunFinished) -> AnswerDelta | None:
-        """The whole answer, where readers have more than that: it is another one, and a beginning of what was shown. None:
-        they have it.
-        """
+        """Return the whole answer if readers have got more than it, or None if they have got exactly it."""
         is_more = len(self._shown.text) > len(end.answer) and self._shown.text.startswith(end.answer)
         return AnswerDelta(end.at_s, end.answer, self._said.reasoning) if is_more else None
 
     def begin_next(self) -> None:
-        """What follows is another answer."""
+        """Note that another answer follows."""
         self._shown = self._said = AnswerDelta(0.0, "")
 
     def add(self, piece: AnswerDelta) -> AnswerDelta | None:
-        """What is new of a piece; None: nothing.
+        """Return the new part of a piece, or None if there is none.
 
         Raises:
-            AnswerDiffers: what was shown is no part of this answer. From now on what this process said is.
+            AnswerDiffers: readers have got another answer. From now on, this one counts as theirs.
         """
         said = AnswerDelta(piece.at_s, self._said.text + piece.text, self._said.reasoning + piece.reasoning)
         text, reasoning = _rest(self._shown.text, said.text), _rest(self._shown.reasoning, said.reasoning)
@@ -225,12 +226,12 @@ class RetoldAnswer:
 
 
 class Pump:
-    """Reads what a store keeps of a run into a log.
+    """Reads a run from the store into an event log.
 
     Args:
-        store: where it is kept.
+        store: that has the run.
         id: of the run.
-        n_given: how often its client has sent results of tools before what is passed on.
+        n_given: skip the events before the client has sent tool results so many times.
     """
 
     def __init__(self, store: RecordStore, id: str, n_given: int = 0) -> None:
@@ -241,7 +242,7 @@ class Pump:
         self._answer = RetoldAnswer()
 
     async def first(self) -> Run:
-        """The run where what is passed on begins."""
+        """Return the run, at the first event that is passed on."""
         while not self._items:
             self._items = self._last_words((await self._store.events(self._id, 0)).items)
             if not self._items:
@@ -264,7 +265,7 @@ class Pump:
             await asyncio.sleep(0 if self._items else POLL_S)
 
     async def run_on(self, run: Run) -> None:
-        """Pass on what happens until the run ends."""
+        """Pass on events until the run ends."""
         assert self._log is not None, "first() was called"
         while True:
             for item in self._items:
@@ -289,7 +290,7 @@ class Pump:
                 await asyncio.sleep(POLL_S)
 
     def _last_words(self, items: Sequence[Item]) -> list[Item]:
-        """`items` without words of an answer that is begun again in them."""
+        """Return `items` without the pieces of an answer that is restarted in them."""
         kept, begin = list[Item](), 0
         for item in items:
             if isinstance(item.event, ResultsGiven):
@@ -337,7 +338,7 @@ class Pump:
 
 
 def _rest(shown: str, said: str) -> str | None:
-    """What `said` adds to `shown`; None where it is another text."""
+    """Return what `said` adds to `shown`, or None if the texts differ."""
     if said.startswith(shown):
         return said[len(shown) :]
     return "" if shown.startswith(said) else None

@@ -8,7 +8,7 @@ from collections.abc import Generator
 import pytest
 
 from serving.pool import Pool, build_pool
-from serving.runs.pools import Pools
+from serving.sessions.pools import Pools
 from serving.settings.settings import parse
 from tests.serving.api.served import team
 from tests.states import until

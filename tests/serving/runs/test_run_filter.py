@@ -10,10 +10,10 @@ from prove.run_lists import fill
 from serving.accounts.caller import ANYBODY
 from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import Address
-from serving.runs.finding import Wanted
 from serving.runs.listing import FIRST_RUNS, list_rows
 from serving.runs.retention import DAY_US
 from serving.runs.rows import now_us
+from serving.runs.run_filter import RunFilter
 from serving.runs.store import Place
 from tests.serving.api.served import PRICE, Json, Served, scripted, served, step, team
 from tests.serving.runs.stores import Replica, replicas
@@ -94,7 +94,7 @@ async def test_what_one_old_run_matches_is_found_page_by_page(store_address: Add
                 return list(await connection.execute(query))
 
         wanted, places, found = (
-            Wanted(words="question number 7 about"),
+            RunFilter(words="question number 7 about"),
             list[Place | None]([None]),
             list[str](),
         )

@@ -1,0 +1,244 @@
+"""Admission of runs: rates, a slot, memory, a share of both for each key, and workers that have a slot in time.
+
+A run that would wait too long for its workers is rejected here with 429, before other models have worked for it. The
+queues themselves are in `serving/dispatch/limiter.py`.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager
+from math import inf
+
+from conductor.errors import Overloaded
+from conductor.model.priority import Priority
+from conductor.run.record import NOBODY, Account, Record
+from conductor.run.task import Task
+from conductor.run.team import Team
+from conductor.run.turns import Given
+from serving.accounts.caller import Caller
+from serving.accounts.rates import RateReservation, Rates
+from serving.pool import Pool
+from serving.runs.store import Records
+from serving.sessions.memory_budget import MemoryBudget, bytes_of_given, bytes_of_record, bytes_of_task
+from serving.sessions.session import RunSpec
+from serving.shares import KEPT, Room, share
+
+MOST_READERS = 16
+"""Readers of one run at one router."""
+PART = 4
+"""There may be a quarter as many readers as runs."""
+
+
+class RunSlots:
+    """Limits the runs of one router to `limits.max_running`. A run keeps its slot until it is written to the store.
+
+    Args:
+        pool: return the pool that serves now.
+        n_unwritten: return how many runs have ended and are not written yet. They belong to the share of no key.
+    """
+
+    def __init__(self, pool: Callable[[], Pool], n_unwritten: Callable[[], int]) -> None:
+        self._pool, self._n_unwritten = pool, n_unwritten
+        self._of_keys = Counter[str]()
+        self._n_held = 0
+
+    @property
+    def n_taken(self) -> int:
+        """Slots in use."""
+        return self._n_held + self._n_unwritten()
+
+    def check(self) -> None:
+        """Check that there is a free slot, whoever asks. Clients without a key get this error, so it contains no number.
+
+        Raises:
+            Overloaded: there is none.
+        """
+        if self.n_taken >= self._pool().settings.limits.max_running:
+            message = (
+                "This server has as many requests as it takes at once (limits.max_running). Try again soon."
+            )
+            raise Overloaded(message, param="limits.max_running")
+
+    def check_share(self, account: Account, priority: Priority) -> None:
+        """Check that there is a free slot for a run of `account`.
+
+        Raises:
+            Overloaded: there is none, or none for batch work, or the key has its share.
+        """
+        self.check()
+        pool, n_taken = self._pool(), self.n_taken
+        if priority == "batch" and n_taken >= room_for_batch(pool):
+            message = (
+                f"{n_taken} requests are under way here, and the places left are for those that somebody waits for. "
+                "Try again later, or without `service_tier: flex` (batches.room of limits.max_running)."
+            )
+            raise Overloaded(message, param="limits.max_running")
+        most = (1 - KEPT) * pool.settings.limits.max_running
+        has_share = self._n_held >= most and self._of_keys[account.key_id] >= share(self._of_keys)
+        if account.key_id and has_share:
+            message = (
+                f"{n_taken} requests are under way here, and this key has its share of them (limits.max_running). "
+                "Try again soon."
+            )
+            raise Overloaded(message, param="limits.max_running")
+
+    @contextmanager
+    def occupy(self, account: Account) -> Generator[None]:
+        """Hold a slot until the end of the block, even if none is free."""
+        self._n_held += 1
+        self._of_keys[account.key_id] += 1
+        try:
+            yield
+        finally:
+            self._n_held -= 1
+            self._of_keys[account.key_id] -= 1
+            if not self._of_keys[account.key_id]:
+                del self._of_keys[account.key_id]
+
+
+class RunAdmission:
+    """Admits runs and their readers at one router. Every rejection is an `Overloaded` or a `RateLimited`.
+
+    Args:
+        pool: return the pool that serves now.
+        records: of runs. Those that are not written yet keep their slots and bytes.
+        rates: of teams and keys. They count requests before a run is known: see `Rates.reserve`.
+    """
+
+    def __init__(self, pool: Callable[[], Pool], records: Records, rates: Rates) -> None:
+        self._pool, self.rates = pool, rates
+        self.slots = RunSlots(pool, lambda: records.n_unwritten)
+        self.memory = MemoryBudget(lambda: pool().settings, records.unwritten_bytes)
+        self._readers = Room(
+            "limits.max_running",
+            lambda: max(MOST_READERS, pool().settings.limits.max_running // PART),
+            "requests that wait for a run of an earlier request",
+        )
+
+    async def reserve_rate(self, caller: Caller, tokens: int) -> RateReservation:
+        """Count a request in the rates of its caller; `tokens`: an estimate. A reservation that no run owns in the end must
+        be settled.
+        """
+        return await self.rates.reserve(caller.account, caller.policies, tokens)
+
+    def admit(self, spec: RunSpec, account: Account) -> ExitStack:
+        """Admit a new run. Close the result at its end.
+
+        Raises:
+            Overloaded: there is no slot or no memory, or its workers will have no slot in time.
+        """
+        task, n_bytes = spec.task, bytes_of_task(spec.task) // (spec.n_beside + 1)
+        self.slots.check_share(account, task.priority)
+        self.memory.check(account, n_bytes, task.priority)
+        leases = self._occupy(account, n_bytes)
+        if spec.cached is None and task.priority != "batch":
+            try:
+                leases.enter_context(_expect_workers(self._pool(), spec, account))
+            except Overloaded:
+                leases.close()
+                raise
+        return leases
+
+    def admit_again(self, record: Record, results: Given) -> ExitStack:
+        """Admit a run that waited for tools. It was admitted earlier, so the share of its key is not checked again.
+
+        Raises:
+            Overloaded: there is no slot or no memory.
+        """
+        n_bytes = bytes_of_record(record) + bytes_of_given(results)
+        self.slots.check_share(NOBODY, record.task.priority)
+        self.memory.check(record.account, n_bytes, record.task.priority)
+        return self._occupy(record.account, n_bytes)
+
+    def admit_orphan(self, record: Record) -> ExitStack:
+        """Count a run that another router had admitted, even if there is no room."""
+        return self._occupy(record.account, bytes_of_record(record))
+
+    def _occupy(self, account: Account, n_bytes: int) -> ExitStack:
+        leases = ExitStack()
+        leases.enter_context(self.slots.occupy(account))
+        leases.enter_context(self.memory.occupy(account, n_bytes))
+        return leases
+
+    @contextmanager
+    def read(self, account: Account, n_readers: int) -> Generator[None]:
+        """Count one more reader of a run until the end of the block.
+
+        Args:
+            account: of the reader.
+            n_readers: how many readers the run has here already.
+
+        Raises:
+            Overloaded: the run or the router has too many readers.
+        """
+        if n_readers >= MOST_READERS:
+            raise Overloaded("Too many requests here wait for the answer of this one run. Try again soon.")
+        with self._readers.holding(account):
+            yield
+
+
+def room_for_batch(pool: Pool) -> int:
+    """Return how many runs there may be for a batch run to begin. The rest is for interactive requests."""
+    settings = pool.settings
+    return max(1, int(settings.limits.max_running * settings.batches.room))
+
+
+@contextmanager
+def _expect_workers(pool: Pool, spec: RunSpec, account: Account) -> Generator[None]:
+    """Check that the workers of a run can be expected to have slots for it in time. The workers that it calls first expect
+    it until its call arrives, or until the end of the block.
+
+    Raises:
+        Overloaded: they cannot. The error says when to retry.
+    """
+    waits = _Waits(pool, spec.task, account)
+    worst_s = waits.worst_s(spec.team)
+    if worst_s > 0:
+        message = "Those who would answer have too many calls before them. Try again later."
+        raise Overloaded(message, retry_after_s=worst_s)
+    with ExitStack() as expected:
+        for name in waits.first(spec.team) & pool.limiters.keys():
+            expected.enter_context(pool.limiters[name].expect(spec.id, account.key_id))
+        yield
+
+
+class _Waits:
+    """Expected waits of a run for the slots of its workers."""
+
+    def __init__(self, pool: Pool, task: Task, account: Account) -> None:
+        self._pool, self._task, self._payer = pool, task, account.key_id
+        self._patience_s = inf if task.deadline_s is None else task.deadline_s
+
+    def first(self, team: Team) -> set[str]:
+        """Return the workers that the run calls first, as far as this is known."""
+        if self._task.plan is not None:
+            return {step.worker for step in self._task.plan.steps if not step.access}
+        planner = team.planner(self._task)
+        return {planner.member.name} if planner else set()
+
+    def worst_s(self, team: Team) -> float:
+        """Return the longest wait that is too long, or 0 if none is. A given plan needs each of its workers; otherwise the
+        run needs the conductor and any one worker that it may call.
+        """
+        task = self._task
+        if task.plan is not None:
+            return max((self._too_long_s(step.worker) for step in task.plan.steps), default=0.0)
+        planner = team.planner(task)
+        first_s = self._too_long_s(planner.member.name) if planner else 0.0
+        if task.plan_only:
+            return first_s
+        names = team.pool if task.workers is None else task.workers
+        asked = [name for name in names if name not in task.exclude_workers and task.permit.allows(name)]
+        return max(first_s, min((self._too_long_s(name) for name in asked), default=0.0))
+
+    def _too_long_s(self, name: str) -> float:
+        """Return the wait for a worker or for the soonest of its fallbacks, or 0 if it is not too long."""
+        if name not in self._pool.limiters:
+            return 0.0
+        line = self._pool.line(name)
+        return min(self._one_s(each) for each in line if each == name or self._task.permit.allows(each))
+
+    def _one_s(self, name: str) -> float:
+        limiter = self._pool.limiters[name]
+        wait_s = limiter.wait_s(self._payer)
+        return wait_s if wait_s > min(limiter.max_wait_s, self._patience_s) else 0.0

@@ -1,0 +1,145 @@
+"""Executes runs inside their spans, and stores and reports them when they have ended or wait for tools."""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
+
+from conductor.errors import PodiumError
+from conductor.run.event_log import Journal
+from conductor.run.ledger import Ledger
+from conductor.run.record import Account, RunRecords
+from conductor.run.run import Run
+from conductor.run.turns import Given
+from serving.accounts.account_ledgers import AccountLedgers
+from serving.accounts.account_policy import UNLIMITED, Policies
+from serving.pool import Pool
+from serving.redaction.personal import redactor_of
+from serving.redaction.texts import known_texts
+from serving.runs.content import ContentJournal
+from serving.runs.store import RecordStore
+from serving.sessions.admission import RunAdmission
+from serving.sessions.pools import Pools
+from serving.sessions.registry import SessionRegistry
+from serving.sessions.run_log import describe, log
+from serving.sessions.session import Execution, RunSpec, Session
+from serving.settings.sections import StoreSettings
+from serving.telemetry import spans
+from serving.telemetry.measurement import Meter, of_run, report
+
+DAY_S = 86_400.0
+Opener = Callable[[Ledger | None, str | None, Journal], AbstractAsyncContextManager[Run]]
+"""Opens a run, given its ledger, its trace id and its journal."""
+PolicyFinder = Callable[[Account], Awaitable[Policies]]
+"""Returns the current policies of an account."""
+
+
+class RunExecutor:
+    """Executes the runs of one replica.
+
+    Args:
+        registry: has a session for each run.
+        store: of the records.
+        pools: that serve.
+        admission: settles the rates of a run.
+        ledgers: of teams and keys; None: no run is paid.
+        policies: of teams and keys; None: there are none.
+        meter: of metrics.
+        end_turn: called when a run has ended or is about to wait.
+    """
+
+    def __init__(
+        self,
+        registry: SessionRegistry,
+        store: RecordStore,
+        pools: Pools,
+        admission: RunAdmission,
+        ledgers: AccountLedgers | None,
+        policies: PolicyFinder | None,
+        meter: Meter | None,
+        end_turn: Callable[[RunRecords], Awaitable[None]],
+    ) -> None:
+        self._registry, self._store, self._pools, self._admission = registry, store, pools, admission
+        self._ledgers, self._policies = ledgers, policies
+        self._meter, self._end_turn = meter, end_turn
+
+    @asynccontextmanager
+    async def execute(
+        self,
+        spec: RunSpec,
+        account: Account,
+        leases: ExitStack,
+        open_it: Opener,
+        results: Given | None = None,
+    ) -> AsyncGenerator[Session]:
+        """Execute a run inside its span, and store its record at the end.
+
+        Args:
+            spec: of the run.
+            account: that pays.
+            leases: its slot and its bytes; closed once the store has the run.
+            open_it: opens the run.
+            results: of tools, that a resumed run continues with.
+        """
+        id, task = spec.id, spec.task
+        texts = (task, results) if task.permit.stores else ()
+        known = known_texts(redactor_of(task.permit), account.key_id, *texts)
+        with leases, self._registry.open(id) as session:
+            async with known as redacted, self._pools.using() as pool:
+                execution: Execution | None = None
+                journal = ContentJournal(task.permit, self._store.note, redacted)
+                try:
+                    with spans.workflow(task.model, id, spec.headers) as span:
+                        try:
+                            ledger = await self._ledgers.of(account, id) if self._ledgers else None
+                            async with open_it(ledger, spans.trace_id(span), journal.note) as run:
+                                spec.rate.is_owned = True
+                                execution = Execution(run, pool, journal, spec.rate, leases)
+                                session.execution = execution
+                                yield session
+                        finally:
+                            if execution is not None:
+                                content = pool.settings.telemetry.content
+                                describe(span, execution.run.record, content=content)
+                finally:
+                    session.execution = None
+                    if execution is not None:
+                        await self._end(execution)
+
+    async def suspend(self, records: RunRecords) -> None:
+        """Store a run that is to wait for tools: a `conductor.run.lifecycle.WriteDown`."""
+        try:
+            policies = await self.find_policies(records.record.account)
+        except PodiumError:  # its key is not in force any more: no request will resume it
+            policies = UNLIMITED
+        await self._store.suspend(records, _wait_s(self._pools.current.settings.store, policies))
+        await self._end_turn(records)
+
+    async def find_policies(self, account: Account) -> Policies:
+        """Return the current policies of an account."""
+        return await self._policies(account) if self._policies and account.key_id else UNLIMITED
+
+    def report(self, records: RunRecords, kept: RunRecords, pool: Pool) -> None:
+        """Log and count a run that has ended. The log gets `kept`, the part that may be kept."""
+        log(kept)
+        report(self._meter, of_run(records, pool.providers))
+
+    async def _end(self, execution: Execution) -> None:
+        """Settle and store a run that has ended. It keeps its slot and its bytes until the store has it."""
+        records = execution.run.records
+        try:
+            await self._admission.rates.settle(execution.rate, records)
+            if records.record.status != "waiting":  # `suspend` has stored a run that waits
+                await self._end_turn(records)
+                kept = execution.journal.kept(records)
+                await self._store.put(kept)
+                if execution.pool is self._pools.current:
+                    # the kept part: its reasons reach the log and `/readyz`
+                    self._pools.conductor_health.count(kept.record)
+                self.report(records, kept, execution.pool)
+        finally:
+            execution.leases.close()
+
+
+def _wait_s(settings: StoreSettings, policies: Policies) -> float:
+    """Return how long a run may wait for tools. Its texts are kept meanwhile, and no longer than others."""
+    days = [each for each in (settings.content_days, policies.both.content_days) if each is not None]
+    return min([settings.tools_wait_s, *(each * DAY_S for each in days)])

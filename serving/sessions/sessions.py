@@ -1,0 +1,377 @@
+"""The runs of one replica: starts, continues, cancels and leaves them."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager
+from dataclasses import replace
+from decimal import Decimal
+
+from conductor.errors import PodiumError, StoreUnavailable, internal_error
+from conductor.model.failure import Failure
+from conductor.run.event_log import EventLog, Journal
+from conductor.run.events import RunFailed, RunResumed
+from conductor.run.fold import after
+from conductor.run.ledger import Ledger
+from conductor.run.lifecycle import open_run, resume_run
+from conductor.run.record import Account, Record, RunRecords
+from conductor.run.run import Run
+from conductor.run.task import Task
+from conductor.run.team import Team
+from conductor.run.turns import Given
+from serving.accounts.account_ledgers import AccountLedgers
+from serving.accounts.account_policy import Policies
+from serving.accounts.caller import Caller
+from serving.accounts.permission import check_tools, narrow_records, not_kept
+from serving.accounts.rates import NO_RATES, RateReservation, Rates
+from serving.pool import Pool
+from serving.runs.cached_answers import CachedAnswer
+from serving.runs.content import kept_part
+from serving.runs.memory_store import MemoryStore
+from serving.runs.store import RecordStore, StoreFactory
+from serving.sessions.admission import RunAdmission
+from serving.sessions.deduplication import RequestDeduplicator, cached_record
+from serving.sessions.execution import Opener, PolicyFinder, RunExecutor
+from serving.sessions.memory_budget import bytes_of_record
+from serving.sessions.pools import Pools
+from serving.sessions.registry import SessionRegistry, close_answer
+from serving.sessions.session import RunSpec, Session
+from serving.telemetry.measurement import Meter
+
+logger = logging.getLogger("podium")
+
+
+class Sessions(SessionRegistry):
+    """The runs of one replica; see `aclose`.
+
+    Args:
+        pools: that serve.
+        open_store: opens the store of records; None: in memory.
+        rates: of teams and keys.
+        ledgers: of teams and keys; None: nobody pays.
+        policies: None: there are none.
+        meter: of metrics.
+        end_turn: called when a run has ended or is about to wait.
+    """
+
+    def __init__(
+        self,
+        pools: Pools,
+        open_store: StoreFactory | None,
+        rates: Rates,
+        ledgers: AccountLedgers | None,
+        policies: PolicyFinder | None,
+        meter: Meter | None,
+        end_turn: Callable[[RunRecords], Awaitable[None]],
+    ) -> None:
+        super().__init__()
+        self._pools, self._is_leaving = pools, False
+        self.store: RecordStore = (
+            open_store(self) if open_store else MemoryStore(lambda: pools.current.settings.limits, self)
+        )
+        self.admission = RunAdmission(lambda: pools.current, self.store, rates)
+        self.requests = RequestDeduplicator(self.store, lambda: pools.current.settings)
+        self._executor = RunExecutor(
+            self, self.store, pools, self.admission, ledgers, policies, meter, end_turn
+        )
+
+    @property
+    def _keep_s(self) -> float:
+        return self._pools.current.settings.store.keep_s
+
+    @asynccontextmanager
+    async def start(self, spec: RunSpec, caller: Caller) -> AsyncGenerator[Session]:
+        """Run a task inside its span until the end of the block, and store its record, whatever happens.
+
+        Raises:
+            Overloaded: there is no room; nothing was run.
+        """
+        with self.admission.admit(spec, caller.account) as leases:
+            if spec.before_calls is not None:
+                await spec.before_calls()
+            opener = self._opener(spec, caller)
+            executed = self._executor.execute(spec, caller.account, leases, opener)
+            run: Run | None = None
+            try:
+                async with executed as session:
+                    run = session.run
+                    yield session
+            finally:
+                if run is not None and spec.is_cached:
+                    self._keep_answer(run.record)
+
+    async def start_kept(self, spec: RunSpec, caller: Caller) -> Run:
+        """Like `start`, but the run outlives its client for a bounded time, and this replica too. The caller must close
+        the `answer` of the run.
+
+        Raises:
+            Overloaded: there is no room; nothing was run.
+            NotAllowed: its texts may not be stored.
+        """
+        if not spec.task.permit.stores:
+            raise not_kept()
+        self.store.keep(spec.id)
+        try:
+            return await self.drive(spec.id, self.start(spec, caller), self._keep_s)
+        except Exception:  # nothing has begun
+            self.store.forget(spec.id)
+            raise
+
+    async def resume(
+        self,
+        record: Record,
+        results: Given,
+        headers: dict[str, str],
+        policies: Policies,
+        rate: RateReservation = NO_RATES,
+    ) -> Run | None:
+        """Continue a run that waits for tools, within the policies of its caller. Return None if it does not wait any more
+        or another request was first. The caller must close the `answer` of the run.
+
+        Args:
+            record: of the run, as it waits.
+            results: that it waits for.
+            headers: of the request, for its trace.
+            policies: of the caller.
+            rate: what was taken of the caller's rates for the request.
+
+        Raises:
+            Overloaded: there is no room; the run waits on.
+            PodiumError: it cannot continue, such as: one of its workers is gone. It waits on.
+            StoreUnavailable: the store is away.
+        """
+        coroutine = self._resume(record, results, headers, policies, rate)
+        resuming = self.spawn(record.id, coroutine, f"run {record.id} resumed")
+        try:
+            return await asyncio.shield(resuming)
+        except asyncio.CancelledError:  # the client left; the run continues
+            resuming.add_done_callback(close_answer)
+            raise
+
+    def take_over(self, records: RunRecords, paid_usd: Decimal) -> None:
+        """Continue a run of a replica that has ended; the ledger has `paid_usd` for its calls with a known bill."""
+        id = records.record.id
+        self.spawn(id, self._take_over(records, paid_usd), f"run {id} continued")
+
+    def linger(self, run: Run, answering: asyncio.Task[None]) -> bool:
+        """Let the response of a client that has left continue for a bounded time, for a retry to join its run. Return False
+        if no retry may join it.
+        """
+        if run.record.status != "running" or not self.requests.may_join(run.record):
+            return False
+        self.spawn(run.record.id, self._linger(run, answering), "answer without its client")
+        return True
+
+    @contextmanager
+    def read(self, id: str, account: Account) -> Generator[None]:
+        """Count a reader of a run, here or elsewhere, until the end of the block.
+
+        Raises:
+            Overloaded: see `RunAdmission.read`.
+        """
+        with self.open(id) as session, self.admission.read(account, session.n_readers):
+            session.n_readers += 1
+            try:
+                yield
+            finally:
+                session.n_readers -= 1
+
+    @asynccontextmanager
+    async def follow(
+        self, id: str, account: Account, opened: AbstractAsyncContextManager[Run]
+    ) -> AsyncGenerator[Run]:
+        """Open a run as one more reader of it.
+
+        Raises:
+            Overloaded: see `read` and `MemoryBudget.check`.
+        """
+        with self.read(id, account):
+            async with opened as run:
+                with self.admission.memory.hold(account, bytes_of_record(run.record), "interactive"):
+                    yield run
+
+    async def cancel(self, id: str) -> None:
+        """Cancel a run, here or on another replica.
+
+        Raises:
+            StoreUnavailable: the store is away.
+        """
+        if self.find(id) is not None:
+            self.on_cancel(id)
+        else:
+            await self.store.cancel(id)
+
+    def leave_all(self) -> None:
+        """Leave every run, because this process is about to end. Kept runs continue elsewhere; the clients of all runs
+        are told that they ended here. No run is taken over from now on.
+        """
+        self._is_leaving = True
+        for session in list(self._sessions.values()):
+            session.leave()
+
+    async def aclose(self) -> None:
+        """Leave the kept runs to another replica, and write what is waiting."""
+        tasks = list[asyncio.Task[object]]()
+        for session in self._sessions.values():
+            if session.is_kept and session.execution is not None:
+                session.run.detach()
+            tasks += session.tasks
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        await self.store.aclose()
+        await self.admission.rates.aclose()
+
+    def on_orphan(self, records: RunRecords, paid_usd: Decimal) -> None:
+        """See `StoreListener`."""
+        if not self._is_leaving:
+            self.take_over(records, paid_usd)
+
+    def on_wait_end(self, records: RunRecords) -> None:
+        """See `StoreListener`. Log and count the run."""
+        self._executor.report(records, kept_part(records), self._pools.current)
+
+    def _opener(self, spec: RunSpec, caller: Caller) -> Opener:
+        def open_it(
+            ledger: Ledger | None, trace_id: str | None, journal: Journal
+        ) -> AbstractAsyncContextManager[Run]:
+            if spec.cached is not None:
+                record = cached_record(spec.cached, spec.task, spec.id, caller.account)
+                return _replay(replace(record, owner=self.store.owner, trace_id=trace_id))
+            return open_run(
+                spec.team,
+                spec.task,
+                spec.id,
+                ledger=ledger,
+                trace_id=trace_id,
+                owner=self.store.owner,
+                account=caller.account,
+                journal=journal,
+                write_down=self._executor.suspend,
+            )
+
+        return open_it
+
+    def _keep_answer(self, record: Record) -> None:
+        """Store the answer for equal requests, in a task: the client may leave with the last byte."""
+        if (answer := self.requests.answer_of(record)) is not None:
+            self.spawn(record.id, self._write_answer(answer), "answer kept for equal requests")
+
+    async def _write_answer(self, answer: CachedAnswer) -> None:
+        await asyncio.shield(self.requests.keep_answer(answer))  # a router that stops has still some time
+
+    async def _linger(self, run: Run, answering: asyncio.Task[None]) -> None:
+        try:
+            await self.requests.expect_retry(run.record)
+            await asyncio.wait([answering], timeout=self.requests.joins_s)
+        finally:
+            answering.cancel()
+            await asyncio.wait([answering])
+        if not answering.cancelled() and (error := answering.exception()) is not None:
+            logger.info(
+                "an answer whose client was gone ended: %s of %s", type(error).__name__, run.record.id
+            )
+
+    async def _resume(
+        self,
+        record: Record,
+        results: Given,
+        headers: dict[str, str],
+        policies: Policies,
+        rate: RateReservation,
+    ) -> Run | None:
+        leases = self.admission.admit_again(record, results)
+        try:
+            records = await self.store.resume(record.id)
+            if records is None:
+                leases.close()
+                return None
+            try:
+                narrowed = self._narrow(records, policies)  # if it waits on, it waits as it was
+                return await self._continue(narrowed, headers, results, policies, leases, rate)
+            except Exception:
+                try:
+                    await self._wait_on(records)
+                except StoreUnavailable:
+                    self.store.forget(record.id)  # the next sweep finds it as an orphan
+                raise
+        except BaseException:
+            leases.close()
+            raise
+
+    async def _take_over(self, records: RunRecords, paid_usd: Decimal) -> None:
+        record = records.record
+        if record.status == "waiting":  # it was taken to be resumed, and its results are not on record
+            return await self._wait_on(records)
+        leases = self.admission.admit_orphan(record)
+        try:  # narrowed first: the record of a failure is kept by the current policies, too
+            policies = await self._executor.find_policies(record.account)
+            records = self._narrow(records, policies)
+            run = await self._continue(records, {}, None, policies, leases, NO_RATES, paid_usd)
+            run.answer.close()
+        except Exception as exc:  # noqa: BLE001 (such as: a worker or its key is gone; nothing awaits this task)
+            leases.close()
+            error = exc if isinstance(exc, PodiumError) else internal_error(exc)
+            await self._fail(records, error, records.lost_usd(paid_usd))
+
+    async def _wait_on(self, records: RunRecords) -> None:
+        """Suspend a run again that was taken and has not continued. This replica owns it by now."""
+        await self._executor.suspend(replace(records, record=replace(records.record, owner=self.store.owner)))
+
+    def _narrow(self, records: RunRecords, policies: Policies) -> RunRecords:
+        """Limit a run to the current policies of its account."""
+        return narrow_records(records, policies, self._pools.current.settings)
+
+    async def _continue(
+        self,
+        records: RunRecords,
+        headers: dict[str, str],
+        results: Given | None,
+        policies: Policies,
+        leases: ExitStack,
+        rate: RateReservation,
+        paid_usd: Decimal = Decimal(0),
+    ) -> Run:
+        record = records.record
+        if results is not None and not record.task.permit.stores:
+            raise not_kept("tools")  # it would be kept when it waits again
+        new_tools = results.tools if results is not None else None
+        check_tools(record.task.tools if new_tools is None else new_tools, policies)
+        spec = RunSpec(record.id, record.task, _team_of(record.task, self._pools.current), headers, rate)
+
+        def open_it(
+            ledger: Ledger | None, _: str | None, journal: Journal
+        ) -> AbstractAsyncContextManager[Run]:
+            return resume_run(
+                spec.team,
+                records,
+                ledger=ledger,
+                owner=self.store.owner,
+                journal=journal,
+                given=results,
+                write_down=self._executor.suspend,
+                paid_usd=paid_usd,
+            )
+
+        executed = self._executor.execute(spec, record.account, leases, open_it, results)
+        return await self.drive(record.id, executed, self._keep_s)
+
+    async def _fail(self, records: RunRecords, error: PodiumError, lost_usd: Decimal) -> None:
+        at_s = records.record.wall_s
+        taken = after(records.record, RunResumed(at_s, self.store.owner, lost_usd))
+        failed = after(taken, RunFailed(at_s, Failure.of(error)))
+        await self.store.put(kept_part(replace(records, record=failed)))
+
+
+@asynccontextmanager
+async def _replay(record: Record) -> AsyncGenerator[Run]:
+    """Replay a run that has ended to its reader."""
+    event_log = EventLog(record)
+    await event_log.replay()
+    yield Run(event_log)
+
+
+def _team_of(task: Task, pool: Pool) -> Team:
+    is_fixed = task.plan is not None and task.plan_source != "client"
+    return pool.whole_pool_team if is_fixed else pool.team_for(task.permit)

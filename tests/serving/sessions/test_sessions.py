@@ -1,0 +1,100 @@
+"""One registry of runs: what is in it, for how long, and what the store reports to it."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from serving.accounts.caller import ANYBODY
+from serving.api.dialects.chat import ChatDialect
+from serving.api.resolve import resolve
+from serving.pool import build_pool
+from serving.runs.rows import Item
+from serving.sessions.service import Service
+from serving.sessions.session import RunSpec
+from serving.settings.settings import parse
+from tests.states import until
+
+BODY = b'{"model": "a", "messages": [{"role": "user", "content": "hi"}]}'
+STALLS: dict[str, Any] = {"text": "x y", "stall_after_tokens": 1}
+
+
+def service_of(*replies: Any) -> Service:
+    settings = {"workers": [{"name": "a", "kind": "scripted", "replies": list(replies)}]}
+    return Service(build_pool(parse(settings), {}, engines={}))
+
+
+def spec_of(service: Service, id: str = "wf_1") -> RunSpec:
+    resolved = resolve(ChatDialect().parse(BODY), service.pool)
+    return RunSpec(id, resolved.task, resolved.team)
+
+
+class Notes:
+    """Notes what a watcher hears."""
+
+    def __init__(self) -> None:
+        self.seqs, self.is_over = list[int](), False
+
+    def hear(self, items: Sequence[Item]) -> None:
+        self.seqs += [item.seq for item in items]
+        self.is_over |= not items
+
+
+async def test_a_session_goes_with_the_last_that_uses_it() -> None:
+    service = service_of("Yes.")
+    sessions, notes = service.sessions, Notes()
+    with sessions.watch("wf_1", notes):
+        async with sessions.start(spec_of(service), ANYBODY) as session:
+            assert list(sessions.running) == ["wf_1"]
+            with sessions.open("wf_1") as same:
+                assert same is session
+            async for _ in session.run.events():
+                pass
+        assert (sessions.running, sessions.is_idle) == ({}, False), "it is watched"
+    assert sessions.is_idle
+    assert notes.is_over
+    assert notes.seqs == sorted(notes.seqs)
+
+
+async def test_a_run_gives_its_slot_and_its_bytes_back_when_the_store_has_it() -> None:
+    service = service_of("Yes.")
+    slots = service.sessions.admission.slots
+    async with service.sessions.start(spec_of(service), ANYBODY) as session:
+        assert slots.n_taken == 1
+        async for _ in session.run.events():
+            pass
+    assert slots.n_taken == 0
+    assert (await service.store.get("wf_1")) is not None
+
+
+async def test_a_kept_run_outlives_its_client_and_is_left_to_another_replica_at_the_end() -> None:
+    service = service_of(STALLS)
+    sessions = service.sessions
+    run = await sessions.start_kept(spec_of(service), ANYBODY)
+    run.answer.close()
+    assert sessions.owns("wf_1")
+    await service.aclose()
+    assert (run.record.status, sessions.is_idle) == ("detached", True)
+
+
+async def test_a_run_that_another_replica_took_over_is_left_and_one_that_it_cancels_is_cancelled() -> None:
+    service = service_of(STALLS, STALLS)
+    sessions = service.sessions
+    runs = [await sessions.start_kept(spec_of(service, id), ANYBODY) for id in ("wf_1", "wf_2")]
+    sessions.on_taken_over("wf_1")
+    sessions.on_cancel("wf_2")
+    sessions.on_cancel("wf_3")  # it is not here
+    await until(lambda: sessions.is_idle, "both have ended here")
+    assert [run.record.status for run in runs] == ["detached", "cancelled"]
+
+
+async def test_a_client_that_leaves_while_its_kept_run_begins_leaves_a_run_that_goes_on() -> None:
+    service = service_of("Yes.")
+    beginning = asyncio.create_task(service.sessions.start_kept(spec_of(service), ANYBODY))
+    await asyncio.sleep(0)
+    beginning.cancel()
+    await asyncio.wait([beginning])
+    assert beginning.cancelled()
+    await until(lambda: service.sessions.is_idle, "it has ended by itself")
+    records = await service.store.get("wf_1")
+    assert records is not None
+    assert records.record.status == "finished"
