@@ -82,6 +82,9 @@ class DatabaseStore:
         self._tasks: list[asyncio.Task[None]] = []
         self._call_ids: CallIds | None = None
         self._secrets_until_s = 0.0
+        self._taking_over = asyncio.Lock()
+        self._begun = set[str]()
+        """Runs that began here during a `take_over`. They may have ended since, and are no orphans."""
 
     def note(self, record: Record, seq: int, event: Event) -> None:
         """See `RecordStore.note`."""
@@ -104,6 +107,8 @@ class DatabaseStore:
     def keep(self, id: str, seq: int = 0) -> None:
         """See `RecordStore.keep`."""
         self._journal.begin(id, seq, is_kept=True)
+        if self._taking_over.locked():
+            self._begun.add(id)
 
     @property
     def n_unwritten(self) -> int:
@@ -287,10 +292,15 @@ class DatabaseStore:
         Raises:
             StoreUnavailable: the store is away.
         """
+        async with self._taking_over:
+            self._begun.clear()
+            return await self._take_orphans()
+
+    async def _take_orphans(self) -> int:
         writer, taken = (await self._store.ledger()).writer, 0
-        mine = await writer.do(TAKE_OVER, TakeOver(self.owner, MOST_AT_ONCE))
-        # Checked before anything is awaited: a run that continues here may end meanwhile, and is no orphan.
-        for id in [id for id in mine if not self._is_here(id)]:
+        for id in await writer.do(TAKE_OVER, TakeOver(self.owner, MOST_AT_ONCE)):
+            if self._is_here(id):
+                continue
             records = await self._get_readable(id)
             if records is None:  # after a few replicas it is given up
                 await writer.do(LEAVE_RUN, id)
@@ -305,8 +315,8 @@ class DatabaseStore:
         return taken
 
     def _is_here(self, id: str) -> bool:
-        """Return whether a run of this replica is no orphan: it is under way, about to be, or not all written."""
-        return self._journal.has(id) or self._listener.owns(id)
+        """Return whether a run of this replica is no orphan: it is under way, about to be, not all written, or has just ended."""
+        return id in self._begun or self._journal.has(id) or self._listener.owns(id)
 
     async def remove_old(self, at_us: int | None = None) -> int:
         """Remove what the settings do not keep any more at a time, by default now; gives how many rows.

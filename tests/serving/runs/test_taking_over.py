@@ -162,6 +162,35 @@ async def test_a_router_that_stops_leaves_its_kept_run_to_another(store_address:
         assert calls(other) == 1
 
 
+async def test_a_run_that_two_sweeps_find_is_continued_once_even_if_it_ends_between_them(
+    store_address: Address,
+) -> None:
+    async with replicas(store_address, settings(WORDS), n=1) as (other,):
+        async with replicas(store_address, settings(HALTING), n=1) as (one,):
+            first = asyncio.create_task(ask(one.api))
+            await until(lambda: one.api.service.running == 1)
+            (id,) = one.api.service.sessions.running
+            await until_it_halts(one, id)
+            await one.api.service.aclose()
+            await first
+            await one.store.aclose()
+        find_seq, held = other.records._stored.newest_seq, asyncio.Event()
+
+        async def find_seq_late(id: str) -> int:
+            seq = await find_seq(id)
+            if not held.is_set():  # the first sweep; the second finds, continues and ends the run meanwhile
+                held.set()
+                await asyncio.sleep(5)
+            return seq
+
+        other.records._stored.newest_seq = find_seq_late  # pyright: ignore[reportAttributeAccessIssue]
+        sweeps = asyncio.gather(other.records.take_over(), other.records.take_over())
+        await held.wait()
+        assert sum(await sweeps) == 1
+        await until_ended(other.api, id)
+        assert calls(other) == 1
+
+
 async def test_who_follows_a_run_is_told_that_its_answer_is_another_one_now(store_address: Address) -> None:
     async with replicas(store_address, settings("Something else."), n=1) as (other,):
         async with replicas(store_address, settings(HALTING), n=1) as (one,):
