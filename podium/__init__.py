@@ -20,7 +20,7 @@ EXPORTS = {
     "Image": "conductor.model.messages",
     "Message": "conductor.model.messages",
     "Text": "conductor.model.messages",
-    "PoolMember": "conductor.model.pool_member",
+    "PoolMember": "conductor.model.worker",
     "Price": "conductor.model.usage",
     "Usage": "conductor.model.usage",
     "Call": "conductor.model.call",

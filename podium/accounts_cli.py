@@ -24,7 +24,7 @@ from program.options import option, url, usd
 from serving.accounts.caller import DEFAULT_SCOPES, join, parse_scopes
 from serving.accounts.key_info import US, KeyInfo, TeamInfo, iso
 from serving.accounts.keys import ApiKey
-from serving.accounts.windows import Period, key_subject, team_subject
+from serving.accounts.rates import Period, key_subject, team_subject
 
 if TYPE_CHECKING:
     from typing import TypeAlias

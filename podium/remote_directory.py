@@ -17,7 +17,7 @@ from serving.accounts.budgets import Spending
 from serving.accounts.caller import Scope
 from serving.accounts.key_info import US, KeyInfo, TeamInfo, iso
 from serving.accounts.keys import ApiKey
-from serving.accounts.windows import Period
+from serving.accounts.rates import Period
 
 Json = dict[str, Any]
 PERIODS: tuple[Period, ...] = ("day", "month")
@@ -88,7 +88,7 @@ class RemoteDirectory:
         return ApiKey(made["secret"]), _key(made)
 
     async def budget(self, subject: str) -> list[Spending]:
-        """What a `subject` (see `serving.accounts.windows`) may spend, and has spent."""
+        """What a `subject` (see `serving.accounts.rates`) may spend, and has spent."""
         told = self._client.get(_budget_path(subject))
         return [Spending(period, *_amounts(told[period])) for period in PERIODS]
 

@@ -33,7 +33,7 @@ from prove.routers import (
 )
 from serving.accounts.leases import LEASE_S, RENEW_S
 from serving.accounts.money import to_pico
-from serving.accounts.windows import team_subject
+from serving.accounts.rates import team_subject
 from serving.database.address import Address
 from serving.database.migrate import open_database
 

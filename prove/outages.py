@@ -27,7 +27,7 @@ from prove.ledger import PRICE, SETTLES_WITHIN_S
 from prove.load import Seen, asking
 from prove.migration import kill_migrations
 from prove.routers import Json, RouterProcess, make_key, open_session, prepare_process, running_routers
-from serving.accounts.windows import team_subject
+from serving.accounts.rates import team_subject
 from serving.database.address import Address, sqlite_address
 from serving.database.migrate import open_database
 

@@ -17,7 +17,7 @@ import orjson
 from program.process import allow_open_files, restore_interrupts
 from serving.accounts.caller import DEFAULT_SCOPES, Scope
 from serving.accounts.directory import Directory
-from serving.accounts.windows import key_subject, team_subject
+from serving.accounts.rates import key_subject, team_subject
 from serving.database.address import Address
 
 ROOT = Path(__file__).parents[1]

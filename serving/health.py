@@ -1,6 +1,6 @@
 """How the newest calls of each worker ended, and how soon they said something.
 
-`serving/dispatch/watch.py` fills it, once for each call as it is sent: waits for a slot or a retry do not
+`serving/dispatch/target.py` fills it, once for each call as it is sent: waits for a slot or a retry do not
 count. The gauges of `serving/sessions/service.py` read it. Knows no pool and no wire, and not how other replicas
 are heard of (`serving/runs/shared_circuits.py`).
 """

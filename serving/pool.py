@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from conductor.model.call import Sampling
-from conductor.model.permit import ANYTHING, Permit
-from conductor.model.pool_member import PoolMember
+from conductor.model.terms import ANYTHING, Permit
 from conductor.model.usage import Price, dearest_of
-from conductor.model.worker import Worker
+from conductor.model.worker import PoolMember, Worker
 from conductor.plan.prompts import Prompts
 from conductor.run.plan_writer import ConductorModel, Constraint
 from conductor.run.team import Team

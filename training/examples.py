@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import Any
 
-from conductor.model.pool_member import PoolMember
+from conductor.model.worker import PoolMember
 from conductor.plan.formats import Format
 from evaluation.cards.families import kind_of
 from evaluation.graders import grade

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from conductor.model.messages import Message
-from conductor.model.pool_member import PoolMember
 from conductor.model.reply import FinishReason
+from conductor.model.worker import PoolMember
 from conductor.plan.plan import Plan, Step
 from conductor.run.ledger import Budget
 from conductor.run.lifecycle import open_run

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from conductor.model.messages import Message
-from conductor.model.pool_member import PoolMember
+from conductor.model.worker import PoolMember
 from evaluation.questions import Question
 
 

@@ -85,7 +85,7 @@ def run_child(
     import serving.app  # noqa: F401 (sets the tracing variables that Ray's processes inherit) # pyright: ignore[reportUnusedImport]
     from conductor.errors import StoreUnavailable
     from serving.database.address import StoreError
-    from serving.edge.open_files import raise_file_limit
+    from serving.edge.checks import raise_file_limit
     from serving.settings.settings import SettingsError
 
     try:

@@ -1,12 +1,29 @@
-"""What a model is asked: the call, how its answer is decoded, and where in a run it is made."""
+"""A call of a model: what is sent."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from conductor.model.answer_format import AnswerFormat
-from conductor.model.messages import Message
+from conductor.model.messages import NO_TOOLS, Message, Toolset
 from conductor.model.operation import NO_OPTIONS, CallKind, WireOptions
 from conductor.model.terms import ANY_TERMS, Terms
-from conductor.model.tools import NO_TOOLS, Toolset
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerFormat:
+    """JSON in place of any text. Only the answering step is bound by it.
+
+    Args:
+        schema: JSON Schema of the answer; None: any JSON object (OpenAI's `json_object`).
+        name: of the schema, for providers that want one.
+        description: of the schema, for the model.
+        strict: an answer that does not hold to `schema` is an error, never a success.
+    """
+
+    schema: Mapping[str, Any] | None = field(default=None, hash=False)
+    name: str = "answer"
+    description: str = ""
+    strict: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""A conversation: messages of words, pictures and files, of calls of tools and of what the tools gave."""
+"""Messages, their parts, and the tools that a client offers."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -194,3 +194,78 @@ def without_cache_marks(messages: Iterable[Message]) -> tuple[Message, ...]:
 def _without_mark(part: Any) -> Any:
     inside = {"parts": tuple(map(_without_mark, part.parts))} if isinstance(part, ToolResult) else {}
     return replace(part, cache="", **inside)
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A tool that the client runs.
+
+    Args:
+        name: unique in its namespace.
+        description: for the model.
+        parameters: JSON Schema of the arguments of a function; None: it takes none.
+        strict: the arguments must hold to `parameters`.
+        kind: see `ToolKind`.
+        namespace: of the client's own (OpenAI's `namespace` tools); empty: none.
+        format: of a custom tool's input (OpenAI's `format`, such as a grammar); None: any text.
+        cache: see `CacheMark`; the prefix is the tools up to this one.
+    """
+
+    name: str
+    description: str = ""
+    parameters: Mapping[str, Any] | None = field(default=None, hash=False)
+    strict: bool = False
+    kind: ToolKind = "function"
+    namespace: str = ""
+    format: Mapping[str, Any] | None = field(default=None, hash=False)
+    cache: CacheMark = field(default="", compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolChoice:
+    """Whether a model calls tools.
+
+    Args:
+        mode: `auto`: it decides; `none`: it does not; `required`: it calls at least one.
+        names: with `auto` or `required`: only these may be called; empty: all. One name with `required` is a
+            forced call.
+    """
+
+    mode: Literal["auto", "none", "required"] = "auto"
+    names: tuple[str, ...] = ()
+
+
+AUTO = ToolChoice()
+
+
+@dataclass(frozen=True, slots=True)
+class Toolset:
+    """The tools of a request or of one call.
+
+    Args:
+        tools: in the client's order.
+        choice: whether they are called.
+        parallel: several may be called at once.
+    """
+
+    tools: tuple[Tool, ...] = ()
+    choice: ToolChoice = AUTO
+    parallel: bool = True
+
+    def __bool__(self) -> bool:
+        return bool(self.tools) and self.choice.mode != "none"
+
+    @property
+    def is_forced(self) -> bool:
+        """Whether at least one tool must be called."""
+        return bool(self.tools) and self.choice.mode == "required"
+
+    @property
+    def offered(self) -> tuple[Tool, ...]:
+        """Those that the choice leaves: none where none may be called."""
+        if not self:
+            return ()
+        return tuple(tool for tool in self.tools if not self.choice.names or tool.name in self.choice.names)
+
+
+NO_TOOLS = Toolset()

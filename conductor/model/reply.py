@@ -12,11 +12,10 @@ from enum import StrEnum
 
 from conductor.errors import ContentFiltered, WorkerError, WorkerUnavailable
 from conductor.model.characters import HalfJoiner, whole, whole_value
-from conductor.model.estimate import Meter, estimate_answer, unseen_bytes
 from conductor.model.failure import Attempt
 from conductor.model.messages import Native, ToolCall
 from conductor.model.operation import TokenLogprob
-from conductor.model.usage import FREE, Price, Usage, cost_of, dearer
+from conductor.model.usage import FREE, Meter, Price, Usage, cost_of, dearer, estimate_answer, unseen_bytes
 
 MODEL_CHARS = 200
 """A longer model name that a server reports is cut."""

@@ -1,16 +1,213 @@
-"""Conditions under which a call is made: never sent, and the same for every attempt at it."""
+"""The conditions of a call, which are never sent: who pays, who may be called, how long it may take."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
+from conductor.errors import ContentFiltered, PodiumError, WorkerError, WorkerRefused
 from conductor.model.failure import Attempt
-from conductor.model.holds import Holds
-from conductor.model.pauses import Pauses
-from conductor.model.permit import ANYTHING, Permit
-from conductor.model.places import Places
-from conductor.model.priority import Priority
-from conductor.model.refusals import Refusals
+from conductor.model.operation import CallKind
+from conductor.model.usage import Price
+
+Priority = Literal["interactive", "batch"]
+"""Somebody waits for the answer; or nobody does, and it may come later."""
+
+
+class Refusals:
+    """What the workers of one run have refused, runs inside it included.
+
+    A refused plan says nothing of a refused step (other parameters, other words), unless the worker refuses
+    every call.
+    """
+
+    def __init__(self) -> None:
+        self._errors: dict[tuple[str, CallKind], WorkerRefused] = {}
+
+    def add(self, worker: str, operation: CallKind, error: WorkerRefused) -> None:
+        """Remember that `worker` raised `error`."""
+        operations: tuple[CallKind, ...] = (operation, "chat", "plan") if error.every_call else (operation,)
+        for each in operations:
+            self._errors.setdefault((worker, each), error)
+
+    def earlier(self, worker: str, operation: CallKind) -> WorkerRefused | None:
+        """What `worker` said when it was asked before, as an error of its own; None where it may be asked."""
+        error = self._errors.get((worker, operation))
+        if error is None:
+            return None
+        detail = f"It was not asked again: it had refused in this run. {error.detail}".rstrip()
+        kind = ContentFiltered if isinstance(error, ContentFiltered) else WorkerRefused
+        return kind(error.message, worker=worker, every_call=error.every_call, detail=detail)
+
+
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+"""Every level of effort that a request may ask for, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Permit:
+    """What a run may reach, and what may become of its texts.
+
+    Args:
+        workers: those that may be called, the conductor included; None: any.
+        max_effort: the longest that a worker may think; None: as long as it likes.
+        stores: whether texts may be kept, once the run has ended or on another replica.
+        traces: whether texts may be put into spans.
+        trains: whether models may be trained on the run.
+        hides_personal_data: whether personal data is taken out of texts that are kept or traced.
+    """
+
+    workers: tuple[str, ...] | None = None
+    max_effort: str | None = None
+    stores: bool = True
+    traces: bool = True
+    trains: bool = True
+    hides_personal_data: bool = False
+
+    def allows(self, worker: str) -> bool:
+        """Whether the worker of that name may be called."""
+        return self.workers is None or worker in self.workers
+
+    def narrow(self, other: "Permit") -> "Permit":
+        """What both allow."""
+        workers = self.workers if other.workers is None else other.workers
+        if self.workers is not None and other.workers is not None:
+            workers = tuple(name for name in self.workers if name in other.workers)
+        return Permit(
+            workers,
+            lowest_effort(self.max_effort, other.max_effort),
+            self.stores and other.stores,
+            self.traces and other.traces,
+            self.trains and other.trains,
+            self.hides_personal_data or other.hides_personal_data,
+        )
+
+
+def lowest_effort(*limits: str | None) -> str | None:
+    """The lowest of some levels; None of them: no limit."""
+    return min((limit for limit in limits if limit is not None), key=EFFORTS.index, default=None)
+
+
+ANYTHING = Permit()
+"""Of a run that nobody's policy limits."""
+
+
+def _maybe() -> bool:
+    return True
+
+
+def _no() -> bool:
+    return False
+
+
+@dataclass(slots=True, eq=False)
+class Places:
+    """Deployments of a provider's model, or replicas of an engine; written by whoever chooses among them."""
+
+    taken: set[str] = field(default_factory=set[str])
+    has_other: Callable[[], bool] = _maybe
+    """Whether there is one where it has not gone. Nobody knows it of an address that nobody chose: many servers may be
+    behind it."""
+
+    def take(self, place: str, has_other: Callable[[], bool]) -> None:
+        """The call goes to `place`."""
+        self.taken.add(place)
+        self.has_other = has_other
+
+    def expect_choice(self) -> None:
+        """Somebody is about to choose: until then, no other place is known."""
+        self.has_other = _no
+
+    def __reduce__(self) -> tuple[type["Places"], tuple[()]]:
+        """In another process nobody chooses any more."""
+        return Places, ()
+
+
+@dataclass(frozen=True, slots=True)
+class Callee:
+    """A worker, at one of its places.
+
+    Args:
+        worker: its name in the pool.
+        deployment: which of its places; empty where it has one.
+        price: per token, there; None: nobody said.
+    """
+
+    worker: str
+    deployment: str = ""
+    price: Price | None = None
+
+
+class AttemptHold(Protocol):
+    """Reservation of one of the attempts that are under way."""
+
+    async def renew(self, error: WorkerError, wait_s: float = 0.0) -> int:
+        """Pay for the attempt that failed with `error`, wait, and reserve the next one.
+
+        Returns:
+            The output tokens that the next attempt may take.
+
+        Raises:
+            BudgetExceeded: the next attempt could cost more than is left.
+            StoreUnavailable: the reservation cannot be stored.
+        """
+        ...
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """Mark the attempt as queued: it costs nothing if its client leaves now."""
+        ...
+
+    def sent(self, callee: Callee) -> None:
+        """Record where the attempt is being sent: it is billed at that price if the server does not report usage."""
+        ...
+
+
+class Holds(Protocol):
+    """Reservations of one call."""
+
+    def hold(self, *, hedge: bool = False) -> AttemptHold:
+        """Return the reservation of the first attempt under way, or of its hedge."""
+        ...
+
+    async def hold_second(self) -> bool:
+        """Reserve a hedge. Return False, with nothing reserved, if it does not fit."""
+        ...
+
+    async def release_second(self) -> None:
+        """Release the reservation of a hedge that was not sent."""
+        ...
+
+    def drop(self, *, hedge: bool, took_s: float, error: PodiumError | None = None) -> tuple[Attempt, ...]:
+        """Record one of two attempts as lost; the other one is the call from now on. `settle_dropped` pays for it.
+
+        Args:
+            hedge: whether the hedge is lost, else the first attempt.
+            took_s: seconds since it was sent.
+            error: why it failed. None: the other attempt was faster.
+
+        Returns:
+            The records of it and of its earlier attempts, oldest first.
+        """
+        ...
+
+    async def settle_dropped(self) -> None:
+        """Pay for the attempt that was dropped."""
+        ...
+
+
+@dataclass(slots=True)
+class Pauses:
+    """Those of one call. Its worker ends it where one is too long, and writes down the longest."""
+
+    limit_s: float | None = None
+    """A longer one is not usual for this worker, and another one can go on with the answer. None: the settings say
+    how long."""
+    longest_s: float | None = None
+    """Of those that have ended; None until there are two words, and where nobody measures."""
+
+    def note(self, pause_s: float) -> None:
+        """One has ended."""
+        self.longest_s = max(pause_s, self.longest_s or 0.0)
 
 
 class Observer(Protocol):

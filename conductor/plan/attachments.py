@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from conductor.model.messages import File, Image, Message, Part, Text, ToolResult
-from conductor.model.pool_member import PoolMember
+from conductor.model.worker import PoolMember
 from conductor.plan.marks import enclose, mark_key
 
 NO_IMAGE = "[A picture is here that this model cannot see.]"

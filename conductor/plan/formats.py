@@ -1,38 +1,246 @@
-"""A conductor's text to a plan, read while it is still being written.
+"""Parsers that turn a conductor's text into steps while it streams."""
 
-Two formats. `steps`, the default, is one JSON object a step, in order, so that a step can start at its last
-byte::
-
-    {"worker": 0, "subtask": "Work out ...", "access": []}
-    {"worker": 2, "subtask": "Check it.", "access": [0]}
-
-Where a server holds the text to a JSON schema they stand in one object, after a thought that is passed
-over; a step still starts at its last byte::
-
-    {"thinking": "It has two parts.", "steps": [{"worker": 0, "subtask": "Work out ...", "access": []}]}
-
-`{"accept": true}` alone keeps the answer of the round before. `lists` is the paper's: free reasoning, then
-three Python lists (arXiv 2512.04388, section 3.1 and figure 13); three empty ones keep the answer::
-
-    model_id = [0, 2]
-    subtasks = ["Work out ...", "Check it."]
-    access_list = [[], ["all"]]
-
-A step may say first what it `needs` ("translation into German"): why its worker was chosen. In both, a
-worker is its number in the order it was shown in, or its name, `"all"` is short for every
-earlier step, and an empty subtask asks the user's own words. In `steps`, `"tools": false` keeps a step from
-the client's tools. Nothing is repaired: what cannot run is an `InvalidPlan` with its `Reason`.
-
-Each format's parser is in a file of its own. The grammars that make a model write only what is accepted here
-are in `grammars.py`.
-"""
-
+import ast
+import json
+import re
 from collections.abc import Sequence
-from typing import Literal, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol, cast
 
-from conductor.plan.lists_format import ListsParser
-from conductor.plan.plan import Plan, Step
-from conductor.plan.steps_format import StepsParser
+from conductor.errors import InvalidPlan, Reason
+from conductor.plan.plan import Nesting, Plan, PlanBuilder, Step, read_flag, read_step
+
+
+class StepsParser:
+    """`steps`: one JSON object a step, or `{"thinking": "...", "steps": [...]}` around them, with or
+    without the thought; what stands between them, and inside `<think>`, is passed over.
+    """
+
+    _WRAPPER = re.compile(
+        r'\{\s*(?:(?:"accept"\s*:\s*false|"thinking"\s*:\s*"(?:[^"\\]|\\.)*")\s*,\s*)*"steps"\s*:\s*',
+        re.DOTALL,
+    )
+
+    def __init__(self, workers: Sequence[str], max_steps: int) -> None:
+        self._draft = PlanBuilder(workers, max_steps)
+        self._workers = workers
+        self._accepted = False
+        self._object: list[str] = []
+        self._nesting = Nesting('"')
+        self._passed = ""
+        self._thinking = False
+
+    def feed(self, text: str) -> list[Step]:
+        """See `Parser.feed`."""
+        steps: list[Step] = []
+        for char in text:
+            if not self._object and (self._thinks(char) or char != "{"):
+                continue
+            if char == "[" and self._opens_steps():
+                self._reset()
+                continue
+            self._object.append(char)
+            self._nesting.feed(char)
+            if self._nesting.depth == 0:
+                written = "".join(self._object)
+                self._reset()
+                steps += self._read(written)
+        return steps
+
+    def finish(self, *, cut_off: bool = False) -> Plan | None:
+        """See `Parser.finish`."""
+        index = len(self._draft.steps)
+        if self._object or (cut_off and not self._accepted and index < self._draft.max_steps):
+            raise InvalidPlan("The plan's text ends in the middle.", reason=Reason.TRUNCATED, step=index)
+        if self._accepted:
+            if self._draft.steps:
+                raise self._both()
+            return None
+        return self._draft.finish()
+
+    def _both(self) -> InvalidPlan:
+        return InvalidPlan("The text both accepts the answer and plans steps.", reason=Reason.MALFORMED)
+
+    def _thinks(self, char: str) -> bool:
+        """Whether `char`, outside of every object, stands inside `<think>`."""
+        self._passed = (self._passed + char)[-len("</think>") :]
+        if self._passed.endswith(("<think>", "</think>")):
+            self._thinking = not self._passed.startswith("</")
+        return self._thinking
+
+    def _opens_steps(self) -> bool:
+        """Whether a bracket here begins the list of steps."""
+        at_top = self._nesting.depth == 1 and not self._nesting.quote
+        return at_top and self._WRAPPER.fullmatch("".join(self._object)) is not None
+
+    def _reset(self) -> None:
+        self._object, self._nesting = [], Nesting('"')
+
+    def _read(self, written: str) -> list[Step]:
+        index = len(self._draft.steps)
+        try:
+            fields = cast(dict[str, Any], json.loads(written))
+        except (ValueError, RecursionError) as exc:
+            raise InvalidPlan(
+                f"Step {index} is not JSON: {exc}.", reason=Reason.MALFORMED, step=index
+            ) from exc
+        if fields.get("accept") is True:
+            if fields.get("steps"):
+                raise self._both()
+            self._accepted = True
+            return []
+        for name in ("worker", "subtask", "access"):
+            if name not in fields:
+                raise InvalidPlan(f"Step {index} has no {name!r}.", reason=Reason.MISSING_FIELD, step=index)
+        worker, subtask, access = (fields[name] for name in ("worker", "subtask", "access"))
+        step = read_step(index, worker, subtask, access, self._workers, fields.get("needs", ""))
+        return [self._draft.add(replace(step, tools=read_flag(index, "tools", fields.get("tools", True))))]
+
+
+@dataclass(slots=True)
+class _List:
+    """One of the three lists while it is read: its elements, complete ones only."""
+
+    label: re.Pattern[str]
+    elements: list[Any] = field(default_factory=list[Any])
+    element: list[str] = field(default_factory=list[str])
+    nesting: Nesting = field(default_factory=lambda: Nesting("\"'", depth=1))
+    closed: bool = False
+
+    def feed(self, char: str) -> bool:
+        """Take a character after the opening bracket; True when an element became complete."""
+        at_top = self.nesting.depth == 1 and not self.nesting.quote
+        if at_top and char == ",":
+            return self._complete(must=True)
+        self.nesting.feed(char)
+        if self.nesting.depth == 0:
+            if char != "]":
+                raise InvalidPlan(
+                    f"A list is closed by {char!r}.", reason=Reason.MALFORMED, step=len(self.elements)
+                )
+            self.closed = True
+            return self._complete(must=False)
+        self.element.append(char)
+        return False
+
+    def _complete(self, must: bool) -> bool:
+        text, self.element = "".join(self.element).strip(), []
+        if not text and not must:
+            return False
+        try:
+            self.elements.append(_literal(text))
+        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as exc:
+            index = len(self.elements)
+            raise InvalidPlan(
+                f"{text[:80]!r} is not a Python literal.", reason=Reason.MALFORMED, step=index
+            ) from exc
+        return True
+
+
+def _literal(text: str) -> Any:
+    """The value of a Python literal. Raises what `ast.literal_eval` raises.
+
+    Up to Python 3.11.7 parsing fails with a SystemError when something else parses in the middle of it, such as
+    the traceback of a future that the garbage collector finds (python/cpython#106905). Asked again, it is right.
+    """
+    try:
+        return ast.literal_eval(text)
+    except SystemError:
+        return ast.literal_eval(text)
+
+
+LABEL_CHARS = 80
+"""A list's name, its mark and its bracket, with room for blanks."""
+
+
+def _label(*names: str) -> re.Pattern[str]:
+    return re.compile(rf"(?:{'|'.join(names)})`?\s*[:=]\s*\[", re.IGNORECASE)
+
+
+class ListsParser:
+    """`lists`: free reasoning (also inside `<think>`), then `model_id`, `subtasks` and `access_list`.
+
+    The first step reads nothing, so it starts as soon as its subtask is closed; each later one at its access
+    list.
+    """
+
+    def __init__(self, workers: Sequence[str], max_steps: int) -> None:
+        self._draft = PlanBuilder(workers, max_steps)
+        self._workers = workers
+        self._text = ""
+        self._models = _List(_label("model[_ ]ids?"))
+        self._subtasks = _List(_label("subtasks?"))
+        self._access = _List(_label("access[_ ]lists?", "access"))
+        self._todo = [self._models, self._subtasks, self._access]
+        self._inside = False
+
+    def feed(self, text: str) -> list[Step]:
+        """See `Parser.feed`."""
+        steps: list[Step] = []
+        for char in text:
+            if not self._todo:
+                break
+            if self._inside:
+                if self._todo[0].feed(char):
+                    steps += self._read_newest(self._todo[0])
+                if self._todo[0].closed:
+                    self._check_length(self._todo.pop(0))
+                    self._inside, self._text = False, ""
+            else:
+                self._text += char
+                if char == "[":
+                    self._inside = self._opens(self._todo[0])
+        return steps
+
+    def finish(self, *, cut_off: bool = False) -> Plan | None:
+        """See `Parser.finish`."""
+        if self._todo:
+            begun = self._inside or len(self._todo) < 3 or cut_off
+            raise InvalidPlan(
+                "The plan's text ends before its three lists do." if begun else "The text has no plan.",
+                reason=Reason.TRUNCATED if begun else Reason.NO_PLAN,
+                step=len(self._draft.steps),
+            )
+        return self._draft.finish() if self._models.elements else None
+
+    def _opens(self, wanted: _List) -> bool:
+        thinking = "<think>" in self._text and "</think>" not in self._text
+        matches = [] if thinking else list(wanted.label.finditer(self._text[-LABEL_CHARS:]))
+        return bool(matches) and self._text.endswith(matches[-1].group())
+
+    def _check_length(self, closed: _List) -> None:
+        count, expected = len(closed.elements), len(self._models.elements)
+        if count != expected:
+            raise InvalidPlan(
+                f"The lists are not equally long: {expected} models, {count} in another.",
+                reason=Reason.LENGTH_MISMATCH,
+                step=min(count, expected),
+            )
+
+    def _read_newest(self, grown: _List) -> list[Step]:
+        """Check the list's newest element; the step that it completes."""
+        index = len(grown.elements) - 1
+        if grown is self._models:
+            if index >= self._draft.max_steps:
+                message = f"The plan has more than {self._draft.max_steps} steps."
+                raise InvalidPlan(message, reason=Reason.TOO_MANY_STEPS, step=index)
+            return []
+        if index >= len(self._models.elements):
+            self._check_length(grown)
+        worker = self._models.elements[index]
+        if grown is self._subtasks:
+            first = read_step(0, worker, grown.elements[0], [], self._workers) if index == 0 else None
+            return [self._draft.add(first)] if first else []
+        access = grown.elements[index]
+        step = read_step(index, worker, self._subtasks.elements[index], access, self._workers)
+        if index > 0:
+            return [self._draft.add(step)]
+        if step.access:
+            raise InvalidPlan(
+                "Step 0 reads a step; there is none before it.", reason=Reason.READS_FORWARD, step=0
+            )
+        return []
+
 
 Format = Literal["steps", "lists"]
 

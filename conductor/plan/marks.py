@@ -1,19 +1,43 @@
-"""Marks around texts that others wrote. No such text can end its mark or begin another, and none is harmed.
-
-As with the boundaries of MIME (RFC 2046, section 5.1.1), a mark's key is chosen once the texts are known:
-it occurs in none of them. It is computed from the first of them, so equal texts give equal prompts (caches,
-replays), and a conversation that grows keeps its key and the prefix before it. A mark in an answer can only
-be an echo of the prompt; `EchoFilter` removes it.
-"""
+"""Marks that keep texts of others apart, and lines that differ from call to call."""
 
 import base64
 import hashlib
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from dataclasses import replace
 
+from conductor.model.messages import Message, Text
 from conductor.model.reply import Delta
-from conductor.plan.volatile_lines import without_volatile_lines
+
+_LINES = re.compile(r"^[ \t]*x-anthropic-[a-z-]+-header:[^\n]*(?:\n+|\Z)", re.IGNORECASE | re.MULTILINE)
+
+
+def without_volatile_lines(text: str) -> str:
+    """Return `text` without them."""
+    return _LINES.sub("", text) if "-header:" in text else text
+
+
+def with_stable_system(messages: Iterable[Message]) -> list[Message]:
+    """Return `messages` without such lines in their system messages; what holds nothing else is left out."""
+    return [stable for message in messages if (stable := _stable(message)) is not None]
+
+
+def _stable(message: Message) -> Message | None:
+    if message.role != "system":
+        return message
+    parts = [
+        replace(part, text=without_volatile_lines(part.text)) if isinstance(part, Text) else part
+        for part in message.parts
+    ]
+    if parts == list(message.parts):
+        return message
+    kept = tuple(
+        part
+        for part, before in zip(parts, message.parts, strict=True)
+        if part == before or not isinstance(part, Text) or part.text
+    )
+    return replace(message, parts=kept) if kept else None
+
 
 KEY_CHARS = 5
 MARK_CHARS = 1000

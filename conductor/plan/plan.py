@@ -1,14 +1,8 @@
-"""A plan as a value: a few steps, each with a worker, a subtask and the earlier steps it reads.
+"""A plan as a value, and the checks of each step."""
 
-A `Plan` that exists can run: every rule is checked when it is made, one step at a time, so that a step can
-be started before the next one is written. Knows nothing of texts (`formats.py`) or of running (`run.py`).
-
-Source: arXiv 2512.04388, section 3.1; `access` as lists of positions is its appendix B.8.
-"""
-
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal, cast
 
 from conductor.errors import InvalidPlan, Reason, quote
 
@@ -119,3 +113,81 @@ class PlanBuilder:
         if not self.steps:
             raise InvalidPlan("The plan has no steps.", reason=Reason.NO_PLAN)
         return Plan(tuple(self.steps))
+
+
+def read_step(
+    index: int, worker: Any, subtask: Any, access: Any, workers: Sequence[str], needs: Any = ""
+) -> Step:
+    """The fields of step `index` as a `Step`, in the types and names of the pool.
+
+    Raises:
+        InvalidPlan: a field has the wrong type, or the worker's number is not in the pool.
+    """
+    if isinstance(worker, bool) or not isinstance(worker, int | str):
+        raise _wrong_type(index, "worker", "a number or a name")
+    task = _text(index, "subtask", subtask)
+    if isinstance(worker, int) and not 0 <= worker < len(workers):
+        raise InvalidPlan(
+            f"Step {index} names worker {quote(worker)}; the pool of this request has 0 to {len(workers) - 1}.",
+            reason=Reason.UNKNOWN_WORKER,
+            step=index,
+        )
+    name = workers[worker] if isinstance(worker, int) else worker
+    return Step(name, task, _access(index, access), _text(index, "needs", needs))
+
+
+def read_flag(index: int, name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise _wrong_type(index, name, "true or false")
+    return value
+
+
+def _text(index: int, name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise _wrong_type(index, name, "a text")
+    if any("\ud800" <= char <= "\udfff" for char in value):
+        message = f"Step {index}'s {name} has half of a character, which no model can be sent."
+        raise InvalidPlan(message, reason=Reason.MALFORMED, step=index)
+    return value.strip()
+
+
+def _access(index: int, access: Any) -> tuple[int, ...]:
+    if access == "all":
+        return tuple(range(index))
+    if not isinstance(access, list):
+        raise _wrong_type(index, "access", 'a list of step numbers, or "all"')
+    reads = cast(list[Any], access)
+    if reads == ["all"]:
+        return tuple(range(index))
+    if not all(isinstance(read, int) and not isinstance(read, bool) for read in reads):
+        raise _wrong_type(index, "access", 'a list of step numbers, or "all"')
+    return tuple(cast(list[int], reads))
+
+
+def _wrong_type(index: int, name: str, wanted: str) -> InvalidPlan:
+    return InvalidPlan(f"Step {index}'s {name!r} must be {wanted}.", reason=Reason.WRONG_TYPE, step=index)
+
+
+@dataclass(slots=True)
+class Nesting:
+    """How deep in brackets a text is, strings respected."""
+
+    quotes: str
+    depth: int = 0
+    quote: str = ""
+    escaped: bool = False
+
+    def feed(self, char: str) -> None:
+        if self.quote:
+            if self.escaped:
+                self.escaped = False
+            elif char == "\\":
+                self.escaped = True
+            elif char == self.quote:
+                self.quote = ""
+        elif char in self.quotes:
+            self.quote = char
+        elif char in "[{(":
+            self.depth += 1
+        elif char in "]})":
+            self.depth -= 1

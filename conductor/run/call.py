@@ -1,8 +1,9 @@
-"""One call, paid for: reserve, open, read, settle. The only place that opens a worker."""
+"""Open a call of a run, bound what it can cost, and read its answer in a task."""
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from conductor.errors import (
     BudgetExceeded,
@@ -13,13 +14,101 @@ from conductor.errors import (
     WorkerUnavailable,
     quote,
 )
-from conductor.model.call import Call
+from conductor.model.call import AnswerFormat, Call
 from conductor.model.field_values import copy_with
-from conductor.model.pool_member import PoolMember
-from conductor.model.reply import Reply
-from conductor.run.call_bound import call_bound
+from conductor.model.messages import File, Image, Message, Part, Text, Tool, ToolCall, ToolResult
+from conductor.model.reply import Delta, Reply
+from conductor.model.usage import Usage
+from conductor.model.worker import PoolMember
 from conductor.run.call_holds import CallHolds
 from conductor.run.ledger import BudgetLedger, Ledger
+from conductor.run.waiting import wait_until_done
+
+TOKENS_PER_IMAGE = 2_048
+"""What is held for a picture. Some models count more: what passes the hold is billed all the same."""
+PDF_TOKENS, BYTES_PER_PDF_TOKEN, MOST_PDF_TOKENS = 4_096, 16, 300_000
+"""Of a PDF: so many, and one more for so many bytes of it, but not more than the last, which is what providers take
+at most. An estimate, as a picture's."""
+TOKENS_PER_MESSAGE = 16
+"""Upper bound of a chat template's marks around a message, a call or a tool."""
+TOKENS_PER_CONTINUATION = 1_024
+"""Of the words that ask to go on with an answer."""
+TOKENS_PER_FORMAT = 3_072
+"""Of the words around an answer's schema, and of those that ask to repair an answer."""
+
+
+def call_bound(member: PoolMember, call: Call) -> Usage:
+    """The most that `call` can take at `member`; its settings are already in `call`."""
+    return Usage(input_bound(call), call.sampling.max_output_tokens or member.max_output_tokens)
+
+
+def input_bound(call: Call) -> int:
+    """An upper bound of the prompt's tokens, without any model's tokenizer: a token is at least one byte of
+    UTF-8.
+    """
+    messages = sum(_message_bound(message) for message in call.messages)
+    tools = sum(_tool_bound(tool) for tool in call.tools.offered)
+    begun = TOKENS_PER_CONTINUATION + _size(call.prefix) if call.prefix else 0
+    return TOKENS_PER_MESSAGE + messages + tools + begun + _format_bound(call.answer_format)
+
+
+def sent_bytes(call: Call) -> int:
+    """Return about how many bytes of prompt `call` sends: nothing is held for words that may be put around it."""
+    held = TOKENS_PER_CONTINUATION if call.prefix else 0
+    if wanted := call.answer_format:
+        held += TOKENS_PER_FORMAT + _format_size(wanted)
+    return input_bound(call) - held
+
+
+def _message_bound(message: Message) -> int:
+    native = _json_size(message.native.payload) if message.native else 0
+    native += _json_size(message.thoughts) if message.thoughts else 0
+    return TOKENS_PER_MESSAGE + native + sum(_part_bound(part) for part in message.parts)
+
+
+def _part_bound(part: Part) -> int:
+    match part:
+        case Text(text=text):
+            return _size(text)
+        case Image():
+            return TOKENS_PER_IMAGE
+        case File():
+            return TOKENS_PER_MESSAGE + _size(part.name) + file_tokens(part)
+        case ToolCall():
+            return TOKENS_PER_MESSAGE + _size(part.name) + _size(part.arguments)
+        case ToolResult():
+            return TOKENS_PER_MESSAGE + sum(_part_bound(each) for each in part.parts)
+
+
+def file_tokens(file: File) -> int:
+    """About the most tokens that a file is read as."""
+    if file.text is not None:
+        return file.n_bytes
+    return min(PDF_TOKENS + file.n_bytes // BYTES_PER_PDF_TOKEN, MOST_PDF_TOKENS)
+
+
+def _tool_bound(tool: Tool) -> int:
+    schemas = _json_size(tool.parameters) + _json_size(tool.format)
+    return TOKENS_PER_MESSAGE + _size(tool.name) + _size(tool.description) + schemas
+
+
+def _format_bound(wanted: AnswerFormat | None) -> int:
+    """Of a schema twice: a server may be sent it beside the words that tell it to the model."""
+    if wanted is None:
+        return 0
+    return TOKENS_PER_FORMAT + 2 * _format_size(wanted)
+
+
+def _format_size(wanted: AnswerFormat) -> int:
+    return _json_size(wanted.schema) + _size(wanted.description)
+
+
+def _json_size(value: object) -> int:
+    return 0 if value is None else _size(json.dumps(value, default=str))
+
+
+def _size(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))
 
 
 @asynccontextmanager
@@ -85,3 +174,123 @@ def _check_permit(member: PoolMember, call: Call) -> None:
     if not (call.terms.permit.allows(member.name) or member.bills_inner_calls):
         message = f"{quote(member.name)} is none of the workers that this run may call."
         raise WorkerRefused(message, worker=member.name, step=call.site.step, every_call=True)
+
+
+class CallTask:
+    """One call, open until it is left.
+
+    Args:
+        opening: entered at the first token, as `Worker.open`; it is begun at once.
+        room: how many pieces may wait for their reader.
+    """
+
+    def __init__(self, opening: AbstractAsyncContextManager[Reply], room: int = 1) -> None:
+        loop = asyncio.get_running_loop()
+        self.opened: asyncio.Future[Reply] = loop.create_future()
+        """The reply, or why there is none."""
+        self._left: asyncio.Future[None] = loop.create_future()
+        self._pieces = asyncio.Queue[Delta | Exception | None](room)
+        self._has_all = False
+        self._told: Exception | None = None
+        """What went wrong after the first token, once its reader knows."""
+        self._task = asyncio.create_task(self._hold_open(opening))
+        self._task.add_done_callback(_look_at)
+        self.opened.add_done_callback(_look_at)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has spoken or failed."""
+        return self.opened.done()
+
+    @property
+    def error(self) -> BaseException | None:
+        """Why it will never speak; None: it has, or still may."""
+        if not self.opened.done():
+            return None
+        return asyncio.CancelledError() if self.opened.cancelled() else self.opened.exception()
+
+    @property
+    def reply(self) -> Reply | None:
+        """What it says, once it has spoken."""
+        return self.opened.result() if self.opened.done() and self.error is None else None
+
+    @property
+    def failure(self) -> Exception | None:
+        """What went wrong in it, before its first token or after, as far as that is known once it is left."""
+        ended = self._task.done() and not self._task.cancelled()
+        failure = self._task.exception() if ended else None
+        return failure if isinstance(failure, Exception) else None
+
+    @asynccontextmanager
+    async def read(self) -> AsyncGenerator[Reply]:
+        """Its reply once the first token is there; left with the block, so once only.
+
+        Raises:
+            WorkerError, BudgetExceeded: whatever opening it raised.
+        """
+        try:
+            await asyncio.wait([self.opened])  # unlike awaiting it, this does not cancel it with us
+            yield self.opened.result()
+        except BaseException as exc:
+            await self.leave(exc)
+            raise
+        else:
+            await self.leave()
+
+    async def leave(self, error: BaseException | None = None) -> None:
+        """Nobody reads it any more, because of `error`, which its layers see. What has come by now is billed as its server
+        said, and a whole answer counts as one. Closed once this returns.
+        """
+        while not self._pieces.empty():
+            piece = self._pieces.get_nowait()
+            if isinstance(piece, Delta):
+                reply = self.opened.result()
+                reply.count(piece)
+                reply.finish = reply.finish or piece.finish
+        if self._has_all and not self._left.done() and (error is None or isinstance(error, Exception)):
+            self._left.set_exception(error) if error else self._left.set_result(None)
+        else:
+            self._task.cancel()
+        await wait_until_done([self._task])
+        if error is not None or self._task.cancelled():
+            return
+        if (
+            failure := self._task.exception()
+        ) is not None and failure is not self._told:  # which was forgiven
+            raise failure
+
+    async def _hold_open(self, opening: AbstractAsyncContextManager[Reply]) -> None:
+        try:
+            async with opening as reply:
+                source, reply.deltas = reply.deltas, self._relay()
+                self.opened.set_result(reply)
+                async for delta in source:
+                    await self._pieces.put(delta)
+                self._has_all = True
+                await self._pieces.put(None)
+                await self._left
+        except asyncio.CancelledError:
+            self.opened.cancel()  # a worker that breaks off its own call
+            if self.reply is not None and not (self._left.done() or self._task.cancelling()):
+                message = f"{self.reply.worker} broke off its own call."
+                await self._pieces.put(WorkerUnavailable(message, worker=self.reply.worker))
+            raise
+        except Exception as exc:
+            if not self.opened.done():
+                self.opened.set_exception(exc)
+            elif not self._left.done():
+                await self._pieces.put(exc)
+            raise
+
+    async def _relay(self) -> AsyncGenerator[Delta]:
+        while (piece := await self._pieces.get()) is not None:
+            if isinstance(piece, Exception):
+                self._told = piece
+                raise piece
+            yield piece
+
+
+def _look_at(ended: "asyncio.Future[Reply] | asyncio.Task[None]") -> None:
+    """Its error is somebody else's to raise."""
+    if not ended.cancelled():
+        ended.exception()

@@ -13,13 +13,11 @@ from conductor.errors import (
     StoreUnavailable,
     WorkerError,
 )
-from conductor.model.callee import Callee
-from conductor.model.estimate import estimate
 from conductor.model.failure import Attempt, Failure, charges
-from conductor.model.pool_member import PoolMember
 from conductor.model.reply import CallResult
-from conductor.model.terms import Observer
-from conductor.model.usage import FREE, Price, Usage, total
+from conductor.model.terms import Callee, Observer
+from conductor.model.usage import FREE, Price, Usage, estimate, total
+from conductor.model.worker import PoolMember
 from conductor.run.ledger import Hold, Ledger
 from conductor.run.waiting import wait_until_done
 

@@ -13,9 +13,9 @@ from conductor.errors import ContentFiltered, Interrupted, WorkerBusy, WorkerErr
 from conductor.model.call import Call
 from conductor.model.failure import Attempt
 from conductor.model.field_values import copy_with
-from conductor.model.pool_member import PoolMember
 from conductor.model.reply import CallResult, Delta, Reply
 from conductor.model.usage import Usage
+from conductor.model.worker import PoolMember
 from conductor.run.task import Task
 
 BREAKS = (WorkerUnavailable, WorkerBusy)

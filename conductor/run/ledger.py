@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import Protocol
 
 from conductor.errors import BudgetExceeded
-from conductor.model.callee import Callee
+from conductor.model.terms import Callee
 from conductor.model.usage import FREE, MILLION, Price, Usage
 
 LEAST_ANSWER_TOKENS = 64

@@ -1,6 +1,4 @@
-"""Begin a run, or continue one from its record. Leaving the block closes everything the run had begun: the
-run is cancelled, or left to another process (`Run.detach`).
-"""
+"""Open a run, resume one from its record, and what was spent of its budget by then."""
 
 import asyncio
 import random
@@ -13,20 +11,51 @@ from decimal import Decimal
 
 from conductor.errors import BadTask
 from conductor.model.call import Call, CallSite
-from conductor.model.pool_member import PoolMember
-from conductor.model.refusals import Refusals
+from conductor.model.terms import Refusals
+from conductor.model.usage import Usage
+from conductor.model.worker import PoolMember
+from conductor.run.call import call_bound
 from conductor.run.event_log import EventLog, Journal
 from conductor.run.events import ResultsGiven, RunCancelled, RunDetached, RunResumed
 from conductor.run.ledger import BudgetLedger, Ledger
+from conductor.run.plan_record import UnmeteredCall
 from conductor.run.record import NOBODY, Account, Record, RunRecords
 from conductor.run.rounds import RoundLoop
 from conductor.run.run import Run
-from conductor.run.spent import count_spent
 from conductor.run.task import Task
-from conductor.run.team import Team
-from conductor.run.team_worker import TEAM, estimate_price, find_waiting, team_member
+from conductor.run.team import TEAM, Team, estimate_price, find_waiting, team_member
 from conductor.run.turns import Given
 from conductor.run.waiting import wait_until_done
+
+
+def count_spent(records: RunRecords, team: Team, lost_usd: Decimal) -> tuple[Decimal, Usage]:
+    """What the calls of a run and of the runs inside it took by now. Those of which nothing is on record count with
+    the most that they can have taken, and with no less than `lost_usd` together.
+    """
+    open_usd, usage = Decimal(0), Usage()
+    for record in records:
+        usage += sum((call.usage for call in records.calls_of(record) if call.usage is not None), Usage())
+        for call in record.unmetered_calls:
+            worst_usd, bound = _worst(call, record, team)
+            open_usd += Decimal(0) if call.cost_usd else worst_usd  # 0: nobody said what it took
+            usage += bound
+    return records.known_usd + max(open_usd, lost_usd), usage
+
+
+def _worst(call: UnmeteredCall, record: Record, team: Team) -> tuple[Decimal, Usage]:
+    """The most that a call can have taken. Nothing for a run inside this one, which counts for itself, and
+    for a worker that is gone.
+    """
+    conductor, sampling = team.conductor, record.task.sampling
+    if call.writes_plan and conductor is not None and conductor.member.name == call.worker:
+        member, sampling = conductor.member, conductor.sampling
+    else:
+        member = team.pool.get(call.worker)
+    if member is None:
+        return Decimal(0), Usage()
+    bound = call_bound(member, Call(call.prompt, member.with_defaults(sampling)))
+    return (member.worst_price.most(bound) if member.worst_price else Decimal(0)), bound
+
 
 WriteDown = Callable[[RunRecords], Awaitable[None]]
 """Puts the records of a run that is about to wait for its client where every process finds them."""

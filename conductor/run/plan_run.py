@@ -36,9 +36,8 @@ from conductor.run.events import (
 )
 from conductor.run.plan_record import PlanRecord, StepRecord, StepStatus
 from conductor.run.record import Record
-from conductor.run.run_context import RunContext
-from conductor.run.step_calls import StepCalls
-from conductor.run.step_words import StepWords
+from conductor.run.run import RunContext
+from conductor.run.steps import StepCalls, StepWords
 from conductor.run.turns import conversation
 from conductor.run.waiting import wait_until_done
 

@@ -14,8 +14,8 @@ from typing import Literal
 from conductor.errors import InvalidPlan, Reason, WorkerUnavailable
 from conductor.model.call import Call, Sampling
 from conductor.model.field_values import copy_with
-from conductor.model.pool_member import PoolMember
 from conductor.model.reply import CallResult, Delta, FinishReason, Reply
+from conductor.model.worker import PoolMember
 from conductor.plan.formats import Format, parser
 from conductor.plan.grammars import SUBTASK_CHARS, grammar
 from conductor.plan.instructions import Layout, layout_of

@@ -12,12 +12,11 @@ from conductor.model.call import Sampling
 from conductor.model.failure import Failure
 from conductor.model.field_values import copy_with
 from conductor.model.messages import Message
-from conductor.model.pool_member import PoolMember
-from conductor.model.refusals import Refusals
 from conductor.model.reply import Delta, FinishReason, Reply
-from conductor.model.terms import Terms
+from conductor.model.terms import Refusals, Terms
+from conductor.model.worker import PoolMember
 from conductor.plan.plan import Plan, Step
-from conductor.plan.tool_text import with_tools_as_text
+from conductor.plan.prompts import with_tools_as_text
 from conductor.run.event_log import EventLog
 from conductor.run.events import (
     AnswerDelta,
@@ -36,8 +35,8 @@ from conductor.run.plan_record import PlanRecord
 from conductor.run.plan_run import PlanRun, StepsWait
 from conductor.run.plan_writer import ConductorModel, PlanStream
 from conductor.run.record import Record
-from conductor.run.run_context import RunContext
-from conductor.run.step_calls import may_call_tools
+from conductor.run.run import RunContext
+from conductor.run.steps import may_call_tools
 from conductor.run.team import Team
 from conductor.run.waiting import wait_until_done
 

@@ -1,17 +1,19 @@
-"""What one request asks for. Knows nothing of how it is done."""
+"""The task of a run, and an estimate of its cost."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
-from conductor.model.answer_format import AnswerFormat
-from conductor.model.call import Sampling
-from conductor.model.messages import Message
+from conductor.model.call import AnswerFormat, Call, Sampling
+from conductor.model.messages import NO_TOOLS, Message, Toolset
 from conductor.model.operation import Operation
-from conductor.model.permit import ANYTHING, Permit
-from conductor.model.priority import Priority
-from conductor.model.tools import NO_TOOLS, Toolset
+from conductor.model.terms import ANYTHING, Permit, Priority
+from conductor.model.usage import Usage
+from conductor.model.worker import PoolMember
 from conductor.plan.plan import OnFailure, Plan
+from conductor.plan.prompts import work
+from conductor.run.call import call_bound
 from conductor.run.events import Source
 from conductor.run.ledger import Budget
 
@@ -86,3 +88,30 @@ class Task:
     def n_rounds(self) -> int:
         """How many rounds there may be: a given plan, and one that is not run, is never revised."""
         return 1 if self.plan is not None or self.plan_only else self.rounds
+
+
+BYTES_PER_OUTPUT_TOKEN = 4
+"""What an output token becomes when another worker reads it: prompts are bounded by their bytes, outputs by
+their tokens."""
+
+
+def worst_case(
+    plan: Plan, pool: Mapping[str, PoolMember], conversation: tuple[Message, ...], sampling: Sampling
+) -> tuple[list[Usage], list[Decimal | None]]:
+    """Each step's tokens and dollars at most; 0 for a step that would never run, None where a price is
+    unknown.
+
+    The reservation made at run time is never larger, but for outputs of more than `BYTES_PER_OUTPUT_TOKEN`
+    bytes a token.
+    """
+    tokens: list[Usage] = []
+    for index, step in enumerate(plan.steps):
+        member = pool[step.worker]
+        prompt = work(member, conversation, step, plan.steps[:index], dict.fromkeys(step.access, ""))
+        bound = call_bound(member, Call(prompt.messages, member.with_defaults(sampling)))
+        read = sum(tokens[earlier].output_tokens for earlier in step.access) * BYTES_PER_OUTPUT_TOKEN
+        tokens.append(Usage(bound.input_tokens + read, bound.output_tokens))
+    needed = plan.reachable
+    tokens = [usage if index in needed else Usage() for index, usage in enumerate(tokens)]
+    prices = [pool[step.worker].worst_price for step in plan.steps]
+    return tokens, [price.most(usage) if price else None for price, usage in zip(prices, tokens, strict=True)]

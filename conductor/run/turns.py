@@ -9,9 +9,8 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any
 
-from conductor.model.messages import Message, Part, PendingCall, Text, ToolResult
+from conductor.model.messages import Message, Part, PendingCall, Text, ToolResult, Toolset
 from conductor.model.reply import CallResult
-from conductor.model.tools import Toolset
 from conductor.model.usage import Usage
 
 

@@ -9,8 +9,8 @@ from conductor.errors import StoreUnavailable
 from conductor.run.record import Account
 from serving.accounts.account_ledger import AccountLedger
 from serving.accounts.budgets import Left, least_left, read_spending
+from serving.accounts.rates import key_subject, team_subject
 from serving.accounts.replica_store import ReplicaStore
-from serving.accounts.windows import key_subject, team_subject
 from serving.database.address import StoreError
 
 LEFT_S, UNLIMITED_S = 0.5, 5.0

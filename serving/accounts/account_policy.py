@@ -12,7 +12,7 @@ from typing import Annotated, Any, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from conductor.model.permit import lowest_effort
+from conductor.model.terms import lowest_effort
 from serving.settings.access import Effort
 from serving.settings.places import places_reached
 from serving.settings.workers import WorkerSettings

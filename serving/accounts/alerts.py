@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, and_, delete, func, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from serving.accounts.windows import Window, WindowId, days_and_months
+from serving.accounts.rates import Window, WindowId, days_and_months
 from serving.database.database import Database
 from serving.database.schema import api_key, budget, budget_alert, spend_window, team
 from serving.database.writer import Operation, PostgresConnection

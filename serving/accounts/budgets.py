@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, and_, delete, or_, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from serving.accounts.money import to_pico, to_usd
-from serving.accounts.windows import Period, days_and_months
+from serving.accounts.rates import Period, days_and_months
 from serving.database.database import Database
 from serving.database.schema import budget, spend_window
 

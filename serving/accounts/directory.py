@@ -24,7 +24,7 @@ from serving.accounts.caller import DEFAULT_SCOPES, Scope
 from serving.accounts.key_info import LAST_US, US, KeyInfo, TeamInfo
 from serving.accounts.keys import ApiKey
 from serving.accounts.permission import unknown_names
-from serving.accounts.windows import Period
+from serving.accounts.rates import Period
 from serving.database.address import Address
 from serving.database.database import Database
 from serving.database.migrate import open_database
@@ -69,7 +69,7 @@ class Directory:
         """What a key or a team may spend in the day and the month under way, and what is spent.
 
         Args:
-            subject: see `serving.accounts.windows`.
+            subject: see `serving.accounts.rates`.
         """
         return await read_spending(await self.open(), subject)
 

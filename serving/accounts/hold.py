@@ -6,7 +6,7 @@ Knows no database.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from serving.accounts.windows import Window, WindowId, key_subject, team_subject
+from serving.accounts.rates import Window, WindowId, key_subject, team_subject
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from conductor.errors import BadTask, NotAllowed, did_you_mean, quote
 from conductor.model.field_values import copy_with
-from conductor.model.permit import EFFORTS, Permit
-from conductor.model.tools import Toolset
+from conductor.model.messages import Toolset
+from conductor.model.terms import EFFORTS, Permit
 from conductor.run.ledger import Budget
 from conductor.run.record import Record, RunRecords
 from conductor.run.task import Task

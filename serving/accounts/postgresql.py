@@ -12,7 +12,7 @@ from typing import Any
 from serving.accounts.hold import Bill, Entry, HoldRequest, Refusal, decide, sums
 from serving.accounts.leases import FORGET_US, LEASE_US
 from serving.accounts.money import MAX_PICO
-from serving.accounts.windows import Window, WindowId
+from serving.accounts.rates import Window, WindowId
 from serving.database.database import PostgresConnection
 
 NOW_US = "(extract(epoch from clock_timestamp()) * 1000000)::bigint"

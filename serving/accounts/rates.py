@@ -1,9 +1,4 @@
-"""Requests and tokens in a minute: of a key, and of all keys of its team together.
-
-A minute slides: what was taken in the last one counts less as this one goes on. Tokens are taken as an estimate
-when a request is let in, and corrected when its run has ended. Counted in the memory of each replica, or in a
-Redis that all of them share.
-"""
+"""Requests and tokens per minute, of keys and teams."""
 
 import asyncio
 import logging
@@ -11,7 +6,8 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, cast
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal, NamedTuple, Protocol, cast
 
 from limits import RateLimitItemPerMinute
 from limits.aio.storage import MemoryStorage
@@ -20,8 +16,50 @@ from limits.storage import storage_from_string
 from conductor.errors import BadTask, RateLimited
 from conductor.run.record import Account, RunRecords
 from serving.accounts.account_policy import Policies
-from serving.accounts.windows import key_subject, team_subject
+from serving.accounts.money import MAX_PICO
 from serving.redaction.secrets import learn_secret, redact_secrets
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+Period = Literal["day", "month"]
+
+
+class WindowId(NamedTuple):
+    """Whose, and when: `starts` is a day or a month since 1970."""
+
+    subject: str
+    period: Period
+    starts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What is spent and held, and what may be. Amounts are pico-dollars; no cap is None."""
+
+    cap: int | None
+    spent: int
+    held: int
+
+    @property
+    def room(self) -> int:
+        """How much more may be held; below 0 where a bill was higher than its hold, or a cap was lowered."""
+        return (MAX_PICO if self.cap is None else self.cap) - self.spent - self.held
+
+
+def key_subject(key_id: str) -> str:
+    """What budgets call a key."""
+    return f"key:{key_id}"
+
+
+def team_subject(team_id: str) -> str:
+    """What budgets call a team."""
+    return f"team:{team_id}"
+
+
+def days_and_months(at_us: int) -> tuple[int, int]:
+    """The day and the month, UTC, both since 1970, of a time."""
+    at = EPOCH + timedelta(microseconds=at_us)
+    return (at - EPOCH).days, (at.year - 1970) * 12 + at.month - 1
+
 
 logger = logging.getLogger("podium")
 
@@ -52,7 +90,7 @@ class Rate:
 
     Args:
         whose: `key` or `team`.
-        subject: see `serving.accounts.windows`.
+        subject: see `serving.accounts.rates`.
         kind: of what.
         limit: how many in a minute.
     """

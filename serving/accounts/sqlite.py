@@ -12,7 +12,7 @@ from typing import Any
 
 from serving.accounts.hold import Bill, Entry, HoldRequest, Refusal, decide, sums
 from serving.accounts.leases import FORGET_US, LEASE_US
-from serving.accounts.windows import Window, WindowId
+from serving.accounts.rates import Window, WindowId
 
 COLUMNS = "id, run_id, call_no, key_id, team_id, day, month, worker, amount, owner, made_us"
 MAKE_WINDOW = "INSERT INTO spend_window (subject, period, starts) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"

@@ -18,7 +18,7 @@ from serving.accounts.authenticator import Authenticator
 from serving.accounts.caller import Caller
 from serving.accounts.directory import MOST_LISTED, Directory
 from serving.accounts.permission import check_names
-from serving.accounts.windows import key_subject, team_subject
+from serving.accounts.rates import key_subject, team_subject
 from serving.api.admin_schema import (
     Budget,
     BudgetChange,

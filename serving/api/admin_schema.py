@@ -13,7 +13,7 @@ from serving.accounts.caller import DEFAULT_SCOPES, Scope
 from serving.accounts.directory import NAME_CHARS
 from serving.accounts.key_info import US, KeyInfo, KeyState, TeamInfo
 from serving.accounts.money import MAX_USD
-from serving.accounts.windows import Period
+from serving.accounts.rates import Period
 
 MOST_OVERLAP_S = 30 * 24 * 3600
 Limit = Annotated[Decimal | None, Field(ge=0, le=MAX_USD)]

@@ -16,7 +16,7 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from conductor.errors import Overloaded
-from conductor.model.priority import Priority
+from conductor.model.terms import Priority
 from conductor.run.record import Account
 from serving.accounts.caller import Caller
 from serving.accounts.caller import Scope as KeyScope

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from conductor.errors import BadTask, quote
-from conductor.model.answer_format import AnswerFormat
+from conductor.model.call import AnswerFormat
 from serving.schemas.limits import SchemaFault, check_schema, is_object
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)

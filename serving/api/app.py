@@ -39,7 +39,7 @@ from serving.api.feed import Feeds
 from serving.api.load_shedding import LoadShedding, OpenRequests
 from serving.api.respond import failure
 from serving.api.semantics import Semantics
-from serving.api.slow_clients import SlowClients
+from serving.api.unread import SlowClients
 from serving.batches.memory_store import MemoryBatchStore
 from serving.batches.runner import Batches
 from serving.edge.middleware import Edge

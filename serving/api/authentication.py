@@ -15,7 +15,7 @@ from conductor.errors import NotAllowed, StoreUnavailable
 from serving.accounts.authenticator import Authenticator, unauthenticated
 from serving.accounts.caller import ANYBODY, Caller
 from serving.api.respond import failure
-from serving.edge.caller import is_loopback
+from serving.edge.checks import is_loopback
 
 CALLER = "podium.caller"
 """In a scope: the `Caller`."""

@@ -4,7 +4,7 @@ from fastapi import APIRouter, Request, Response
 
 from serving.accounts.budgets import Spending, least_left
 from serving.accounts.directory import Directory
-from serving.accounts.windows import key_subject, team_subject
+from serving.accounts.rates import key_subject, team_subject
 from serving.api.admin_schema import Budget, OwnBudget
 from serving.api.authentication import caller_of
 

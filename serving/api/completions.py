@@ -10,12 +10,12 @@ from starlette.types import Receive, Scope, Send
 
 from conductor.errors import BadTask, quote
 from conductor.model.call import Call
-from conductor.model.pool_member import PoolMember
 from conductor.model.usage import total
+from conductor.model.worker import PoolMember
 from conductor.plan.plan import Plan
-from conductor.run.estimate import worst_case
 from conductor.run.record import Record, RunRecords
-from conductor.run.team_worker import TEAM, TeamWorker
+from conductor.run.task import worst_case
+from conductor.run.team import TEAM, TeamWorker
 from serving.accounts.caller import Caller
 from serving.accounts.rates import check_possible, rates_of
 from serving.api import record_json
@@ -25,13 +25,12 @@ from serving.api.choices import ChoicesResponse
 from serving.api.dialect import Dialect, Dialects
 from serving.api.earlier_runs import CallersRuns
 from serving.api.files import batches_of
-from serving.api.keeping import Keeping, keeping_of
-from serving.api.request import ApiRequest, check_size
+from serving.api.request import ApiRequest, Keeping, check_size, keeping_of
 from serving.api.resolve import ResolvedTask
 from serving.api.resuming import find_tool_answer
 from serving.api.run_response import RunResponse
 from serving.api.siblings import Siblings
-from serving.edge.body import too_large, too_much_text
+from serving.edge.checks import too_large, too_much_text
 from serving.sessions.service import Service
 
 IS_BATCH = "podium.is_batch"

@@ -11,8 +11,8 @@ import uvicorn.config
 from starlette.middleware import Middleware
 
 from serving.api.dialects.table import DIALECTS
+from serving.edge.checks import raise_file_limit
 from serving.edge.middleware import Edge
-from serving.edge.open_files import raise_file_limit
 from serving.edge.policy import Policy
 from serving.edge.protocol import EdgeProtocol, guard_protocol
 from serving.edge.reader import ReaderProtocol

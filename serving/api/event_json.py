@@ -28,8 +28,7 @@ from conductor.run.events import (
     WorkDelta,
 )
 from serving.api.error_json import attempt_json, error_json
-from serving.api.message_json import call_of_tool, results_json
-from serving.api.record_json import call_json, dollars, seconds, step_json, tokens
+from serving.api.record_json import call_json, call_of_tool, dollars, results_json, seconds, step_json, tokens
 
 Json = dict[str, Any]
 

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from conductor.errors import Overloaded
 from serving.api.authentication import ALIVE, READY
-from serving.api.keeping import HEADER
+from serving.api.request import HEADER
 from serving.api.respond import failure
 from serving.edge.waiting import WaitingRoom
 

@@ -3,13 +3,13 @@
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from conductor.model.permit import Permit
+from conductor.model.terms import Permit
 from conductor.model.usage import Price
 from serving.accounts.permission import permit_of
 from serving.api.authentication import caller_of
+from serving.api.request import FIELDS
 from serving.api.resolve import allowed_names, check_name, names
 from serving.api.respond import success
-from serving.api.wire_options import FIELDS
 from serving.sessions.service import Service
 
 router = APIRouter()

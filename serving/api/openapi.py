@@ -17,7 +17,7 @@ from starlette.routing import BaseRoute, Route
 
 from serving.api.admin_schema import Error
 from serving.api.batches import NewBatch
-from serving.api.dialects.chat_schema import ChatRequest
+from serving.api.dialects.chat.schema import ChatRequest
 from serving.api.dialects.completions import CompletionRequest
 from serving.api.dialects.embeddings import EmbeddingsRequest
 from serving.api.dialects.messages.schema import MessagesRequest, Prompt

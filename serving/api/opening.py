@@ -12,8 +12,7 @@ from conductor.errors import StoreUnavailable
 from conductor.run.run import Run
 from serving.accounts.caller import Caller
 from serving.accounts.rates import NO_RATES, RateReservation
-from serving.api.keeping import Keeping
-from serving.api.request import ApiRequest
+from serving.api.request import ApiRequest, Keeping
 from serving.api.resolve import ResolvedTask
 from serving.api.siblings import Siblings
 from serving.runs.claims import Claim

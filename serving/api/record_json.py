@@ -1,25 +1,91 @@
-"""A record as JSON: OpenAI's answer, its usage, and everything that `podium` tells.
+"""Records, messages and events as JSON."""
 
-Field names of the orchestration tokens are those that Sakana's Fugu sends and clients already read. What
-goes to callers has no error's `detail`; the record has (`for_operator`).
-"""
-
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import Any
 
 from conductor.model.failure import Attempt, Failure
+from conductor.model.messages import File, Message, Part, PendingCall, Text, ToolCall, ToolResult
 from conductor.model.reply import CallResult
 from conductor.model.usage import Usage
 from conductor.plan.plan import Step
 from conductor.run.plan_record import PlanRecord, StepRecord
 from conductor.run.record import Account, Record
-from conductor.run.turns import Segment
+from conductor.run.turns import Given, Segment, StepTurn
 from serving.api.console import console_url
 from serving.api.error_json import attempt_json, error_json, operator_attempt_json, operator_json
-from serving.api.message_json import messages_json, turns_json
 
 Json = dict[str, Any]
+PICTURE_CHARS = 64
+"""Of a picture's address: a `data:` one is shown by its beginning."""
+
+
+def messages_json(messages: Iterable[Message]) -> list[Json]:
+    """Prompts as they were sent."""
+    return [_message(message) for message in messages]
+
+
+def turns_json(step: StepRecord) -> Json:
+    """A step's turns with its tools; nothing where it called none."""
+    return {"turns": [_turn(turn) for turn in step.turns]} if step.turns else {}
+
+
+def _turn(turn: StepTurn) -> Json:
+    results = {each.number: each.result for each in turn.results}
+    calls = [{**call_of_tool(each), **_result(results.get(each.number))} for each in turn.calls]
+    return {
+        "output": turn.result.output,
+        "worker": turn.result.worker,
+        "tool_calls": calls,
+        "said": messages_json(turn.said),
+        "called_s": _seconds(turn.called_s),
+        "answered_s": _seconds(turn.answered_s),
+    }
+
+
+def _seconds(at_s: float | None) -> float | None:
+    return None if at_s is None else round(at_s, 6)
+
+
+def call_of_tool(pending: PendingCall) -> Json:
+    """A call of a tool, as its step made it."""
+    return {"number": pending.number, "name": pending.call.name, "arguments": pending.call.arguments}
+
+
+def results_json(given: Given) -> list[Json]:
+    """What a client sent to a run that waited."""
+    return [{"number": each.number, **_result(each.result)} for each in given.results]
+
+
+def _result(result: ToolResult | None) -> Json:
+    if result is None:
+        return {"result": None}
+    return {"result": _words(result.parts)} | ({"is_error": True} if result.is_error else {})
+
+
+def _message(message: Message) -> Json:
+    return {"role": message.role, "content": _words(message.parts)}
+
+
+def _words(parts: Iterable[Part]) -> str:
+    return "\n".join(_part(part) for part in parts)
+
+
+def _part(part: Part) -> str:
+    match part:
+        case Text(text=text):
+            return text
+        case ToolCall():
+            return f"[calls {part.name}: {part.arguments}]"
+        case ToolResult():
+            return f"[result of a tool{', an error' if part.is_error else ''}: {_words(part.parts)}]"
+        case File():
+            kind = "PDF" if part.text is None else "text"
+            return f"[{part.name}: {kind}, {part.n_bytes} bytes]"
+        case _:
+            return f"[{part.url[:PICTURE_CHARS]}]"
+
+
 Inner = Mapping[str, Record]
 """The records of the runs inside a run, by id."""
 NONE: Inner = {}

@@ -1,24 +1,30 @@
-"""A request, whatever the dialect it was written in: what is asked, and `podium`'s limits for it."""
+"""A request in the form that all dialects share."""
 
-from collections.abc import Iterable, Iterator, Mapping
+import hashlib
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from math import ceil
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt
+from starlette.requests import Request
 
-from conductor.errors import TooLarge
-from conductor.model.answer_format import AnswerFormat
-from conductor.model.call import Sampling
+from conductor.errors import BadTask, TooLarge, quote
+from conductor.model.call import AnswerFormat, Sampling
 from conductor.model.characters import check_name_text
-from conductor.model.messages import File, Image, Message, Part, Text, ToolCall
-from conductor.model.operation import Operation
-from conductor.model.priority import Priority
-from conductor.model.tools import NO_TOOLS, Toolset
+from conductor.model.messages import NO_TOOLS, File, Image, Message, Part, Text, ToolCall, Toolset
+from conductor.model.operation import Operation, WireOptions
+from conductor.model.terms import Priority
+from conductor.model.worker import PoolMember
 from conductor.plan.plan import OnFailure
-from conductor.run.call_bound import file_tokens
+from conductor.run.call import file_tokens
+from conductor.run.task import Task
+from serving.accounts.caller import Caller
 from serving.api.encode import dumps
+from serving.pool import Pool
+from serving.redaction.personal import PersonalDataRedactor
+from serving.sessions.deduplication import HEADER, IdempotencyKey
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 EFFORT_STEPS: dict[str, int] = {
@@ -251,3 +257,121 @@ def _texts_of(part: Part) -> tuple[str, ...]:
 
 def _shape_text(shape: Mapping[str, Any]) -> str:
     return dumps(shape).decode()
+
+
+Tier = Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"]
+"""Those that OpenAI's APIs know. Another word is refused: who writes `Flex` or `batch` means to wait, and would not."""
+FLEX = "flex"
+
+
+def priority_of(tier: Tier | None) -> Priority:
+    """`flex` can wait; every other tier is how requests are served anyway."""
+    return "batch" if tier == FLEX else "interactive"
+
+
+def tier_of(priority: Priority) -> str:
+    """The tier by which a request was served."""
+    return FLEX if priority == "batch" else "default"
+
+
+PATHS = {"chat": "/v1/chat/completions", "text_completion": "/v1/completions", "embeddings": "/v1/embeddings"}
+FIELDS = {name: name for name in WireOptions.__dataclass_fields__} | {"top_logprobs": "logprobs"}
+"""What callers of Chat Completions call each option."""
+
+
+def check_operation(request: ApiRequest, pool: Pool, allowed: Callable[[], Container[str]]) -> None:
+    """Whether the name that `request` asks for can be asked for that.
+
+    Args:
+        request: that asks.
+        pool: who is there.
+        allowed: gives the names that the caller may ask.
+
+    Raises:
+        BadTask: it cannot; who can is told.
+    """
+    wanted, name = request.operation, request.model
+    member = pool.members.get(name)
+    if member is None and wanted == "chat":
+        return
+    if member is not None and wanted in member.serves:
+        if request.podium.plan is not None and wanted != "chat":
+            raise BadTask("podium.plan: only a chat has a plan.", param="podium.plan")
+        return
+    may_ask = allowed()
+    able = [each.name for each in pool.members.values() if wanted in each.serves and each.name in may_ask]
+    remedy = (
+        f"Ask {', '.join(map(quote, able[:5]))}."
+        if able
+        else "No worker does that you may ask (settings: serves)."
+    )
+    what = "does not serve" if member else "is no worker, which alone serves"
+    raise BadTask(f"model: {quote(name)} {what} {PATHS[wanted]}. {remedy}", param="model")
+
+
+def check_options(request: ApiRequest, task: Task, members: Iterable[PoolMember]) -> None:
+    """Whether everybody who may answer takes the options of the task, which `request` asked for.
+
+    Raises:
+        BadTask: naming the field, and who does not.
+    """
+    asked = task.sampling.options.asked
+    if not asked:
+        return
+    for member in members:
+        if left := [name for name in asked if name not in member.takes]:
+            raise _not_taken(request, left[0], member.name)
+
+
+def _not_taken(request: ApiRequest, option: str, worker: str) -> BadTask:
+    who = "ask a worker that does by its own name: `podium.takes` of GET /v1/models says which."
+    if option == "token_prompt":
+        message = f"prompt: {quote(worker)} does not take tokens (`token_prompt`). Send text, or {who}"
+        return BadTask(message, param="prompt")
+    field = request.logprobs_field if option == "top_logprobs" else FIELDS[option]
+    message = f"{field} would change the answer, and {quote(worker)} does not take it. Leave it out, or {who}"
+    return BadTask(message, param=field)
+
+
+MOST_CHARS = 255
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """How a run outlives its client.
+
+    Args:
+        key: the client's name for the request; None: each request is a new one.
+        may_change: its answer may be replaced by another one; not if its events are numbered for good.
+    """
+
+    key: IdempotencyKey | None
+    may_change: bool = True
+
+
+async def keeping_of(request: Request, caller: Caller, podium: Podium, *, may_change: bool) -> Keeping | None:
+    """Return how the run of a request outlives its client, or None if it does not. `may_change`: see `Keeping`.
+
+    Raises:
+        BadTask: the `Idempotency-Key` is malformed.
+    """
+    name = request.headers.get(HEADER)
+    if name is not None and not (0 < len(name) <= MOST_CHARS and name.isascii() and name.isprintable()):
+        raise BadTask(f"{HEADER} must be 1 to {MOST_CHARS} printable ASCII characters.", param=HEADER)
+    if name is None and not (podium.keep or podium.background):
+        return None
+    if name is None:
+        return Keeping(None, may_change)
+    body_hash = _digest(request.scope["path"].encode() + b"\0" + await request.body())
+    return Keeping(IdempotencyKey(caller.account.key_id, _name_on_record(name), body_hash), may_change)
+
+
+def _name_on_record(name: str) -> str:
+    """Return `name` as it is stored, whatever the policy: an address or a key is stored as its digest. Others stay as they
+    are, so that replicas of an earlier version find the same claims.
+    """
+    return name if PersonalDataRedactor()(name) == name else f"sha256:{_digest(name.encode())}"
+
+
+def _digest(value: bytes) -> str:
+    return hashlib.sha256(value).hexdigest()

@@ -9,19 +9,26 @@ from urllib.parse import urlsplit
 from conductor.errors import BadTask, InvalidPlan, Reason, UnknownModel, did_you_mean, quote
 from conductor.model.field_values import copy_with
 from conductor.model.messages import File, Image, Message
-from conductor.model.permit import Permit
-from conductor.model.pool_member import PoolMember
+from conductor.model.terms import Permit
+from conductor.model.worker import PoolMember
 from conductor.plan.attachments import reads
 from conductor.plan.plan import Plan, Step
 from conductor.run.events import Source
 from conductor.run.ledger import Budget
-from conductor.run.step_calls import may_call_tools
+from conductor.run.steps import may_call_tools
 from conductor.run.task import Task
 from conductor.run.team import Team
 from serving.accounts.account_policy import UNLIMITED, Policies
 from serving.accounts.permission import Asked, may_ask, narrow_task, not_kept, permit_of
-from serving.api.request import EFFORT_ROUNDS, EFFORT_STEPS, ApiRequest, PlannedStep, Podium
-from serving.api.wire_options import check_operation, check_options
+from serving.api.request import (
+    EFFORT_ROUNDS,
+    EFFORT_STEPS,
+    ApiRequest,
+    PlannedStep,
+    Podium,
+    check_operation,
+    check_options,
+)
 from serving.pool import Pool
 from serving.settings.sections import ModelSettings, StepSettings
 from serving.settings.settings import Settings

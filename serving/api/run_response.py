@@ -30,9 +30,8 @@ from conductor.run.run import Run
 from conductor.run.task import Task
 from serving.accounts.caller import Caller
 from serving.api.dialect import CallId, Dialect, Encoder, cancelled, interrupted
-from serving.api.keeping import Keeping
 from serving.api.opening import RunOpener
-from serving.api.request import ApiRequest
+from serving.api.request import ApiRequest, Keeping
 from serving.api.resolve import ResolvedTask, find_fetchers, resolve
 from serving.api.resuming import ToolAnswer, attach, find_tool_answer
 from serving.api.siblings import Siblings

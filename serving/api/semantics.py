@@ -13,8 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from conductor.errors import BadTask, PodiumError, WrongContentType, quote
 from serving.api.respond import failure
-from serving.edge.body import ENCODING, check_text, encodings, too_large
-from serving.edge.caller import WITH_BODY
+from serving.edge.checks import ENCODING, WITH_BODY, check_text, encodings, too_large
 from serving.edge.policy import UPLOAD, Policy
 
 STEP_BYTES = 1_048_576

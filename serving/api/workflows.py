@@ -17,7 +17,7 @@ from serving.api.authentication import caller_of, is_still_let_in
 from serving.api.encode import dumps
 from serving.api.feed import Feeds
 from serving.api.feedback import feedback_json
-from serving.api.message_json import call_of_tool
+from serving.api.record_json import call_of_tool
 from serving.api.respond import success, success_list
 from serving.redaction.slices import READS, turn
 from serving.runs.run_filter import RunFilter

@@ -10,7 +10,7 @@ import orjson
 from conductor.errors import TooLarge
 from serving.accounts.account_policy import Policies
 from serving.batches.lines import STEP_BYTES, STEP_LINES, each_line
-from serving.edge.body import check_text
+from serving.edge.checks import check_text
 from serving.redaction.personal import MOST_CHECKED, PersonalDataRedactor
 from serving.redaction.secrets import Redactor, redact_secrets
 from serving.redaction.slices import Steps, finish

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from ray.llm._internal.serve.routing_policies.prefix_aware import prefix_aware_router, prefix_tree
 
-from conductor.model.places import Places
+from conductor.model.terms import Places
 
 RaysRouter = cast(type[Any], prefix_aware_router.PrefixCacheAffinityRouter)
 MIN_MATCH = 0.1

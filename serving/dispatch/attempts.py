@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from conductor.errors import WorkerError
 from conductor.model.call import Call
 from conductor.model.failure import Attempt
-from conductor.model.places import Places
+from conductor.model.terms import Places
 from serving.dispatch.conforming import Repair
 from serving.dispatch.continuing import Form
 from serving.dispatch.route import Route

@@ -2,17 +2,16 @@
 
 from collections.abc import Mapping
 
-from conductor.model.callee import Callee
+from conductor.model.terms import Callee
 from conductor.model.usage import FREE
 from conductor.model.worker import Worker
 from serving.clients import identity_of, model_name
 from serving.dispatch.adaptive import AdaptiveLimiter
 from serving.dispatch.call_span import SpanFacts
 from serving.dispatch.dispatcher import Dispatcher
+from serving.dispatch.fitting import ModelProfile
 from serving.dispatch.limiter import Limiter, SharedLimiter
-from serving.dispatch.profile import ModelProfile
-from serving.dispatch.rate import Rate
-from serving.dispatch.retry_budget import RESERVE, RetryBudget
+from serving.dispatch.retry_budget import RESERVE, Rate, RetryBudget
 from serving.dispatch.route import RetryRules, Route
 from serving.dispatch.target import Target
 from serving.health import Health, WorkerHealth

@@ -11,9 +11,9 @@ from opentelemetry.trace import Span, SpanKind
 
 from conductor.errors import PodiumError
 from conductor.model.call import Call
-from conductor.model.callee import Callee
 from conductor.model.failure import Failure
 from conductor.model.reply import Reply
+from conductor.model.terms import Callee
 from serving.redaction.failures import words_in_span
 from serving.redaction.personal import redactor_of
 from serving.redaction.secrets import redact_secrets

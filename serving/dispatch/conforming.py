@@ -13,12 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from conductor.errors import AnswerInvalid, WorkerError
-from conductor.model.answer_format import AnswerFormat
-from conductor.model.call import Call
+from conductor.model.call import AnswerFormat, Call
 from conductor.model.field_values import copy_with
-from conductor.model.messages import Message, Text
+from conductor.model.messages import Message, Text, ToolChoice
 from conductor.model.reply import Delta, FinishReason, Reply
-from conductor.model.tools import ToolChoice
 from serving.schemas.translation import Translate
 from serving.schemas.validator import find_fault, without_fences
 

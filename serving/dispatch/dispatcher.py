@@ -28,8 +28,8 @@ from serving.dispatch.continuing import Continuation, form_of
 from serving.dispatch.fitting import fit, limit_effort
 from serving.dispatch.limiter import QueueRules
 from serving.dispatch.race import Race
+from serving.dispatch.retry_budget import Skipped
 from serving.dispatch.route import Route, call_again
-from serving.dispatch.skipped import Skipped
 from serving.dispatch.stop_sequences import cut_at
 
 

@@ -14,7 +14,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from conductor.model.priority import Priority
+from conductor.model.terms import Priority
 from serving.shares import KEPT, share
 from serving.witnesses import TRAFFIC_S, Traffic
 

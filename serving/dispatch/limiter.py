@@ -18,8 +18,7 @@ from typing import Protocol
 
 from conductor.errors import LineTooLong
 from conductor.model.call import Call
-from conductor.model.priority import Priority
-from conductor.model.terms import Terms
+from conductor.model.terms import Priority, Terms
 from serving.dispatch.fair_queue import FairQueue
 from serving.health import WorkerHealth
 from serving.witnesses import TRAFFIC_S

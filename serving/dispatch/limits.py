@@ -6,8 +6,7 @@ headers. It is limited only while another worker is free to answer.
 
 import time
 
-from conductor.model.pauses import Pauses
-from conductor.model.terms import AttemptLimits, Terms
+from conductor.model.terms import AttemptLimits, Pauses, Terms
 from serving.health import WorkerHealth
 
 KNOWN_CALLS = 20

@@ -2,7 +2,7 @@
 
 What was shown is never at stake: the race is decided before the first token. The attempt that loses is closed, and is
 paid as all that it can have cost. Each of the two is opened, read and closed in a task of its own
-(`conductor/run/call_task.py`).
+(`conductor/run/call.py`).
 """
 
 import asyncio
@@ -14,10 +14,9 @@ from conductor.errors import BudgetExceeded, PodiumError, StoreUnavailable, Work
 from conductor.model.call import Call
 from conductor.model.failure import Attempt
 from conductor.model.field_values import copy_with
-from conductor.model.holds import Holds
-from conductor.model.places import Places
 from conductor.model.reply import Reply
-from conductor.run.call_task import CallTask
+from conductor.model.terms import Holds, Places
+from conductor.run.call import CallTask
 from conductor.run.waiting import wait_until_done
 from serving.dispatch.limiter import NO_RULES, QueueRules
 from serving.dispatch.policy import can_hedge

@@ -1,13 +1,9 @@
-"""How many retries one worker's calls may cause.
+"""How many retries are left, rates of calls, and why targets are skipped."""
 
-A token bucket, as Finagle and gRPC have it (https://grpc.io/docs/guides/retry, "retry throttling"): each
-call puts a share of a token in, each retry takes one out. So a worker that is down is asked little more
-often than one that is well, however many attempts a call may have.
+import time
+from collections.abc import Callable
 
-While several parties call (`serving/witnesses.py`), one of them leaves the last half of the tokens to those that have
-taken less.
-"""
-
+from conductor.errors import WorkerUnavailable
 from serving.witnesses import MOST, Traffic
 
 RESERVE = 10.0
@@ -54,3 +50,52 @@ class RetryBudget:
     def refund(self) -> None:
         """What was spent was not needed."""
         self._tokens = min(self._reserve, self._tokens + 1)
+
+
+class Skipped(WorkerUnavailable):
+    """The worker's circuit opened while the call waited, or another worker would answer at once: that one is tried
+    instead. The last of `attempts` says so.
+    """
+
+    retryable = False
+    only_this_call = True
+    skipped_for: str = ""
+    """The worker that would answer at once."""
+    waited_s: float = 0.0
+    """Seconds in the queue that the call left."""
+
+
+MINUTE_S = 60.0
+
+
+class Rate:
+    """A bucket that fills evenly, `per_minute` in a minute, and holds a tenth of that at most: what is sent at
+    once is a burst, and a provider counts those.
+
+    What is taken may be corrected later, and more may be owed then than is there.
+
+    Args:
+        per_minute: how much.
+        clock: in seconds.
+    """
+
+    def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._per_s = per_minute / MINUTE_S
+        self._most = max(1.0, per_minute / 10)
+        self._clock, self._level, self._at_s = clock, self._most, clock()
+
+    @property
+    def wait_s(self) -> float:
+        """How long until something may be sent; 0: now."""
+        self._fill()
+        return max(0.0, (1.0 - self._level) / self._per_s)
+
+    def take(self, amount: float) -> None:
+        """Count `amount` as sent; give it back where it is below 0."""
+        self._fill()
+        self._level = min(self._most, self._level - amount)
+
+    def _fill(self) -> None:
+        now_s = self._clock()
+        self._level = min(self._most, self._level + (now_s - self._at_s) * self._per_s)
+        self._at_s = now_s

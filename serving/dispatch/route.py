@@ -11,15 +11,13 @@ from conductor.errors import ContextOverflow, LineTooLong, WorkerBusy, WorkerErr
 from conductor.model.call import Call
 from conductor.model.failure import Attempt, Failure, charges
 from conductor.model.field_values import copy_with
-from conductor.model.holds import AttemptHold
 from conductor.model.reply import Reply
-from conductor.run.call_bound import input_bound
+from conductor.model.terms import AttemptHold
+from conductor.run.call import input_bound
+from serving.dispatch.fitting import ModelProfile
 from serving.dispatch.limiter import NO_RULES, Limiter, QueueRules
-from serving.dispatch.profile import ModelProfile
-from serving.dispatch.retry_budget import RetryBudget
-from serving.dispatch.skipped import Skipped
-from serving.dispatch.target import Target
-from serving.dispatch.watch import Watch
+from serving.dispatch.retry_budget import RetryBudget, Skipped
+from serving.dispatch.target import Target, Watch
 from serving.health import WorkerHealth
 
 BYTES_PER_TOKEN = 4

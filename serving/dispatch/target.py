@@ -1,23 +1,156 @@
-"""One place where a worker is reached, and one attempt at it."""
+"""One place that answers calls: its health, and one attempt there."""
 
+import asyncio
+import logging
 import time
-from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, nullcontext
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
+from math import inf
+from types import TracebackType
+from typing import Self
 
-from conductor.errors import WorkerBusy
+from conductor.errors import (
+    ContextOverflow,
+    LineTooLong,
+    WorkerBusy,
+    WorkerError,
+    WorkerRefused,
+    WorkerUnavailable,
+)
 from conductor.model.call import Call
-from conductor.model.callee import Callee
+from conductor.model.failure import Failure
 from conductor.model.field_values import copy_with
-from conductor.model.holds import AttemptHold
 from conductor.model.reply import Reply
+from conductor.model.terms import AttemptHold, Callee
 from conductor.model.worker import Worker
 from serving.dispatch.call_span import CallSpan, SpanFacts
 from serving.dispatch.limiter import NO_RULES, Limiter, QueueRules
-from serving.dispatch.limits import limits_of
-from serving.dispatch.rate import Rate
-from serving.dispatch.watch import Watch
-from serving.health import WorkerHealth
+from serving.dispatch.limits import limits_of, telling_silence_s
+from serving.dispatch.retry_budget import Rate
+from serving.health import FAILED, MOST_REST_S, Fault, WorkerHealth
+from serving.redaction.failures import outline
+from serving.witnesses import witness_of
+
+logger = logging.getLogger("podium")
+
+BUSY_REST_S = 1.0
+"""How long a busy worker is skipped if it does not say for how long it is busy; the most if our own rate limit says so."""
+REFUSED_REST_S = MOST_REST_S
+"""How long a worker is skipped that refuses every call, for example because its key was revoked."""
+
+
+class Watch:
+    """One call at one worker. Enter it when the call is sent, and leave it with the error if it failed.
+
+    A call whose caller left, or ran out of time, before a word came is a failure if the silence was longer than usual
+    for the worker and no other call got its first token meanwhile.
+
+    Args:
+        name: of the worker.
+        health: where the call is counted.
+        call: that is sent.
+    """
+
+    def __init__(self, name: str, health: WorkerHealth, call: Call) -> None:
+        self._name, self._health, self._call = name, health, call
+        self._reply: Reply | None = None
+        self._began_s = self._silent_since_s = 0.0
+
+    def __enter__(self) -> Self:
+        """The call is sent."""
+        self._began_s = time.monotonic()
+        self._silent_since_s = inf if self._call.terms.priority == "batch" else self._began_s
+        self._health.witnesses.traffic.note(self._call.terms.tenant)
+        return self
+
+    def speak(self, reply: Reply) -> None:
+        """Count the first token."""
+        self._reply = reply
+        self._health.speak(time.monotonic() - self._began_s)
+
+    def excuse(self) -> None:
+        """From now on its silence has a known reason, such as a cold start."""
+        self._silent_since_s = inf
+
+    @contextmanager
+    def pause(self) -> Generator[None]:
+        """Do not count the time that the call waits for a slot of one of several deployments."""
+        since_s, self._silent_since_s = self._silent_since_s, inf
+        yield
+        self._silent_since_s = inf if since_s == inf else time.monotonic()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Count how it ended."""
+        failed = False
+        if isinstance(error, WorkerError):
+            if isinstance(error, WorkerBusy) and error.by_own_rate:
+                # no longer: what is counted of a prompt is an estimate, and given back if the call fails
+                self._health.rest(min(_rest_s(error), BUSY_REST_S))
+            is_late = isinstance(error, WorkerUnavailable) and error.only_late
+            failed = _blames_worker(error) and not (is_late and not self._is_telling(self._began_s))
+        elif isinstance(error, asyncio.CancelledError):
+            failed = self._reply is None and self._is_telling(self._silent_since_s)
+        if failed:
+            self._fail(error if isinstance(error, WorkerError) else None)
+        elif self._reply is not None and self._reply.finish is not None:
+            self._health.succeed()
+
+    def _fail(self, error: WorkerError | None) -> None:
+        """Count a failure, or a silence without an error. All tenants that met with it decide what it means for all keys."""
+        refused = isinstance(error, WorkerRefused)
+        in_doubt = isinstance(error, WorkerRefused) and error.in_doubt
+        what = type(error).__name__ if isinstance(error, WorkerBusy | WorkerRefused) else FAILED
+        for_all = self._health.witnesses.tell(what, witness_of(self._call), is_clear=not in_doubt)
+        for_all |= refused and not in_doubt
+        was_failing = self._health.is_failing
+        self._health.fail(
+            _rest_s(error) if error and for_all else 0.0,
+            for_all=for_all,
+            fault=_fault_of(error, self._name, self._call),
+            refuses=refused and for_all,
+        )
+        if self._health.is_failing and not was_failing and (first := self._health.first_fault):
+            logger.warning("%s fails; first with %s %s", self._name, first.story, first.detail)
+
+    def _is_telling(self, since_s: float) -> bool:
+        """Return whether silence since then says that the worker is not well."""
+        is_long = time.monotonic() - since_s > telling_silence_s(self._health)
+        return is_long and self._health.spoke_at_s <= self._began_s
+
+
+def _fault_of(error: WorkerError | None, worker: str, call: Call) -> Fault:
+    """Return what is reported of a failed call; an error's detail may quote the prompt."""
+    if error is None:
+        return Fault("WorkerUnavailable", f"{worker} said nothing for too long.")
+    failure = Failure.of(error)
+    detail = failure.detail if call.terms.permit.stores else outline(failure)
+    return Fault(failure.code, failure.message, detail)
+
+
+def _rest_s(error: WorkerError) -> float:
+    """Return for how many seconds the worker should be skipped, by what it says."""
+    if isinstance(error, WorkerBusy):
+        return error.retry_after_s or BUSY_REST_S
+    return REFUSED_REST_S if isinstance(error, WorkerRefused) else 0.0
+
+
+def _blames_worker(error: WorkerError) -> bool:
+    """Return whether other calls would fail too: not if the worker refused this prompt, cannot hold it, or did not
+    continue what another call began.
+    """
+    if isinstance(error, WorkerRefused):
+        return error.every_call
+    if isinstance(error, WorkerUnavailable):
+        return not error.only_this_call
+    if isinstance(error, WorkerBusy):
+        return not error.by_own_rate
+    return not isinstance(error, ContextOverflow | LineTooLong)
 
 
 @dataclass(slots=True, eq=False)

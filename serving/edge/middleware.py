@@ -14,14 +14,18 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from conductor.errors import BadTask, Overloaded, PodiumError, TooSlow
 from serving import errors
-from serving.edge.body import BODY, ClientGoneError, check_text, encodings, read_body
-from serving.edge.caller import (
+from serving.edge.checks import (
+    BODY,
     WITH_BODY,
+    ClientGoneError,
     asks_for_websocket,
     check_content_type,
     check_host,
     check_origin,
+    check_text,
+    encodings,
     has_body,
+    read_body,
 )
 from serving.edge.policy import UPLOAD, ErrorBody, Policy
 from serving.edge.waiting import WaitingRoom

@@ -19,8 +19,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from conductor.errors import BadTask, Overloaded, PodiumError, TooLarge, TooSlow
 from serving import errors
-from serving.edge.body import RETRY_AFTER_S, body_too_slow, overload_error
-from serving.edge.caller import has_body
+from serving.edge.checks import RETRY_AFTER_S, body_too_slow, has_body, overload_error
 from serving.edge.policy import ErrorBody, Policy
 from serving.edge.waiting import Ticket, WaitingRoom
 

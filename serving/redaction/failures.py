@@ -4,7 +4,7 @@ says what it did not like, and so may those of whoever read a plan or an answer.
 
 from conductor.errors import WorkerError
 from conductor.model.failure import Attempt, Fact, Failure
-from conductor.model.permit import Permit
+from conductor.model.terms import Permit
 from serving.redaction.personal import redactor_of
 
 NAMES = ("reason", "worker", "param")

@@ -7,7 +7,7 @@ Numbers are looked up and checked by libraries: phonenumbers (Google's libphonen
 import re
 from collections.abc import Callable
 
-from conductor.model.permit import Permit
+from conductor.model.terms import Permit
 from serving.redaction.secrets import Redactor, redact_secrets, secrets_in_steps, take_out
 from serving.redaction.slices import Steps, finish
 

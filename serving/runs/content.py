@@ -8,7 +8,7 @@ way and whoever looks at it.
 from dataclasses import replace
 from typing import TypeVar
 
-from conductor.model.permit import Permit
+from conductor.model.terms import Permit
 from conductor.run.event_log import Journal
 from conductor.run.events import (
     AnswerDelta,

@@ -4,9 +4,8 @@ are removed.
 
 from conductor.model.failure import Attempt, Failure
 from conductor.model.field_values import copy_with
-from conductor.model.messages import PendingCall, ToolCall
+from conductor.model.messages import NO_TOOLS, PendingCall, ToolCall
 from conductor.model.reply import CallResult
-from conductor.model.tools import NO_TOOLS
 from conductor.run.events import (
     AnswerDelta,
     CallFailed,

@@ -5,8 +5,8 @@ Every object in it is closed, so one that is open on purpose is asked for in wor
 
 from typing import Any
 
-from conductor.model.answer_format import AnswerFormat
-from conductor.model.tools import Toolset
+from conductor.model.call import AnswerFormat
+from conductor.model.messages import Toolset
 from serving.schemas.subset import NotExpressible, Subset, narrow
 from serving.schemas.translation import Translation, in_part, in_words
 from serving.schemas.walk import subschemas

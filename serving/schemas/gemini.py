@@ -6,9 +6,8 @@ A format and tools do not go together before Gemini 3, so an answer after calls 
 from collections.abc import Mapping
 from typing import Any
 
-from conductor.model.answer_format import AnswerFormat
-from conductor.model.call import Grammar
-from conductor.model.tools import Toolset
+from conductor.model.call import AnswerFormat, Grammar
+from conductor.model.messages import Toolset
 from serving.schemas.subset import NotExpressible, Subset, narrow
 from serving.schemas.translation import Translation, in_part, in_words, instructions
 

@@ -8,8 +8,8 @@ models read it too: many of them hold decoding to a schema that the model is nev
 from dataclasses import replace
 from typing import Any
 
-from conductor.model.answer_format import AnswerFormat
-from conductor.model.tools import Toolset
+from conductor.model.call import AnswerFormat
+from conductor.model.messages import Toolset
 from serving.schemas.subset import NotExpressible, Subset, narrow
 from serving.schemas.translation import Translation, in_part, in_words, instructions
 from serving.schemas.walk import Schema, subschemas

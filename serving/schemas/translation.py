@@ -5,8 +5,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from conductor.model.answer_format import AnswerFormat
-from conductor.model.tools import Toolset
+from conductor.model.call import AnswerFormat
+from conductor.model.messages import Toolset
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import jsonschema_rs
 from jsonschema_rs import FancyRegexOptions, RegexOptions
 
 from conductor.errors import quote
-from conductor.model.answer_format import AnswerFormat
+from conductor.model.call import AnswerFormat
 from serving.schemas.walk import Schema
 from serving.schemas.work import unroll
 

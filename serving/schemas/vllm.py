@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from conductor.model.answer_format import AnswerFormat
-from conductor.model.tools import Toolset
+from conductor.model.call import AnswerFormat
+from conductor.model.messages import Toolset
 from serving.schemas.limits import SchemaFault, check_schema
 from serving.schemas.subset import NotExpressible, Subset, narrow
 from serving.schemas.translation import Translation, in_words, instructions

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from math import inf
 
 from conductor.errors import Overloaded
-from conductor.model.priority import Priority
+from conductor.model.terms import Priority
 from conductor.run.record import NOBODY, Account, Record
 from conductor.run.task import Task
 from conductor.run.team import Team

@@ -17,7 +17,7 @@ from enum import Enum, auto
 from conductor.errors import NotTheSame, PodiumError
 from conductor.model.messages import without_cache_marks
 from conductor.model.reply import FinishReason
-from conductor.plan.volatile_lines import with_stable_system
+from conductor.plan.marks import with_stable_system
 from conductor.run import codec
 from conductor.run.record import Account, Record, RunRecords
 from conductor.run.task import Task

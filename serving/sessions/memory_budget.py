@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from conductor.errors import Overloaded
 from conductor.model.messages import File, Image, Message, Part, Text, ToolCall, ToolResult
-from conductor.model.priority import Priority
+from conductor.model.terms import Priority
 from conductor.run.record import Account, Record
 from conductor.run.task import Task
 from conductor.run.turns import Given

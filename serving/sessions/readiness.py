@@ -15,7 +15,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from conductor.model.permit import Permit
+from conductor.model.terms import Permit
 from serving.health import Fault, WorkerHealth
 from serving.pool import Pool
 from serving.sessions.conductor_health import ConductorHealth

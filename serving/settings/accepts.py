@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from conductor.model.permit import EFFORTS as LEVELS
+from conductor.model.terms import EFFORTS as LEVELS
 
 THINKING_TOKENS = {
     "none": 0,

@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from conductor.errors import did_you_mean
-from conductor.run.team_worker import TEAM
+from conductor.run.team import TEAM
 from serving.settings.faults import At, describe, explain_yaml, read_yaml
 from serving.settings.faults import SettingsError as SettingsError
 from serving.settings.sections import (

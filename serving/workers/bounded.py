@@ -7,7 +7,7 @@ from conductor.model.call import Call
 from conductor.model.field_values import copy_with
 from conductor.model.reply import Reply
 from conductor.model.worker import Worker
-from conductor.plan.volatile_lines import with_stable_system
+from conductor.plan.marks import with_stable_system
 from serving.workers.output_limit import OutputMeter, within_limit
 
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from conductor.model.call import Call
 from conductor.model.reply import Delta, FinishReason
-from conductor.model.vectors import decode, encode
+from conductor.model.worker import decode, encode
 from serving.workers.chat_chunks import fields
 from serving.workers.usage import UsageCheck, integer
 

@@ -13,10 +13,9 @@ from dataclasses import replace
 
 from conductor.errors import WorkerError
 from conductor.model.call import Call
-from conductor.model.estimate import unseen_bytes
 from conductor.model.reply import Delta, FinishReason, Reply, open_reply
-from conductor.model.usage import Usage
-from conductor.run.call_bound import sent_bytes
+from conductor.model.usage import Usage, unseen_bytes
+from conductor.run.call import sent_bytes
 from serving.workers.account import Account
 
 MARGIN = 1.25

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from conductor.model.call import Call
 from conductor.model.messages import Message, Native
-from conductor.plan.tool_text import with_tools_as_text
-from conductor.plan.volatile_lines import with_stable_system
+from conductor.plan.marks import with_stable_system
+from conductor.plan.prompts import with_tools_as_text
 
 
 class Origin:

@@ -9,8 +9,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
-from conductor.model.messages import File, Image, Message, Text, ToolCall, ToolResult
-from conductor.model.tools import Tool
+from conductor.model.messages import File, Image, Message, Text, Tool, ToolCall, ToolResult
 from serving.workers.cache_marks import ShowMark, no_marks
 from serving.workers.chat_chunks import fields, text_of
 from serving.workers.chat_tools import NOTHING

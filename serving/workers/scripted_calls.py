@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from conductor.errors import WorkerRefused
-from conductor.model.messages import Message, Native, ToolCall
-from conductor.model.tools import Tool
+from conductor.model.messages import Message, Native, Tool, ToolCall
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ import hashlib
 import math
 import struct
 
-from conductor.model.vectors import encode
+from conductor.model.worker import encode
 
 DIMENSIONS = 8
 

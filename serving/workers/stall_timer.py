@@ -11,7 +11,7 @@ from math import inf
 from typing import TypeVar
 
 from conductor.errors import WorkerUnavailable
-from conductor.model.pauses import Pauses
+from conductor.model.terms import Pauses
 from serving.workers.event_stream import MOST_EMPTY
 from serving.workers.http_guard import BodyRefused
 

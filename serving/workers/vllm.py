@@ -10,17 +10,14 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, cast
 
 from conductor.errors import WorkerError, WorkerRefused
-from conductor.model.answer_format import AnswerFormat
-from conductor.model.call import Call, Sampling
-from conductor.model.messages import Image, Message, Native, Text
+from conductor.model.call import AnswerFormat, Call, Sampling
+from conductor.model.messages import NO_TOOLS, Image, Message, Native, Text
 from conductor.model.operation import TOKENS_GONE, TokenLogprob, read_tokens
-from conductor.model.places import Places
-from conductor.model.priority import Priority
 from conductor.model.reply import Delta, FinishReason, Reply, open_reply
-from conductor.model.tools import NO_TOOLS
+from conductor.model.terms import Places, Priority
 from conductor.model.usage import FREE, Price, Usage
-from conductor.plan.tool_text import with_tools_as_text
-from conductor.plan.volatile_lines import with_stable_system
+from conductor.plan.marks import with_stable_system
+from conductor.plan.prompts import with_tools_as_text
 from serving.workers.chat_tools import messages_json, tools_json
 from serving.workers.own_turns import Origin
 from serving.workers.patience import USUAL, Patience

@@ -10,8 +10,7 @@ import uuid
 from typing import Any, NamedTuple, cast
 
 from conductor.model.characters import whole_value
-from conductor.model.messages import ToolCall
-from conductor.model.tools import Tool, Toolset
+from conductor.model.messages import Tool, ToolCall, Toolset
 from serving.schemas.arguments import object_schema
 
 NAME_CHARS = 64

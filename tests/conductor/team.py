@@ -12,9 +12,9 @@ from typing import TypeVar
 from conductor.errors import PodiumError
 from conductor.model.call import Call
 from conductor.model.messages import Message
-from conductor.model.pool_member import PoolMember
 from conductor.model.reply import Delta, FinishReason, Reply, open_reply
 from conductor.model.usage import FREE, Price, Usage
+from conductor.model.worker import PoolMember
 from conductor.plan.formats import Format
 from conductor.plan.plan import Plan, Step
 from conductor.run.events import AnswerDelta, Event, RunFailed, Terminal

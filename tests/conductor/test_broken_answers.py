@@ -8,8 +8,7 @@ from decimal import Decimal
 import pytest
 
 from conductor.errors import BudgetExceeded, Interrupted, WorkerRefused, WorkerUnavailable
-from conductor.model.answer_format import AnswerFormat
-from conductor.model.call import Call, Sampling
+from conductor.model.call import AnswerFormat, Call, Sampling
 from conductor.model.reply import Reply, open_reply
 from conductor.model.usage import Price, Usage
 from conductor.plan.plan import Plan
@@ -18,10 +17,9 @@ from conductor.run.continuing import MARK_TOKENS
 from conductor.run.events import Event, StepContinued, StepRestarted
 from conductor.run.fold import StepBreak
 from conductor.run.ledger import Budget, BudgetLedger
-from conductor.run.lifecycle import open_run
+from conductor.run.lifecycle import count_spent, open_run
 from conductor.run.plan_writer import ConductorModel
 from conductor.run.record import Record, RunRecords
-from conductor.run.spent import count_spent
 from conductor.run.task import Task
 from conductor.run.team import Team
 from tests.conductor.team import (

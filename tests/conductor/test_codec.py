@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from conductor import errors
 from conductor.errors import Reason
-from conductor.model.answer_format import AnswerFormat
+from conductor.model.call import AnswerFormat
 from conductor.model.failure import Failure
-from conductor.model.messages import Image, Message, Native, Text, ToolCall, ToolResult
-from conductor.model.tools import Tool
+from conductor.model.messages import Image, Message, Native, Text, Tool, ToolCall, ToolResult
 from conductor.run.codec import UnreadableRecord, dump, load
 from conductor.run.events import Event
 from conductor.run.plan_record import PlanRecord, StepRecord

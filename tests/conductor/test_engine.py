@@ -25,7 +25,6 @@ from conductor.model.reply import Delta, FinishReason
 from conductor.model.usage import Usage
 from conductor.plan.formats import Format
 from conductor.plan.plan import Plan
-from conductor.run.estimate import worst_case
 from conductor.run.event_log import ROOM
 from conductor.run.events import AnswerDelta, Event, RunFailed, RunFinished
 from conductor.run.fold import fold
@@ -34,9 +33,9 @@ from conductor.run.lifecycle import open_run
 from conductor.run.plan_writer import ConductorModel
 from conductor.run.record import Record
 from conductor.run.rounds import SAME_AGAIN
-from conductor.run.task import Task
+from conductor.run.task import Task, worst_case
+from conductor.run.team import TEAM as ITSELF
 from conductor.run.team import Team
-from conductor.run.team_worker import TEAM as ITSELF
 from tests.conductor.plans import NAMES, plans
 from tests.conductor.team import (
     DEAR,

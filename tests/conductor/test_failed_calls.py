@@ -19,8 +19,8 @@ from conductor.run.call import open_call
 from conductor.run.events import CallFailed
 from conductor.run.fold import fold
 from conductor.run.ledger import Budget, BudgetLedger
+from conductor.run.lifecycle import count_spent
 from conductor.run.record import Record, RunRecords
-from conductor.run.spent import count_spent
 from conductor.run.team import Team
 from tests.conductor.team import Player, a_plan, ask_for, line, member, seen, team
 

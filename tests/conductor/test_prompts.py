@@ -15,8 +15,8 @@ from xgrammar.testing import _is_grammar_accept_string as accepts
 
 from conductor.errors import InvalidPlan, Reason
 from conductor.model.messages import Image, Message, Text
-from conductor.model.pool_member import PoolMember
 from conductor.model.usage import FREE, Price
+from conductor.model.worker import PoolMember
 from conductor.plan.attachments import NO_IMAGE
 from conductor.plan.formats import parser
 from conductor.plan.grammars import grammar
@@ -25,7 +25,7 @@ from conductor.plan.marks import read_marked
 from conductor.plan.plan import Plan, Step
 from conductor.plan.prompts import ANSWER, Prompts, read_assignment, work
 from conductor.run.lifecycle import open_run
-from conductor.run.team_worker import estimate_price
+from conductor.run.team import estimate_price
 from tests.conductor.plans import NAMES, plans
 from tests.conductor.team import Player, ask_for, line, team
 from tests.conftest import ROOT

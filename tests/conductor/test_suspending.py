@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from conductor.errors import StoreUnavailable
-from conductor.model.messages import Message, Native, Text, ToolCall, ToolResult
+from conductor.model.messages import Message, Native, Text, Tool, ToolCall, ToolChoice, ToolResult, Toolset
 from conductor.model.reply import Delta, FinishReason
-from conductor.model.tools import Tool, ToolChoice, Toolset
 from conductor.model.usage import Usage
 from conductor.run.codec import dump, load
 from conductor.run.events import RunFinished, RunSuspended, Terminal

@@ -23,7 +23,7 @@ import pytest
 from podium.cli import main
 from podium.client import ClientError, path_part, run
 from podium.run_text import cell, event_line
-from serving.accounts.windows import team_subject
+from serving.accounts.rates import team_subject
 from tests.conftest import PODIUM, ROOT
 from tests.serving.api.keyed import keyed
 from tests.serving.api.served import PRICE, Served, plan, scripted, served, step, team

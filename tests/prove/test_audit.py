@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import text
 
 from prove.audit import audit, lost_records, wait_until_settled
-from serving.accounts.windows import team_subject
+from serving.accounts.rates import team_subject
 from serving.database.address import Address
 from tests.serving.accounts.ledgers import Ledgers, bill, open_ledgers
 

@@ -24,7 +24,7 @@ from conductor.run.events import RunDetached, StepFinished, Terminal
 from conductor.run.record import Account, Record, RunRecords
 from serving.accounts.account_policy import AccountPolicy, Policies
 from serving.accounts.caller import Caller, Scope
-from serving.api.dialects.chat import ChatDialect
+from serving.api.dialects.chat.dialect import ChatDialect
 from serving.api.resolve import resolve
 from serving.pool import build_pool
 from serving.runs.memory_store import MemoryStore

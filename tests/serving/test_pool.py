@@ -10,7 +10,7 @@ from conductor.model.call import Call
 from conductor.model.messages import Message
 from conductor.model.usage import FREE, Price
 from serving.accounts.caller import ANYBODY
-from serving.api.dialects.chat import ChatDialect
+from serving.api.dialects.chat.dialect import ChatDialect
 from serving.api.resolve import resolve
 from serving.dispatch.adaptive import AdaptiveLimiter
 from serving.dispatch.dispatcher import Dispatcher
@@ -206,7 +206,7 @@ class Closable(ScriptedWorker):
 def closable(*replies: Any) -> tuple[Pool, Closable]:
     from dataclasses import replace
 
-    from conductor.model.pool_member import PoolMember
+    from conductor.model.worker import PoolMember
 
     made, worker = pool({}), Closable("a", replies or ["x"])
     return replace(made, members={"a": PoolMember("a", worker)}, clients=(worker,)), worker

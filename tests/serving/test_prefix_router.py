@@ -12,7 +12,7 @@ from ray.llm._internal.serve.routing_policies.prefix_aware import prefix_aware_r
 from ray.serve._private.common import DeploymentHandleSource, DeploymentID, ReplicaID, RequestMetadata
 from ray.serve._private.request_router.common import PendingRequest
 
-from conductor.model.places import Places
+from conductor.model.terms import Places
 from serving.deployments import prefix_router
 from serving.deployments.prefix_router import FULL_CHARS, KEPT_CHARS, PrefixMemory, PrefixRouter
 from serving.workers.vllm import EngineCall

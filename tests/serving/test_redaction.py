@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conductor.model.failure import Failure
-from conductor.model.messages import Message
+from conductor.model.messages import Message, Tool, Toolset
 from conductor.model.operation import TokenLogprob
 from conductor.model.reply import CallResult
-from conductor.model.tools import Tool, Toolset
 from conductor.plan.plan import Plan, Step
 from conductor.run.record import Record
 from conductor.run.task import Task

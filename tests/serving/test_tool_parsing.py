@@ -11,9 +11,8 @@ from vllm.outputs import CompletionOutput
 from vllm.sampling_params import SamplingParams
 
 from conductor.model.call import Call, Sampling
-from conductor.model.messages import Message, Native, Text, ToolCall, ToolResult
+from conductor.model.messages import Message, Native, Text, Tool, ToolCall, ToolChoice, ToolResult, Toolset
 from conductor.model.reply import FinishReason
-from conductor.model.tools import Tool, ToolChoice, Toolset
 from serving.deployments.tool_parsing import ToolReader
 from serving.workers.vllm import STOP_NOTE, Chunk, ChunkCall, EngineCall, VllmWorker
 

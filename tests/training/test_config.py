@@ -10,7 +10,7 @@ import torch
 import yaml
 from transformers import SchedulerType, get_scheduler
 
-from conductor.model.pool_member import PoolMember
+from conductor.model.worker import PoolMember
 from evaluation.synthetic.skills import Skill
 from serving.settings.settings import SettingsError
 from tests.training.tiny_models import config

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conductor.model.pool_member import PoolMember
+from conductor.model.worker import PoolMember
 from conductor.plan.formats import Format, parser
 from evaluation.synthetic.skills import Skill
 from tests.training.tiny_models import POOL, config

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from conductor.model.pool_member import PoolMember
+from conductor.model.worker import PoolMember
 from evaluation.questions import Question
 from training.curriculum.materials import HELD_OUT_DOMAINS, Side, load
 from training.curriculum.requests import (

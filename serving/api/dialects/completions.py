@@ -25,10 +25,16 @@ from conductor.run.events import (
 from conductor.run.record import RunRecords
 from conductor.run.run import Run
 from serving.api.dialect import CallId, Dialect
-from serving.api.dialects.chat_errors import chat_error_body
-from serving.api.dialects.chat_options import MOST_CHOICES, NotedFields, SamplerFields, TierFields, WireFields
-from serving.api.dialects.chat_schema import StopSequences, StreamOptions
-from serving.api.dialects.chat_stream import ChatEncoder
+from serving.api.dialects.chat.encoding import ChatEncoder, chat_error_body
+from serving.api.dialects.chat.schema import (
+    MOST_CHOICES,
+    NotedFields,
+    SamplerFields,
+    StopSequences,
+    StreamOptions,
+    TierFields,
+    WireFields,
+)
 from serving.api.dialects.prompts import Prompts, messages
 from serving.api.dialects.read_body import read_body
 from serving.api.dialects.text_logprobs import text_logprobs_json

@@ -11,12 +11,12 @@ from conductor.errors import PodiumError
 from conductor.model.call import Sampling
 from conductor.model.failure import Failure
 from conductor.model.operation import WireOptions
-from conductor.model.vectors import decode
+from conductor.model.worker import decode
 from conductor.run.record import RunRecords
 from conductor.run.run import Run
 from serving.api.dialect import CallId, Dialect, Encoder
-from serving.api.dialects.chat_errors import chat_error_body
-from serving.api.dialects.chat_options import NotedFields
+from serving.api.dialects.chat.encoding import chat_error_body
+from serving.api.dialects.chat.schema import NotedFields
 from serving.api.dialects.prompts import Texts, messages
 from serving.api.dialects.read_body import read_body
 from serving.api.record_json import model_name, summary

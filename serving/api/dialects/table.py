@@ -1,7 +1,7 @@
 """Which dialect each path speaks."""
 
 from serving.api.dialect import Dialects
-from serving.api.dialects.chat import ChatDialect
+from serving.api.dialects.chat.dialect import ChatDialect
 from serving.api.dialects.completions import CompletionsDialect
 from serving.api.dialects.embeddings import EmbeddingsDialect
 from serving.api.dialects.messages.dialect import MessagesDialect

@@ -4,9 +4,9 @@ import pytest
 
 from conductor.model.call import Call
 from conductor.model.messages import Message, Text
-from conductor.model.pool_member import PoolMember
 from conductor.model.reply import FinishReason
 from conductor.model.usage import Price
+from conductor.model.worker import PoolMember
 from conductor.plan.plan import Step
 from conductor.plan.prompts import work
 from evaluation.synthetic.questions import questions, solution

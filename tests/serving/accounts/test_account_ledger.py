@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from conductor.errors import BudgetExceeded, StoreUnavailable
 from conductor.model.messages import Message
-from conductor.model.pool_member import PoolMember
 from conductor.model.usage import FREE, Price, Usage, cost_of
+from conductor.model.worker import PoolMember
 from conductor.run.ledger import LEAST_ANSWER_TOKENS, Budget, BudgetLedger
 from conductor.run.lifecycle import open_run
 from conductor.run.task import Task
@@ -21,7 +21,7 @@ from conductor.run.team import Team
 from serving.accounts.account_ledger import AccountLedger
 from serving.accounts.budgets import Spending, read_spending
 from serving.accounts.ledger_store import LedgerStore
-from serving.accounts.windows import key_subject
+from serving.accounts.rates import key_subject
 from serving.database.address import Address
 from tests.conductor.team import Player, a_plan
 from tests.databases import make_address

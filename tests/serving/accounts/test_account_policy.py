@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from conductor.model.permit import EFFORTS, Permit, lowest_effort
+from conductor.model.terms import EFFORTS, Permit, lowest_effort
 from serving.accounts.account_policy import ANY_POLICY, AccountPolicy, Policies
 from serving.accounts.permission import permit_of
 from serving.dispatch.fitting import limit_effort

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.accounts.hold import HoldRequest, decide, sums
-from serving.accounts.windows import Window, days_and_months
+from serving.accounts.rates import Window, days_and_months
 
 AMOUNTS = st.integers(0, 100)
 REQUESTS = st.lists(

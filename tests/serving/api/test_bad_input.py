@@ -17,7 +17,7 @@ from starlette.types import Message, Receive, Scope, Send
 from conductor.errors import BadTask
 from conductor.model.messages import Image
 from serving.api.choices import ChoicesResponse
-from serving.api.dialects.chat_schema import ChatRequest
+from serving.api.dialects.chat.schema import ChatRequest
 from serving.api.dialects.read_body import check_parts
 from tests.serving.api.served import ASK, Served, scripted, served, step, team
 

@@ -12,7 +12,7 @@ from sqlalchemy import text
 
 from conductor.model.usage import Usage
 from serving.accounts.ledger_check import find_faults
-from serving.accounts.windows import key_subject
+from serving.accounts.rates import key_subject
 from serving.database.address import Address
 from serving.settings.prices import PriceSettings
 from tests.serving.api.keyed import Keyed, keyed

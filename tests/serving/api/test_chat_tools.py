@@ -10,11 +10,10 @@ from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from conductor.errors import BadTask
-from conductor.model.messages import Image, Message, Text, ToolCall, ToolResult
-from conductor.model.tools import AUTO, Tool, ToolChoice
+from conductor.model.messages import AUTO, Image, Message, Text, Tool, ToolCall, ToolChoice, ToolResult
 from conductor.run.events import AnswerDelta, Event, RunCancelled, RunFailed, RunFinished, RunSuspended
 from conductor.run.record import RunRecords
-from serving.api.dialects.chat import ChatDialect
+from serving.api.dialects.chat.dialect import ChatDialect
 from serving.api.request import ApiRequest
 from tests.serving.api.runs import call_id, encode, record_of, runs, suspension, tool_calls
 from tests.serving.api.served import ASK, Json, served, team

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from conductor.errors import ContentFiltered
-from conductor.model.refusals import Refusals
+from conductor.model.terms import Refusals
 from conductor.model.usage import Usage
 from tests.serving.api.served import PRICE, Json, said, scripted, served, step, team
 from tests.wires.anthropic import AnthropicWire

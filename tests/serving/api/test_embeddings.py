@@ -7,7 +7,7 @@ from typing import Any
 import openai
 import pytest
 
-from conductor.model.vectors import decode
+from conductor.model.worker import decode
 from tests.serving.api.served import PRICE, Json, scripted, served, team
 from tests.serving.api.test_upstreams import remote
 from tests.serving.workers.test_http import PROVIDERS

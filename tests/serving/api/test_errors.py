@@ -9,7 +9,7 @@ import pytest
 from conductor import errors
 from conductor.model.failure import Attempt
 from serving import errors as api_errors
-from serving.api.dialects.chat_errors import chat_error_body
+from serving.api.dialects.chat.encoding import chat_error_body
 from serving.api.error_json import operator_json
 from serving.settings.settings import SettingsError
 

@@ -7,7 +7,7 @@ from anthropic.types import message_create_params
 from anthropic.types.shared import ErrorResponse
 
 from conductor.errors import PodiumError
-from conductor.model.answer_format import AnswerFormat
+from conductor.model.call import AnswerFormat
 from conductor.model.messages import Message, Text, ToolCall, ToolResult
 from serving import errors
 from serving.api.dialects.messages.dialect import MessagesDialect

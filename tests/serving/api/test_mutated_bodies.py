@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from conductor.errors import BadTask
 from serving.api.dialect import Dialect
-from serving.api.dialects.chat import ChatDialect
+from serving.api.dialects.chat.dialect import ChatDialect
 from serving.api.dialects.messages.dialect import MessagesDialect
 from serving.api.request import ApiRequest
 from tests.serving.api.served import Json

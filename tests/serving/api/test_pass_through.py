@@ -9,7 +9,7 @@ import pytest
 from conductor.model.call import Call, CallSite
 from conductor.model.messages import Message
 from conductor.model.operation import Likely, TokenLogprob
-from conductor.model.vectors import decode, encode
+from conductor.model.worker import decode, encode
 from serving.workers.chat_chunks import decode as read_chunk
 from serving.workers.openai_embeddings import embedding_delta
 from serving.workers.openai_options import logprobs_of

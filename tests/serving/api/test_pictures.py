@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from serving.api.dialects.chat import ChatDialect
+from serving.api.dialects.chat.dialect import ChatDialect
 from serving.api.resolve import find_fetchers, resolve
 from tests.serving.api.served import ASK, Json, plan, scripted, served, step, team
 

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import openai
 import pytest
 
-from serving.api.service_tier import Tier
+from serving.api.request import Tier
 from serving.health import FAILURES_BEFORE_REST
 from tests.serving.api.calling_team import calling_team
 from tests.serving.api.keyed import Keyed, keyed

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from serving.accounts.ledger_check import find_faults
-from serving.accounts.windows import key_subject
+from serving.accounts.rates import key_subject
 from serving.database import writer
 from serving.database.address import Address, sqlite_address
 from tests.databases import Postgres

@@ -6,7 +6,7 @@ import openai
 import pytest
 from openai.types.chat import completion_create_params
 
-from serving.api.dialects.chat_schema import ChatRequest
+from serving.api.dialects.chat.schema import ChatRequest
 from tests.serving.api.served import ASK, Json, served, team
 
 TOOL: Json = {

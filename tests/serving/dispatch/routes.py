@@ -2,13 +2,13 @@
 
 from math import inf
 
-from conductor.model.callee import Callee
+from conductor.model.terms import Callee
 from conductor.model.usage import FREE, Price
 from conductor.model.worker import Worker
 from serving.dispatch.call_span import SpanFacts
 from serving.dispatch.dispatcher import Dispatcher
+from serving.dispatch.fitting import ModelProfile
 from serving.dispatch.limiter import Limiter, SharedLimiter
-from serving.dispatch.profile import ModelProfile
 from serving.dispatch.retry_budget import RetryBudget
 from serving.dispatch.route import RetryRules, Route
 from serving.dispatch.target import Target

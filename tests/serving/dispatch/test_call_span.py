@@ -12,8 +12,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from conductor.errors import WorkerBusy, WorkerUnavailable
 from conductor.model.call import Call, CallSite, Sampling
 from conductor.model.messages import Message
-from conductor.model.permit import Permit
-from conductor.model.terms import Terms
+from conductor.model.terms import Permit, Terms
 from conductor.model.usage import Price, Usage
 from serving.dispatch.call_span import SpanFacts
 from serving.telemetry import spans

@@ -9,13 +9,11 @@ from typing import Any
 import pytest
 
 from conductor.errors import AnswerInvalid, BudgetExceeded, WorkerUnavailable
-from conductor.model.answer_format import AnswerFormat
-from conductor.model.call import Call, Sampling
-from conductor.model.messages import Message, Native, Text, ToolCall, ToolResult
-from conductor.model.pool_member import PoolMember
+from conductor.model.call import AnswerFormat, Call, Sampling
+from conductor.model.messages import Message, Native, Text, Tool, ToolCall, ToolResult, Toolset
 from conductor.model.reply import CallResult, Delta, FinishReason, open_reply
-from conductor.model.tools import Tool, Toolset
 from conductor.model.usage import Price, Usage
+from conductor.model.worker import PoolMember
 from conductor.run.call import open_call
 from conductor.run.ledger import Budget, BudgetLedger
 from serving.dispatch.conforming import FENCE_NOTE, STOP_NOTE

@@ -14,7 +14,7 @@ from conductor.model.reply import Delta, FinishReason, Reply
 from conductor.model.usage import Usage
 from conductor.model.worker import Worker
 from conductor.run.continuing import Shown
-from serving.dispatch.profile import ModelProfile
+from serving.dispatch.fitting import ModelProfile
 from serving.dispatch.resume_point import MARK, Seam
 from tests.conductor.team import Piece, Player
 from tests.serving.dispatch.routes import dispatcher, route

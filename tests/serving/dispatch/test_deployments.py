@@ -9,8 +9,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import openai
 import pytest
 
-from serving.dispatch.rate import Rate
-from serving.dispatch.watch import BUSY_REST_S
+from serving.dispatch.retry_budget import Rate
+from serving.dispatch.target import BUSY_REST_S
 from serving.health import FAILURES_BEFORE_REST
 from serving.settings.absent import absent_workers, without_workers
 from serving.settings.settings import SettingsError, parse

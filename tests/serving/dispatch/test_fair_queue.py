@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conductor.model.priority import Priority
+from conductor.model.terms import Priority
 from serving.dispatch.fair_queue import BATCH_EVERY, FEWEST, FairQueue
 
 PRIORITIES: tuple[Priority, ...] = get_args(Priority)

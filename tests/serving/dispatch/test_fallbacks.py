@@ -6,11 +6,10 @@ import pytest
 
 from conductor.errors import ContextOverflow, WorkerRefused, WorkerUnavailable
 from conductor.model.call import Call, CallSite
-from conductor.model.messages import Image, Message, Native, Text
+from conductor.model.messages import Image, Message, Native, Text, Tool, Toolset
 from conductor.model.reply import Reply
-from conductor.model.tools import Tool, Toolset
 from conductor.model.worker import Worker
-from serving.dispatch.profile import ModelProfile
+from serving.dispatch.fitting import ModelProfile
 from serving.dispatch.route import Route
 from serving.workers.scripted import ScriptedReply, ScriptedWorker
 from tests.serving.dispatch.routes import dispatcher, route

@@ -19,8 +19,7 @@ from conductor.model.usage import Usage
 from conductor.model.worker import Worker
 from conductor.plan.grammars import grammar
 from serving.dispatch import stop_sequences
-from serving.dispatch.fitting import fit
-from serving.dispatch.profile import ModelProfile
+from serving.dispatch.fitting import ModelProfile, fit
 from serving.dispatch.stop_sequences import UNREAD, cut_at
 from serving.settings.accepts import LEVELS, Accepts
 from serving.settings.known_models import accepts_by_name, accepts_of

@@ -21,13 +21,12 @@ from conductor.errors import (
 )
 from conductor.model.call import Call, CallSite, Sampling
 from conductor.model.failure import Attempt
-from conductor.model.messages import File, Image, Message, Native, Text
+from conductor.model.messages import File, Image, Message, Native, Text, Tool, Toolset
 from conductor.model.operation import WireOptions
-from conductor.model.permit import Permit
-from conductor.model.terms import Terms
-from conductor.model.tools import Tool, Toolset
+from conductor.model.terms import Permit, Terms
 from serving.dispatch.attempts import Attempts, Tries
 from serving.dispatch.conforming import Repair
+from serving.dispatch.fitting import ModelProfile
 from serving.dispatch.policy import (
     QUICK_S,
     Change,
@@ -43,7 +42,6 @@ from serving.dispatch.policy import (
     order,
     retry_wait_s,
 )
-from serving.dispatch.profile import ModelProfile
 from serving.dispatch.route import RetryRules, Route
 from serving.health import FAILURES_BEFORE_REST
 from serving.workers.scripted import ScriptedWorker

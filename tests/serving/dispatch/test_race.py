@@ -19,12 +19,10 @@ from conductor.errors import (
 )
 from conductor.model.call import Call
 from conductor.model.messages import Message
-from conductor.model.pool_member import PoolMember
 from conductor.model.reply import CallResult, Delta, FinishReason, Reply, open_reply
 from conductor.model.usage import FREE, Price, Usage
-from conductor.model.worker import Worker
-from conductor.run.call import open_call
-from conductor.run.call_bound import call_bound
+from conductor.model.worker import PoolMember, Worker
+from conductor.run.call import call_bound, open_call
 from conductor.run.call_holds import CallHolds
 from conductor.run.ledger import Budget, BudgetLedger, Hold
 from serving.dispatch.build import HEDGE_SHARE

@@ -5,8 +5,7 @@ import pytest
 from conductor.errors import WorkerRefused, WorkerUnavailable
 from conductor.model.call import Call, CallSite
 from conductor.model.messages import Message
-from conductor.model.refusals import Refusals
-from conductor.model.terms import Terms
+from conductor.model.terms import Refusals, Terms
 from conductor.model.worker import Worker
 from serving.workers.scripted import ScriptedReply, ScriptedWorker
 from tests.serving.dispatch.routes import dispatcher

@@ -19,7 +19,7 @@ from serving.api import edge_hook as hook
 from serving.api.app import build_api
 from serving.api.dialect import Dialects
 from serving.api.dialects.table import DIALECTS
-from serving.edge.body import MOST_PICTURES, check_text
+from serving.edge.checks import MOST_PICTURES, check_text
 from serving.edge.middleware import Edge
 from serving.edge.policy import Policy
 from serving.edge.protocol import EdgeProtocol, guard_protocol

@@ -6,7 +6,7 @@ import httpx2
 import pytest
 
 from conductor.errors import NotAllowed
-from serving.edge.caller import check_host, check_origin
+from serving.edge.checks import check_host, check_origin
 from serving.edge.policy import Policy
 from tests.serving.api.served import ASK, Served, served, team
 

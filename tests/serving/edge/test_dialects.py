@@ -11,7 +11,7 @@ import pytest
 from conductor.errors import BadTask, PodiumError
 from conductor.model.failure import Failure
 from serving.api.dialect import Dialects
-from serving.api.dialects.chat import ChatDialect
+from serving.api.dialects.chat.dialect import ChatDialect
 from serving.api.dialects.table import CHAT
 from serving.api.request import ApiRequest
 from tests.serving.api.served import ASK

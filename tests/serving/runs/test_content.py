@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from conductor.model.messages import Message
-from conductor.model.permit import Permit
+from conductor.model.terms import Permit
 from conductor.run.events import Event
 from conductor.run.fold import after
 from conductor.run.record import Account, Record, RunRecords

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from conductor.model.answer_format import AnswerFormat
-from conductor.model.tools import NO_TOOLS, Tool, Toolset
+from conductor.model.call import AnswerFormat
+from conductor.model.messages import NO_TOOLS, Tool, Toolset
 from serving.schemas import anthropic, gemini, openai, vllm
 from tests.serving.fuzz_schemas import check_claude, check_gemini, check_openai
 from tests.serving.random_schemas import ROOTS, Made, is_right, whole

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from conductor.model.answer_format import AnswerFormat
+from conductor.model.call import AnswerFormat
 from serving.api.answer_format import read_schema
 from serving.schemas.validator import find_fault, without_fences
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from serving.accounts.caller import ANYBODY
-from serving.api.dialects.chat import ChatDialect
+from serving.api.dialects.chat.dialect import ChatDialect
 from serving.api.resolve import resolve
 from serving.pool import build_pool
 from serving.runs.rows import Item

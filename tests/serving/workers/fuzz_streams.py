@@ -21,9 +21,8 @@ from hypothesis import strategies as st
 from conductor.errors import WorkerError
 from conductor.model.call import Call
 from conductor.model.failure import Failure
-from conductor.model.messages import Message, Native
+from conductor.model.messages import Message, Native, Tool, Toolset
 from conductor.model.reply import Reply
-from conductor.model.tools import Tool, Toolset
 from conductor.model.worker import Worker
 from conductor.run.codec import dump, load
 from serving.workers.account import Account

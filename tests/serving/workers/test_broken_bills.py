@@ -9,16 +9,16 @@ import pytest
 
 from conductor.errors import WorkerError
 from conductor.model.call import Call
-from conductor.model.estimate import (
+from conductor.model.messages import NO_TOOLS
+from conductor.model.reply import FinishReason, Reply
+from conductor.model.usage import (
     ESTIMATE_BYTES_PER_TOKEN,
     ESTIMATE_SLACK_TOKENS,
     THOUGHT_TOKENS_PER_S,
+    Usage,
     estimate,
 )
-from conductor.model.reply import FinishReason, Reply
-from conductor.model.tools import NO_TOOLS
-from conductor.model.usage import Usage
-from conductor.run.call_bound import input_bound
+from conductor.run.call import input_bound
 from serving.settings.accepts import Accepts
 from serving.workers.account import Account
 from tests.serving.workers.fuzz_streams import CALL, DIALECTS

@@ -10,9 +10,8 @@ import pytest
 
 from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
 from conductor.model.call import Call
-from conductor.model.messages import Message, Native, Text, ToolCall, ToolResult
+from conductor.model.messages import Message, Native, Text, Tool, ToolCall, ToolResult, Toolset
 from conductor.model.reply import Delta, FinishReason, Reply
-from conductor.model.tools import Tool, Toolset
 from conductor.model.worker import Worker
 from tests.serving.workers.subjects import (
     CALLING,

@@ -11,9 +11,8 @@ import pytest
 
 from conductor.errors import WorkerRefused
 from conductor.model.call import Call, Sampling
-from conductor.model.messages import File, Image, Message, Native, Text, ToolResult
+from conductor.model.messages import File, Image, Message, Native, Text, Tool, ToolChoice, ToolResult, Toolset
 from conductor.model.reply import CallResult, FinishReason
-from conductor.model.tools import Tool, ToolChoice, Toolset
 from conductor.model.worker import Worker
 from serving.settings.accepts import Accepts
 from serving.workers.account import Account

@@ -12,10 +12,8 @@ from conductor.errors import WorkerUnavailable
 from conductor.model.call import Call
 from conductor.model.failure import Attempt
 from conductor.model.messages import Message
-from conductor.model.pauses import Pauses
-from conductor.model.priority import Priority
 from conductor.model.reply import Delta, FinishReason, Reply, open_reply
-from conductor.model.terms import AttemptLimits, Terms
+from conductor.model.terms import AttemptLimits, Pauses, Priority, Terms
 from conductor.model.usage import Price
 from serving.dispatch import limits
 from serving.dispatch.limits import KNOWN_CALLS

@@ -8,10 +8,8 @@ import pytest
 from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
 from conductor.model.call import Call, Sampling
 from conductor.model.messages import Message
-from conductor.model.pauses import Pauses
-from conductor.model.places import Places
 from conductor.model.reply import FinishReason, Reply
-from conductor.model.terms import AttemptLimits, Terms
+from conductor.model.terms import AttemptLimits, Pauses, Places, Terms
 from conductor.model.usage import Usage
 from serving.workers.scripted import KEPT_BYTES, KEPT_CALLS, ScriptedReply, ScriptedWorker
 

@@ -6,9 +6,8 @@ import pytest
 
 from conductor.errors import WorkerRefused
 from conductor.model.call import Call
-from conductor.model.messages import Message, PendingCall, Text, ToolResult
+from conductor.model.messages import Message, PendingCall, Text, Tool, ToolResult, Toolset
 from conductor.model.reply import CallResult, FinishReason
-from conductor.model.tools import Tool, Toolset
 from conductor.model.worker import Worker
 from conductor.run.turns import GivenResult, StepTurn, conversation
 from serving.clients import build_client

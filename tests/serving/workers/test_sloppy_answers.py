@@ -10,10 +10,9 @@ import pytest
 
 from conductor.errors import WorkerUnavailable
 from conductor.model.call import Call, CallSite
-from conductor.model.messages import Message
+from conductor.model.messages import Message, Tool, Toolset
 from conductor.model.reply import FinishReason, Reply
-from conductor.model.tools import Tool, Toolset
-from conductor.model.vectors import encode
+from conductor.model.worker import encode
 from conductor.run.codec import dump
 from serving.workers.account import Account
 from tests.serving.workers.fuzz_streams import DIALECTS

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from conductor.errors import WorkerError
 from conductor.model.call import Call
-from conductor.model.messages import Message
-from conductor.model.tools import Tool, Toolset
+from conductor.model.messages import Message, Tool, Toolset
 from serving.schemas.arguments import object_schema
 from tests.serving.workers.test_native_turns import PROVIDERS, Provider, ask, make
 from tests.wires.server import Answer, serving

@@ -9,11 +9,10 @@ import pytest
 
 from conductor.model.call import Call, Sampling
 from conductor.model.messages import Message
-from conductor.model.pool_member import PoolMember
 from conductor.model.reply import FinishReason, Reply
 from conductor.model.usage import FREE, Price, Usage
-from conductor.run.call import open_call
-from conductor.run.call_bound import input_bound
+from conductor.model.worker import PoolMember
+from conductor.run.call import input_bound, open_call
 from conductor.run.ledger import Budget, BudgetLedger
 from serving.workers.account import Account
 from serving.workers.chat_chunks import decode

@@ -13,8 +13,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Fiel
 
 from conductor.model.messages import File, Image, Part, Text, ToolCall, ToolResult
 from serving.api.attachments import NO_ADDRESS, kept_file, one_line, to_file
-from serving.api.dialects.cache_marks import MarkFields
-from serving.api.dialects.chat_tools import CalledName
+from serving.api.dialects.chat.tools import CalledName
+from serving.api.dialects.read_body import MarkFields
 from serving.workers.images import picture_url, plain_media_type
 
 MOST_BLOCKS = 2048

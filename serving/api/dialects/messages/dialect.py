@@ -12,13 +12,13 @@ from conductor.run.record import Record, RunRecords
 from conductor.run.run import Run
 from serving import errors
 from serving.api.dialect import CallId, Dialect
-from serving.api.dialects.cache_marks import mark_last
-from serving.api.dialects.chat_stream import in_words
+from serving.api.dialects.chat.encoding import in_words
 from serving.api.dialects.messages.conversation import conversation, notes_of_blocks
 from serving.api.dialects.messages.errors import messages_error_body
 from serving.api.dialects.messages.message import message
 from serving.api.dialects.messages.schema import Prompt, read, read_prompt
 from serving.api.dialects.messages.stream import MessagesEncoder
+from serving.api.dialects.read_body import mark_last
 from serving.api.request import ApiRequest, Podium
 
 FINAL = 403

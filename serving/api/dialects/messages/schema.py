@@ -8,13 +8,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from conductor.model.answer_format import AnswerFormat
+from conductor.model.call import AnswerFormat
 from serving.api.answer_format import read_schema
-from serving.api.dialects.cache_marks import MarkFields
-from serving.api.dialects.chat_schema import MOST_PARTS, MOST_STOP_CHARS
+from serving.api.dialects.chat.schema import MOST_PARTS, MOST_STOP_CHARS
 from serving.api.dialects.messages.blocks import MOST_BLOCKS, Block, Ignoring, Json, TextBlock
 from serving.api.dialects.messages.tools import ToolFields
-from serving.api.dialects.read_body import ExtraFields, read_body
+from serving.api.dialects.read_body import ExtraFields, MarkFields, read_body
 from serving.api.request import MOST, Effort, Podium
 
 WITHOUT_EFFECT = frozenset(

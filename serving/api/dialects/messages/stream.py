@@ -17,7 +17,7 @@ from conductor.run.events import (
 from conductor.run.run import Run
 from serving.api import event_json, record_json
 from serving.api.dialect import CallId, cancelled, interrupted
-from serving.api.dialects.chat_stream import in_words
+from serving.api.dialects.chat.encoding import in_words
 from serving.api.dialects.messages.errors import messages_error_body
 from serving.api.dialects.messages.message import (
     NO_CITATIONS,

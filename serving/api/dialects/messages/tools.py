@@ -5,9 +5,8 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from conductor.model.tools import AUTO, Tool, ToolChoice, Toolset
-from serving.api.dialects.chat_tools import MOST_TOOLS, ToolName, Words
-from serving.api.dialects.hosted_tools import toolset
+from conductor.model.messages import AUTO, Tool, ToolChoice, Toolset
+from serving.api.dialects.chat.tools import MOST_TOOLS, ToolName, Words, toolset
 from serving.api.dialects.messages.blocks import Ignoring, Json, Marked
 
 NOT_HOSTED = ("custom", "function")

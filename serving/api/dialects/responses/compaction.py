@@ -15,7 +15,7 @@ from conductor.errors import BadTask
 from conductor.model.messages import File, Image, Message
 from conductor.run import codec
 from serving.api.attachments import one_line, to_file
-from serving.api.dialects.chat_schema import ImageUrl
+from serving.api.dialects.chat.schema import ImageUrl
 from serving.api.dialects.read_body import PartCount
 from serving.api.dialects.responses.schema import read_part
 

@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from conductor.errors import BadTask, PodiumError, quote
-from conductor.model.answer_format import AnswerFormat
-from conductor.model.call import Sampling
+from conductor.model.call import AnswerFormat, Sampling
 from conductor.model.failure import Failure
 from conductor.model.messages import Message
 from conductor.run.record import Record, RunRecords
@@ -27,8 +26,7 @@ from serving.api.dialects.responses.schema import (
 from serving.api.dialects.responses.segments import changed_echo
 from serving.api.dialects.responses.stream import ResponsesEncoder, show
 from serving.api.dialects.responses.tools import read_tools
-from serving.api.request import ApiRequest, Podium
-from serving.api.service_tier import priority_of
+from serving.api.request import ApiRequest, Podium, priority_of
 
 
 @dataclass(frozen=True, slots=True)

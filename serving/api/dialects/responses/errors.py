@@ -9,7 +9,7 @@ from typing import Any
 from conductor.errors import BadTask, BudgetExceeded, PodiumError, Unauthenticated
 from conductor.model.failure import Failure
 from serving import errors
-from serving.api.dialects.chat_errors import chat_error_body
+from serving.api.dialects.chat.encoding import chat_error_body
 
 QUOTA = "insufficient_quota"
 TOO_MANY = 429

@@ -14,9 +14,8 @@ from pydantic import BeforeValidator, Field
 from conductor.errors import BadTask, quote
 from conductor.model.messages import File, Image, Message, Text, ToolCall, ToolResult
 from serving.api.attachments import NO_ADDRESS, kept_file, to_file
-from serving.api.dialects.cache_marks import MarkFields
-from serving.api.dialects.chat_schema import MOST_PARTS, ImageUrl
-from serving.api.dialects.read_body import PartCount
+from serving.api.dialects.chat.schema import MOST_PARTS, ImageUrl
+from serving.api.dialects.read_body import MarkFields, PartCount
 from serving.api.dialects.responses.compaction import MOST_ITEMS, unpack
 from serving.api.dialects.responses.ids import item_id, response_id
 from serving.api.dialects.responses.schema import Ignoring, read_part

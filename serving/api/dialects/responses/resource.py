@@ -5,15 +5,15 @@ from typing import Any
 
 from conductor.errors import PodiumError
 from conductor.model.failure import Failure
+from conductor.model.messages import Tool, Toolset
 from conductor.model.reply import FinishReason
-from conductor.model.tools import Tool, Toolset
 from conductor.model.usage import Usage
 from conductor.run.record import Record, RunRecords
 from conductor.run.turns import Segment
 from serving.api import record_json
 from serving.api.dialects.responses.schema import ResponsesRequest
 from serving.api.error_json import told_of
-from serving.api.service_tier import priority_of, tier_of
+from serving.api.request import priority_of, tier_of
 from serving.sessions.deduplication import has_called
 
 Json = dict[str, Any]

@@ -9,12 +9,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from conductor.errors import BadTask
 from conductor.model.operation import WireOptions
-from serving.api.dialects.cache_marks import CacheFields
-from serving.api.dialects.chat_options import Penalty, SamplerFields
-from serving.api.dialects.chat_schema import MOST_PARTS
-from serving.api.dialects.read_body import ExtraFields, innermost
-from serving.api.request import MOST, Effort, NameText, Podium
-from serving.api.service_tier import Tier
+from serving.api.dialects.chat.schema import MOST_PARTS, Penalty, SamplerFields
+from serving.api.dialects.read_body import CacheFields, ExtraFields, innermost
+from serving.api.request import MOST, Effort, NameText, Podium, Tier
 
 Json = dict[str, Any]
 UNSERVED = ("prompt", "moderation")

@@ -4,8 +4,7 @@ from typing import Any
 
 from conductor.errors import PodiumError
 from conductor.model.failure import Failure
-from conductor.model.messages import PendingCall
-from conductor.model.tools import Toolset
+from conductor.model.messages import PendingCall, Toolset
 from conductor.plan.plan import Step
 from conductor.run.events import (
     AnswerDelta,
@@ -21,7 +20,7 @@ from conductor.run.record import Record, RunRecords
 from conductor.run.run import Run
 from serving.api import event_json
 from serving.api.dialect import CallId, cancelled, interrupted
-from serving.api.dialects.chat_stream import in_words
+from serving.api.dialects.chat.encoding import in_words
 from serving.api.dialects.responses.ids import response_id
 from serving.api.dialects.responses.items import call_item
 from serving.api.dialects.responses.resource import INCOMPLETE, error_of, resource, status_of

@@ -6,9 +6,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from conductor.errors import BadTask, quote
-from conductor.model.tools import AUTO, Tool, ToolChoice, Toolset
-from serving.api.dialects.chat_tools import MOST_TOOLS, ToolName
-from serving.api.dialects.hosted_tools import toolset
+from conductor.model.messages import AUTO, Tool, ToolChoice, Toolset
+from serving.api.dialects.chat.tools import MOST_TOOLS, ToolName, toolset
 from serving.api.dialects.responses.schema import Ignoring, read_part
 
 Json = dict[str, Any]

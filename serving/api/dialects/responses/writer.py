@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from conductor.model.operation import TokenLogprob
-from serving.api.dialects.chat_logprobs import content_json
+from serving.api.dialects.chat.encoding import content_json
 from serving.api.dialects.responses.ids import item_id
 from serving.api.encode import dumps
 

@@ -1,10 +1,13 @@
-"""A run's events as the server-sent events of OpenAI's chat completions."""
+"""Encode answers and errors of chat completions, whole or streamed."""
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
+from conductor.errors import PodiumError
+from conductor.model.failure import Failure
 from conductor.model.messages import PendingCall
-from conductor.model.operation import TokenLogprob
+from conductor.model.operation import Likely, TokenLogprob
 from conductor.model.reply import FinishReason
 from conductor.run.events import (
     AnswerDelta,
@@ -22,18 +25,78 @@ from conductor.run.events import (
     StepPlanned,
     StepReused,
 )
+from conductor.run.record import RunRecords
 from conductor.run.run import Run
 from serving.api import event_json, record_json
 from serving.api.dialect import CallId, cancelled, interrupted
-from serving.api.dialects.chat_completion import chat_id
-from serving.api.dialects.chat_errors import chat_error_body
-from serving.api.dialects.chat_logprobs import logprobs_json
-from serving.api.dialects.chat_tools import call_json
+from serving.api.dialects.chat.tools import call_json
 from serving.api.encode import dumps
-from serving.api.error_json import told_of
-from serving.api.request import ApiRequest
+from serving.api.error_json import error_json, told_of
+from serving.api.record_json import model_name, summary, usage
+from serving.api.request import ApiRequest, tier_of
+
+
+def logprobs_json(tokens: Sequence[TokenLogprob]) -> dict[str, Any] | None:
+    """`logprobs` of a choice; null where none are known."""
+    if not tokens:
+        return None
+    return {"content": content_json(tokens), "refusal": None}
+
+
+def content_json(tokens: Sequence[TokenLogprob]) -> list[dict[str, Any]]:
+    """A line for each token."""
+    return [_likely(each) | {"top_logprobs": [*map(_likely, each.top)]} for each in tokens]
+
+
+def _likely(each: TokenLogprob | Likely) -> dict[str, Any]:
+    raw = each.token.encode("utf-8", "surrogatepass")
+    return {"token": each.token, "logprob": each.logprob, "bytes": list(raw)}
+
 
 Json = dict[str, Any]
+
+
+def completion(records: RunRecords, call_id: CallId, *, trace: bool) -> Json:
+    """`chat.completion` of a run that has finished, or waits for results of tools."""
+    record = records.record
+    turns = record.new_turns if record.status == "waiting" else ()
+    answering = turns[-1].result if turns else record.answering
+    reasoning = answering.reasoning if answering else ""
+    calls = [call_json(call_id(pending.number), pending.call) for pending in record.pending]
+    content = record.shown or (None if calls else "")
+    message: Json = {"role": "assistant", "content": content, "refusal": None, "annotations": []}
+    if calls:
+        message["tool_calls"] = calls
+    if reasoning:
+        message["reasoning_content"] = reasoning
+    choice: Json = {
+        "index": 0,
+        "message": message,
+        "logprobs": logprobs_json(record.answering.logprobs if record.answering else ()),
+        "finish_reason": "tool_calls" if calls else record.finish.value if record.finish else "stop",
+    }
+    return {
+        "id": chat_id(record.id),
+        "object": "chat.completion",
+        "created": int(record.created),
+        "model": model_name(record),
+        "choices": [choice],
+        "service_tier": tier_of(record.task.priority),
+        "usage": usage(record),
+        "podium": summary(record, records.inner, trace=trace),
+    }
+
+
+def chat_id(workflow_id: str) -> str:
+    """OpenAI's id of the run's answer."""
+    return "chatcmpl-" + workflow_id.removeprefix("wf_")
+
+
+def chat_error_body(error: PodiumError | Failure, workflow_id: str | None = None) -> dict[str, Any]:
+    """The body of an answer that failed, and the last event of a stream that did."""
+    return {"error": error_json(error, workflow_id)}
+
+
 DONE = b"data: [DONE]\n\n"
 HEARTBEAT = b": still working\n\n"
 

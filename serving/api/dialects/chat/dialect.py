@@ -1,12 +1,17 @@
-"""A turn of OpenAI's chat as a `Message`."""
+"""The dialect of OpenAI's chat completions: parse a body into a request."""
 
 from dataclasses import replace
 from typing import Any
 
-from conductor.errors import BadTask
+from conductor.errors import BadTask, PodiumError
+from conductor.model.call import Sampling
+from conductor.model.failure import Failure
 from conductor.model.messages import File, Image, Message, Part, Text, ToolCall, ToolResult
-from serving.api.dialects.cache_marks import mark_last
-from serving.api.dialects.chat_schema import (
+from conductor.run.record import RunRecords
+from conductor.run.run import Run
+from serving.api.dialect import CallId, Dialect
+from serving.api.dialects.chat.encoding import ChatEncoder, chat_error_body, completion
+from serving.api.dialects.chat.schema import (
     ChatMessage,
     ContentPart,
     FilePart,
@@ -14,7 +19,11 @@ from serving.api.dialects.chat_schema import (
     RefusalPart,
     TextPart,
     UnservedPart,
+    read,
+    read_format,
 )
+from serving.api.dialects.read_body import mark_last
+from serving.api.request import ApiRequest
 
 SHOWS_PICTURES = ("user", "tool")
 """The roles of messages that may hold some."""
@@ -91,3 +100,46 @@ def _part(part: ContentPart, place: str) -> Part:
             return Text(part.text, part.mark)
         case UnservedPart():
             raise AssertionError("one is never made")
+
+
+class ChatDialect(Dialect):
+    """See `Dialect`."""
+
+    def parse(self, body: bytes) -> ApiRequest:
+        """See `Dialect.parse`."""
+        request = read(body)
+        tools, left_out = request.toolset
+        return ApiRequest(
+            model=request.model,
+            conversation=tuple(to_message(index, message) for index, message in enumerate(request.messages)),
+            sampling=Sampling(
+                max_output_tokens=request.max_completion_tokens or request.max_tokens,
+                temperature=request.temperature,
+                top_p=request.top_p,
+                stop=tuple(request.stop or ()),
+                seed=request.seed,
+                options=replace(request.options, prompt_cache=request.prompt_cache),
+                **request.samplers,
+            ),
+            effort=request.reasoning_effort,
+            podium=request.podium,
+            stream=bool(request.stream),
+            include_usage=request.stream_options is not None and request.stream_options.include_usage,
+            tools=tools,
+            answer_format=read_format(request.response_format),
+            priority=request.priority,
+            n=request.n or 1,
+            left_out=(*left_out, *request.noted),
+        )
+
+    def body(self, records: RunRecords, request: ApiRequest, call_id: CallId) -> dict[str, Any]:
+        """See `Dialect.body`."""
+        return completion(records, call_id, trace=request.podium.trace)
+
+    def encoder(self, run: Run, request: ApiRequest, call_id: CallId) -> ChatEncoder:
+        """See `Dialect.encoder`."""
+        return ChatEncoder(run, request, call_id)
+
+    def error_body(self, error: PodiumError | Failure, workflow_id: str | None) -> dict[str, Any]:
+        """See `Dialect.error_body`."""
+        return chat_error_body(error, workflow_id)

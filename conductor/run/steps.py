@@ -1,0 +1,195 @@
+"""What the worker of a step is asked, and who hears its words."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+
+from conductor.model.call import Call
+from conductor.model.failure import Failure
+from conductor.model.field_values import copy_with
+from conductor.model.messages import AUTO, NO_TOOLS, Message, Toolset
+from conductor.model.reply import Delta, Reply
+from conductor.model.worker import PoolMember
+from conductor.plan.plan import Step
+from conductor.plan.prompts import WorkerPrompt, with_tools_as_text, work
+from conductor.run.continuing import other_answer
+from conductor.run.events import AnswerDelta, RunFailed, WorkDelta
+from conductor.run.run import RunContext
+
+
+class StepWords:
+    """The words of one plan's steps.
+
+    Args:
+        context: of the run.
+        plan: its index.
+        live: whether the last step's words go to the client as they come.
+    """
+
+    def __init__(self, context: RunContext, plan: int, *, live: bool) -> None:
+        self.live = live
+        self.stopped = asyncio.Lock()
+        """While it is held, no word of the answer goes out."""
+        self._context, self._plan = context, plan
+        self._last: int | None = None
+        self._is_decided = asyncio.Event()
+        self._waiting: dict[int, list[AnswerDelta]] = {}
+        self._told = set[int]()
+        """Steps whose words who looks on has had so far."""
+
+    async def find_last(self) -> int:
+        """The last step's index, once the plan's text has ended."""
+        await self._is_decided.wait()
+        assert self._last is not None
+        return self._last
+
+    async def decide(self, last: int) -> None:
+        """The text has ended, and `last` is the answering step: show what it has said by now."""
+        async with self.stopped:
+            self._last = last
+            self._is_decided.set()
+            for delta in self._waiting.pop(last, []):
+                await self._context.log.append_delta(replace(delta, at_s=self._context.now_s()))
+            self._waiting.clear()
+
+    def are_seen(self, index: int) -> bool:
+        """Whether the client has seen some of what the step says."""
+        return index == self._last and self._context.log.is_answer_seen
+
+    @property
+    def may_change(self) -> bool:
+        """Whether another answer may follow one that the client has seen some of: it reads it when it asks again."""
+        return self._context.task.may_change and self._context.log.record.parent is None
+
+    def drop(self, index: int) -> None:
+        """Forget what a step has said so far: it says it again."""
+        self._waiting.pop(index, None)
+
+    def end_answer(self) -> None:
+        """Tell the client that what it has seen goes on no further, and another answer is being written."""
+        self._context.log.end_answer(RunFailed(self._context.now_s(), Failure.of(other_answer())))
+
+    async def read(self, index: int, reply: Reply) -> None:
+        """Show what a step says as it comes.
+
+        Raises:
+            WorkerUnavailable: the stream broke.
+        """
+        async with aclosing(aiter(reply)) as deltas:
+            async for delta in deltas:
+                if self._context.log.is_watched:
+                    self._tell(index, reply, delta)
+                if self.live and (delta.text or delta.reasoning):
+                    now_s = self._context.now_s()
+                    await self._show(index, AnswerDelta(now_s, delta.text, delta.reasoning, delta.logprobs))
+
+    def _tell(self, index: int, reply: Reply, delta: Delta) -> None:
+        """Tell who looks on what an inner step says: at first all of it. The last step's words are the answer's."""
+        if self.live and index == self._last:
+            return
+        is_first = index not in self._told
+        self._told.add(index)
+        text = "".join(reply.texts) if is_first else delta.text
+        reasoning = "".join(reply.thoughts) if is_first else delta.reasoning
+        if text or reasoning:
+            now_s = self._context.now_s()
+            self._context.log.note_work(WorkDelta(now_s, self._plan, index, text, reasoning))
+
+    async def _show(self, index: int, delta: AnswerDelta) -> None:
+        if self._last not in (None, index):
+            return
+        async with self.stopped:
+            if self._last is None:
+                self._waiting.setdefault(index, []).append(delta)
+            elif self._last == index:
+                await self._context.log.append_delta(delta)
+
+
+TOOLLESS_NOTE = "The client's tools were left out: this worker calls none (calls_tools)."
+
+
+def may_call_tools(step: Step, member: PoolMember) -> bool:
+    """Return whether a step's call may offer the client's tools to its worker."""
+    return step.tools and member.calls_tools is not False
+
+
+class StepCalls:
+    """The calls of one plan's steps.
+
+    Args:
+        context: of the run.
+        plan: its index.
+        words: tells which step is the last.
+    """
+
+    def __init__(self, context: RunContext, plan: int, words: StepWords) -> None:
+        self._context, self._plan, self._words = context, plan, words
+
+    def prompt(
+        self, member: PoolMember, step: Step, steps: Sequence[Step], outputs: Mapping[int, str]
+    ) -> WorkerPrompt:
+        """What the worker is shown; what is no chat, as it stands."""
+        task = self._context.task
+        if task.operation != "chat":
+            return WorkerPrompt(task.conversation)
+        return work(member, self._conversation, step, steps, outputs)
+
+    async def call(
+        self, index: int, step: Step, steps: Sequence[Step], messages: tuple[Message, ...]
+    ) -> Call:
+        """A step's call, with what the user asked of the answer.
+
+        Any step may turn out to be the last, so all take the user's sampling. Only `stop` would cut inner
+        work in half: it is for the answer alone, so a request that has it lets its steps begin once the
+        plan's text has ended.
+
+        Args:
+            index: the step's.
+            step: whose call it is.
+            steps: all that are written so far.
+            messages: what its worker is shown.
+        """
+        task = self._context.task
+        sampling, wanted = task.sampling, task.answer_format
+        is_for_answer = bool(sampling.stop or wanted)
+        if is_for_answer and index != await self._words.find_last():
+            sampling, wanted = copy_with(sampling, stop=()), None
+        is_last_yet = index == len(steps) - 1  # a step before another is not the last
+        is_streamed = task.stream and self._words.live and is_last_yet
+        site = self._context.site(self._plan, index, step.access, task.operation)
+        tools = await self._toolset(index, step)
+        return self._context.call(
+            messages, site, sampling, coalesce=not is_streamed, tools=tools, answer_format=wanted
+        )
+
+    def tools_left_out(self, step: Step) -> tuple[str, ...]:
+        """Return a note for the record if the step's worker is offered no tools because it calls none."""
+        is_left_out = self._context.task.tools and step.tools
+        return (
+            (TOOLLESS_NOTE,)
+            if is_left_out and not may_call_tools(step, self._context.pool[step.worker])
+            else ()
+        )
+
+    @property
+    def _conversation(self) -> Sequence[Message]:
+        """The user's, as workers are shown it: calls of tools in it are those of others, and words to them;
+        but where one worker answers alone under its own name.
+        """
+        conversation = self._context.task.conversation
+        is_plain = self._context.log.record.plans[self._plan].source == "worker"
+        return conversation if is_plain else with_tools_as_text(conversation)
+
+    async def _toolset(self, index: int, step: Step) -> Toolset:
+        """The tools of a step's call. That one must be called is for the answering step alone, and until it
+        has: a request that says so lets its steps begin once the plan's text has ended.
+        """
+        tools, plan = self._context.task.tools, self._context.log.record.plans[self._plan]
+        if not tools or not may_call_tools(step, self._context.pool[step.worker]):
+            return NO_TOOLS
+        if tools.choice.mode != "required" or plan.source == "worker":
+            return tools
+        is_last = index == await self._words.find_last()
+        has_called = bool(self._context.log.record.plans[self._plan].steps[index].turns)
+        return tools if is_last and not has_called else replace(tools, choice=AUTO)
