@@ -78,8 +78,8 @@ class RunOpener:
     @asynccontextmanager
     async def _open_unnamed(self, resolved: ResolvedTask, *, may_join: bool) -> AsyncGenerator[Run]:
         """Open a run that ends with this response, or the run of an earlier equal request."""
-        requests, is_cached = self._sessions.requests, self._request.podium.cache
-        match = await requests.find(
+        earlier, is_cached = self._sessions.requests, self._request.podium.cache
+        match = await earlier.find(
             resolved.task, self._caller.account, may_join=may_join, may_be_cached=is_cached
         )
         if match.outcome is Outcome.RETRIED:
@@ -87,7 +87,7 @@ class RunOpener:
                 self.own = run
                 yield run
             if run.record.status == "finished":
-                await requests.forget_retry(run.record)
+                await earlier.forget_retry(run.record)
             return
         spec = replace(
             self._spec(resolved),
@@ -103,7 +103,7 @@ class RunOpener:
                 yield run
             finally:
                 if may_join and run.record.status == "failed":
-                    self.is_joined = await requests.expect_retry(run.record)
+                    self.is_joined = await earlier.expect_retry(run.record)
 
     @asynccontextmanager
     async def _open_kept(self, resolved: ResolvedTask, *, may_join: bool) -> AsyncGenerator[Run]:
@@ -141,13 +141,13 @@ class RunOpener:
 
     async def _begin(self, resolved: ResolvedTask) -> Run | Match:
         """Begin a run that outlives this response, or return the earlier request whose run answers."""
-        keeping, store, requests = self._keeping, self._service.store, self._sessions.requests
+        keeping, store, earlier = self._keeping, self._service.store, self._sessions.requests
         assert keeping is not None, "the run outlives its client"
-        match = await requests.claim(keeping.key, self._id) if keeping.key else None
+        match = await earlier.claim(keeping.key, self._id) if keeping.key else None
         while keeping.key and match and match.outcome is Outcome.CLAIMED:
             if await self._wait_until_begun(match):
                 return match
-            match = await requests.claim(keeping.key, self._id)
+            match = await earlier.claim(keeping.key, self._id)
         self.is_joined = match is not None
         spec = self._spec(resolved)
         try:

@@ -266,9 +266,9 @@ class ErrorMapper:
         try:
             yield
         except Exception as exc:
-            if (mapped := self.of_wire(exc)) is None:
-                raise
-            raise mapped from exc
+            if (mapped := self.of_wire(exc)) is not None:
+                raise mapped from exc
+            raise
 
 
 class WireErrors:

@@ -119,9 +119,9 @@ def test_streams_have_times_of_their_own(
 def test_failures_are_grouped_by_kind(tables: tuple[dict[str, dict[str, str]], list[dict[str, str]]]) -> None:
     _, failures = tables
     kinds = {(row["Name"], row["Error"]) for row in failures}
-    busy = ("pass-through", "Failure('http_503 worker_busy')")
-    assert {busy, ("stream", "Failure('cut')")} <= kinds
-    assert kinds - {busy} <= {(name, "Failure('cut')") for name in ("stream", "ultra", "cancel")}
+    busy = ("pass-through", "RequestFailed('http_503 worker_busy')")
+    assert {busy, ("stream", "RequestFailed('cut')")} <= kinds
+    assert kinds - {busy} <= {(name, "RequestFailed('cut')") for name in ("stream", "ultra", "cancel")}
 
 
 def test_a_user_who_leaves_has_not_failed(

@@ -14,7 +14,7 @@ from serving.telemetry import metrics
 from serving.telemetry.logs import JsonLines
 from serving.telemetry.measurement import Measurement
 from tests.serving.api.keyed import keyed
-from tests.serving.api.served import ASK, PRICE, Served, plan, scripted, served, step, team
+from tests.serving.api.served import ASK, PRICE, plan, scripted, served, step, team
 from tests.states import until
 
 GOOD = plan(step("a"), step("b"), step("c", access=[0, 1]))
@@ -40,11 +40,6 @@ class Kept:
         return dict(sums)
 
 
-def metered(running: Served) -> Kept:
-    running.service.meter = kept = Kept()
-    return kept
-
-
 def test_every_instrument_has_a_name_that_prometheus_takes_and_no_label_of_endless_values() -> None:
     assert len({each.prometheus_name for each in metrics.INSTRUMENTS}) == len(metrics.INSTRUMENTS) > 15
     for each in metrics.INSTRUMENTS:
@@ -56,8 +51,8 @@ def test_every_instrument_has_a_name_that_prometheus_takes_and_no_label_of_endle
 
 
 async def test_a_run_is_measured_whole_from_its_record() -> None:
-    async with served(team(GOOD, workers=SLOW)) as api:
-        kept = metered(api)
+    kept = Kept()
+    async with served(team(GOOD, workers=SLOW), meter=kept) as api:
         answer = await api.ok(max_cost_usd=1)
         await until(lambda: kept.taken, "the run is measured")
     assert list(kept.sums(metrics.WORKFLOW_DURATION)) == [("mini", "finished", "")]
@@ -78,8 +73,8 @@ async def test_a_run_is_measured_whole_from_its_record() -> None:
 
 
 async def test_what_is_spent_is_counted_by_team(tmp_path: Path) -> None:
-    async with keyed(tmp_path) as it:
-        kept = metered(it.api)
+    kept = Kept()
+    async with keyed(tmp_path, meter=kept) as it:
         for who in ("mine", "only run", "other team", "alone"):
             assert (await it.ask(who, "POST", "/v1/chat/completions", ASK)).status_code == 200
         await until(lambda: len(kept.sums(metrics.TEAM_COST)) == 3, "every run is measured")
@@ -99,8 +94,8 @@ def test_an_instrument_has_no_more_series_than_it_may_whatever_names_come() -> N
 
 async def test_a_streamed_answer_has_a_first_chunk_time_however_late_it_comes() -> None:
     late = scripted("a", "late", delay_s=0.3)
-    async with served(team(workers=[late], workflows={}, limits={"first_byte_s": 0.05})) as api:
-        kept = metered(api)
+    kept = Kept()
+    async with served(team(workers=[late], workflows={}, limits={"first_byte_s": 0.05}), meter=kept) as api:
         await api.events({"model": "a"})
         await until(lambda: kept.taken, "the run is measured")
     (began_s,) = kept.sums(metrics.FIRST_ANSWER).values()
@@ -114,8 +109,8 @@ async def test_refused_plans_failed_attempts_retries_and_failing_over_are_told_a
         scripted("b", {"error": "refused"}, fallbacks=["a"], retry=quick),
         scripted("c", {"error": "unavailable"}, retry=quick),
     ]
-    async with served(team("no plan", GOOD, workers=workers)) as api:
-        kept = metered(api)
+    kept = Kept()
+    async with served(team("no plan", GOOD, workers=workers), meter=kept) as api:
         assert (await api.post()).status_code == 400
         await until(lambda: kept.taken, "the run is measured")
     assert kept.sums(metrics.PLANS) == {("conductor", "rejected", "no_plan"): 1, ("repair", "run", ""): 1}
@@ -127,8 +122,8 @@ async def test_refused_plans_failed_attempts_retries_and_failing_over_are_told_a
 
 
 async def test_a_plan_that_is_only_asked_for_is_not_counted_as_an_answer() -> None:
-    async with served(team(GOOD)) as api:
-        kept = metered(api)
+    kept = Kept()
+    async with served(team(GOOD), meter=kept) as api:
         await api.ok(path="/v1/plans")
         await until(lambda: kept.taken, "the run is measured")
     assert kept.sums(metrics.WORKFLOW_DURATION).keys() == {("mini", "planned", "")}
@@ -162,8 +157,7 @@ async def test_a_meter_that_breaks_costs_a_line_in_the_log_and_no_answer(
         def take(self, measurement: Measurement) -> None:
             raise RuntimeError("no agent")
 
-    async with served(team(GOOD)) as api:
-        api.service.meter = Broken()
+    async with served(team(GOOD), meter=Broken()) as api:
         await api.ok()
         await until(lambda: "could not be measured" in caplog.text, "it is told")
 

@@ -129,8 +129,7 @@ async def test_an_answer_whose_record_is_gone_has_the_figures_of_the_record(wrot
     settings = team(*texts, workers=TEAM["workers"][1:])
     found: list[RunOutcome] = []
     for store in (Elsewhere(0), Elsewhere(99)):
-        async with served(settings) as running:
-            running.service.store = store
+        async with served(settings, open_store=lambda _, store=store: store) as running:
             server = await HttpBackend.connect(running.url)
             found.append(await server.run(QUESTION, Caps(rounds=rounds)))
             await server.aclose()
@@ -144,8 +143,8 @@ async def test_an_answer_whose_record_is_gone_has_the_figures_of_the_record(wrot
 @pytest.mark.parametrize("plan", PLANS[1:], ids=["one worker", "two steps"])
 async def test_a_given_plan_whose_record_is_gone_has_the_figures_of_an_engine(plan: Plan):
     engine = InProcessBackend(parse(TEAM), {})
-    async with served(TEAM) as running:
-        running.service.store = store = Elsewhere(99)
+    store = Elsewhere(99)
+    async with served(TEAM, open_store=lambda _: store) as running:
         server = await HttpBackend.connect(running.url)
         one, other = await engine.run(QUESTION, Caps(), plan), await server.run(QUESTION, Caps(), plan)
         await server.aclose()
@@ -154,8 +153,8 @@ async def test_a_given_plan_whose_record_is_gone_has_the_figures_of_an_engine(pl
 
 
 async def test_a_record_that_another_replica_has_is_read_there():
-    async with served(TEAM) as running:
-        running.service.store = store = Elsewhere(2)
+    store = Elsewhere(2)
+    async with served(TEAM, open_store=lambda _: store) as running:
         server = await HttpBackend.connect(running.url)
         found = await server.run(QUESTION, Caps())
         await server.aclose()
@@ -163,8 +162,7 @@ async def test_a_record_that_another_replica_has_is_read_there():
 
 
 async def test_what_a_failed_run_took_is_unknown_where_its_record_is_gone():
-    async with served(TEAM) as running:
-        running.service.store = Elsewhere(99)
+    async with served(TEAM, open_store=lambda _: Elsewhere(99)) as running:
         server = await HttpBackend.connect(running.url)
         refused = await server.run(QUESTION, Caps(), Plan((Step("a", ""), Step("b", "", (0,)))))
         await server.aclose()

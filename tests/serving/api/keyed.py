@@ -16,6 +16,7 @@ from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import Address
 from serving.runs.database_conversations import DatabaseConversations
 from serving.settings.settings import parse
+from serving.telemetry.measurement import Meter
 from tests.databases import make_file
 from tests.serving.api.served import Json, Served, served, team
 
@@ -52,7 +53,9 @@ class Keyed:
 
 
 @asynccontextmanager
-async def keyed(place: Path | Address, settings: Json | None = None, **environ: Any) -> AsyncGenerator[Keyed]:
+async def keyed(
+    place: Path | Address, settings: Json | None = None, meter: Meter | None = None, **environ: Any
+) -> AsyncGenerator[Keyed]:
     """Serve with `KEYS`, in a store at `place` or in that folder."""
     address = make_file(place / "podium.db") if isinstance(place, Path) else place
     directory, store = Directory(address), ReplicaStore(address)
@@ -67,7 +70,7 @@ async def keyed(place: Path | Address, settings: Json | None = None, **environ: 
         ledgers = AccountLedgers(store, checked.store.when_away)
         conversations = DatabaseConversations(store)
         async with served(
-            checked, environ, directory=directory, ledgers=ledgers, conversations=conversations
+            checked, environ, directory=directory, ledgers=ledgers, conversations=conversations, meter=meter
         ) as api:
             yield Keyed(api, directory, store, secrets, ids)
             await api.service.pool.aclose()

@@ -43,6 +43,7 @@ from serving.runs.store import StoreFactory
 from serving.sessions.live_settings import LiveSettings
 from serving.sessions.service import Service
 from serving.settings.settings import Settings, parse
+from serving.telemetry.measurement import Meter
 from serving.workers.scripted import ScriptedWorker
 from tests.serving.spans import SPANS
 from tests.states import until
@@ -265,6 +266,7 @@ async def served(
     batch_store: BatchStore | None = None,
     clock: Clock = now_us,
     conversations: ConversationStore | None = None,
+    meter: Meter | None = None,
 ) -> AsyncGenerator[Served]:
     """Serve `settings` on a free port of the loopback; at the end nothing may be left of any run."""
     checked = settings if isinstance(settings, Settings) else parse(settings)
@@ -272,6 +274,7 @@ async def served(
     service = Service(
         build_pool(checked, environ or {}, engines or {}),
         open_store,
+        meter,
         ledgers=ledgers,
         policies=policies,
         conversations=conversations,

@@ -47,12 +47,10 @@ async def listen(worker: Worker, heard: list[Delta]) -> None:
 
 
 async def test_the_words_come_in_order_and_piece_by_piece(make: MakeSubject):
-    async with (
-        make(Behaviour(text="It is four, and\nno more. ")) as subject,
-        subject.worker.open(CALL) as reply,
-    ):
+    text = "It is four, and\nno more. " * 20
+    async with make(Behaviour(text=text)) as subject, subject.worker.open(CALL) as reply:
         deltas = await read(reply)
-    assert "".join(delta.text for delta in deltas) == "It is four, and\nno more. "
+    assert "".join(delta.text for delta in deltas) == text
     assert len([delta for delta in deltas if delta.text]) > 1
 
 
