@@ -43,7 +43,7 @@ class Origin:
             call: what is asked.
             keep_foreign: the provider takes calls of tools that it did not write. Where they do not fit their
                 results, it does not.
-            keep_volatile: a client's volatile lines (`volatile_lines.py`) are for this provider.
+            keep_volatile: a client's volatile lines (`marks.py`) are for this provider.
         """
         messages = call.messages if keep_volatile else with_stable_system(call.messages)
         if keep_foreign and _is_paired(messages):
