@@ -169,7 +169,11 @@ class Served:
         for wire in self.service.pool.clients:
             if isinstance(wire, ScriptedWorker):
                 await until(lambda wire=wire: wire.open_calls == 0, f"no open call at {wire.name}")
-        await until(lambda: not left_tasks(self.earlier), lambda: f"no task left: {left_tasks(self.earlier)}")
+        await until(
+            lambda: not left_tasks(self.earlier),
+            lambda: f"no task left: {left_tasks(self.earlier)}",
+            every_s=0.05,  # looking at all tasks is expensive
+        )
         await until(lambda: not SPANS.open, f"no open span: {SPANS.open}")
         assert len(SPANS.started) == len(SPANS.ended)
         held = [ledger.holds for ledger in self.ledgers if ledger.holds]
