@@ -94,11 +94,11 @@ async def _first_token_s(session: aiohttp.ClientSession, url: str, model: str) -
 async def _ask_both(session: aiohttp.ClientSession, router: RouterProcess, url: str) -> Turn:
     direct_s, _ = await _first_token_s(session, url, "asked")
     through_s, id = await _first_token_s(session, f"{router.url}/v1", "podium-mini")
-    record = await _finished(session, router, id)
+    record = await _wait_for_end(session, router, id)
     return Turn(direct_s, through_s, record["steps"][0]["planned_s"])
 
 
-async def _finished(session: aiohttp.ClientSession, router: RouterProcess, id: str) -> Json:
+async def _wait_for_end(session: aiohttp.ClientSession, router: RouterProcess, id: str) -> Json:
     while True:
         async with session.get(f"{router.url}/v1/workflows/{id}") as response:
             record = await response.json()

@@ -15,7 +15,7 @@ from conductor.model.usage import FREE, Price
 
 
 class Worker(Protocol):
-    """A model that can be asked one thing."""
+    """A model that answers calls."""
 
     @property
     def name(self) -> str:
@@ -23,50 +23,49 @@ class Worker(Protocol):
         ...
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
-        """Send `call`; entered once the first token is here.
+        """Send `call`. The block is entered when the first token has arrived.
 
-        So the time to the first token is the time entering takes, a retry is allowed exactly until then,
-        and leaving the block closes the socket or aborts the local request, whatever was read by then.
+        Until then the call may be retried. Leaving the block closes the socket or aborts the local request, even if the
+        answer was not read to its end.
 
         Raises:
-            WorkerError: nothing was shown. A provider that had begun to work may still count what it read;
-                where it said so, `usage` and `cost_usd` of the error have it.
+            WorkerError: no token came. If the provider reported what it bills, `usage` and `cost_usd` of the error have it.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class PoolMember:
-    """A worker as the pool shows it: what it is good at, what it takes, what it can hold."""
+    """A worker of the pool, with what the conductor and the ledger need to know about it."""
 
     name: str
     worker: Worker
     card: str = ""
     """What it is good at, for the conductor to read."""
     model: str = ""
-    """The public name of its model; empty: it is none, or nobody said."""
+    """The public name of its model; empty if it has none or it is not known."""
     price: Price | None = FREE
-    """Per token; None where nobody said, so that its cost is unknown and never 0."""
+    """Per token; None if it is not known, and then the cost is unknown too."""
     worst_price: Price | None = FREE
-    """The highest of its own and of those it may fall back to: what a call is reserved at."""
+    """The highest price of the worker and its fallbacks. Calls are reserved at it."""
     max_output_tokens: int = 4096
-    """The longest answer, where the request names no smaller figure."""
+    """The longest answer, unless the request sets a smaller limit."""
     has_fallback: bool = False
-    """Whether somebody else answers where it fails."""
+    """Whether another worker answers if it fails."""
     other_places: int = 0
-    """How many more places than one there are where it is reached, or who answers in its place."""
+    """The number of its further deployments and fallbacks."""
     is_free: Callable[[], bool] = field(default=lambda: True, compare=False)
-    """Whether a call would be made at once now, by it or by somebody in its place, at one that is well."""
+    """Whether the worker or a fallback is healthy and has a free slot now."""
     continues: bool = False
-    """Whether its answers, and those of who answers in its place, go on where a stream broke off (`Call.prefix`)."""
+    """Whether the worker and its fallbacks can continue an answer whose stream broke off (`Call.prefix`)."""
     tells_filters: frozenset[str] = frozenset()
-    """Of it and those it may fall back to, whose content filter the client is told of: nobody is asked instead."""
+    """Those of the worker and its fallbacks whose content filter is reported to the client instead of a fallback being asked."""
     bills_inner_calls: bool = False
-    """Its calls are paid one by one inside it, from the same ledger, so asking it reserves nothing."""
+    """Whether the calls inside it are paid one by one from the same ledger, so that a call of it reserves nothing."""
     sees_images: bool = False
     reads_pdfs: bool = False
     calls_tools: bool | None = None
-    """Whether it calls tools; None: not known, and it may be offered some."""
+    """Whether it calls tools; None if it is not known, and then it is offered tools."""
     context_tokens: int | None = None
     """The longest prompt and answer together; None: not known."""
     tokens_per_s: float | None = None

@@ -65,7 +65,7 @@ class BoundedBody(httpx2.AsyncByteStream):
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         left = self._most
-        async for piece in _unpacked(self._body) if self._is_packed else self._body:
+        async for piece in _unpack_pieces(self._body) if self._is_packed else self._body:
             yield piece if len(piece) <= left else piece[: int(left)]
             left -= len(piece)
             if left <= 0:
@@ -94,7 +94,7 @@ def _parts(unpack: Any, packed: bytes) -> Iterator[bytes]:
         raise httpx2.DecodingError(str(exc)) from exc
 
 
-async def _unpacked(body: httpx2.AsyncByteStream) -> AsyncIterator[bytes]:
+async def _unpack_pieces(body: httpx2.AsyncByteStream) -> AsyncIterator[bytes]:
     unpack = zlib.decompressobj(zlib.MAX_WBITS | 32)  # gzip's or zlib's, whatever its first bytes say
     async for packed in body:
         for part in _parts(unpack, packed):

@@ -37,7 +37,7 @@ COUNTS = st.integers(1, 400).flatmap(lambda n: st.tuples(st.integers(0, n), st.j
 KIND_NAMES = st.sampled_from(sorted(KINDS))
 
 
-def measured(**kinds: tuple[int, int]) -> CardMeasurement:
+def make_measurement(**kinds: tuple[int, int]) -> CardMeasurement:
     """Of a worker with so many right of so many, by family."""
     answers = [
         GradedAnswer("w", family, "", number < right)
@@ -61,7 +61,7 @@ def result(
 
 
 def test_a_card_names_strengths_weaknesses_and_the_overall_share():
-    some = measured(
+    some = make_measurement(
         countdown=(48, 50), simple_equations=(92, 100), largest_island=(41, 100), syllogism=(62, 100)
     )
     assert write_card(some) == (
@@ -70,43 +70,45 @@ def test_a_card_names_strengths_weaknesses_and_the_overall_share():
 
 
 def test_facts_come_after_the_shares():
-    assert write_card(measured(gcd=(50, 100)), ["sees images"]).endswith("50 % of 100 overall; sees images")
+    assert write_card(make_measurement(gcd=(50, 100)), ["sees images"]).endswith(
+        "50 % of 100 overall; sees images"
+    )
 
 
 def test_few_questions_make_no_loud_claim():
-    some = measured(countdown=(10, 10), simple_equations=(1800, 2000), syllogism=(100, 200))
+    some = make_measurement(countdown=(10, 10), simple_equations=(1800, 2000), syllogism=(100, 200))
     assert [kind for kind, _ in strengths(some, 9)] == ["equations"], "ten of ten may be luck at 86 % overall"
     assert [kind for kind, _ in weaknesses(some, 9)] == ["logic"]
 
 
 def test_a_kind_with_many_questions_goes_before_one_with_a_higher_share_of_few():
-    some = measured(countdown=(20, 20), simple_equations=(380, 400), syllogism=(100, 400))
+    some = make_measurement(countdown=(20, 20), simple_equations=(380, 400), syllogism=(100, 400))
     assert [kind for kind, _ in strengths(some, 9)] == ["equations", "number puzzles"]
 
 
 def test_what_is_mostly_wrong_is_no_strength():
-    some = measured(countdown=(80, 200), simple_equations=(2, 200))
+    some = make_measurement(countdown=(80, 200), simple_equations=(2, 200))
     assert strengths(some, 9) == []
     assert write_card(some) == "worst at equations (1 %); 20 % of 400 overall"
 
 
 def test_no_kind_is_named_where_none_stands_out_or_each_has_too_few_questions():
-    assert write_card(measured(countdown=(50, 100), simple_equations=(51, 100))) == (
+    assert write_card(make_measurement(countdown=(50, 100), simple_equations=(51, 100))) == (
         "no kind of question stands out; 50 % of 200 overall"
     )
     each = dict.fromkeys(("countdown", "simple_equations", "syllogism", "gcd"), (2, 3))
-    assert write_card(measured(**each)).startswith("too few questions of any kind")
-    assert write_card(measured(gsm8k=(81, 100))) == "tried on word problems only; 81 % of 100 overall"
+    assert write_card(make_measurement(**each)).startswith("too few questions of any kind")
+    assert write_card(make_measurement(gsm8k=(81, 100))) == "tried on word problems only; 81 % of 100 overall"
 
 
 def test_a_share_is_100_percent_only_where_all_are_right_and_0_only_where_none_is():
-    some = measured(countdown=(999, 1000), simple_equations=(1, 1000))
+    some = make_measurement(countdown=(999, 1000), simple_equations=(1, 1000))
     assert "number puzzles (99 %)" in write_card(some)
     assert "equations (1 %)" in write_card(some)
 
 
 def test_too_few_graded_questions_make_no_card():
-    few = measured(gcd=(9, 9))
+    few = make_measurement(gcd=(9, 9))
     assert not can_write(few)
     with pytest.raises(ValueError, match="at least 10"):
         write_card(few)
@@ -142,7 +144,7 @@ def test_every_frame_writes_one_line_with_nothing_left_to_fill_in(
 
 
 def test_variations_follow_the_seed_and_differ_in_frame_shares_and_number_of_kinds():
-    some = measured(
+    some = make_measurement(
         countdown=(97, 100),
         simple_equations=(96, 100),
         gcd=(95, 100),
@@ -243,7 +245,7 @@ def test_results_without_a_worker_by_itself_are_refused():
 
 
 def test_of_several_sources_each_gives_what_it_knows():
-    graded = {"a": measured(gcd=(5, 10))}
+    graded = {"a": make_measurement(gcd=(5, 10))}
     timed = {
         "a": CardMeasurement(calls=7, usd_per_call=Decimal(1), tokens_per_s=50.0),
         "b": CardMeasurement(calls=1),

@@ -71,7 +71,7 @@ def memory(files: ClusterFiles) -> list[Finding]:
             continue
         fitted = fit(files, deployment)
         if fitted is None:
-            found.append(_unknown(files, deployment, worker))
+            found.append(_warn_of_unknown_size(files, deployment, worker))
         elif fitted.kv_gib <= 0:
             found.append(
                 wrong(
@@ -96,7 +96,7 @@ def memory(files: ClusterFiles) -> list[Finding]:
     return found
 
 
-def _unknown(files: ClusterFiles, deployment: Deployment, worker: VllmSettings) -> Finding:
+def _warn_of_unknown_size(files: ClusterFiles, deployment: Deployment, worker: VllmSettings) -> Finding:
     node = home(deployment, files.machines.workers)
     gpu = node.gpu if node else None
     if size_of(worker.model, files.models) is None:

@@ -68,12 +68,12 @@ def records(tokens: int) -> RunRecords:
     )
 
 
-async def admitted(rates: Rates, policies: Policies, account: Account = ME, tokens: int = 10) -> bool:
+async def is_admitted(rates: Rates, policies: Policies, account: Account = ME, tokens: int = 10) -> bool:
     return (await rates.reserve(account, policies, tokens)).refusal is None
 
 
 async def test_a_key_is_let_in_so_often_and_told_when_to_come_back(rates: Rates) -> None:
-    assert [await admitted(rates, limits(key=3)) for _ in range(5)] == [True] * 3 + [False] * 2
+    assert [await is_admitted(rates, limits(key=3)) for _ in range(5)] == [True] * 3 + [False] * 2
     told = await rates.reserve(ME, limits(key=3), 10)
     assert told.refusal is not None
     assert 0 < told.refusal.retry_after_s <= 61
@@ -81,15 +81,15 @@ async def test_a_key_is_let_in_so_often_and_told_when_to_come_back(rates: Rates)
     assert "`podium keys policy`" in told.refusal.message
     assert told.headers["x-ratelimit-limit-requests"] == "3"
     assert told.headers["x-ratelimit-remaining-requests"] == "0"
-    assert await admitted(rates, limits(key=3), TEAMMATE)
+    assert await is_admitted(rates, limits(key=3), TEAMMATE)
 
 
 async def test_all_keys_of_a_team_share_its_limit_and_a_refusal_takes_nothing(rates: Rates) -> None:
     policies = limits(team=3, key=2)
-    assert [await admitted(rates, policies) for _ in range(6)] == [True] * 2 + [False] * 4
-    assert [await admitted(rates, policies, TEAMMATE) for _ in range(2)] == [True, False]
-    assert await admitted(rates, policies, Account("key_3", "team_2"))
-    assert await admitted(rates, UNLIMITED)
+    assert [await is_admitted(rates, policies) for _ in range(6)] == [True] * 2 + [False] * 4
+    assert [await is_admitted(rates, policies, TEAMMATE) for _ in range(2)] == [True, False]
+    assert await is_admitted(rates, policies, Account("key_3", "team_2"))
+    assert await is_admitted(rates, UNLIMITED)
 
 
 async def test_tokens_are_estimated_at_the_door_and_corrected_at_the_end(rates: Rates) -> None:
@@ -106,7 +106,7 @@ async def test_tokens_are_estimated_at_the_door_and_corrected_at_the_end(rates: 
     assert await left() == 900
     second = await rates.reserve(ME, policies, 100)
     await rates.settle(second, records(2000))
-    assert not await admitted(rates, policies, tokens=1)
+    assert not await is_admitted(rates, policies, tokens=1)
     await rates.settle(second, records(2000))  # once is enough
 
 
@@ -115,14 +115,14 @@ async def test_a_request_that_is_not_run_gives_its_tokens_back(rates: Rates) -> 
     for _ in range(5):
         reservation = await rates.reserve(ME, policies, 5000)  # more than there are: all of them
         assert reservation.refusal is None
-        assert not await admitted(rates, policies, tokens=1)
+        assert not await is_admitted(rates, policies, tokens=1)
         await rates.settle(reservation, None)
 
 
 async def test_routers_that_share_a_redis_share_the_limits(redis_url: str) -> None:
     async with aclosing(Rates(redis_url)) as one, aclosing(Rates(redis_url)) as other:
         mine = Account("key_shared")
-        asked = [await admitted(each, limits(key=4), mine) for each in (one, other) * 3]
+        asked = [await is_admitted(each, limits(key=4), mine) for each in (one, other) * 3]
     assert asked == [True] * 4 + [False] * 2
 
 
@@ -131,7 +131,7 @@ async def test_while_redis_is_away_everybody_is_let_in_and_the_log_says_so_witho
 ) -> None:
     caplog.set_level(logging.ERROR, "podium")
     async with aclosing(Rates("redis://:a-long-password-of-ours@127.0.0.1:1/0")) as rates:
-        assert [await admitted(rates, limits(key=1)) for _ in range(3)] == [True] * 3
+        assert [await is_admitted(rates, limits(key=1)) for _ in range(3)] == [True] * 3
         await rates.settle(await rates.reserve(ME, limits(key=1), 10), records(9))
     (line,) = [record.getMessage() for record in caplog.records]
     assert "Redis does not answer" in line
