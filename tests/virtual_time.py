@@ -6,6 +6,7 @@ functions keep as defaults of their parameters. `datetime.now` still returns rea
 """
 
 import asyncio
+import collections
 import queue
 import time
 from typing import Any
@@ -26,15 +27,57 @@ STILL_S = 0.5
 """Real seconds for which time stands still while a thread works for the loop. Then it passes at its real pace."""
 SLICE_S = 0.05
 """Steps in which time passes at its real pace. Threads see it pass."""
+DELIVERIES = (aiosqlite.core.set_result, aiosqlite.core.set_exception)
+"""How a thread of SQLite gives its result to the loop."""
+THREAD_S = 60
+"""How long a loop waits for threads before it closes, in real seconds."""
 
-_monotonic, _time, _time_ns = time.monotonic, time.time, time.time_ns
+_monotonic, _time, _time_ns, _sleep = time.monotonic, time.time, time.time_ns, time.sleep
 _is_virtual = False
 """Whether the next loop is one of virtual time."""
 _loop: "VirtualTimeLoop | None" = None
 """The open loop of virtual time. `time` shows its time in all threads."""
 
 
-class VirtualTimeLoop(asyncio.SelectorEventLoop):
+class CarefulLoop(asyncio.SelectorEventLoop):
+    """Event loop which closes only after SQLite's threads have delivered what was asked of them.
+
+    A statement whose caller was cancelled still runs to its end. Its thread would find a closed loop, and pytest
+    would fail whichever test runs then.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._owed = collections.deque[None]()
+        """One element per statement that a thread has. Threads may change it at any time."""
+
+    def owe(self) -> None:
+        """Count one statement given to a thread."""
+        self._owed.append(None)
+
+    def call_soon_threadsafe(self, callback: Any, *args: Any, **named: Any) -> Any:
+        """See `asyncio`. A result of SQLite is no longer owed."""
+        if callback in DELIVERIES:
+            self._owed.pop()
+        return super().call_soon_threadsafe(callback, *args, **named)
+
+    def close(self) -> None:
+        """Wait for the threads, then close.
+
+        Raises:
+            TimeoutError: a thread did not deliver.
+        """
+        latest_s = _monotonic() + THREAD_S
+        while self._owed:
+            if _monotonic() > latest_s:
+                raise TimeoutError(
+                    f"{len(self._owed)} statements of SQLite have not ended after {THREAD_S} s."
+                )
+            _sleep(0.001)
+        super().close()
+
+
+class VirtualTimeLoop(CarefulLoop):
     """Event loop whose time jumps to the next timer if nothing else can happen.
 
     Sockets with both ends in this loop need no time, because the kernel delivers within `send`.
@@ -105,12 +148,21 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
 
 class _Work(queue.Queue[Any]):
-    """Work for a library's own thread, SQLite's or AnyIO's."""
+    """Work for a library's own thread."""
 
     def put_nowait(self, item: Any) -> None:
         for each in item or ():
             if isinstance(each, asyncio.Future) and isinstance(loop := each.get_loop(), VirtualTimeLoop):
                 loop.work_in_thread(each)
+        super().put_nowait(item)
+
+
+class _Statements(_Work):
+    """Work for a thread of SQLite: pairs of a future, or None, and a function."""
+
+    def put_nowait(self, item: Any) -> None:
+        if item[0] and isinstance(loop := item[0].get_loop(), CarefulLoop):
+            loop.owe()
         super().put_nowait(item)
 
 
@@ -122,10 +174,10 @@ def _wrap_future(*args: Any, **named: Any) -> asyncio.Future[Any]:
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
-    return VirtualTimeLoop() if _is_virtual else asyncio.SelectorEventLoop()
+    return VirtualTimeLoop() if _is_virtual else CarefulLoop()
 
 
-aiosqlite.core.SimpleQueue = _Work  # type: ignore[misc,assignment]
+aiosqlite.core.SimpleQueue = _Statements  # type: ignore[misc,assignment]
 anyio._backends._asyncio.Queue = _Work  # type: ignore[misc,assignment]
 asyncio.wrap_future = _wrap_future  # type: ignore[assignment]
 time.monotonic = lambda: _loop.time() if _loop else _monotonic()
