@@ -30,7 +30,7 @@ FRONT    := $(or $(PROXY),$(if $(FAST),$(if $(filter 0,$(FAST)),serve,haproxy)))
 SERVER   := $(CHOSEN) --port $(PORT) $(if $(FRONT),--proxy $(call quote,$(FRONT)))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-base setup-dev setup-learning setup-browser setup-site console serve demo stop test test-live test-slow test-all browser-test check fix bench prove-ledger prove-records prove-outages prove-chaos prove-overload prove-hedging prove-tools prove-lists prove-schemas prove-seams soak fuzz fuzz-api fuzz-streams clients load siege fuzz-policy capacity eval check-cluster train-tiny train-conductor docs site doctor access-table faults lock clean
+.PHONY: help setup setup-base setup-dev setup-learning setup-browser setup-site console serve demo stop test test-live test-slow test-all browser-test check fix bench prove prove-ledger prove-records prove-outages prove-chaos prove-overload prove-hedging prove-tools prove-lists prove-schemas prove-seams soak fuzz fuzz-api fuzz-streams clients load siege fuzz-policy capacity eval check-cluster train-tiny train-conductor docs site doctor access-table faults lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
@@ -100,58 +100,31 @@ bench: setup-learning ## the figures of the README; written to build/bench.json 
 	@mkdir -p build
 	@$(BIN)/podium bench
 
-prove-ledger: setup-base ## no budget is overspent: 1,000 requests at once, 4 routers, one killed; PROVE="--store sqlite --runs 1"
-	@$(BIN)/python -m prove.ledger $(PROVE)
+prove-ledger prove-records prove-tools prove-outages prove-chaos prove-overload prove-hedging prove-lists: setup-base
+	@$(BIN)/podium prove $(@:prove-%=%) $(PROVE)
 
-prove-records: setup-base ## runs outlive their router: 500 runs, one of two routers killed
-	@$(BIN)/python -m prove.records $(PROVE)
+prove-schemas prove-seams: setup-dev
+	@$(BIN)/podium prove $(@:prove-%=%) $(SCHEMAS) $(SEAMS)
 
-prove-chaos: setup-base ## a Ray cluster of three nodes here, killed among 200 workflows: a router, a replica, the proxy, the controller, a node; PROVE="--rounds 3 --kinds node --real-engine"
-	@$(BIN)/python -m prove.chaos $(PROVE)
+prove: setup-dev ## make things go wrong and check that nothing is lost; NAME=ledger PROVE="--runs 1"; without a name it lists them
+	@$(BIN)/podium prove $(NAME) $(PROVE)
 
-prove-overload: setup-base ## up to ten times what workers' slots can serve: goodput, p99, memory, 429; PROVE="--worst-s 120"
-	@$(BIN)/python -m prove.overload $(PROVE)
+soak fuzz-api: setup-base
+	@$(BIN)/podium prove $@ $(PROVE) $(FUZZ)
 
-prove-hedging: setup-base ## a slow tail with and without hedges, and none under overload; PROVE="--requests 2000"
-	@$(BIN)/python -m prove.hedging $(PROVE)
+fuzz-streams fuzz-policy: setup-dev
+	@$(BIN)/podium prove $@ $(FUZZ) $(EXAMPLES)
 
-prove-lists: setup-base ## a page of the list of runs among 1,000,000 stored ones, by each filter
-	@$(BIN)/python -m prove.run_lists $(PROVE)
-
-prove-tools: setup-base ## runs that wait for tools go on right and once: 500 runs, results late, twice, forged, from another key
-	@$(BIN)/python -m prove.tools $(PROVE)
-
-soak: setup-base ## half an hour of mixed load, faults and hang-ups; the router's files, tasks, spans and memory after it: PROVE="--minutes 30"
-	@$(BIN)/python -m prove.soak $(PROVE)
-
-prove-outages: setup-base ## nothing acknowledged is lost: database stopped, disk full, clock moved, migration killed (root)
-	@$(BIN)/python -m prove.outages $(PROVE)
-
-fuzz-api: setup-base ## requests made up from the OpenAPI description, against a scripted server: no server errors (FUZZ='-n 200')
-	@$(BIN)/python -m prove.fuzz_api $(FUZZ)
-
-fuzz-streams: setup-dev ## providers' answers, damaged: each ends soon, with an answer or an error of ours (FUZZ='--max-time 600')
-	@$(BIN)/python -m tests.serving.workers.fuzz_streams $(FUZZ)
-
-fuzz: fuzz-streams fuzz-api ## both of these, ten minutes each
+fuzz: fuzz-streams fuzz-api ## providers' answers, damaged, and requests made up from the OpenAPI description: ten minutes each
 
 clients: setup-learning ## other people's clients, unchanged, against scripted workers: CLIENTS="codex opencode" (docs/clients)
 	@$(BIN)/python -m tests.clients $(CLIENTS)
-
-prove-schemas: setup-dev ## no invalid answer passes for a success: SCHEMAS=300 random schemas, every kind of worker, obeying and not
-	@$(BIN)/python -m tests.serving.fuzz_schemas $(SCHEMAS)
-
-prove-seams: setup-dev ## answers broken off on every wire go on with nothing doubled, missing or contradicted: SEAMS=1000 cuts each
-	@$(BIN)/python -m tests.serving.play_seams $(SEAMS)
 
 load: setup-dev ## load a running server (PORT=8000): SCENARIO=open-mixed DURATION=10m; report in build/load/SCENARIO
 	@$(BIN)/podium load $(SCENARIO) --url http://127.0.0.1:$(PORT) $(if $(DURATION),--duration $(DURATION))
 
 siege: setup-dev ## ordinary clients beside every attack, on both proxies and a router's own port (an hour): SIEGE="--paths replica"
 	@$(BIN)/podium siege $(SIEGE)
-
-fuzz-policy: setup-dev ## try to get past a policy: EXAMPLES=20000 random pools, policies, requests, plans and outputs
-	@$(BIN)/python -m tests.serving.fuzz_policy $(EXAMPLES)
 
 capacity: setup-dev ## replicas, GPUs and dollars for a rate, simulated
 	@$(BIN)/podium capacity

@@ -58,8 +58,13 @@ VERBS = {
     "ledger": Verb("podium.ledger_cli", "prove that the ledger adds up"),
     "load": Verb("loadtest.cli", "load a running server and write a report", "setup-dev"),
     "siege": Verb("loadtest.siege.cli", "attack a server and watch its ordinary clients", "setup-dev"),
-    "capacity": Verb("capacity.cli", "replicas, GPUs and dollars for a rate, simulated", "setup-dev"),
-    "bench": Verb("bench.cli", "measure the figures of the README", "setup-learning"),
+    "capacity": Verb(
+        "loadtest.capacity.cli", "replicas, GPUs and dollars for a rate, simulated", "setup-dev"
+    ),
+    "bench": Verb("loadtest.bench.cli", "measure the figures of the README", "setup-learning"),
+    "prove": Verb(
+        "loadtest.prove.cli", "make things go wrong on purpose, and check that nothing is lost", "setup-dev"
+    ),
     "eval": Verb("evaluation.cli", "compare strategies on questions with known answers", "setup-learning"),
     "cards": Verb("evaluation.cards.cli", "write each worker's card from what was measured"),
     "recorded-pool": Verb(
@@ -85,9 +90,6 @@ OURS = {
     "serving",
     "cluster",
     "loadtest",
-    "bench",
-    "prove",
-    "capacity",
     "evaluation",
     "training",
     "program",

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
-from prove.databases import Postgres
-from prove.databases import running_postgres as running_durable_postgres
+from loadtest.rig.databases import Postgres
+from loadtest.rig.databases import running_postgres as running_durable_postgres
 from serving.database.address import Address, sqlite_address
 from serving.database.migrate import migrate
 

@@ -46,10 +46,10 @@ ENTRY_POINTS = [
     helps("cluster.local.demo", "usage: podium demo ", FIRST_COMMANDS),
     helps("cluster.local.serve", "usage: podium serve ", FIRST_COMMANDS),
     imports("serving.workers.scripted", SDKS | MODELS | {"google", "httpx2", "pydantic", "ray"}),
-    helps("capacity.cli", "usage: podium capacity ", PROGRAMS),
+    helps("loadtest.capacity.cli", "usage: podium capacity ", PROGRAMS),
     helps("loadtest.cli", "usage: podium load ", PROGRAMS),
     helps("loadtest.siege.cli", "usage: podium siege ", PROGRAMS),
-    helps("bench.cli", "usage: podium bench ", PROGRAMS),
+    helps("loadtest.bench.cli", "usage: podium bench ", PROGRAMS),
     imports("serving.settings.settings", SDKS | MODELS | WEB | {"ray", "opentelemetry", "httpx2"}),
     EntryPoint(
         "from serving.settings.settings import load; load('cluster/scripted.yaml')",

@@ -18,7 +18,8 @@ from urllib.parse import urlsplit
 import psutil
 from rich.console import Console
 
-from bench.server import BUILD, BenchError
+from loadtest.rig import RigError
+from loadtest.rig.ray_server import BUILD
 from loadtest.siege.attack import Orders
 from loadtest.siege.rows import EXTRA_ROWS, ROWS
 from loadtest.siege.servers import OLDER_NAMES, PATHS, Target, memory_bytes, serve, text
@@ -114,7 +115,7 @@ async def attacker(case: Case, target: Target, count: int) -> AsyncGenerator[Att
             process.stdin.write(json.dumps(asdict(orders)).encode() + b"\n")
             async with asyncio.timeout(PREPARED_WITHIN_S):
                 if await process.stdout.readline() != b"ready\n":
-                    raise BenchError(f"The attacker exited early; see {BUILD / 'siege-attack.log'}.")
+                    raise RigError(f"The attacker exited early; see {BUILD / 'siege-attack.log'}.")
             running = Attacker(process)
             reading = asyncio.create_task(running.read())
             yield running
@@ -157,7 +158,7 @@ async def besiege(
             running.begin()
             result = await watching
             if running.process is not None and running.process.returncode is not None and not breaches:
-                raise BenchError(f"The attacker exited early; see {BUILD / 'siege-attack.log'}.")
+                raise RigError(f"The attacker exited early; see {BUILD / 'siege-attack.log'}.")
         finally:
             watching.cancel()
         counts = running.counts
@@ -299,7 +300,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     allow_open_files(STREAMS + 700)
     try:
         return asyncio.run(run(chosen, read.scale, read.duration))
-    except BenchError as error:
+    except RigError as error:
         print(error, file=sys.stderr)
         return 1
 

@@ -18,12 +18,12 @@ import aiohttp
 import psutil
 import yaml
 
-from bench.client import chat
-from bench.isolated import start_isolated
-from bench.server import BUILD, ROOT, BenchError, BenchServer, Json, free_port, production_environment
+from loadtest.rig import ROOT, Json, RigError
+from loadtest.rig.client import chat
+from loadtest.rig.databases import sqlite_address
+from loadtest.rig.ray_server import BUILD, BenchServer, free_port, production_environment, start_isolated
+from loadtest.rig.routers import running_router
 from loadtest.siege.watch import TOKENS_PER_S
-from prove.databases import sqlite_address
-from prove.routers import running_router
 
 SETTINGS = Path(__file__).with_name("siege.yaml")
 PATHS = ("haproxy", "serve", "replica")
@@ -76,7 +76,7 @@ async def serve(path: str, duration_s: float) -> AsyncGenerator[Target]:
     """A server on one of `PATHS`, with keys, warm.
 
     Raises:
-        BenchError: it did not start.
+        RigError: it did not start.
     """
     BUILD.mkdir(parents=True, exist_ok=True)
     upstream_port = free_port()
@@ -113,7 +113,7 @@ async def _serve_cluster(
 def _cluster_processes(server: BenchServer) -> list[psutil.Process]:
     routers = server.replicas("router")
     if not routers:
-        raise BenchError("the server has no router")
+        raise RigError("the server has no router")
     return [*routers, *server.proxies()]
 
 
@@ -126,7 +126,7 @@ def _make_admin_key(store: Path) -> str:
     env = os.environ | _store_variable(store)
     ended = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     if ended.returncode != 0:
-        raise BenchError(f"No key could be made: {ended.stderr.strip()}")
+        raise RigError(f"No key could be made: {ended.stderr.strip()}")
     return ended.stdout.strip()
 
 
@@ -137,7 +137,7 @@ async def _make_keys(url: str, admin: str) -> dict[str, str]:
         async def post(path: str, body: Json) -> dict[str, Any]:
             async with session.post(f"{url}/v1/admin/{path}", json=body) as response:
                 if response.status >= 300:
-                    raise BenchError(f"POST {path}: {response.status} {await response.text()}")
+                    raise RigError(f"POST {path}: {response.status} {await response.text()}")
                 return await response.json()
 
         for team in dict.fromkeys(team for team, _, _ in KEYS.values()):

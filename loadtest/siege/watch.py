@@ -9,7 +9,7 @@ from typing import Any
 
 import aiohttp
 
-from bench.client import REQUEST_ERRORS, BenchClient, chat
+from loadtest.rig.client import REQUEST_ERRORS, BenchClient, chat
 from loadtest.sse import StreamResult
 from program.percentile import percentile
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from prove.routers import make_key, running_router
+from loadtest.rig.routers import make_key, running_router
 from serving.database.address import parse_address
 from tests.clients.run_agents import BUILD, install
 from tests.clients.table import KILLED, TABLE

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from prove.routers import make_key, running_router
+from loadtest.rig.routers import make_key, running_router
 from serving.database.address import Address, parse_address
 from tests.clients.python_sdks import CLIENTS, Client
 from tests.clients.table import KILLED, TABLE, Scenario

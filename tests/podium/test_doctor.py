@@ -20,11 +20,11 @@ from sqlalchemy import text
 
 from cluster.local.folder import PREFIX, make_folder
 from cluster.local.processes import ROOT, TAG, free_port
+from loadtest.rig import RigError
+from loadtest.rig.databases import Postgres
+from loadtest.rig.faults import full, small_disk
 from podium.cli import main
 from podium.doctor.machine import check_build
-from prove.databases import Postgres
-from prove.faults import full, small_disk
-from prove.routers import ProofError
 from serving.database.address import Address, sqlite_address
 from serving.database.database import Database
 from serving.database.migrate import migrate
@@ -71,7 +71,7 @@ async def make_store(address: Address, version: str | None) -> None:
 def no_disk(bench: Bench) -> None:
     try:
         disk = bench.stack.enter_context(small_disk(bench.tmp))
-    except ProofError:  # this account may mount none
+    except RigError:  # this account may mount none
         place_nobody_writes_to(bench)
         return
     bench.stack.enter_context(full(disk))

@@ -10,7 +10,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -331,10 +331,10 @@ def fuzz(examples: int) -> tuple[int, Violations, Counter[str]]:
     return tried, found, seen
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Try as many as asked for."""
     began_s = time.monotonic()
-    tried, found, seen = fuzz(int(sys.argv[1]) if len(sys.argv) > 1 else 20_000)
+    tried, found, seen = fuzz(int(argv[0]) if argv else 20_000)
     print(
         f"tried {tried} in {time.monotonic() - began_s:.0f} s: {', '.join(f'{name} {n}' for name, n in seen.most_common())}"
     )
@@ -343,4 +343,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -277,10 +277,10 @@ def fuzz(examples: int, behaviours: int = 3, seed: int = 0) -> tuple[int, Seen]:
     return len(CASES), asyncio.run(try_all(seed, behaviours))
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Try as many as asked for."""
     began_s = time.monotonic()
-    tried, seen = fuzz(int(sys.argv[1]) if len(sys.argv) > 1 else 300)
+    tried, seen = fuzz(int(argv[0]) if argv else 300)
     print(
         f"{tried} schemas, {len(KINDS)} kinds of workers, {len(BEHAVIOURS)} behaviours: "
         f"{seen.outcomes.total()} requests in {time.monotonic() - began_s:.0f} s"
@@ -294,4 +294,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -56,7 +56,7 @@ def test_a_stand_in_and_the_workers_that_share_it_need_no_engine() -> None:
     assert needs_of(parse({"workers": [owner, shared]})) == Needs(False, ())
 
 
-LOCKS = [LOCK, *IMAGE_LOCKS, *(ROOT / "bench").glob("*.lock")]
+LOCKS = [LOCK, *IMAGE_LOCKS, *(ROOT / "loadtest/bench").glob("*.lock")]
 
 
 def entries(lock: Path) -> list[tuple[str, list[str]]]:

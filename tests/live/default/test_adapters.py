@@ -10,9 +10,8 @@ import httpx2 as httpx
 import pytest
 import pytest_asyncio
 
-from bench.adapters import WORDS, Switch, load_while, make_adapters, wrong
-from bench.client import BenchClient
-from bench.isolated import open_session
+from loadtest.bench.adapters import WORDS, Switch, load_while, make_adapters, wrong
+from loadtest.rig.client import BenchClient, open_session
 from serving.lora.adapters import publish
 from tests.live.default.local import Local
 from tests.serving.made_adapters import adapter, lora

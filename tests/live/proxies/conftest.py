@@ -11,8 +11,8 @@ import pytest
 import yaml
 from anyio.from_thread import start_blocking_portal
 
-from bench.server import production_environment
 from cluster.local.server import Server
+from loadtest.rig.ray_server import production_environment
 from loadtest.siege.servers import settings_text
 from tests import secrets
 from tests.conftest import ROOT

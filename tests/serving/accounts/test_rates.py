@@ -18,7 +18,7 @@ from conductor.model.usage import Usage
 from conductor.run.plan_record import PlanRecord
 from conductor.run.record import Account, Record, RunRecords
 from conductor.run.task import Task
-from prove.redis_server import running_redis
+from loadtest.rig.databases import running_redis
 from serving.accounts.account_policy import UNLIMITED, AccountPolicy, Policies
 from serving.accounts.rates import Rates, wait_until
 

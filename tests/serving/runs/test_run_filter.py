@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Row
 
-from prove.run_lists import fill
+from loadtest.prove.run_lists import fill
 from serving.accounts.caller import ANYBODY
 from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import Address

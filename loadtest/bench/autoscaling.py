@@ -1,0 +1,150 @@
+"""From zero replicas to several and back, under streams that come and go: lost streams, scaling times.
+
+The engine is the fake one (`stand_in` in autoscaling.yaml): a replica like any other with a start, a queue
+and a pace, but no model. The number of active streams follows `LOAD`: one, a step, a ramp, a plateau, a ramp
+down to none. Ray Serve counts the replicas, through `GET /v1/replicas`. What was seen is drawn in
+build/bench/autoscaling.svg and .png.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+from loadtest.bench.figures import Figure, reading
+from loadtest.rig import RigError
+from loadtest.rig.client import REQUEST_ERRORS, BenchClient, chat
+from loadtest.rig.ray_server import BUILD, HERE, start_isolated
+
+WORDS = 40
+"""Of every answer, at ten per second; see autoscaling.yaml."""
+LOAD = ((0.0, 1), (15.0, 1), (15.1, 8), (30.0, 8), (45.0, 16), (60.0, 16), (78.0, 0))
+"""Seconds since the first stream, and the target number of active streams then; linear in between."""
+STEP_S = LOAD[1][0]
+POLL_S = 0.25
+TO_ZERO_WITHIN_S = 60.0
+DEPLOYMENT = "vllm-writer"
+OUTPUT = BUILD / "autoscaling.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One reading: seconds since the first stream, active streams, replicas by state."""
+
+    at_s: float
+    streams: int
+    running: int
+    starting: int
+    stopping: int
+
+
+@dataclass(slots=True)
+class ScalingRun:
+    """What a run left behind; a stream's words are None where it broke."""
+
+    cold_start_s: float = 0.0
+    words: list[int | None] = field(default_factory=list[int | None])
+    snapshots: list[Snapshot] = field(default_factory=list[Snapshot])
+    streams: int = 0
+
+
+def target_streams(at_s: float) -> float:
+    """The number of active streams that `LOAD` asks for."""
+    for (from_s, low), (to_s, high) in pairwise(LOAD):
+        if at_s < to_s:
+            return low + (high - low) * (at_s - from_s) / (to_s - from_s)
+    return LOAD[-1][1]
+
+
+def figures(run: ScalingRun) -> list[Figure]:
+    """From a run that began and ended at zero replicas.
+
+    Raises:
+        ValueError: no second replica came, or the last one did not stop.
+    """
+    second_up_s = [each.at_s for each in run.snapshots if each.running >= 2]
+    if not second_up_s or run.snapshots[-1].running:
+        raise ValueError("the replicas did not come and go: see build/bench/autoscaling.svg")
+    last_stream_s = max(each.at_s for each in run.snapshots if each.streams)
+    return [
+        reading("autoscaling_lost", sum(words != WORDS for words in run.words)),
+        reading("autoscaling_streams", len(run.words)),
+        reading("autoscaling_replicas_peak", max(each.running for each in run.snapshots)),
+        reading("autoscaling_cold_start_s", run.cold_start_s),
+        reading("autoscaling_up_s", second_up_s[0] - STEP_S),
+        reading("autoscaling_to_zero_s", run.snapshots[-1].at_s - last_stream_s),
+    ]
+
+
+async def measure(tick: Callable[[], None]) -> list[Figure]:
+    """One run on a Serve of its own; about two minutes."""
+    run = ScalingRun()
+    async with start_isolated("autoscaling", HERE / "autoscaling.yaml") as (client, _):
+        if (await replica_states(client)).get("running"):
+            raise RigError("a replica was up before the first request")
+        await _load(client, run, tick)
+    OUTPUT.write_text(json.dumps([asdict(each) for each in run.snapshots]) + "\n")
+    for suffix in (".svg", ".png"):
+        draw(run.snapshots, OUTPUT.with_suffix(suffix))
+    return figures(run)
+
+
+async def _load(client: BenchClient, run: ScalingRun, tick: Callable[[], None]) -> None:
+    began_s = time.monotonic()
+    watching = asyncio.create_task(_watch(client, run, began_s))
+    try:
+        most = max(streams for _, streams in LOAD)
+        await asyncio.gather(*(_keep_asking(client, run, began_s, number, tick) for number in range(most)))
+        for _ in range(int(TO_ZERO_WITHIN_S / POLL_S)):
+            if not run.snapshots[-1].running and not run.snapshots[-1].stopping:
+                break
+            await asyncio.sleep(POLL_S)
+    finally:
+        watching.cancel()
+        await asyncio.wait([watching])
+
+
+async def _keep_asking(
+    client: BenchClient, run: ScalingRun, began_s: float, number: int, tick: Callable[[], None]
+) -> None:
+    """One stream after another, while the load asks for more than `number` of them."""
+    while (at_s := time.monotonic() - began_s) < LOAD[-1][0]:
+        if target_streams(at_s) <= number:
+            await asyncio.sleep(POLL_S)
+            continue
+        run.streams += 1
+        try:
+            result, _ = await client.stream(chat("writer"))
+            run.words.append(len(result.text.split()))
+            if number == 0 and not run.cold_start_s:
+                run.cold_start_s = (result.first_token_ms or 0.0) / 1000
+        except REQUEST_ERRORS:
+            run.words.append(None)
+        finally:
+            run.streams -= 1
+            tick()
+
+
+async def _watch(client: BenchClient, run: ScalingRun, began_s: float) -> None:
+    while True:
+        states = await replica_states(client)
+        counts = (states.get(state, 0) for state in ("running", "starting", "stopping"))
+        run.snapshots.append(Snapshot(time.monotonic() - began_s, run.streams, *counts))
+        await asyncio.sleep(POLL_S)
+
+
+async def replica_states(client: BenchClient) -> dict[str, int]:
+    """The engine's replicas now, by state."""
+    return (await client.get("/v1/replicas"))["replicas"].get(DEPLOYMENT, {})
+
+
+def draw(snapshots: list[Snapshot], path: Path) -> None:
+    """Streams and replicas over time."""
+    from loadtest.plots import plot_autoscaling
+    from program.plots import save_plot
+
+    rows = [(s.at_s, s.streams, s.running, s.running + s.starting + s.stopping) for s in snapshots]
+    save_plot(path, plot_autoscaling, rows)

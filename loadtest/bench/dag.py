@@ -1,0 +1,44 @@
+"""Three independent steps and one that reads them, vs. their critical path and sequential execution."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from loadtest.bench.figures import Figure, figure
+from loadtest.rig import Json
+from loadtest.rig.client import BenchClient, chat, step
+
+PAIRS = 16
+PARALLEL = [step("a"), step("b"), step("c"), step("a", 0, 1, 2)]
+SEQUENTIAL = [step("a"), step("b", 0), step("c", 1), step("a", 2)]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Both plans, one after the other: the first's `podium` object, and the client's seconds for each."""
+
+    podium: Json
+    parallel_s: float
+    sequential_s: float
+
+
+def figures(pairs: Sequence[Pair]) -> list[Figure]:
+    """The medians of the ratios of each pair."""
+    wall = [pair.podium["wall_s"] / pair.podium["critical_path_s"] for pair in pairs]
+    client_wall = [pair.parallel_s / pair.podium["critical_path_s"] for pair in pairs]
+    return [
+        figure("dag_wall_over_critical_path", wall),
+        figure("dag_client_wall_over_critical_path", client_wall),
+        figure("dag_speedup_over_sequential", [pair.sequential_s / pair.parallel_s for pair in pairs]),
+    ]
+
+
+async def measure(client: BenchClient, tick: Callable[[], None]) -> list[Figure]:
+    """`PAIRS` pairs of runs; the caller provides the plans, so no conductor writes."""
+    pairs: list[Pair] = []
+    await client.answer(chat("podium-mini", podium={"plan": PARALLEL}))
+    for _ in range(PAIRS):
+        podium, parallel_s = await client.answer(chat("podium-mini", podium={"plan": PARALLEL}))
+        _, sequential_s = await client.answer(chat("podium-mini", podium={"plan": SEQUENTIAL}))
+        pairs.append(Pair(podium, parallel_s, sequential_s))
+        tick()
+    return figures(pairs)

@@ -1,0 +1,178 @@
+"""Tokens per second and time to first token through the router, compared with vLLM alone.
+
+Both sides use the same engine in the same replica: two engines would take each other's cores. vLLM alone is
+driven inside that replica (`direct_engine.py`), where no token leaves the process. The router's side goes
+through HTTP, HAProxy, router, handle and replica, in Serve's mode for production. Its client runs on the same
+machine and counts against the router.
+
+First tokens are compared one question at a time, turn about, with a third way: through an empty ingress behind the same HAProxy, which
+passes on what the engine's replica says over Serve's handle. What that adds to vLLM alone is the least that a router on Serve can
+add.
+
+Each side asks so many lines of questions concurrently, one after another within a line; every answer is
+`TOKENS` long. Sides take turns, and which begins changes from round to round. No question is asked twice, so
+no answer is in the cache.
+"""
+
+import asyncio
+import itertools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from loadtest.bench.figures import Figure, figure
+from loadtest.rig import RigError
+from loadtest.rig.client import BenchClient, chat
+from loadtest.rig.ray_server import HERE, application, production_environment, start_isolated
+
+ROUNDS = 3
+LINES = {1: 4, 8: 2, 32: 2}
+"""Concurrent lines: questions of each line in a round."""
+FIRST_TOKENS = 20
+"""Of each way in a round."""
+TOKENS = 32
+BUILDERS = "loadtest.bench.direct_engine"
+DIRECT = "/direct"
+_numbers = itertools.count(100)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSide:
+    """One side in one round: tokens per second, and milliseconds to each first token."""
+
+    tokens_per_s: float
+    first_token_ms: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRound:
+    """Both sides, one after the other."""
+
+    router: EngineSide
+    bare: EngineSide
+
+
+@dataclass(frozen=True, slots=True)
+class FirstTokens:
+    """Milliseconds to the first token of each way, medians of a round."""
+
+    router: float
+    ingress: float
+    bare: float
+
+
+def figures(rounds: Mapping[int, Sequence[EngineRound]], first: Sequence[FirstTokens]) -> list[Figure]:
+    """From the rounds by concurrency, and those of first tokens."""
+    ours = [each.router - each.bare for each in first]
+    least = [each.ingress - each.bare for each in first]
+    by_count = itertools.chain(*(_figures_at(count, rounds[count]) for count in rounds))
+    return [
+        figure("vllm_ttft_added_ms", ours),
+        figure("vllm_ingress_ttft_added_ms", least),
+        figure("vllm_ttft_over_ingress", [a / b for a, b in zip(ours, least, strict=True)]),
+        *by_count,
+    ]
+
+
+def _figures_at(count: int, rounds: Sequence[EngineRound]) -> list[Figure]:
+    router, bare = [each.router for each in rounds], [each.bare for each in rounds]
+    ratios = [ours.tokens_per_s / theirs.tokens_per_s for ours, theirs in zip(router, bare, strict=True)]
+    return [
+        figure(f"vllm_tokens_over_bare_{count}", ratios),
+        figure(f"vllm_tokens_per_s_{count}", [side.tokens_per_s for side in router]),
+        figure(f"vllm_bare_tokens_per_s_{count}", [side.tokens_per_s for side in bare]),
+        figure(f"vllm_ttft_ms_{count}", [ms for side in router for ms in side.first_token_ms]),
+        figure(f"vllm_bare_ttft_ms_{count}", [ms for side in bare for ms in side.first_token_ms]),
+    ]
+
+
+def questions(count: int, each: int) -> list[list[str]]:
+    """`count` lines of `each` new questions that ask for a long story."""
+    return [
+        [f"Story {next(_numbers)}: tell me at length about a fox, a mill and a river." for _ in range(each)]
+        for _ in range(count)
+    ]
+
+
+async def measure(tick: Callable[[], None]) -> list[Figure]:
+    """`ROUNDS` rounds at each concurrency, on a Serve of its own; about three minutes."""
+    served = [
+        application("podium", "/", f"{BUILDERS}:build", settings=str(HERE / "engine.yaml")),
+        application("direct", DIRECT, f"{BUILDERS}:build_ingress"),
+    ]
+    ready = ("/readyz", f"{DIRECT}/")
+    async with start_isolated("engine", served, ready=ready, env=production_environment()) as (client, _):
+        for count in LINES:
+            await _round(client, count, 1, router_first=True)
+        first = [await _compare_first_tokens(client) for _ in range(ROUNDS + 1)][1:]  # the first one warms up
+        rounds: dict[int, list[EngineRound]] = {count: [] for count in LINES}
+        for number in range(ROUNDS):
+            for count, each in LINES.items():
+                rounds[count].append(await _round(client, count, each, router_first=number % 2 == 0))
+                tick()
+    return figures(rounds, first)
+
+
+async def _round(client: BenchClient, count: int, each: int, *, router_first: bool) -> EngineRound:
+    sides: dict[str, EngineSide] = {}
+    for name in ("router", "bare") if router_first else ("bare", "router"):
+        ask = _ask_router if name == "router" else _ask_engine
+        sides[name] = await ask(client, questions(count, each))
+    return EngineRound(**sides)
+
+
+async def _compare_first_tokens(client: BenchClient) -> FirstTokens:
+    async def of_router() -> float:
+        (ms,) = (await _ask_router(client, questions(1, 1))).first_token_ms
+        return ms
+
+    async def of_ingress() -> float:
+        ((question,),) = questions(1, 1)
+        return await _ask_ingress(client, question)
+
+    async def of_bare() -> float:
+        (ms,) = (await _ask_engine(client, questions(1, 1))).first_token_ms
+        return ms
+
+    ways, took_ms = (of_router, of_ingress, of_bare), (list[float](), list[float](), list[float]())
+    for turn in range(FIRST_TOKENS):
+        for way in range(turn, turn + len(ways)):  # who begins changes
+            took_ms[way % len(ways)].append(await ways[way % len(ways)]())
+    return FirstTokens(*map(median, took_ms))
+
+
+async def _ask_ingress(client: BenchClient, question: str) -> float:
+    body, began_s = {"prompt": question, "max_tokens": TOKENS}, time.monotonic()
+    async with client.session.post(f"{client.url}{DIRECT}/stream", json=body) as response:
+        if response.status != 200 or not await response.content.readany():
+            raise RigError(f"the empty ingress: {response.status}")
+        first_ms = 1000 * (time.monotonic() - began_s)
+        await response.read()
+    return first_ms
+
+
+async def _ask_engine(client: BenchClient, lines: list[list[str]]) -> EngineSide:
+    result = await client.post_json(f"{DIRECT}/", {"lines": lines, "max_tokens": TOKENS})
+    first_token_ms = tuple(1000 * first_s for first_s in result["first_token_s"])
+    return EngineSide(result["tokens"] / result["wall_s"], first_token_ms)
+
+
+async def _ask_router(client: BenchClient, lines: list[list[str]]) -> EngineSide:
+    async def ask(question: str) -> tuple[float, int]:
+        usage = {"include_usage": True}
+        body = chat("writer", question=question, max_tokens=TOKENS, stream_options=usage)
+        result, _ = await client.stream(body)
+        if result.first_token_ms is None or not result.output_tokens:
+            raise RigError("the engine answered without a token")
+        return result.first_token_ms, result.output_tokens
+
+    async def ask_line(line: list[str]) -> list[tuple[float, int]]:
+        return [await ask(question) for question in line]
+
+    began_s = time.monotonic()
+    answers = list(itertools.chain(*await asyncio.gather(*(ask_line(line) for line in lines))))
+    wall_s = time.monotonic() - began_s
+    return EngineSide(
+        sum(tokens for _, tokens in answers) / wall_s, tuple(first_ms for first_ms, _ in answers)
+    )

@@ -1,0 +1,35 @@
+"""LiteLLM's proxy: one worker process of it. Its lock is `litellm.lock`: the `proxy` extra requires packages that
+a mirror may lack (granian) and that the proxy starts without. Nothing of it is imported here.
+"""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import yaml
+
+from loadtest.bench.peer_environment import peer_environment
+from loadtest.rig import HOST
+from loadtest.rig.ray_server import BUILD, free_port
+from loadtest.rig.subprocess_server import subprocess_server
+
+PEER = peer_environment("LiteLLM", "litellm", "half a gigabyte")
+MODEL = "m"
+ENVIRONMENT = {
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # else it asks GitHub for prices when it starts
+    "LITELLM_LOG": "ERROR",
+    "DO_NOT_TRACK": "1",
+}
+
+
+@asynccontextmanager
+async def serve(upstream: str) -> AsyncGenerator[str]:
+    """The address of one worker process that serves `upstream`, a base URL with `/v1`, as the model `m`."""
+    config, port = BUILD / "litellm.yaml", free_port()
+    parameters = {"model": f"openai/{MODEL}", "api_base": upstream, "api_key": "none"}
+    served = [{"model_name": MODEL, "litellm_params": parameters}]
+    config.write_text(yaml.safe_dump({"model_list": served, "litellm_settings": {"telemetry": False}}))
+    where = ["--config", str(config), "--host", HOST, "--port", str(port)]
+    command = [str(PEER.venv / "bin" / "litellm"), *where, "--num_workers", "1", "--telemetry", "False"]
+    alive = "/health/liveliness"
+    async with subprocess_server("litellm", command, port, path=alive, env=ENVIRONMENT, within_s=120) as url:
+        yield url

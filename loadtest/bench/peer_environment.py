@@ -1,0 +1,95 @@
+"""A peer's environment: a folder of its own under build/, made from a lock beside this file, never part of ours.
+
+Installed without dependency resolution: the lock names every package, with the hashes of its files. A stamp skips the work the second time.
+Knows nothing of what is installed or how it is started.
+"""
+
+import contextlib
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from loadtest.rig import ROOT, RigError
+
+REPORT_EVERY_S = 10.0
+
+
+@dataclass(frozen=True)
+class PeerEnvironment:
+    """Where a peer is installed.
+
+    Args:
+        name: as people write it.
+        size: on disk, in words.
+        lock: what is installed.
+        venv: where.
+    """
+
+    name: str
+    size: str
+    lock: Path
+    venv: Path
+
+    @property
+    def is_built(self) -> bool:
+        """Whether it is complete and made from this lock by this Python."""
+        stamp = self.venv / "podium-stamp"
+        return stamp.exists() and stamp.read_text() == self._stamp
+
+    @property
+    def _stamp(self) -> str:
+        return f"{sys.version_info[:2]} {self.venv}\n{self.lock.read_text()}"
+
+    def build(self, say: Callable[[str], None]) -> None:
+        """Make it, unless it exists.
+
+        Args:
+            say: gets a line of progress now and then.
+
+        Raises:
+            RigError: pip failed; with the end of its output.
+        """
+        if self.is_built:
+            return
+        say(f"Building {self.name}'s environment in {self.venv}: {self.size}, once ...")
+        shutil.rmtree(self.venv, ignore_errors=True)
+        self.venv.parent.mkdir(parents=True, exist_ok=True)
+        pip = [sys.executable, "-m", "pip", "--python", str(self.venv / "bin" / "python")]
+        with self.venv.with_name(f"{self.venv.name}-pip.log").open("wb") as output:
+            self._run([sys.executable, "-m", "venv", "--without-pip", str(self.venv)], output, say)
+            self._run(
+                [*pip, "install", "--no-input", "--no-deps", "--require-hashes", "-r", str(self.lock)],
+                output,
+                say,
+            )
+        (self.venv / "podium-stamp").write_text(self._stamp)
+
+    def _run(self, command: list[str], output: IO[bytes], say: Callable[[str], None]) -> None:
+        began_s = time.monotonic()
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+        try:
+            while process.poll() is None:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(REPORT_EVERY_S)
+                    break
+                say(f"  still installing, {time.monotonic() - began_s:.0f} s")
+        finally:
+            process.kill()
+            process.wait()
+        if process.returncode != 0:
+            tail = "\n".join(Path(output.name).read_text(errors="replace").splitlines()[-6:])
+            raise RigError(
+                f"{self.name}'s environment could not be built:\n{tail}\nAll of it: {output.name}\n"
+                "It needs the package index (`pip config list` shows which) and 1 GB of disk. Or omit it: --only"
+            )
+
+
+def peer_environment(name: str, folder: str, size: str) -> PeerEnvironment:
+    """That of the lock `folder`.lock, in build/`folder`."""
+    lock = Path(__file__).with_name(f"{folder}.lock")
+    return PeerEnvironment(name, size, lock, ROOT / "build" / folder)

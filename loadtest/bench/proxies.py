@@ -1,0 +1,151 @@
+"""One proxy and another before the same upstream: what each side is asked in a round, and figures from rounds.
+
+A round asks each side in turn: one request at a time, then one stream at a time, then 32 clients, then streams of 16
+clients; which side begins changes from round to round. The text of every answer is checked, so that nobody
+wins by dropping words. The client's work is the same for all. Knows no proxy.
+"""
+
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import psutil
+
+from loadtest.bench.figures import Figure, figure
+from loadtest.rig import RigError
+from loadtest.rig.client import CHAT, BenchClient, chat
+from loadtest.rig.closed_loop import rate_per_s, times_ms
+from loadtest.rig.echo_upstream import CHUNKS, TEXT
+from loadtest.rig.ray_server import cpu_s
+from loadtest.sse import read_stream
+
+ROUND_S = 2.5
+SEQUENTIAL = 100
+CLIENTS = 32
+STREAMING_CLIENTS = 16
+BODY = chat("m")
+STREAMED_BODY = BODY | {"stream": True}
+
+
+@dataclass(frozen=True, slots=True)
+class ProxySide:
+    """One side in one round."""
+
+    p50_ms: float
+    """One client, request to complete answer."""
+    first_token_ms: float
+    """One client, request to the first word of a stream: p50."""
+    rps: float
+    streams_per_s: float
+    cpu_ms: float = 0.0
+    """CPU time of its processes per whole answer, all cores; of the upstream 0."""
+    chunk_cpu_us: float = 0.0
+    """The same per streamed chunk: what a stream costs more than a whole answer, over its chunks."""
+
+
+Processes = Callable[[], Sequence[psutil.Process]]
+"""Those of a side whose CPU time counts, as they are at a time."""
+ProxyRound = Mapping[str, ProxySide]
+"""Each side by its name; `upstream` is the one without a proxy."""
+
+
+def compare(ours: str, peer: str, rounds: Sequence[ProxyRound]) -> list[Figure]:
+    """The medians of the ratios of each round, and what each of the two did."""
+
+    def overhead(name: str, of: Callable[[ProxySide], float]) -> list[float]:
+        """Over the upstream alone."""
+        return [of(each[name]) - of(each["upstream"]) for each in rounds]
+
+    def ratio(of: Callable[[str], Sequence[float]]) -> list[float]:
+        return [mine / theirs for mine, theirs in zip(of(ours), of(peer), strict=True)]
+
+    p50_ms = {name: overhead(name, lambda side: side.p50_ms) for name in (ours, peer)}
+    first_ms = {name: overhead(name, lambda side: side.first_token_ms) for name in (ours, peer)}
+    rps = {name: [each[name].rps for each in rounds] for name in (ours, peer)}
+    streams = {name: [each[name].streams_per_s for each in rounds] for name in (ours, peer)}
+    found = [
+        figure(f"passthrough_rps_over_{peer}", ratio(rps.__getitem__)),
+        figure(f"added_p50_over_{peer}", ratio(p50_ms.__getitem__)),
+        figure(f"added_first_token_over_{peer}", ratio(first_ms.__getitem__)),
+        figure(f"streams_over_{peer}", ratio(streams.__getitem__)),
+    ]
+    for name in (ours, peer):
+        found += [
+            figure(f"{name}_rps", rps[name]),
+            figure(f"{name}_added_p50_ms", p50_ms[name]),
+            figure(f"{name}_added_first_token_ms", first_ms[name]),
+            figure(f"{name}_streams_per_s", streams[name]),
+            figure(f"{name}_cpu_ms_per_request", [each[name].cpu_ms for each in rounds]),
+            figure(f"{name}_cpu_us_per_chunk", [each[name].chunk_cpu_us for each in rounds]),
+        ]
+    return found
+
+
+async def ask(client: BenchClient) -> None:
+    """Ask for a whole answer.
+
+    Raises:
+        RigError: the status is not 200, or the text is not the upstream's.
+    """
+    answer = await client.post_json(CHAT, BODY)
+    _check_text(answer["choices"][0]["message"]["content"], client.url)
+
+
+async def stream(client: BenchClient) -> None:
+    """Ask for a stream, and read it to its end.
+
+    Raises:
+        RigError: the status is not 200, or the text is not the upstream's.
+        BrokenStreamError: the stream holds an error, or ends before `[DONE]`.
+    """
+    content = await client.post(CHAT, STREAMED_BODY)
+    _check_text(read_stream([(0.0, line) for line in content.splitlines()], 0.0).text, client.url)
+
+
+async def _first_token_ms(client: BenchClient) -> float:
+    result, _ = await client.stream(BODY)
+    _check_text(result.text, client.url)
+    assert result.first_token_ms is not None
+    return result.first_token_ms
+
+
+def _check_text(text: str, url: str) -> None:
+    if text != TEXT:
+        raise RigError(f"{url} answered {text!r} instead of {TEXT!r}")
+
+
+async def measure_side(client: BenchClient, processes: Processes) -> ProxySide:
+    """One side's turn in a round."""
+    p50_ms = median(await times_ms(lambda: ask(client), SEQUENTIAL))
+    first_token_ms = median([await _first_token_ms(client) for _ in range(SEQUENTIAL)])
+    rps, answer_ms = await _rate(lambda: ask(client), CLIENTS, processes)
+    streams_per_s, stream_ms = await _rate(lambda: stream(client), STREAMING_CLIENTS, processes)
+    chunk_us = 1000 * (stream_ms - answer_ms) / CHUNKS
+    return ProxySide(p50_ms, first_token_ms, rps, streams_per_s, answer_ms, chunk_us)
+
+
+async def _rate(
+    request: Callable[[], Awaitable[None]], clients: int, processes: Processes
+) -> tuple[float, float]:
+    """Answers per second, and the CPU milliseconds of the processes for each."""
+    counted = processes()
+    began_s, before_s = time.monotonic(), cpu_s(counted)
+    per_s = await rate_per_s(request, clients, ROUND_S)
+    answers = per_s * (time.monotonic() - began_s)
+    return per_s, 1000 * (cpu_s(counted) - before_s) / answers
+
+
+async def measure_round(
+    clients: Mapping[str, BenchClient], processes: Mapping[str, Processes], number: int
+) -> ProxyRound:
+    """The sides' turns in the round of that number; a side without `processes` costs nothing."""
+    order = sorted(clients, reverse=number % 2 == 0)
+    return {name: await measure_side(clients[name], processes.get(name, list)) for name in order}
+
+
+async def warm_up(client: BenchClient) -> None:
+    """A second of each kind that does not count."""
+    requests: list[Callable[[], Awaitable[None]]] = [lambda: ask(client), lambda: stream(client)]
+    for request in requests:
+        await rate_per_s(request, STREAMING_CLIENTS, 1.0)

@@ -1,0 +1,160 @@
+"""Clients that read nothing of a long answer, behind HAProxy: the memory that each of them takes.
+
+An answer is some 2.4 MB of events. The kernel, HAProxy and the router each keep a bounded part of it (the router also
+what the run has said so far), and its upstream is read no further. After `unread_s` of slow_readers.yaml the router
+gives such a client up.
+"""
+
+import asyncio
+import socket
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from resource import getpagesize
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import orjson
+import psutil
+
+from loadtest.bench.figures import Figure, reading
+from loadtest.rig import RigError
+from loadtest.rig.client import CHAT, BenchClient, chat
+from loadtest.rig.fake_openai import FakeOpenAI, Script
+from loadtest.rig.ray_server import (
+    BenchServer,
+    fill_settings,
+    listening_at,
+    podium,
+    production_environment,
+    start_isolated,
+)
+
+READERS = 500
+WORDS, CHARS = 2000, 1000
+"""Of the answer, and of each of its words: few large pieces, so that buffers are full within seconds."""
+RECEIVE_BYTES = 4096
+"""Of each client's socket: the kernel keeps little for it on its side."""
+GAP_S = 0.01
+STILL_S = 4
+"""Memory that did not grow for so long has stopped."""
+MOST_S = 60
+"""Until memory has stopped, and until all clients are given up."""
+
+
+class MemoryUse(NamedTuple):
+    """In bytes."""
+
+    router: int
+    haproxy: int
+    kernel: int
+    """Buffers of all TCP sockets of the machine."""
+
+
+def figures(before: MemoryUse, full: MemoryUse, running: int, left: int) -> list[Figure]:
+    """From memory before the clients came and once it has stopped growing.
+
+    Args:
+        before: without clients.
+        full: once it has stopped growing.
+        running: runs under way then.
+        left: runs under way in the end.
+    """
+
+    def megabytes(name: str, grown: int) -> Figure:
+        return reading(f"slow_reader_{name}_mb", grown / max(running, 1) / 2**20)
+
+    return [
+        reading("slow_readers", running),
+        megabytes("router", full.router - before.router),
+        megabytes("haproxy", full.haproxy - before.haproxy),
+        megabytes("kernel", full.kernel - before.kernel),
+        reading("slow_readers_left", left),
+    ]
+
+
+async def measure(tick: Callable[[], None]) -> list[Figure]:
+    """`READERS` clients; about a minute."""
+    words = ["x" * CHARS] * WORDS
+    async with (
+        FakeOpenAI(lambda _: Script(words)).running() as upstream,
+        _podium(upstream) as (client, server),
+    ):
+        await client.post(CHAT, chat("long"))  # the first one warms everything up
+        before = _memory(server)
+        async with _readers(server.url, tick):
+            running, full = await _until_it_stops(client, server)
+            left = await _until_given_up(client)
+    return figures(before, full, running, left)
+
+
+def _podium(upstream: str) -> AbstractAsyncContextManager[tuple[BenchClient, BenchServer]]:
+    settings = fill_settings("slow_readers.yaml", UPSTREAM=upstream)
+    return start_isolated("slow_readers", [podium("podium", "/", settings)], env=production_environment())
+
+
+@asynccontextmanager
+async def _readers(url: str, tick: Callable[[], None]) -> AsyncGenerator[None]:
+    """They have asked, and read nothing until the end of the block."""
+    sockets: list[socket.socket] = []
+    try:
+        for _ in range(READERS):
+            sockets.append(await asyncio.to_thread(_ask, url))
+            tick()
+            await asyncio.sleep(GAP_S)
+        yield
+    finally:
+        for each in sockets:
+            each.close()
+
+
+def _ask(url: str) -> socket.socket:
+    place = urlsplit(url)
+    asking = socket.socket()
+    asking.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
+    asking.connect((place.hostname, place.port))
+    body = orjson.dumps(chat("long", stream=True))
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: {place.netloc}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    asking.sendall(head.encode() + body)
+    return asking
+
+
+async def _until_it_stops(client: BenchClient, server: BenchServer) -> tuple[int, MemoryUse]:
+    """The runs under way, and the most memory, once that has stopped growing."""
+    most, still = _memory(server), 0
+    for _ in range(MOST_S):
+        await asyncio.sleep(1)
+        now = _memory(server)
+        still = 0 if max(b - a for a, b in zip(most, now, strict=True)) > 2**20 else still + 1
+        most = MemoryUse(*map(max, most, now))
+        if still == STILL_S:
+            return (await client.get("/readyz"))["running"], most
+    raise RigError(f"memory still grew after {MOST_S} s: {most}")
+
+
+async def _until_given_up(client: BenchClient) -> int:
+    """The runs under way once there are none, or after `MOST_S`."""
+    running = READERS
+    for _ in range(MOST_S):
+        running = (await client.get("/readyz"))["running"]
+        if not running:
+            break
+        await asyncio.sleep(1)
+    return running
+
+
+def _memory(server: BenchServer) -> MemoryUse:
+    haproxy = sum(_resident(process) for process in listening_at(server.url))
+    return MemoryUse(_resident(server.router()), haproxy, _kernel_bytes())
+
+
+def _resident(process: psutil.Process) -> int:
+    return int(process.memory_info().rss)
+
+
+def _kernel_bytes() -> int:
+    """Of sockstat's line `TCP: inuse 5 orphan 0 tw 2 alloc 7 mem 3`; `mem` is in pages."""
+    for line in Path("/proc/net/sockstat").read_text().splitlines():
+        if line.startswith("TCP:"):
+            return int(line.split()[-1]) * getpagesize()
+    return 0

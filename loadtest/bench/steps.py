@@ -1,0 +1,46 @@
+"""The overhead of a workflow step: one step, and three in sequence, of workers that answer immediately.
+
+Served as in production, one request at a time, compared with the baseline ingress behind the same HAProxy;
+all three take turns.
+"""
+
+from collections.abc import Callable, Sequence
+from statistics import median
+
+import aiohttp
+
+from loadtest.bench.figures import Figure, figure
+from loadtest.rig.client import CHAT, BenchClient, chat
+from loadtest.rig.closed_loop import times_ms
+from loadtest.rig.ray_server import production_server, running
+
+ROUNDS = 10
+REQUESTS = 60
+BARE = "/bare/900"
+UNUSED = "http://127.0.0.1:9/v1"
+"""The upstream of a worker that this part does not call."""
+
+
+def figures(rounds: Sequence[tuple[float, float, float]]) -> list[Figure]:
+    """From each round's p50 in milliseconds: baseline ingress, one step, three steps."""
+    return [
+        figure("added_per_step_1_ms", [one - bare for bare, one, _ in rounds]),
+        figure("added_per_step_3_ms", [(three - bare) / 3 for bare, _, three in rounds]),
+    ]
+
+
+async def measure(session: aiohttp.ClientSession, tick: Callable[[], None]) -> list[Figure]:
+    """`ROUNDS` rounds of `REQUESTS` requests of each kind, after one that does not count."""
+    async with running(production_server(UNUSED)) as server:
+        client = BenchClient(session, server.url)
+
+        async def p50_ms(path: str, model: str) -> float:
+            body = chat(model)
+            return median(await times_ms(lambda: client.post(path, body), REQUESTS))
+
+        rounds: list[tuple[float, float, float]] = []
+        for _ in range(1 + ROUNDS):
+            bare = await p50_ms(BARE, "unused")
+            rounds.append((bare, await p50_ms(CHAT, "one-step"), await p50_ms(CHAT, "three-steps")))
+            tick()
+    return figures(rounds[1:])

@@ -1,0 +1,65 @@
+"""A thousand concurrent streams on one router replica: whether each is complete, and the memory they take.
+
+The scripted worker says nothing for 20 s, so all are open before the first word; `running` of `/readyz` is
+the number of active runs. Memory is the replica's resident set at that peak minus the one before, divided by
+the streams.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from loadtest.bench.figures import Figure, reading
+from loadtest.rig.client import REQUEST_ERRORS, BenchClient, chat
+from loadtest.rig.ray_server import BenchServer
+
+STREAMS = 1000
+TEXT = "one two three four five"
+"""Of the worker `patient` in settings.yaml."""
+GAP_S = 0.004
+"""From the start of one stream to the next: they come within seconds, not within one tick."""
+
+
+def figures(texts: list[str | None], peak: int, before_bytes: int, peak_bytes: int) -> list[Figure]:
+    """From each stream's full text, None where it broke."""
+    return [
+        reading("open_streams_lost", sum(text != TEXT for text in texts)),
+        reading("open_streams_peak", peak),
+        reading("router_mb_per_open_stream", (peak_bytes - before_bytes) / max(peak, 1) / 2**20),
+    ]
+
+
+async def measure(
+    client: BenchClient, server: BenchServer, tick: Callable[[], None], say: Callable[[str], None]
+) -> list[Figure]:
+    """`STREAMS` streams; about 45 s."""
+    router = server.router()
+    before_bytes = router.memory_info().rss
+    peak = peak_bytes = 0
+
+    async def ask(number: int) -> str | None:
+        await asyncio.sleep(number * GAP_S)
+        try:
+            result, _ = await client.stream(chat("patient"))
+        except REQUEST_ERRORS as exc:
+            say(f"stream {number} is lost: {type(exc).__name__}: {exc}")
+            return None
+        finally:
+            tick()
+        return result.text
+
+    async def watch() -> None:
+        nonlocal peak, peak_bytes
+        while True:
+            peak = max(peak, (await client.get("/readyz"))["running"])
+            peak_bytes = max(peak_bytes, router.memory_info().rss)
+            await asyncio.sleep(1)
+
+    watching = asyncio.create_task(watch())
+    try:
+        texts = await asyncio.gather(*(ask(number) for number in range(STREAMS)))
+    finally:
+        watching.cancel()
+        await asyncio.wait([watching])
+    if not watching.cancelled():
+        watching.result()
+    return figures(texts, peak, before_bytes, peak_bytes)

@@ -1,0 +1,49 @@
+"""Podium vs. LiteLLM's proxy: one worker process of each, the same upstream, the same machine, in turn.
+
+Podium is served as in production, behind HAProxy. What a round is: `proxies.py`.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+
+import aiohttp
+
+from loadtest.bench import litellm
+from loadtest.bench.figures import Figure, figure
+from loadtest.bench.proxies import Processes, ProxyRound, compare, measure_round, warm_up
+from loadtest.rig.client import BenchClient
+from loadtest.rig.ray_server import listening_at, production_server, running
+from loadtest.rig.subprocess_server import echo_upstream
+
+ROUNDS = 5
+
+
+def figures(rounds: Sequence[ProxyRound]) -> list[Figure]:
+    """The medians of the ratios of each round."""
+    upstream = figure("upstream_rps", [each["upstream"].rps for each in rounds])
+    return [*compare("podium", "litellm", rounds), upstream]
+
+
+async def measure(
+    session: aiohttp.ClientSession, tick: Callable[[], None], say: Callable[[str], None]
+) -> list[Figure]:
+    """`ROUNDS` rounds, after a second of each side that does not count."""
+    await asyncio.to_thread(litellm.PEER.build, say)
+    async with AsyncExitStack() as stack:
+        upstream = await stack.enter_async_context(echo_upstream())
+        server = await stack.enter_async_context(running(production_server(f"{upstream}/v1")))
+        peer = await stack.enter_async_context(litellm.serve(f"{upstream}/v1"))
+        urls = {"podium": server.url, "litellm": peer, "upstream": upstream}
+        clients = {name: BenchClient(session, url) for name, url in urls.items()}
+        processes: dict[str, Processes] = {
+            "podium": lambda: [server.router()],
+            "litellm": lambda: listening_at(peer),
+        }
+        for client in clients.values():
+            await warm_up(client)
+        rounds: list[ProxyRound] = []
+        for number in range(ROUNDS):
+            rounds.append(await measure_round(clients, processes, number))
+            tick()
+    return figures(rounds)

@@ -1,0 +1,109 @@
+"""What it costs a router that somebody watches a run: CPU for each second of the run, and the first token's time.
+
+A run of two steps, one after the other, that write 30 tokens a second, in a router without Ray, over SQLite. Nobody, one
+and ten watchers take turns.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+
+import psutil
+
+from loadtest.bench.figures import Figure, figure
+from loadtest.rig import Json, RigError
+from loadtest.rig.client import BenchClient, chat, open_session
+from loadtest.rig.databases import sqlite_address
+from loadtest.rig.routers import running_router
+
+ROUNDS = 5
+WATCHERS = (0, 1, 10)
+WORDS = " ".join(f"word{n}" for n in range(45))
+SETTINGS: Json = {
+    "workers": [{"name": name, "kind": "scripted", "replies": [WORDS], "tokens_per_s": 30} for name in "ab"],
+    "workflows": {"pair": [{"worker": "a"}, {"worker": "b", "subtask": "Say it.", "access": [0]}]},
+}
+UNDER_WAY = "/v1/workflows?status=running&limit=1"
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedRun:
+    """One run.
+
+    Args:
+        cpu_ms_per_s: the router's CPU time for each second of it.
+        first_token_ms: from the request to the first token of the answer.
+    """
+
+    cpu_ms_per_s: float
+    first_token_ms: float
+
+
+def figures(runs: Mapping[int, Sequence[WatchedRun]]) -> list[Figure]:
+    """From the runs by how many watched them."""
+    found = [figure(f"watching_cpu_ms_per_s_{n}", [run.cpu_ms_per_s for run in runs[n]]) for n in WATCHERS]
+    bare_ms = median(run.first_token_ms for run in runs[0])
+    late_ms = [run.first_token_ms - bare_ms for run in runs[WATCHERS[-1]]]
+    return [*found, figure("watching_first_token_added_ms", late_ms)]
+
+
+async def measure(tick: Callable[[], None]) -> list[Figure]:
+    """About a minute."""
+    with TemporaryDirectory() as folder:
+        address = sqlite_address(Path(folder) / "podium.db")
+        async with (
+            running_router("watching", address, SETTINGS, has_keys=False) as router,
+            open_session() as session,
+        ):
+            client, process = BenchClient(session, router.url), psutil.Process(router.process.pid)
+            await _run(client, process, 1)  # the first one warms everything up
+            runs: dict[int, list[WatchedRun]] = {n: [] for n in WATCHERS}
+            for _ in range(ROUNDS):
+                for n in WATCHERS:
+                    runs[n].append(await _run(client, process, n))
+                    tick()
+            return figures(runs)
+
+
+async def _run(client: BenchClient, process: psutil.Process, watchers: int) -> WatchedRun:
+    before_s = _cpu_s(process)
+    asking = asyncio.create_task(client.stream(chat("pair")))
+    async with _watching(client, watchers):
+        result, _ = await asking
+    if result.first_token_ms is None or result.done_ms is None:
+        raise RigError("a watched run gave no answer")
+    return WatchedRun(1e6 * (_cpu_s(process) - before_s) / result.done_ms, result.first_token_ms)
+
+
+@asynccontextmanager
+async def _watching(client: BenchClient, n: int) -> AsyncGenerator[None]:
+    """So many watchers of the run that has just begun; they are told to its end."""
+    path = f"/v1/workflows/{await _find_run(client)}/events"
+    watchers = [asyncio.create_task(_watch(client, path)) for _ in range(n)]
+    yield
+    await asyncio.gather(*watchers)
+
+
+async def _find_run(client: BenchClient) -> str:
+    """The id of the run that is under way."""
+    for _ in range(100):
+        if listed := (await client.get(UNDER_WAY))["data"]:
+            return str(listed[0]["id"])
+        await asyncio.sleep(0.02)
+    raise RigError("the run to be watched did not begin")
+
+
+async def _watch(client: BenchClient, path: str) -> None:
+    async with client.session.get(client.url + path) as response:
+        told = await response.read()
+    if b"event: end" not in told:
+        raise RigError(f"a watcher was not told the end: {told[-300:]!r}")
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return times.user + times.system

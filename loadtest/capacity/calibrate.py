@@ -1,0 +1,234 @@
+"""`python -m loadtest.capacity.calibrate --url ...`: measure a scripted server; print sections of `inputs.yaml`.
+
+The server must be `podium serve --settings loadtest/capacity/scripted.yaml` on this machine, behind HAProxy
+as deployed (the default). Its script, and how fast it runs, is in `STEPS` here. CPU times are read from the processes
+behind the URL's port. `router` is fitted to five kinds of requests. `checked` is for validation: other
+requests, streamed and not, and Poisson arrivals at several rates, which the simulation receives again.
+"""
+
+import argparse
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+import numpy as np
+import psutil
+import yaml
+from rich.console import Console
+
+from loadtest.capacity.arrivals import poisson
+from loadtest.capacity.validation import steady_rate
+from program.options import rates, url
+from program.percentile import percentile
+
+BODY: dict[str, Any] = {"model": "podium-mini", "messages": [{"role": "user", "content": "What is it?"}]}
+REQUESTS, CONCURRENT = 48, 8
+"""Requests of each kind over which the router's CPU is averaged."""
+CONDUCTOR_TOKEN_MS = 5.0
+SHORT = {"written_tokens": 50, "first_token_s": 0.3, "output_tokens": 1, "token_ms": 0}
+SENTENCE = {"written_tokens": 50, "first_token_s": 0.3, "output_tokens": 16, "token_ms": 10}
+STEPS: list[dict[str, Any]] = [
+    {"worker": "a", **SHORT},
+    {"worker": "b", **SHORT},
+    {"worker": "c", **SENTENCE},
+    {"worker": "c", "reads": [0, 1, 2], **SENTENCE},
+]
+"""The plan of the conductor in scripted.yaml, counted in words, and the times of its workers."""
+LONG_TOKENS = 200
+"""Of the worker `long`."""
+
+
+def find_processes(port: int) -> tuple[psutil.Process, psutil.Process]:
+    """The router replica and the proxy behind `port`.
+
+    Raises:
+        ValueError: they are not found, as on another machine.
+    """
+    sockets: Any = psutil.net_connections("tcp")
+    pids = {s.pid for s in sockets if s.status == psutil.CONN_LISTEN and s.laddr.port == port}
+    fronts = sorted((psutil.Process(pid) for pid in pids if pid), key=lambda front: front.create_time())
+    if not fronts or fronts[-1].pid == os.getpid():
+        raise ValueError(f"nothing on this machine listens on port {port}")
+    proxy = fronts[-1]
+    # HAProxy's parent is an actor, whose parent is the raylet; Serve's own proxy is an actor itself.
+    for parent in proxy.parents():
+        for process in parent.children(recursive=True):
+            if "ServeReplica" in (command := "".join(process.cmdline())) and "router" in command:
+                return process, proxy
+    raise ValueError(f"no router replica runs beside the proxy on port {port}")
+
+
+def cpu_s(process: psutil.Process) -> float:
+    """CPU seconds of its threads so far."""
+    times = process.cpu_times()
+    return times.user + times.system
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A client of the server, and the processes of its router and its proxy."""
+
+    session: aiohttp.ClientSession
+    url: str
+    router: psutil.Process
+    proxy: psutil.Process
+
+    async def ask(self, body: dict[str, Any] = BODY) -> float:
+        """Seconds of one request.
+
+        Raises:
+            ValueError: the status is not 200.
+        """
+        began_s = time.monotonic()
+        async with self.session.post(f"{self.url}/v1/chat/completions", json=body) as response:
+            content = await response.read()
+        if response.status != 200:
+            raise ValueError(f"{response.status} {content[:200]!r}")
+        return time.monotonic() - began_s
+
+    async def sample_rate(
+        self, rate_rps: float, duration_s: float, seed: int, *, streamed: bool
+    ) -> dict[str, Any]:
+        """An entry of `rates`: send at Poisson times, whether or not earlier requests are answered."""
+        arrivals = poisson(rate_rps, duration_s, np.random.default_rng(seed))
+        processes = (self.router, self.proxy)
+        before = [cpu_s(process) for process in processes]
+        began_s = time.monotonic()
+        ends_s: list[float] = []
+
+        async def ask_at(at_s: float) -> float:
+            await asyncio.sleep(began_s + at_s - time.monotonic())
+            time_s = await self.ask(BODY | {"stream": streamed})
+            ends_s.append(time.monotonic() - began_s)
+            return time_s
+
+        times_s = await asyncio.gather(*(ask_at(float(at_s)) for at_s in arrivals))
+        cpu_ms = [1000 * (cpu_s(p) - was) / len(times_s) for p, was in zip(processes, before, strict=True)]
+        return {
+            "rate_rps": rate_rps,
+            "seed": seed,
+            "streamed": streamed,
+            "p50_ms": round(1000 * percentile(times_s, 50), 1),
+            "p95_ms": round(1000 * percentile(times_s, 95), 1),
+            "done_rps": round(steady_rate(ends_s, duration_s), 2),
+            "router_cpu_ms": round(cpu_ms[0], 2),
+            "proxy_cpu_ms": round(cpu_ms[1], 2),
+        }
+
+    async def cost_ms(self, body: dict[str, Any]) -> float:
+        """CPU milliseconds of the router for one such request, the mean of `REQUESTS`."""
+        slots = asyncio.Semaphore(CONCURRENT)
+
+        async def ask() -> None:
+            async with slots:
+                await self.ask(body)
+
+        before_s = cpu_s(self.router)
+        await asyncio.gather(*(ask() for _ in range(REQUESTS)))
+        return 1000 * (cpu_s(self.router) - before_s) / REQUESTS
+
+
+async def measure(server: str, rates: list[float], duration_s: float, console: Console) -> dict[str, Any]:
+    """The router's costs, what they must predict, every rate, and the HTTP around one request at a time."""
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+        probe = Probe(session, server, *find_processes(urlsplit(server).port or 80))
+        times_s = [await probe.ask() for _ in range(8)][3:]
+        costs = await router_costs(probe)
+        console.print(f"router: {costs}")
+        mixed = [await measure_long_step(probe, stream=stream) for stream in (False, True)]
+        console.print(f"to predict: {mixed}")
+        samples: list[dict[str, Any]] = []
+        for number, rate_rps in enumerate(rates):
+            for streamed in (False, True):
+                sample = await probe.sample_rate(rate_rps, duration_s, number + 1, streamed=streamed)
+                samples.append(sample)
+                console.print(f"rate: {sample}")
+    http_ms = round(1000 * percentile(times_s, 50) - script_ms(), 1)
+    return {"router": costs, "checked": section(samples, mixed, duration_s) | {"http_added_ms": http_ms}}
+
+
+async def measure_long_step(probe: Probe, *, stream: bool) -> dict[str, Any]:
+    """The router's CPU for one step of many words, which nothing was fitted to, while it is nearly idle."""
+    cost_ms = await probe.cost_ms(body_with_plan(1, "long", stream=stream))
+    tokens = {"inner_tokens": 0, "answer_tokens": LONG_TOKENS}
+    return {"streamed": stream, "steps": 1, **tokens, "router_cpu_ms": round(cost_ms, 2)}
+
+
+def body_with_plan(steps: int, worker: str, *, stream: bool = False) -> dict[str, Any]:
+    """A request with its own plan: `steps` parallel steps, except the last, which reads the others."""
+    plan: list[dict[str, Any]] = [
+        {"worker": worker, "subtask": "Say it.", "access": []} for _ in range(steps)
+    ]
+    plan[-1]["access"] = list(range(steps - 1))
+    return BODY | {"stream": stream, "podium": {"plan": plan}}
+
+
+async def router_costs(probe: Probe) -> dict[str, float]:
+    """CPU milliseconds of the router by cause; each is a difference of two kinds of requests."""
+    one, four = await probe.cost_ms(body_with_plan(1, "a")), await probe.cost_ms(body_with_plan(4, "a"))
+    planned = await probe.cost_ms(BODY)
+    read = await probe.cost_ms(body_with_plan(4, "long"))
+    streamed = await probe.cost_ms(body_with_plan(4, "long", stream=True))
+    step, inner = (four - one) / 3, (read - four) / (4 * LONG_TOKENS)
+    texts = sum(s["output_tokens"] for s in STEPS if s["token_ms"])
+    written = sum(s["written_tokens"] for s in STEPS)
+    return {
+        "cpu_ms_per_request": round(one - step, 2),
+        "cpu_ms_per_step": round(step, 2),
+        "cpu_ms_per_plan_token": round((planned - four - texts * inner) / written, 4),
+        "cpu_ms_per_inner_token": round(inner, 4),
+        "cpu_ms_per_answer_token": round(inner + (streamed - read) / LONG_TOKENS, 4),
+    }
+
+
+def script_ms() -> float:
+    """The duration of the script alone: the third step's last word, then the third and the fourth step."""
+    written_ms = CONDUCTOR_TOKEN_MS * (sum(step["written_tokens"] for step in STEPS[:3]) - 1)
+    steps_ms = (1000 * s["first_token_s"] + s["token_ms"] * (s["output_tokens"] - 1) for s in STEPS[2:])
+    return written_ms + sum(steps_ms)
+
+
+def section(samples: list[dict[str, Any]], mixed: list[dict[str, Any]], duration_s: float) -> dict[str, Any]:
+    """The section `checked`."""
+    source = "python -m loadtest.capacity.calibrate, loadtest/capacity/scripted.yaml"
+    return {
+        "source": f"{source}, {os.cpu_count()} cores, client included",
+        "date": datetime.now(UTC).date(),
+        "kind": "measured",
+        "duration_s": duration_s,
+        "conductor_token_ms": CONDUCTOR_TOKEN_MS,
+        "steps": STEPS,
+        "mixed": mixed,
+        "rates": samples,
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(prog="python -m loadtest.capacity.calibrate", description=__doc__)
+    parser.add_argument("--url", type=url, required=True, help="of the server")
+    default_rates = "10,20,40"
+    parser.add_argument(
+        "--rates", type=rates, default=default_rates, help="requests per second (%(default)s)"
+    )
+    parser.add_argument("--duration-s", type=float, default=10.0, help="at each rate (%(default)s)")
+    read = parser.parse_args(argv)
+    console = Console(stderr=True)
+    try:
+        sections = asyncio.run(measure(read.url, read.rates, read.duration_s, console))
+    except (ValueError, OSError, aiohttp.ClientError, psutil.Error) as exc:
+        console.print(f"[red]could not be measured:[/] {exc}")
+        return 1
+    print(yaml.safe_dump(sections, sort_keys=False, width=120))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

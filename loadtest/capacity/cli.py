@@ -1,0 +1,236 @@
+"""`podium capacity`: tables, build/simulator/simulator.json, plots. Exit 2: the inputs cannot be used.
+
+Everything is simulated again each time, from the same seed: four minutes on a slow core.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from loadtest.capacity import inputs, report, validation, whatif
+from loadtest.capacity.arrivals import KINDS
+from loadtest.capacity.inputs import Inputs, InputsError
+from loadtest.capacity.sizing import Requirements
+from program.options import rates
+from program.process import restore_interrupts, wide_console
+
+SLICE_CHECKED_AT = 2.5
+"""Times the slice's rate: there the whole is simulated too."""
+CHECKED_RPS = 10
+CHANGED_RPS = 1000
+PLANS = 1000
+
+
+def make_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """A table; columns are right-aligned unless their heading begins with `<`."""
+    table = Table(title=title)
+    for heading in headings:
+        table.add_column(heading.removeprefix("<"), justify="left" if heading.startswith("<") else "right")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def percentile_cells(percentiles: Mapping[str, float]) -> str:
+    """p50, p95 and p99 in one cell."""
+    return " / ".join(f"{value:.0f}" for value in percentiles.values())
+
+
+def size_cells(needs: Requirements, conductor: str) -> list[str]:
+    """Routers, conductors, GPUs, dollars per hour for machines and for APIs."""
+    counts = (needs.sizes.routers, needs.sizes.engines[conductor], needs.gpus)
+    dollars = (needs.machines_usd_per_hour, needs.apis_usd_per_hour)
+    return [*(f"{count:,}" for count in counts), *(f"{usd:,.0f}" for usd in dollars)]
+
+
+SIZE_HEADINGS = ("routers", "conductors", "GPUs", "machines $/h", "APIs $/h")
+
+
+def capacity_table(forecasts: list[report.Forecast], conductor: str) -> Table:
+    """What each rate needs and costs, and how long its users wait."""
+
+    def row(forecast: report.Forecast) -> list[str]:
+        needs = forecast.requirements
+        workers = sum(count for name, count in needs.sizes.engines.items() if name != conductor)
+        usd = 1000 * forecast.usd_per_hour / 3600 / needs.rate_rps
+        times = (percentile_cells(forecast.first_token_s), percentile_cells(forecast.end_s))
+        cells = [*size_cells(needs, conductor), f"{workers:,}", f"{usd:,.2f}", *times]
+        return [f"{needs.rate_rps:,g}", *cells, bottleneck(forecast)]
+
+    times = ("first token p50/p95/p99 s", "end p50/p95/p99 s")
+    headings = ("requests/s", *SIZE_HEADINGS, "workers", "$ per 1,000", *times, "<first bottleneck")
+    return make_table("What a rate needs, and how long its users wait", headings, map(row, forecasts))
+
+
+def bottleneck(forecast: report.Forecast) -> str:
+    """The worst shortage that a setting can remove, and the worst that none can."""
+    short = [need for need in forecast.requirements.needs if need.ratio > 1]
+    worst = (next((need for need in short if need.setting is setting), None) for setting in (True, False))
+    texts = [f"{n.name}: {n.ratio:,.1f} times the {n.available:,.0f} {n.of}" for n in worst if n]
+    return "; then ".join(texts) or "none"
+
+
+def limits_table(needs: Requirements) -> Table:
+    """At which rate each limit is reached; one answer covers all, since needs grow with the rate."""
+    title = "The limits, in the order in which traffic reaches them"
+    rows = (
+        (f"{needs.rate_rps / each.ratio:,.3g}", each.name, f"{each.available:,.0f} {each.of}")
+        for each in needs.needs
+    )
+    return make_table(title, ("requests/s", "<station", "<limit"), rows)
+
+
+def validation_table(rows: list[dict[str, float]]) -> Table:
+    """A real run beside its simulation."""
+    names = {"p50_ms": "p50 ms", "p95_ms": "p95 ms", "done_rps": "done/s", "router_cpu_ms": "router CPU ms"}
+    headings = ["requests/s", "streamed"]
+    for heading in names.values():
+        headings += [heading, "simulated", "error"]
+
+    def cells(row: dict[str, float]) -> list[str]:
+        cells = [f"{row['rate_rps']:g}", "yes" if row["streamed"] else "no"]
+        for name in names:
+            cells += [f"{row[f'real_{name}']:.4g}", f"{row[f'simulated_{name}']:.4g}"]
+            cells.append(f"{row[f'error_{name}']:+.1%}")
+        return cells
+
+    title = "A real, scripted server on this size of machine, and its simulation"
+    return make_table(title, headings, map(cells, rows))
+
+
+def cpu_table(rows: list[dict[str, float]]) -> Table:
+    """The router's CPU for requests that no cost was fitted to."""
+    title = "Router CPU for one step of 200 words, nearly idle, ms per request"
+    cells = (
+        (
+            "yes" if r["streamed"] else "no",
+            f"{r['real_ms']:.1f}",
+            f"{r['computed_ms']:.1f}",
+            f"{r['error']:+.1%}",
+        )
+        for r in rows
+    )
+    return make_table(title, ("streamed", "measured", "computed", "error"), cells)
+
+
+def change_table(changes: dict[str, Requirements], conductor: str) -> Table:
+    """One change at a time."""
+    rows = ([name, *size_cells(each, conductor)] for name, each in changes.items())
+    title = f"What would change the answer at {CHANGED_RPS:,g} requests/s"
+    return make_table(title, ("<change", *SIZE_HEADINGS), rows)
+
+
+def scheduler_table(ends_s: dict[str, list[float]]) -> Table:
+    """The three, and Podium's wall time over theirs plan by plan."""
+
+    def row(name: str) -> list[str]:
+        pairs = zip(ends_s["podium"], ends_s[name], strict=True)
+        ratios = report.percentiles([ours / theirs for ours, theirs in pairs])
+        numbers = [f"{value:.0f}" for value in report.percentiles(ends_s[name]).values()]
+        return [name, *numbers, f"{ratios['p50']:.3f}", f"{ratios['p95']:.3f}"]
+
+    title = f"{len(ends_s['podium']):,} plans, one at a time, seconds to the end of the answer"
+    headings = ("<scheduler", "p50", "p95", "p99", "Podium's wall over its, p50", "p95")
+    return make_table(title, headings, map(row, ends_s))
+
+
+def simulate_scaling(given: Inputs, peak_rps: float, out: Path) -> tuple[Table, dict[str, object]]:
+    """A burst and a day under Serve's autoscaling: a table, the same as JSON, and plots in `out`."""
+    from loadtest.plots import plot_autoscaling
+    from program.plots import save_plot
+
+    table_rows: list[Sequence[str]] = []
+    content: dict[str, object] = {}
+    for traffic in ("burst", "diurnal"):
+        run = report.simulate_autoscaling(given, peak_rps, traffic)
+        end_s = report.percentiles([each.end_s - each.arrived_s for each in run.requests])
+        for name, seen in run.replicas.items():
+            most, hours = max(paid for _, _, paid in seen), run.replica_hours(name)
+            table_rows.append((traffic, name, f"{most}", f"{hours:.1f}", percentile_cells(end_s)))
+            content[f"{traffic} {name}"] = {"most_replicas": most, "replica_hours": hours} | end_s
+            rows = [
+                (at_s, load, up, paid) for load, (at_s, up, paid) in zip(run.active(name), seen, strict=True)
+            ]
+            save_plot(out / f"{traffic}-{name}.png", plot_autoscaling, rows, title=f"{name}, {traffic}")
+    title = f"Autoscaling, an hour with a peak of {peak_rps:g} requests/s"
+    headings = ("<traffic", "<engine", "<most replicas paid for", "<replica-hours", "<end p50/p95/p99 s")
+    return make_table(title, headings, table_rows), content
+
+
+def run(given: Inputs, rates: list[float], traffic: str, seed: int, out: Path, console: Console) -> int:
+    """Answer all questions; print and write the answers."""
+    from loadtest.plots import plot_distributions
+    from program.plots import save_plot
+
+    began_s = time.monotonic()
+    forecasts: list[report.Forecast] = []
+    with console.status("simulating ...") as status:
+        for rate in rates:
+            status.update(f"simulating {rate:,g} requests/s ...")
+            forecasts.append(report.forecast(given, rate, traffic=traffic, seed=seed))
+        console.print(capacity_table(forecasts, given.conductor), limits_table(forecasts[-1].requirements))
+        status.update("simulating autoscaling ...")
+        scaling_table, scaling = simulate_scaling(given, CHECKED_RPS, out)
+        ends_s = report.scheduler_ends(given, PLANS, seed)
+        checked = given.checked
+        rows = [validation.compare_rate(given, checked, at) for at in checked.rates] if checked else []
+        cpu = validation.compare_cpu(given, checked) if checked else []
+        changes = whatif.requirements_by_change(given, CHANGED_RPS)
+        status.update("comparing the calculation with the simulation ...")
+        paper = report.calculation_errors(given, CHECKED_RPS, seed)
+        slice_error = report.slice_error(given, SLICE_CHECKED_AT * given.sizing.slice_rps, seed)
+    console.print(scaling_table, scheduler_table(ends_s))
+    if rows:
+        console.print(validation_table(rows), cpu_table(cpu))
+    console.print(change_table(changes, given.conductor))
+    errors = ", ".join(f"{name} {error:+.1%}" for name, error in paper.items())
+    console.print(f"Calculated capacity over the simulated one, minus 1: {errors}")
+    console.print(f"p95 of a slice over that of the whole, minus 1: {slice_error:+.1%}")
+    title = f"{PLANS} plans, simulated, one at a time"
+    save_plot(out / "schedulers.png", plot_distributions, ends_s, title=title)
+    content = {
+        "answers": [asdict(each) | {"usd_per_hour": each.usd_per_hour} for each in forecasts],
+        "autoscaling": scaling,
+        "checked": rows,
+        "foretold": cpu,
+        "schedulers_s": {name: report.percentiles(values) for name, values in ends_s.items()},
+        "paper_error": paper,
+        "slice_error": slice_error,
+    }
+    (out / "simulator.json").write_text(json.dumps(content, indent=2, default=str) + "\n")
+    console.print(f"{time.monotonic() - began_s:.0f} s; written to {out / 'simulator.json'}, plots beside it")
+    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(
+        prog="podium capacity", description=__doc__, epilog="example: podium capacity --rates 1,10"
+    )
+    add = parser.add_argument
+    add("--inputs", type=Path, default=inputs.INPUTS, help="a file like the default: %(default)s")
+    default_rates = "10,1000,100000"
+    add("--rates", type=rates, default=default_rates, help="requests per second (%(default)s)")
+    kinds = f"{', '.join(KINDS)}, or a CSV file with a column arrival_s"
+    add("--traffic", default="poisson", help=f"{kinds} (%(default)s)")
+    add("--seed", type=int, default=0, help="of everything that is drawn (%(default)s)")
+    add("--out", type=Path, default=Path("build/simulator"), help="folder (%(default)s)")
+    read = parser.parse_args(argv)
+    restore_interrupts()
+    try:
+        given = inputs.load(read.inputs)
+        return run(given, read.rates, read.traffic, read.seed, read.out, wide_console())
+    except InputsError as error:
+        Console(stderr=True).print(f"[red]{error}[/]")
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,239 @@
+"""A Podium at work: requests arrive, are planned, run under one of three schedulers, leave their times."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import simpy
+
+from loadtest.capacity import inputs
+from loadtest.capacity.arrivals import Times
+from loadtest.capacity.autoscaling import ReplicaPool
+from loadtest.capacity.plans import SimulatedPlan
+from loadtest.capacity.schedulers import Scheduler
+from loadtest.capacity.stations import ApiStation, Cores, Process, TokenSource
+
+CHUNK_TOKENS = 64
+"""The router's work on an answer is done in pieces of so many tokens, while it streams."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTimes:
+    """One request, in seconds of the simulated clock."""
+
+    arrived_s: float
+    planned_s: float
+    first_token_s: float
+    end_s: float
+
+
+@dataclass(slots=True)
+class SimulatedCluster:
+    """The stations of a Podium.
+
+    Args:
+        env: the clock.
+        router: the CPU costs of a router.
+        routers: one core each.
+        conductor: writes the plans.
+        workers: by name in the pool.
+        rng: of the choice between routers.
+        front: what every request passes first, such as Serve's proxy; None: it costs nothing.
+        front_ms: CPU of that, half of it on the way in.
+        streamed: whether answers are sent token by token.
+    """
+
+    env: simpy.Environment
+    router: inputs.RouterInputs
+    routers: list[Cores]
+    conductor: TokenSource
+    workers: Mapping[str, TokenSource]
+    rng: np.random.Generator
+    front: Cores | None = None
+    front_ms: float = 0.0
+    streamed: bool = True
+    requests: list[RequestTimes] = field(default_factory=list[RequestTimes])
+
+    def run(
+        self, plans: Iterable[tuple[float, SimulatedPlan]], mix: inputs.Plans, scheduler: Scheduler
+    ) -> Process:
+        """Let the request of each plan arrive at its time."""
+        for at_s, plan in plans:
+            yield self.env.timeout(max(0.0, at_s - self.env.now))
+            self.env.process(_Request(self, plan, mix, scheduler, self.pick_router()).run())
+
+    def pick_router(self) -> Cores:
+        """The less busy one of two random routers."""
+        two = self.rng.integers(0, len(self.routers), 2)
+        return min((self.routers[int(index)] for index in two), key=lambda core: core.ongoing)
+
+    def pass_front(self) -> Process:
+        """Half of the way through the proxy."""
+        if self.front:
+            yield from self.front.work(self.front_ms / 2000)
+
+
+class _Request:
+    """One request: its plan, and the events of its steps."""
+
+    def __init__(
+        self,
+        cluster: SimulatedCluster,
+        plan: SimulatedPlan,
+        mix: inputs.Plans,
+        scheduler: Scheduler,
+        core: Cores,
+    ) -> None:
+        self.cluster, self.plan, self.mix, self.scheduler, self.core = cluster, plan, mix, scheduler, core
+        self.env, self.router = cluster.env, cluster.router
+        self.written: list[simpy.Event] = []
+        self.ends = [self.env.event() for _ in plan.steps]
+        self.first_token = self.env.event()
+
+    def run(self) -> Process:
+        """From its arrival to its end."""
+        env, arrived_s = self.env, self.env.now
+        yield env.timeout(self.router.http_ms / 2000)
+        yield from self.cluster.pass_front()
+        yield from self.core.work(self.router.cpu_ms_per_request / 1000)
+        ends = np.cumsum([step.written_tokens for step in self.plan.steps]).tolist()
+        self.written = self.call_conductor(self.plan.question_tokens, ends)
+        for index in range(len(self.plan.steps)):
+            env.process(self.step(index))
+        yield self.written[-1]
+        planned_s = env.now
+        yield self.first_token
+        first_token_s = env.now
+        yield self.ends[-1]
+        if self.plan.second_look:
+            yield from self.review()
+            first_token_s = env.now
+        yield from self.cluster.pass_front()
+        yield env.timeout(self.router.http_ms / 2000)
+        self.cluster.requests.append(RequestTimes(arrived_s, planned_s, first_token_s, env.now))
+
+    def call_conductor(self, tokens: int, marks: list[int]) -> list[simpy.Event]:
+        """Call it with `tokens` in addition to the part of its prompt that is not cached."""
+        prompt_tokens = self.mix.conductor_prompt_tokens * (1 - self.mix.prefix_cached) + tokens
+        return self.cluster.conductor.call(round(prompt_tokens), marks)
+
+    def review(self) -> Process:
+        """The conductor reads the outcome and accepts it."""
+        written_tokens = self.mix.second_look.written_tokens
+        yield self.call_conductor(self.plan.review_tokens, [written_tokens])[-1]
+        yield from self.core.work(written_tokens * self.router.cpu_ms_per_plan_token / 1000)
+
+    def step(self, index: int) -> Process:
+        """See `schedulers.timeline` for what a step waits for."""
+        step, plan, router = self.plan.steps[index], self.plan, self.router
+        yield self.written[index if self.scheduler == "podium" else -1]
+        if self.scheduler == "sequential":
+            yield self.env.all_of(self.ends[max(0, index - 1) : index])
+        yield self.env.all_of([self.ends[read] for read in step.reads])
+        if self.scheduler != "sequential" and self.written[-1].processed and index not in plan.reachable:
+            return  # an unread step that has not begun when that is known
+        written_ms = step.written_tokens * router.cpu_ms_per_plan_token
+        yield from self.core.work((router.cpu_ms_per_step + written_ms) / 1000)
+        is_last = index == len(plan.steps) - 1
+        marks = chunk_ends(step.output_tokens, CHUNK_TOKENS if is_last else step.output_tokens)
+        chunks = self.cluster.workers[step.worker].call(step.input_tokens, marks)
+        if is_last:
+            yield chunks[0]
+            yield self.written[-1]  # only then is it known to be the answer
+            self.first_token.succeed()
+        is_streamed = is_last and self.cluster.streamed and not plan.second_look
+        token_ms = router.cpu_ms_per_answer_token if is_streamed else router.cpu_ms_per_inner_token
+        before, reading = 0, None
+        for mark, event in zip(marks, chunks, strict=True):
+            yield event
+            reading = self.env.process(self.core.work((mark - before) * token_ms / 1000))
+            before = mark
+        if reading is not None:
+            yield reading
+        self.ends[index].succeed()
+
+
+def chunk_ends(tokens: int, every: int) -> list[int]:
+    """The token counts at which a chunk ends: the first token, each `every`, and the last."""
+    return sorted({1, *range(every, tokens, every), tokens})
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Router replicas, and replicas of each engine by name; `quotas` multiply what each API allows."""
+
+    routers: int
+    engines: Mapping[str, int]
+    quotas: Mapping[str, float] = field(default_factory=dict[str, float])
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedRun:
+    """The outcome of a simulation.
+
+    Args:
+        requests: the times of each.
+        busy: utilisation by station while requests arrived; of an engine, its work over that of full batches.
+        replicas: of each engine over time, where they were scaled; see `autoscaling.ReplicaPool.history`.
+    """
+
+    requests: list[RequestTimes]
+    busy: Mapping[str, float]
+    replicas: Mapping[str, list[tuple[float, int, int]]]
+
+
+def simulate(
+    given: inputs.Inputs,
+    sizes: Sizes,
+    times: Times,
+    plans: Iterable[SimulatedPlan],
+    *,
+    scheduler: Scheduler = "podium",
+    seed: int = 0,
+    scale: bool = False,
+    since_s: float = 0.0,
+) -> SimulatedRun:
+    """Serve `plans`, which arrive at `times`, until all have ended.
+
+    Args:
+        given: the inputs.
+        sizes: replicas at the start, and throughout unless `scale`.
+        times: of the arrivals.
+        plans: as many.
+        scheduler: which of the three.
+        seed: of everything that is drawn meanwhile.
+        scale: let Serve's autoscaling change the engines' replicas.
+        since_s: utilisation is measured from here to the last arrival.
+    """
+    env = simpy.Environment()
+    seeds = np.random.SeedSequence(seed).spawn(2 + len(given.engines) + len(given.apis))
+    rngs = [np.random.default_rng(each) for each in seeds]
+    pools = {n: ReplicaPool(env, e, sizes.engines.get(n, 1), rngs.pop()) for n, e in given.engines.items()}
+    apis = {n: ApiStation(env, a, rngs.pop(), sizes.quotas.get(n, 1.0)) for n, a in given.apis.items()}
+    callers: dict[str, TokenSource] = {
+        name: pools[worker.engine] if worker.engine else apis[worker.api or ""]
+        for name, worker in given.workers.items()
+    }
+    routers = [Cores(env) for _ in range(max(1, sizes.routers))]
+    cluster = SimulatedCluster(env, given.router, routers, pools[given.conductor], callers, rngs.pop())
+    policy = given.autoscaling
+    for name, pool in pools.items() if scale else ():
+        env.process(pool.autoscale(policy, policy.target_ongoing_requests[name], 10**6))
+    arrivals = env.process(cluster.run(zip(times.tolist(), plans, strict=True), given.plans, scheduler))
+    if since_s:
+        env.run(until=since_s)
+    before = _work_s(pools, routers)
+    env.run(until=arrivals)
+    count = {"router": len(routers)} | {name: len(pool.replicas) for name, pool in pools.items()}
+    busy = {
+        name: (work_s - before[name]) / (env.now - since_s) / count[name]
+        for name, work_s in _work_s(pools, routers).items()
+    }
+    while len(cluster.requests) < len(times):
+        env.step()
+    return SimulatedRun(cluster.requests, busy, {name: pool.history for name, pool in pools.items()})
+
+
+def _work_s(pools: Mapping[str, ReplicaPool], routers: list[Cores]) -> dict[str, float]:
+    busy_s = {"router": sum(core.busy_s for core in routers)}
+    return busy_s | {name: pool.work_s for name, pool in pools.items()}

@@ -1,0 +1,76 @@
+"""What the cluster files say: replicas, batches, targets and prices are kept there, not in `inputs.yaml`.
+
+A number that `inputs.yaml` gives takes precedence, so that a copy of it can ask what another number would
+change.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parents[2]
+
+
+def complete(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The inputs, with the numbers that they leave to the files under `deployed`.
+
+    Raises:
+        ValueError: a file lacks a deployment, worker or machine that the inputs name, or its deployments
+            disagree.
+        OSError: a file does not exist.
+    """
+    files = {name: yaml.safe_load((ROOT / path).read_text()) for name, path in given["deployed"].items()}
+    deployments = {each["name"]: each for each in files["serve"]["applications"][0]["deployments"]}
+    workers = {each["name"]: each for each in files["settings"]["workers"]}
+    targets: dict[str, Any] = {}
+    engines: dict[str, Any] = {}
+    for name, engine in given["engines"].items():
+        scaling = [
+            lookup(deployments, f"vllm-{worker}", "deployments of `serve`")["autoscaling_config"]
+            for worker in engine["workers"]
+        ]
+        batches = [
+            lookup(workers, worker, "workers of `settings`")["engine"]["max_num_seqs"]
+            for worker in engine["workers"]
+        ]
+        max_num_seqs = common_value(batches, f"max_num_seqs of engine {name!r}")
+        max_replicas = sum(each["max_replicas"] for each in scaling)
+        engines[name] = {"max_replicas": max_replicas, "max_num_seqs": max_num_seqs} | engine
+        ongoing = [each["target_ongoing_requests"] for each in scaling]
+        targets[name] = common_value(ongoing, f"target_ongoing_requests of engine {name!r}")
+    prices = files["prices"]["instances"]
+    machines: dict[str, Any] = {}
+    for name, machine in given["machines"].items():
+        price = f"{machine['bought']}_usd_per_h"
+        usd_per_hour = lookup(lookup(prices, name, "`prices`"), price, f"`prices`, {name}")
+        machines[name] = {"usd_per_hour": usd_per_hour} | machine
+    replicas = lookup(deployments, "router", "deployments of `serve`")["num_replicas"]
+    router = {"replicas": replicas} | given["router"]
+    autoscaling = {"target_ongoing_requests": targets} | given["autoscaling"]
+    computed = {"engines": engines, "machines": machines, "router": router, "autoscaling": autoscaling}
+    return dict(given) | computed
+
+
+def lookup(among: Mapping[str, Any], name: str, where: str) -> Any:
+    """The entry of that name.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if name not in among:
+        raise ValueError(f"{name!r} is not among the {where}; there are: {', '.join(among)}")
+    return among[name]
+
+
+def common_value(values: list[Any], what: str) -> Any:
+    """The one value that all have.
+
+    Raises:
+        ValueError: they differ.
+    """
+    if len(set(values)) != 1:
+        remedy = "give each an engine of its own, or make them agree"
+        raise ValueError(f"{what} is {values} in the cluster files: {remedy}")
+    return values[0]

@@ -1,0 +1,99 @@
+"""Plans drawn from a mix: number of steps, what each reads, tokens. Knows shapes and sizes, not time."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from loadtest.capacity.inputs import Inputs, Tokens
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedStep:
+    """One step of a plan.
+
+    Args:
+        worker: in the pool.
+        reads: earlier steps.
+        written_tokens: the conductor's text for it.
+        input_tokens: its prompt, including what it reads.
+        output_tokens: its output.
+    """
+
+    worker: str
+    reads: tuple[int, ...]
+    written_tokens: int
+    input_tokens: int
+    output_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedPlan:
+    """Steps in the order in which they are written; the last one's output is the answer."""
+
+    steps: tuple[SimulatedStep, ...]
+    question_tokens: int
+    second_look: bool = False
+    """Whether the conductor reads the outcome before the answer is sent."""
+
+    @property
+    def review_tokens(self) -> int:
+        """What it reads then, in addition to its prompt."""
+        return self.question_tokens + sum(self.steps[index].output_tokens for index in self.reachable)
+
+    @property
+    def reachable(self) -> frozenset[int]:
+        """The last step and all that it reads, directly or not; the others are never run."""
+        found = {len(self.steps) - 1}
+        for index in range(len(self.steps) - 1, -1, -1):
+            if index in found:
+                found.update(self.steps[index].reads)
+        return frozenset(found)
+
+
+def tokens(of: Tokens, rng: np.random.Generator) -> int:
+    """A lognormal draw, at least 1."""
+    if of.cv == 0:
+        return max(1, round(of.mean))
+    variance = math.log1p(of.cv**2)
+    return max(1, round(rng.lognormal(math.log(of.mean) - variance / 2, math.sqrt(variance))))
+
+
+def reads(shape: str, index: int, last: bool, rng: np.random.Generator) -> tuple[int, ...]:
+    """What step `index` reads."""
+    if shape == "chain":
+        return (index - 1,) if index else ()
+    if shape == "join":
+        return tuple(range(index)) if last else ()
+    return tuple(earlier for earlier in range(index) if rng.random() < 0.5)
+
+
+def pick(shares: Mapping[T, float], rng: np.random.Generator) -> T:
+    """A random key, weighted by its share."""
+    keys = list(shares)
+    return keys[int(rng.choice(len(keys), p=list(shares.values())))]
+
+
+def sample(inputs: Inputs, rng: np.random.Generator) -> SimulatedPlan:
+    """One plan of the mix."""
+    mix = inputs.plans
+    count, shape = pick(mix.steps, rng), pick(mix.shapes, rng)
+    shares = {name: worker.share for name, worker in inputs.workers.items()}
+    question_tokens = tokens(mix.question_tokens, rng)
+    steps: list[SimulatedStep] = []
+    for index in range(count):
+        read = reads(shape, index, index == count - 1, rng)
+        input_tokens = round(mix.system_tokens) + question_tokens + sum(steps[n].output_tokens for n in read)
+        written, output = tokens(mix.step_written_tokens, rng), tokens(mix.step_output_tokens, rng)
+        steps.append(SimulatedStep(pick(shares, rng), read, written, input_tokens, output))
+    return SimulatedPlan(tuple(steps), question_tokens, bool(rng.random() < mix.second_look.share))
+
+
+def samples(inputs: Inputs, count: int, seed: int) -> list[SimulatedPlan]:
+    """`count` plans; the same seed gives the same ones."""
+    rng = np.random.default_rng(seed)
+    return [sample(inputs, rng) for _ in range(count)]

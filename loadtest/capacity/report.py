@@ -1,0 +1,167 @@
+"""The questions to the simulation, one function each. Knows no tables, files or pictures."""
+
+import math
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+
+from loadtest.capacity import inputs
+from loadtest.capacity.arrivals import traffic as draw_traffic
+from loadtest.capacity.cluster import RequestTimes, SimulatedRun, Sizes, simulate
+from loadtest.capacity.plans import SimulatedPlan, SimulatedStep, samples
+from loadtest.capacity.schedulers import SCHEDULERS, StepTimes, timeline
+from loadtest.capacity.sizing import Requirements, engine_s, loads, size, slice_of
+from program.percentile import percentile
+
+PLANS_FOR_MEANS = 20_000
+"""Enough to know their mean work to within 1 %."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """One rate: what it needs, and how long its users wait.
+
+    Args:
+        simulated_rps: the traffic that was simulated: the whole, or a slice of it.
+        requests: that arrived after the warm-up, and are counted.
+        first_token_s, end_s: their percentiles, by name.
+        busy: see `cluster.SimulatedRun`.
+    """
+
+    requirements: Requirements
+    simulated_rps: float
+    requests: int
+    first_token_s: Mapping[str, float]
+    end_s: Mapping[str, float]
+    busy: Mapping[str, float]
+
+    @property
+    def usd_per_hour(self) -> float:
+        """Machines and APIs."""
+        return self.requirements.machines_usd_per_hour + self.requirements.apis_usd_per_hour
+
+
+def percentiles(values: Sequence[float]) -> dict[str, float]:
+    """p50, p95 and p99 by name."""
+    return {f"p{percent}": percentile(values, percent) for percent in (50, 95, 99)}
+
+
+def sizing_plans(given: inputs.Inputs, seed: int = 0) -> list[SimulatedPlan]:
+    """Enough plans to size by."""
+    return samples(given, PLANS_FOR_MEANS, seed)
+
+
+def forecast(given: inputs.Inputs, rate_rps: float, *, traffic: str = "poisson", seed: int = 0) -> Forecast:
+    """Size for `rate_rps`, then simulate that, or a slice of it."""
+    requirements = size(given, rate_rps, sizing_plans(given, seed))
+    simulated_rps = min(rate_rps, given.sizing.slice_rps)
+    run = _run(given, slice_of(requirements, simulated_rps), simulated_rps, traffic, seed)
+    until_s = given.sizing.warm_up_s + given.sizing.measured_s
+    counted = [each for each in run.requests if given.sizing.warm_up_s <= each.arrived_s < until_s]
+    first_token_s = percentiles([each.first_token_s - each.arrived_s for each in counted])
+    end_s = percentiles([each.end_s - each.arrived_s for each in counted])
+    return Forecast(requirements, simulated_rps, len(counted), first_token_s, end_s, run.busy)
+
+
+def _run(given: inputs.Inputs, sizes: Sizes, rate_rps: float, traffic: str, seed: int) -> SimulatedRun:
+    until_s = given.sizing.warm_up_s + given.sizing.measured_s
+    times = draw_traffic(traffic, rate_rps, until_s, np.random.default_rng(seed + 1))
+    plans = samples(given, len(times), seed + 2)
+    return simulate(given, sizes, times, plans, seed=seed, since_s=given.sizing.warm_up_s)
+
+
+def slice_error(given: inputs.Inputs, rate_rps: float, seed: int = 0) -> float:
+    """The p95 of a slice over that of the whole, minus 1, at a rate at which both can be simulated."""
+    part = forecast(given, rate_rps, seed=seed)
+    wider = given.model_copy(update={"sizing": given.sizing.model_copy(update={"slice_rps": rate_rps})})
+    return part.end_s["p95"] / forecast(wider, rate_rps, seed=seed).end_s["p95"] - 1
+
+
+def calculation_errors(given: inputs.Inputs, rate_rps: float, seed: int = 0) -> dict[str, float]:
+    """Each engine's calculated capacity over the simulated one, minus 1, at twice its traffic.
+
+    Every other station is made large, so that each engine in turn is the only one that is full.
+    """
+    plans, errors = sizing_plans(given, seed), dict[str, float]()
+    large = size(given, 10 * rate_rps, plans).sizes
+    by_name = loads(given, plans)
+    for name, engine in given.engines.items():
+        replicas = max(1, round(rate_rps * engine_s(engine, by_name[name]) / 2))
+        sizes = replace(large, engines={**large.engines, name: replicas})
+        errors[name] = 1 / _run(given, sizes, rate_rps, "poisson", seed).busy[name] - 1
+    return errors
+
+
+def scheduler_ends(given: inputs.Inputs, count: int = 1000, seed: int = 0) -> dict[str, list[float]]:
+    """Seconds to the end of each of `count` plans under each scheduler, without other traffic."""
+    rng = np.random.default_rng(seed)
+    ends_s: dict[str, list[float]] = {name: [] for name in SCHEDULERS}
+    for plan in samples(given, count, seed):
+        steps, plan_end_s = time_steps(given, plan, rng)
+        for name in SCHEDULERS:
+            ends_s[name].append(timeline(steps, plan_end_s, name).end_s)
+    return ends_s
+
+
+def time_steps(
+    given: inputs.Inputs, plan: SimulatedPlan, rng: np.random.Generator
+) -> tuple[list[StepTimes], float]:
+    """The duration of each step on an idle engine, and when the plan's text ends."""
+    conductor, mix = given.engines[given.conductor], given.plans
+    prompt_tokens = mix.conductor_prompt_tokens * (1 - mix.prefix_cached) + plan.question_tokens
+    ends = np.cumsum([step.written_tokens for step in plan.steps]) * conductor.step_ms[1] / 1000
+    written_s: list[float] = (prompt_tokens / conductor.prefill_tokens_per_s + ends).tolist()
+    steps = zip(plan.steps, written_s, strict=True)
+    times = [StepTimes(at_s, step.reads, *_idle_times(given, step, rng)) for step, at_s in steps]
+    return times, written_s[-1]
+
+
+def _idle_times(given: inputs.Inputs, step: SimulatedStep, rng: np.random.Generator) -> tuple[float, float]:
+    """Seconds to the first token, and to the last."""
+    worker = given.workers[step.worker]
+    if worker.engine:
+        engine = given.engines[worker.engine]
+        read_s, token_s = step.input_tokens / engine.prefill_tokens_per_s, engine.step_ms[1] / 1000
+        return read_s + token_s, read_s + step.output_tokens * token_s
+    api = given.apis[worker.api or ""]
+    first_s = float(rng.lognormal(math.log(api.first_token_s), api.first_token_sigma))
+    return first_s, first_s + (step.output_tokens - 1) * api.token_ms / 1000
+
+
+@dataclass(frozen=True, slots=True)
+class AutoscalingRun:
+    """Changing traffic under autoscaling: the times of each request, and replicas over time by engine."""
+
+    requests: list[RequestTimes]
+    replicas: Mapping[str, list[tuple[float, int, int]]]
+
+    def replica_hours(self, engine: str) -> float:
+        """Paid for."""
+        return (
+            sum(paid * (then_s - now_s) for (now_s, _, paid), (then_s, *_) in pairwise(self.replicas[engine]))
+            / 3600
+        )
+
+    def active(self, engine: str) -> list[int]:
+        """Active requests at each reading of the replicas."""
+        arrived_s = sorted(each.arrived_s for each in self.requests)
+        end_s = sorted(each.end_s for each in self.requests)
+        return [
+            bisect_right(arrived_s, at_s) - bisect_right(end_s, at_s) for at_s, *_ in self.replicas[engine]
+        ]
+
+
+def simulate_autoscaling(
+    given: inputs.Inputs, rate_rps: float, traffic: str, *, duration_s: float = 3600, seed: int = 0
+) -> AutoscalingRun:
+    """Begin with what the first tenth of the time needs, and let Serve scale; `rate_rps` is the peak."""
+    times = draw_traffic(traffic, rate_rps, duration_s, np.random.default_rng(seed))
+    plans = samples(given, len(times), seed + 1)
+    first_rps = max(0.1, float((times < duration_s / 10).sum()) / (duration_s / 10))
+    begin = size(given, first_rps, sizing_plans(given, seed)).sizes
+    peak = size(given, rate_rps, sizing_plans(given, seed)).sizes
+    run = simulate(given, replace(peak, engines=begin.engines), times, plans, seed=seed, scale=True)
+    return AutoscalingRun(run.requests, run.replicas)

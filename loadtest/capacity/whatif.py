@@ -1,0 +1,67 @@
+"""What one change of the inputs does to the calculated sizes. Knows the changes, not how they are shown."""
+
+from collections.abc import Callable, Mapping
+
+from loadtest.capacity.inputs import EngineSpec, Inputs
+from loadtest.capacity.plans import samples
+from loadtest.capacity.sizing import Requirements, size
+
+PLANS = 20_000
+
+
+def plans(**changes: object) -> Callable[[Inputs], Inputs]:
+    """Change the mix."""
+    return lambda given: given.model_copy(update={"plans": given.plans.model_copy(update=changes)})
+
+
+def engines(
+    change: Callable[[EngineSpec], Mapping[str, object]], *, of: str | None = None
+) -> Callable[[Inputs], Inputs]:
+    """Change every engine, or one."""
+
+    def apply(given: Inputs) -> Inputs:
+        engines = {
+            name: engine.model_copy(update=change(engine)) if of in (None, name) else engine
+            for name, engine in given.engines.items()
+        }
+        return given.model_copy(update={"engines": engines})
+
+    return apply
+
+
+def router(costs: Mapping[str, float]) -> Callable[[Inputs], Inputs]:
+    """Change the router's CPU costs."""
+    return lambda given: given.model_copy(update={"router": given.router.model_copy(update=costs)})
+
+
+def half_the_tokens(given: Inputs) -> Inputs:
+    """Steps half as long."""
+    tokens = given.plans.step_output_tokens
+    return plans(step_output_tokens=tokens.model_copy(update={"mean": tokens.mean / 2}))(given)
+
+
+def always_review(given: Inputs) -> Inputs:
+    """Every request has a second round."""
+    return plans(second_look=given.plans.second_look.model_copy(update={"share": 1.0}))(given)
+
+
+CHANGES: Mapping[str, Callable[[Inputs], Inputs]] = {
+    "as above": lambda given: given,
+    "half the output tokens per step": half_the_tokens,
+    "plans of one or two steps": plans(steps={1: 0.5, 2: 0.5}),
+    "every request has a second round": always_review,
+    "32B steps twice as fast, prompts as before": engines(
+        lambda engine: {"step_ms": {count: ms / 2 for count, ms in engine.step_ms.items()}}, of="32b"
+    ),
+    "half the sequences in a batch": engines(lambda engine: {"memory_seqs": engine.batch // 2}),
+    "no prefix cache for the conductor": plans(prefix_cached=0.0),
+}
+
+
+def requirements_by_change(
+    given: Inputs, rate_rps: float, seed: int = 0, plans: int = PLANS
+) -> dict[str, Requirements]:
+    """What each change leads to, by its name, for the means of `plans` plans drawn."""
+    changed = {name: change(given) for name, change in CHANGES.items()}
+    changed |= {name: router(costs)(given) for name, costs in given.other_routers.items()}
+    return {name: size(each, rate_rps, samples(each, plans, seed)) for name, each in changed.items()}

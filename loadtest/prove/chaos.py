@@ -1,0 +1,203 @@
+"""`podium prove chaos`: processes of a real Ray cluster of three nodes on this machine are killed (SIGKILL) while workflows run: a
+router, an engine's replica, a real engine's process, the proxy, the controller, all of a worker node, in whose place a new one
+is started; with `--redis` all of the head too.
+
+A row for each kind. Exit 1 where an answer that broke off looked whole, a killed router's is not `lost`, or a run that is to
+outlive its client did not finish.
+"""
+
+import argparse
+import asyncio
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+
+import yaml
+from rich.table import Table
+
+from cluster.local.server import SETTINGS as LOCAL_SETTINGS
+from loadtest.prove.audit import one, rows
+from loadtest.prove.chaos_cluster import ChaosCluster
+from loadtest.prove.chaos_load import ENDED, LOST, ChaosFound, ChaosLoad
+from loadtest.prove.chaos_victims import NODE, kill_one, kinds_of, processes, wait_until_replaced
+from loadtest.rig import ROOT, Json
+from loadtest.rig.client import open_session
+from loadtest.rig.databases import running_redis
+from loadtest.rig.routers import LOGS, prepare_process
+from program.options import count
+from program.process import machine, wide_console
+from serving.database.address import sqlite_address
+from serving.database.database import Database
+from serving.database.migrate import open_database
+
+ENGINE_WORDS = 30
+WORDS = " ".join(f"word{n}" for n in range(ENGINE_WORDS))
+TWO: Json = {"min_replicas": 2, "max_replicas": 2, "num_cpus": 0.1}
+STAND_IN: Json = {
+    "name": "engine",
+    "kind": "vllm",
+    "model": "none",  # never read
+    "max_concurrency": 1000,
+    "stand_in": {"first_token_s": 0.05, "tokens_per_s": 10, "slots": 1000, "answer_tokens": ENGINE_WORDS},
+    "scale": TWO | {"max_ongoing_requests": 1000},
+}
+SETTINGS: Json = {
+    "workers": [
+        {"name": "first", "kind": "scripted", "replies": ["A reason."], "delay_s": 0.05, "max_concurrency": 1000},
+        {"name": "slow", "kind": "scripted", "replies": [WORDS], "tokens_per_s": 10, "max_concurrency": 1000},
+    ],
+    "workflows": {
+        "scripted": [{"worker": "first"}, {"worker": "slow", "subtask": "Say it.", "access": [0]}],
+        "with-engine": [{"worker": "first"}, {"worker": "engine", "subtask": "Say it.", "access": [0]}],
+    },
+    "router": TWO | {"drain_s": 5},
+}  # fmt: skip
+ROUTER, ENGINE = "router", "vllm-engine"
+OF_LOCAL_SETTINGS = "writer"
+"""The worker of cluster/local.yaml whose engine is the real one."""
+KILLED_AFTER_S = 4.0
+"""From the first request on: most answers have begun by then."""
+SETTLES_WITHIN_S = 60.0
+WITH_ITS_ROUTER = frozenset({"router", NODE})
+"""Kinds that break transfers by a router's death; with the others a proxy dies, or none breaks."""
+UNDER_WAY = "SELECT count(*) FROM run WHERE ended_us IS NULL"
+KEPT = "SELECT status, count(*) FROM run WHERE kept = 1 GROUP BY status"
+STATUS = "SELECT status FROM run WHERE id = :id"
+UNFINISHED = "SELECT id FROM run WHERE kept = 1 AND made_us > :since AND status <> 'finished'"
+UNFINISHED_RECORDS = LOGS / "chaos-unfinished.jsonl"
+"""The records of runs that were to outlive their clients and did not finish, one a line."""
+
+
+def settings_with(worker: Json) -> Json:
+    """What is served, with this worker as the engine."""
+    return SETTINGS | {"workers": [*SETTINGS["workers"], worker]}
+
+
+def replicas_of(settings: Json) -> dict[str, int]:
+    """Of each deployment."""
+    (engine,) = [each for each in settings["workers"] if each["kind"] == "vllm"]
+    return {ROUTER: settings["router"]["min_replicas"], ENGINE: engine["scale"].get("min_replicas", 1)}
+
+
+def real_engine() -> Json:
+    """vLLM with the model that comes with Podium, as `make serve` starts it; one replica, and a fallback while that is
+    away.
+    """
+    local: list[Json] = yaml.safe_load((ROOT / LOCAL_SETTINGS).read_text())["workers"]
+    (worker,) = [each for each in local if each["name"] == OF_LOCAL_SETTINGS]
+    more = {
+        "name": "engine",
+        "max_output_tokens": ENGINE_WORDS,
+        "max_concurrency": 1000,
+        "fallbacks": ["slow"],
+    }
+    return worker | more
+
+
+async def _settle(database: Database) -> None:
+    """Until no run is under way, on any router."""
+    async with asyncio.timeout(SETTLES_WITHIN_S):
+        while await one(database, UNDER_WAY):
+            await asyncio.sleep(0.5)
+
+
+async def play_round(cluster: ChaosCluster, database: Database, kind: str, workflows: int) -> ChaosFound:
+    """Kill one process of `kind` among so many workflows."""
+    await cluster.wait_until_whole()
+    before, alive = dict(await rows(database, KEPT)), len(processes(cluster, kind))
+    began_us = time.time_ns() // 1000
+    async with open_session() as session:
+        load = ChaosLoad(session, cluster.url)
+        work = asyncio.create_task(load.run(workflows))
+        await asyncio.sleep(KILLED_AFTER_S)
+        kill = kill_one(cluster, kind)
+        load.note_kill(kill.at_s)
+        load.found.replaced_s = await wait_until_replaced(cluster, kind, alive, kill)
+        await work
+    found = load.found
+    try:
+        await _settle(database)
+    except TimeoutError:
+        found.still_running = await one(database, UNDER_WAY)
+    after = dict(await rows(database, KEPT))
+    found.kept = {name: n - before.get(name, 0) for name, n in after.items() if n > before.get(name, 0)}
+    for ids, counted in (found.broken_ids, found.records), (found.accepted_ids, found.accepted):
+        for id in ids:
+            (status,) = [each[0] for each in await rows(database, STATUS, id=id)] or ["no record"]
+            counted[status or "running"] += 1
+    await _write_unfinished(cluster, database, began_us)
+    return found
+
+
+async def _write_unfinished(cluster: ChaosCluster, database: Database, since_us: int) -> None:
+    """Append the records of this round's runs that were to finish and did not, for whoever asks why."""
+    async with open_session() as session:
+        for (id,) in await rows(database, UNFINISHED, since=since_us):
+            async with session.get(f"{cluster.url}/v1/workflows/{id}") as answer:
+                with UNFINISHED_RECORDS.open("ab") as file:
+                    file.write(await answer.read() + b"\n")
+
+
+async def prove(
+    kinds: Sequence[str], rounds: int, workflows: int, settings: Json, uses_haproxy: bool, redis: str = ""
+) -> list[tuple[str, ChaosFound]]:
+    """So many rounds of each kind, on one cluster."""
+    told: list[tuple[str, ChaosFound]] = []
+    async with (
+        ChaosCluster(settings, replicas_of(settings), uses_haproxy=uses_haproxy, redis=redis) as cluster,
+        await open_database(sqlite_address(cluster.store)) as database,
+    ):
+        for kind in (kind for _ in range(rounds) for kind in kinds):
+            found = await play_round(cluster, database, kind, workflows)
+            print(kind, *found.cells, sep=" | ", flush=True)
+            told.append((kind, found))
+    return told
+
+
+HEADINGS = (
+    *("killed", "workflows", "finished", "clear error", "broken transfers", "not let in", "looked whole"),
+    *(
+        "records of broken",
+        "kept",
+        "of those accepted",
+        "recovered",
+        "service back, s",
+        "engine back, s",
+        "replaced, s",
+    ),
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(prog="podium prove chaos", description=__doc__)
+    parser.add_argument("--rounds", type=count, default=1, help="of each kind (%(default)s)")
+    parser.add_argument("--workflows", type=count, default=200, help="of each round (%(default)s)")
+    parser.add_argument("--kinds", help="whom to kill (all that there are)")
+    parser.add_argument("--real-engine", action="store_true", help="vLLM in the place of the stand-in")
+    parser.add_argument("--proxy", choices=("haproxy", "serve"), default="haproxy", help="(%(default)s)")
+    parser.add_argument(
+        "--redis", action="store_true", help="what the head knows is kept, so it is killed too"
+    )
+    options = parser.parse_args(argv)
+    has_haproxy = options.proxy == "haproxy"
+    allowed = kinds_of(has_haproxy=has_haproxy, has_engine=options.real_engine, has_redis=options.redis)
+    kinds: list[str] = options.kinds.split(",") if options.kinds else allowed
+    if unknown := set(kinds) - set(allowed):
+        parser.error(f"--kinds: {', '.join(sorted(unknown))}: must be among {', '.join(allowed)}")
+    prepare_process()
+    settings = settings_with(real_engine() if options.real_engine else STAND_IN)
+    with running_redis() if options.redis else nullcontext("") as redis:
+        told = asyncio.run(prove(kinds, options.rounds, options.workflows, settings, has_haproxy, redis))
+    table = Table(title=f"Killed among {options.workflows} workflows; {machine()}")
+    for heading in HEADINGS:
+        table.add_column(heading, justify="right")
+    for kind, found in told:
+        table.add_row(kind, *found.cells)
+    wide_console().print(table)
+    return 0 if all(found.is_right(LOST if kind in WITH_ITS_ROUTER else ENDED) for kind, found in told) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

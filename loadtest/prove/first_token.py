@@ -1,0 +1,165 @@
+"""The time to the first answer token through `podium-mini` over asking the worker's own server: `python -m
+loadtest.prove.first_token`.
+
+Over HTTP, with a key and a store: a scripted conductor writes a plan as fast as 20 tokens at 50 a second, whose only step is the
+user's own words to a worker; that is a server here, whose first token is late by so much. The least is the plan's time and
+the worker's; `added` is what is more.
+"""
+
+import asyncio
+import sys
+import time
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+
+import aiohttp
+from rich.table import Table
+
+from loadtest.rig import Json, RigError
+from loadtest.rig.client import open_session
+from loadtest.rig.fake_openai import SHORT, FakeOpenAI, Script
+from loadtest.rig.routers import RouterProcess, make_key, prepare_process, running_router
+from loadtest.sse import SseReader
+from program.options import count
+from program.process import machine, wide_console
+from serving.database.address import sqlite_address
+from serving.workers.scripted import TOKEN
+
+PLAN = '{{ "worker" : "{}" , "subtask" : "" , "access" : [ ] }}\n'
+PLAN_S = 0.4
+"""As 20 tokens at 50 a second."""
+FIRST_TOKENS_S = (0.1, 0.5, 2.0)
+ROUNDS, WARM_UP = 10, 3
+ASKED: Json = {"messages": [{"role": "user", "content": "Why?"}], "stream": True}
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One question to both, in seconds since it was sent: the first token of the worker's own server, that through
+    Podium, and by the run's record when the plan's step was there.
+    """
+
+    direct_s: float
+    through_s: float
+    planned_s: float
+
+    @property
+    def over_direct(self) -> float:
+        """Through Podium over the worker's own server."""
+        return self.through_s / self.direct_s
+
+    @property
+    def overhead_s(self) -> float:
+        """More than the plan's step and the worker take one after the other."""
+        return self.through_s - self.planned_s - self.direct_s
+
+
+def _settings(url: str) -> Json:
+    plan = PLAN.format("asked")
+    conductor = {
+        "name": "conductor",
+        "kind": "scripted",
+        "replies": [plan],
+        "tokens_per_s": len(TOKEN.findall(plan)) / PLAN_S,
+    }
+    worker = {"name": "asked", "kind": "openai", "model": "slow-tail", "base_url": url}
+    return {
+        "conductor": {"worker": "conductor", "format": "steps"},
+        "workers": [{**conductor, "in_pool": False}, worker],
+        "models": {"podium-mini": {"max_steps": 4, "rounds": 1}},
+    }
+
+
+async def _first_token_s(session: aiohttp.ClientSession, url: str, model: str) -> tuple[float, str]:
+    """Until the first words of a whole stream; and the run's id, of Podium."""
+    began_s = time.perf_counter()
+    reader = SseReader(began_s)
+    async with session.post(f"{url}/chat/completions", json={"model": model, **ASKED}) as response:
+        if response.status != 200:
+            raise RigError(f"{url}: {response.status} {(await response.read())[:300]!r}")
+        async for line in response.content:
+            reader.take(line)
+        first_ms = reader.end().first_token_ms
+        assert first_ms is not None
+        return first_ms / 1000, response.headers.get("x-podium-workflow-id", "")
+
+
+async def _ask_both(session: aiohttp.ClientSession, router: RouterProcess, url: str) -> Turn:
+    direct_s, _ = await _first_token_s(session, url, "asked")
+    through_s, id = await _first_token_s(session, f"{router.url}/v1", "podium-mini")
+    record = await _wait_for_end(session, router, id)
+    return Turn(direct_s, through_s, record["steps"][0]["planned_s"])
+
+
+async def _wait_for_end(session: aiohttp.ClientSession, router: RouterProcess, id: str) -> Json:
+    while True:
+        async with session.get(f"{router.url}/v1/workflows/{id}") as response:
+            record = await response.json()
+        if record.get("status") == "finished":  # it is stored a moment after the answer was sent
+            return record
+        await asyncio.sleep(0.02)
+
+
+async def measure(folder: Path, first_s: float, rounds: int = ROUNDS) -> list[Turn]:
+    """So many turns of a worker whose first token comes after `first_s`, after a few that do not count.
+
+    Raises:
+        RigError: a server did not answer.
+    """
+    address = sqlite_address(folder / f"{first_s}.db")
+    key = await make_key(address)
+    async with (
+        FakeOpenAI(lambda _: Script(SHORT, first_s)).running() as url,
+        running_router("first-token", address, _settings(url)) as router,
+        open_session(key.headers) as session,
+    ):
+        turns = [await _ask_both(session, router, url) for _ in range(WARM_UP + rounds)]
+    return turns[WARM_UP:]
+
+
+def _row(first_s: float, turns: list[Turn]) -> list[str]:
+    columns = [(t.direct_s, t.planned_s, t.through_s) for t in turns]
+    times = (median(each) for each in zip(*columns, strict=True))
+    return [
+        f"{first_s:g}",
+        *(f"{each:.3f}" for each in times),
+        f"{median(t.over_direct for t in turns):.2f}",
+        f"{1000 * median(t.overhead_s for t in turns):.1f}",
+    ]
+
+
+async def _measure_all(rounds: int) -> None:
+    """Print a row of medians for each worker."""
+    table = Table(title=f"First answer token through podium-mini, medians of {rounds}; {machine()}")
+    for column in (
+        "worker, s",
+        "asked directly, s",
+        "plan's step, s",
+        "through, s",
+        "over directly",
+        "added, ms",
+    ):
+        table.add_column(column, justify="right")
+    with TemporaryDirectory() as folder:
+        for first_s in FIRST_TOKENS_S:
+            turns = await measure(Path(folder), first_s, rounds)
+            table.add_row(*_row(first_s, turns))
+    wide_console().print(table)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line."""
+    parser = ArgumentParser(prog="podium prove first-token", description=(__doc__ or "").partition("\n\n")[0])
+    parser.add_argument("--rounds", type=count, default=ROUNDS, help="of each row (%(default)s)")
+    options = parser.parse_args(argv)
+    prepare_process()
+    asyncio.run(_measure_all(options.rounds))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,159 @@
+"""Clients of every kind against one router: chats, streams, plans, workflows, Responses, Messages, agents with tools,
+runs in the background, a provider that fails, requests that are wrong; and a part of all of them hang up at any moment.
+
+Knows what each may be told. What is neither that nor a hang-up is counted apart, and so is whatever hangs.
+"""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import aiohttp
+
+from loadtest.prove.tool_agents import ToolClient, begin
+from loadtest.prove.tool_agents import ask as ask_with_results
+from loadtest.rig import Json, RigError
+from loadtest.rig.routers import RouterProcess
+
+CLIENTS = 12
+PAUSE_S = 0.05
+"""Between two requests of a client, on average."""
+HANGS_UP, LEAVES_AFTER_S = 0.15, 0.4
+"""How many of the requests, and how late at most."""
+HANGS_AFTER_S = 30.0
+ASKED = {"messages": [{"role": "user", "content": "Why?"}]}
+CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
+ENDS = {CHAT: b"data: [DONE]", RESPONSES: b"response.completed", MESSAGES: b"message_stop"}
+"""How a whole stream ends."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of request.
+
+    Args:
+        path: where it is sent.
+        body: without `stream`.
+        is_faulty: whether an error is a right answer.
+        status: of a right answer.
+    """
+
+    path: str
+    body: Json
+    is_faulty: bool = False
+    status: int = 200
+
+
+KINDS: Mapping[str, Kind] = {
+    "chat": Kind(CHAT, {"model": "quick", **ASKED}),
+    "long chat": Kind(CHAT, {"model": "long", **ASKED}),
+    "plan": Kind(CHAT, {"model": "podium-mini", **ASKED}),
+    "workflow": Kind(CHAT, {"model": "pair", **ASKED}),
+    "Responses": Kind(RESPONSES, {"model": "long", "input": "Why?"}),
+    "Messages": Kind(MESSAGES, {"model": "long", "max_tokens": 100, **ASKED}),
+    "provider": Kind(CHAT, {"model": "provider", **ASKED}, is_faulty=True),
+    "provider in a workflow": Kind(CHAT, {"model": "shaky", **ASKED}, is_faulty=True),
+    "wrong": Kind(CHAT, {"model": "nobody", **ASKED}, status=404),
+}
+OTHERS = ("tools", "background")
+
+
+@dataclass
+class MixedLoad:
+    """What clients were told, by kind and outcome: `whole`, `told` (an error, clearly), `left` (hung up), or what was
+    neither: `hung`, `broken`, `wrong`.
+    """
+
+    seed: int = 1
+    told: dict[str, Counter[str]] = field(default_factory=dict[str, Counter[str]])
+
+    @property
+    def n(self) -> int:
+        """Requests."""
+        return sum(counts.total() for counts in self.told.values())
+
+    @property
+    def bad(self) -> dict[str, Counter[str]]:
+        """What should not have been."""
+        found = {kind: Counter(told) for kind, told in self.told.items()}
+        for kind, told in found.items():
+            del told["whole"], told["left"]
+            if kind not in KINDS or KINDS[kind].is_faulty:
+                del told["told"]
+        return {kind: told for kind, told in found.items() if told.total()}
+
+    async def run(self, router: RouterProcess, session: aiohttp.ClientSession, seconds: float) -> None:
+        """So many seconds of it, and whatever is under way then to its end."""
+        self.seed += 1
+        ends_s = asyncio.get_running_loop().time() + seconds
+        async with asyncio.TaskGroup() as group:
+            for number in range(CLIENTS):
+                draws = random.Random(self.seed * CLIENTS + number)
+                group.create_task(self._ask_on(router, session, draws, ends_s))
+
+    async def _ask_on(
+        self, router: RouterProcess, session: aiohttp.ClientSession, draws: random.Random, ends_s: float
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        while loop.time() < ends_s:
+            kind = draws.choice((*KINDS, *OTHERS))
+            leaves = draws.random() < HANGS_UP
+            after_s = draws.uniform(0, LEAVES_AFTER_S) if leaves else HANGS_AFTER_S
+            try:
+                async with asyncio.timeout(after_s):
+                    outcome = await _ask(router, session, kind, draws)
+            except TimeoutError:
+                outcome = "left" if leaves else "hung"
+            except (aiohttp.ClientError, OSError):
+                outcome = "broken"
+            self.told.setdefault(kind, Counter())[outcome] += 1
+            await asyncio.sleep(draws.expovariate(1 / PAUSE_S))
+
+
+async def _ask(router: RouterProcess, session: aiohttp.ClientSession, name: str, draws: random.Random) -> str:
+    match name:
+        case "tools":
+            return await _use_tools(router, session, draws)
+        case "background":
+            return await _cancel_in_background(router, session)
+        case _:
+            return await _send(router, session, KINDS[name], stream=draws.random() < 0.5)
+
+
+async def _send(router: RouterProcess, session: aiohttp.ClientSession, kind: Kind, *, stream: bool) -> str:
+    async with session.post(router.url + kind.path, json={**kind.body, "stream": stream}) as response:
+        content = await response.read()
+    is_error = b'"error":{' in content
+    if response.status == kind.status != 200 and is_error:
+        return "whole"
+    if response.status == 200 and not is_error and (not stream or ENDS[kind.path] in content):
+        return "whole"
+    return "told" if is_error else "wrong"
+
+
+async def _use_tools(router: RouterProcess, session: aiohttp.ClientSession, draws: random.Random) -> str:
+    """An agent's run, whose results come or never do."""
+    client = ToolClient(draws.randrange(1_000_000), "")
+    try:
+        await begin(session, router, client)
+    except RigError:
+        return "wrong"
+    if draws.random() < HANGS_UP:
+        return "left"
+    status, said = await ask_with_results(session, router, [*client.messages, *client.results])
+    if status != 200:
+        return "told" if "error" in said else "broken"
+    client.answer = said["choices"][0]["message"]["content"] or ""
+    return "whole" if client.is_right else "wrong"
+
+
+async def _cancel_in_background(router: RouterProcess, session: aiohttp.ClientSession) -> str:
+    body = {**KINDS["long chat"].body, "podium": {"background": True}}
+    async with session.post(router.url + CHAT, json=body) as response:
+        said = await response.json()
+    if response.status != 202:
+        return "told" if "error" in said else "wrong"
+    async with session.post(f"{router.url}/v1/workflows/{said['id']}/cancel") as response:
+        return "whole" if response.status in (200, 202, 204) else "wrong"

@@ -1,0 +1,234 @@
+"""`podium prove outages`: what goes wrong with a database and a machine, under load: PostgreSQL stopped and started
+again, a disk that is full, a clock that is moved, a migration that is killed.
+
+A row for each: what clients were told meanwhile, and whether anything that they were given a whole answer of is not
+in the ledger or has no record. Exit 1 where anything acknowledged is lost or the ledger does not add up.
+"""
+
+import argparse
+import asyncio
+import sys
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from rich.table import Table
+
+from loadtest.prove.audit import audit, lost_records, wait_until_settled
+from loadtest.prove.ledger import PRICE, SETTLES_WITHIN_S
+from loadtest.prove.migration import kill_migrations
+from loadtest.rig import Json
+from loadtest.rig.client import open_session
+from loadtest.rig.closed_loop import Seen, asking
+from loadtest.rig.databases import KINDS, Postgres, empty_database, running_postgres
+from loadtest.rig.faults import clock_moved, full, small_disk, stopped
+from loadtest.rig.routers import RouterProcess, make_key, prepare_process, running_routers
+from program.options import count, seconds
+from program.process import machine, wide_console
+from serving.accounts.rates import team_subject
+from serving.database.address import Address, sqlite_address
+from serving.database.migrate import open_database
+
+TEXT = " ".join(f"word{n}" for n in range(20))
+WORKER: Json = {
+    "name": "steady",
+    "kind": "scripted",
+    "replies": [TEXT],
+    "delay_s": 0.05,
+    "price": PRICE,
+    "max_output_tokens": 40,
+}
+HOUR_S = 3600.0
+ROUTERS = 2
+MODES = ("refuse", "serve")
+SCENARIOS = ("stop", "disk", "clock", "migration")
+HEADINGS = (
+    *("what", "whole answers", "told otherwise", "longest without, s", "slowest, s"),
+    *("not in the ledger", "no record", "doubled", "still held", "faults"),
+)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How long, and how much."""
+
+    quiet_s: float
+    fault_s: float
+    clients: int
+
+
+@dataclass(frozen=True)
+class OutageRow:
+    """One scenario."""
+
+    what: str
+    seen: Seen
+    not_entered: int
+    no_record: int
+    doubled: int
+    still_held: int
+    faults: int
+
+    @property
+    def is_right(self) -> bool:
+        """Whether nothing was lost."""
+        return not any((self.not_entered, self.no_record, self.doubled, self.still_held, self.faults))
+
+    @property
+    def cells(self) -> list[str]:
+        """For the table."""
+        others = ", ".join(f"{n} x {what}" for what, n in self.seen.others.most_common(4))
+        counts = (self.not_entered, self.no_record, self.doubled, self.still_held, self.faults)
+        times = (f"{self.seen.longest_s:.1f}", f"{self.seen.slowest_s:.1f}")
+        return [self.what, str(len(self.seen.whole)), others, *times, *map(str, counts)]
+
+
+Fault = Callable[[Sequence[RouterProcess]], AbstractAsyncContextManager[None]]
+
+
+async def under_load(
+    what: str, address: Address, when_away: str, options: Options, fault: Fault, clock: Path | None = None
+) -> OutageRow:
+    """Load two routers over the empty database at `address`, before, during and after `fault`."""
+    settings: Json = {"workers": [WORKER], "store": {"when_away": when_away}, "limits": {"first_byte_s": 1.0}}
+    name = what.replace(" ", "-").replace(",", "")
+    async with await open_database(address) as database:
+        key = await make_key(address)
+        async with (
+            running_routers(name, address, settings, ROUTERS, clock) as routers,
+            open_session(key.headers) as session,
+        ):
+            async with asking(session, routers, "steady", options.clients) as seen:
+                await asyncio.sleep(options.quiet_s)
+                async with fault(routers):
+                    pass
+                await _until_answers_come(seen, options.quiet_s)
+            await wait_until_settled(database, SETTLES_WITHIN_S)
+        found = await audit(database, team_subject(key.team_id), 2**62, seen.whole)
+        no_record = await lost_records(database, seen.whole)
+    return OutageRow(what, seen, found.lost, no_record, found.doubled, found.still_held, found.faults)
+
+
+async def _until_answers_come(seen: Seen, for_s: float) -> None:
+    """Until clients get answers again, and `for_s` longer."""
+    before = len(seen.whole)
+    async with asyncio.timeout(60):
+        while len(seen.whole) < before + 3:
+            await asyncio.sleep(0.05)
+    await asyncio.sleep(for_s)
+
+
+async def prove_stopped(postgres: Postgres, when_away: str, options: Options) -> OutageRow:
+    """PostgreSQL crashes and is started again."""
+
+    @asynccontextmanager
+    async def fault(_: Sequence[RouterProcess]) -> AsyncGenerator[None]:
+        async with stopped(postgres, options.fault_s):
+            yield
+
+    address = await asyncio.to_thread(postgres.make_database)
+    return await under_load(f"PostgreSQL stopped, {when_away}", address, when_away, options, fault)
+
+
+async def prove_full(folder: Path, when_away: str, options: Options) -> OutageRow:
+    """The disk of a SQLite file is full for a while."""
+    with small_disk(folder) as disk:
+
+        @asynccontextmanager
+        async def fault(_: Sequence[RouterProcess]) -> AsyncGenerator[None]:
+            with full(disk):
+                await asyncio.sleep(options.fault_s)
+                yield
+
+        address = sqlite_address(disk / "podium.db")
+        return await under_load(f"disk full, {when_away}", address, when_away, options, fault)
+
+
+async def prove_clock(address: Address, folder: Path, options: Options) -> OutageRow:
+    """The routers' clock goes an hour ahead, and back."""
+    clock = folder / "clock"
+    clock.write_text("0")
+
+    @asynccontextmanager
+    async def fault(routers: Sequence[RouterProcess]) -> AsyncGenerator[None]:
+        with clock_moved(routers, clock, HOUR_S):
+            await asyncio.sleep(options.fault_s)
+        yield
+
+    what = f"clock an hour ahead and back, {address.kind}"
+    return await under_load(what, address, "refuse", options, fault, clock)
+
+
+async def prove_migration(address: Address) -> OutageRow:
+    """An older schema is migrated while somebody writes, and killed before each of its statements."""
+    killed, half, lost = await kill_migrations(address)
+    seen = Seen(others=Counter({"migrations killed": killed}))
+    return OutageRow(f"migration killed, {address.kind}", seen, 0, lost, 0, 0, half)
+
+
+async def prove_all(only: Sequence[str], options: Options, table: Table) -> bool:
+    """A row for each scenario; gives whether all are right."""
+    right = True
+    with ExitStack() as stack:
+        postgres = await asyncio.to_thread(stack.enter_context, running_postgres())
+        for proof in _scenarios(postgres, options, only):
+            with TemporaryDirectory() as folder:
+                row = await proof(Path(folder))
+            right = right and row.is_right
+            table.add_row(*row.cells)
+            sys.stderr.write(" | ".join(row.cells) + "\n")
+    return right
+
+
+def _scenarios(
+    postgres: Postgres, options: Options, only: Sequence[str]
+) -> Iterator[Callable[[Path], Awaitable[OutageRow]]]:
+    """Each to be given an empty folder."""
+    if "stop" in only:
+        for when_away in MODES:
+            yield lambda _, mode=when_away: prove_stopped(postgres, mode, options)
+    if "disk" in only:
+        for when_away in MODES:
+            yield lambda folder, mode=when_away: prove_full(folder, mode, options)
+
+    async def clock(kind: str, folder: Path) -> OutageRow:
+        return await prove_clock(await empty_database(kind, postgres, folder), folder, options)
+
+    async def migration(kind: str, folder: Path) -> OutageRow:
+        return await prove_migration(await empty_database(kind, postgres, folder))
+
+    for name, proof in (("clock", clock), ("migration", migration)):
+        if name in only:
+            for kind in KINDS:
+                yield partial(proof, kind)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(
+        prog="podium prove outages",
+        description="Prove that nothing acknowledged is lost. The full disk needs root.",
+    )
+    parser.add_argument("--only", default=",".join(SCENARIOS), help="some of: %(default)s")
+    parser.add_argument("--quiet", type=seconds, default=5.0, help="seconds before and after (%(default)s)")
+    parser.add_argument("--fault", type=seconds, default=8.0, help="seconds that it lasts (%(default)s)")
+    parser.add_argument("--clients", type=count, default=8, help="that ask without a pause (%(default)s)")
+    options = parser.parse_args(argv)
+    only = options.only.split(",")
+    if unknown := set(only) - set(SCENARIOS):
+        parser.error(f"nothing is called {min(unknown)!r}; there are: {', '.join(SCENARIOS)}")
+    prepare_process()
+    table = Table(title=f"{options.clients} clients, {ROUTERS} routers; {machine()}")
+    for heading in HEADINGS:
+        table.add_column(heading)
+    right = asyncio.run(prove_all(only, Options(options.quiet, options.fault, options.clients), table))
+    wide_console().print(table)
+    return 0 if right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

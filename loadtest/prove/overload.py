@@ -1,0 +1,193 @@
+"""`podium prove overload`: more than workers' slots can serve, up to ten times as much, at one router.
+
+Slots are set to a small part of what the router itself was measured to answer, so that it is they that are short. A
+row for each rate: what was answered, how late, what was refused and how, and the router's memory. Then a flood from one
+key beside a modest one from another, and a flood that nobody waits for beside requests that somebody waits for; and,
+without an aim, twice what the router itself can answer. Exit 1 where an aim is missed.
+"""
+
+import argparse
+import asyncio
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import aiohttp
+from rich.table import Table
+
+from loadtest.rig import Json
+from loadtest.rig.client import open_session
+from loadtest.rig.open_loop import OpenLoopResult, offer
+from loadtest.rig.routers import RouterKey, RouterProcess, ask, make_key, prepare_process, running_router
+from program.options import seconds
+from program.process import machine, wide_console
+from serving.database.address import sqlite_address
+
+WORDS = (10, 20, 40, 80)
+TOKENS_PER_S, FIRST_S = 25.0, 0.2
+SERVICE_S = FIRST_S + sum(WORDS) / len(WORDS) / TOKENS_PER_S
+"""How long a call takes on average: so long that also a slow router is given some ten slots. With two or three, which
+chance alone takes all at once, a modest key waits for a slot as long as for an answer.
+"""
+MAX_WAIT_S = 1.5
+PART = 25
+"""Of what the router can answer, which the slots are set to serve."""
+CLIENTS = 64
+"""Of the measurement of what the router can answer."""
+TIMES = (0.3, 1.0, 2.0, 5.0, 10.0)
+"""What is offered, of what the slots can serve; the first is the unloaded one."""
+LEAST_GOODPUT, MOST_P99, MOST_GROWTH, LEAST_SHARE = 0.9, 2.0, 1.05, 0.9
+BODY: Json = {"model": "busy", "messages": [{"role": "user", "content": "Why?"}], "stream": True}
+TOO_MUCH = 2.0
+"""Of what the router can answer, where it is what is short."""
+PLACES = 20
+"""Of the router that is flooded with `flex`, for each slot: so few that the flood fills them."""
+
+
+def _settings(slots: int, **limits: int) -> Json:
+    replies = [" ".join(f"word{n}" for n in range(words)) for words in WORDS]
+    paced = {"delay_s": FIRST_S, "tokens_per_s": TOKENS_PER_S}
+    busy = {"name": "busy", "kind": "scripted", "replies": replies, **paced}
+    return {
+        "workers": [
+            {**busy, "max_concurrency": slots, "max_wait_s": MAX_WAIT_S},
+            {"name": "quick", "kind": "scripted", "replies": ["Because."], "max_concurrency": 1000},
+        ],
+        "limits": {"first_byte_s": 0} | limits,
+    }
+
+
+@dataclass
+class OverloadFound:
+    """What came of it."""
+
+    router_rate: float
+    slots: int
+    saturated: OpenLoopResult
+    """The router alone, with more than it can answer."""
+    loads: dict[str, OpenLoopResult]
+
+    @property
+    def baseline(self) -> OpenLoopResult:
+        """With more slots than calls."""
+        return next(iter(self.loads.values()))
+
+    @property
+    def peak(self) -> float:
+        """The most whole answers a second at any rate by one key."""
+        return max(self.loads[_name(times)].goodput for times in TIMES)
+
+    def faults(self) -> list[str]:
+        """The aims that were missed."""
+        worst = self.loads[_name(TIMES[-1])]
+        checks = {
+            "goodput fell": worst.goodput < LEAST_GOODPUT * self.peak,
+            "admitted requests were late": worst.p99_s > MOST_P99 * self.baseline.p99_s,
+            "memory grew": worst.memory_growth > MOST_GROWTH,
+            "a 429 said not when to come back": worst.told_when < worst.refused,
+            "something was neither answered nor refused": any(load.odd for load in self.loads.values()),
+            "a flood starved another key": _share(self.loads["modest key"]) < LEAST_SHARE,
+            "a flood of flex starved who waits": _share(self.loads["beside flex"]) < LEAST_SHARE,
+        }
+        return [what for what, is_so in checks.items() if is_so]
+
+
+def _share(load: OpenLoopResult) -> float:
+    """Of the requests, those that were answered."""
+    return len(load.took_s) / load.n
+
+
+def _name(times: float) -> str:
+    return f"{times:g}x"
+
+
+async def _router_rate(session: aiohttp.ClientSession, router: RouterProcess, seconds: float) -> float:
+    """Requests a second that the router answers where no worker is waited for."""
+    ends_s, answered = time.monotonic() + seconds, 0
+
+    async def client() -> None:
+        nonlocal answered
+        while time.monotonic() < ends_s:
+            answer = await ask(session, router.url, "quick")
+            answered += answer.is_whole
+
+    await asyncio.gather(*(client() for _ in range(CLIENTS)))
+    return answered / seconds
+
+
+async def _flood(
+    router: RouterProcess, keys: Sequence[RouterKey], capacity: float, seconds: float, body: Json = BODY
+) -> tuple[OpenLoopResult, OpenLoopResult]:
+    """Ten times too much from one key, and a third of what can be served from another."""
+    async with open_session(keys[0].headers) as flooding, open_session(keys[1].headers) as modest:
+        return await asyncio.gather(
+            offer(flooding, router, body, TIMES[-1] * capacity, seconds, seed=2),
+            offer(modest, router, BODY, capacity / 3, seconds, seed=3),
+        )
+
+
+async def prove(folder: Path, worst_s: float, step_s: float) -> OverloadFound:
+    """Measure all of it, with a store in `folder`."""
+    address = sqlite_address(folder / "podium.db")
+    keys = [await make_key(address, name=name) for name in ("flooding", "modest")]
+    async with open_session(keys[0].headers) as session:
+        async with running_router("overload-alone", address, _settings(1)) as router:
+            rate = await _router_rate(session, router, min(step_s, 10))
+            beyond = await offer(
+                session, router, BODY | {"model": "quick", "stream": False}, TOO_MUCH * rate, step_s
+            )
+        slots = max(1, int(rate / PART * SERVICE_S))
+        found, capacity = OverloadFound(rate, slots, beyond, {}), slots / SERVICE_S
+        async with running_router("overload", address, _settings(slots)) as router:
+            for times in TIMES:
+                lasts_s = worst_s if times == TIMES[-1] else step_s
+                load = await offer(session, router, BODY, times * capacity, lasts_s)
+                found.loads[_name(times)] = load
+            flood, modest = await _flood(router, keys, capacity, step_s)
+            found.loads |= {"flooding key": flood, "modest key": modest}
+        few = _settings(slots, max_running=PLACES * slots)
+        async with running_router("overload-flex", address, few) as router:
+            flood, modest = await _flood(router, keys, capacity, step_s, BODY | {"service_tier": "flex"})
+            found.loads |= {"flex": flood, "beside flex": modest}
+    return found
+
+
+def _table(found: OverloadFound) -> Table:
+    title = f"{found.slots} slots; the router alone answers {found.router_rate:.0f}/s; {machine()}"
+    table = Table(title=title)
+    for column in (
+        *("offered", "requests/s", "answered/s", "p50 s", "p99 s", "429", "with Retry-After", "others"),
+        *("router MB", "growth", "router CPU", "generator CPU"),
+    ):
+        table.add_column(column, justify="right")
+    for name, load in (found.loads | {"saturated": found.saturated}).items():
+        table.add_row(
+            *(name, f"{load.rate:.1f}", f"{load.goodput:.2f}", f"{load.p50_s:.3f}", f"{load.p99_s:.3f}"),
+            *(str(load.refused), str(load.told_when), load.told),
+            *(f"{load.memory_mb[-1]:.0f}", f"{load.memory_growth:.3f}"),
+            *(f"{load.router_cpu:.0%}", f"{load.own_cpu:.0%}"),
+        )
+    return table
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(prog="podium prove overload", description=__doc__)
+    parser.add_argument("--worst-s", type=seconds, default=120.0, help="how long ten times too much is sent")
+    parser.add_argument("--step-s", type=seconds, default=20.0, help="how long each other rate is")
+    options = parser.parse_args(argv)
+    prepare_process()
+    with TemporaryDirectory() as folder:
+        found = asyncio.run(prove(Path(folder), options.worst_s, options.step_s))
+    console = wide_console()
+    console.print(_table(found))
+    faults = found.faults()
+    console.print("; ".join(faults) or "every aim is met")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

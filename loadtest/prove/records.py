@@ -1,0 +1,276 @@
+"""`podium prove records`: two routers, many runs, then one router is killed. The other shows the record of every run,
+finishes those that were to be kept, and calls no finished step again; clients resume their streams there.
+
+A row for each database. Exit 1 where a record, a run or a word is missing, or came twice.
+"""
+
+import argparse
+import asyncio
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+
+import aiohttp
+import orjson
+from rich.table import Table
+
+from loadtest.prove.audit import one, rows, wait_until_settled
+from loadtest.prove.ledger import PRICE, SETTLES_WITHIN_S
+from loadtest.rig import Json, RigError
+from loadtest.rig.client import open_session
+from loadtest.rig.databases import KINDS, empty_databases
+from loadtest.rig.routers import RouterProcess, ask, make_key, prepare_process, running_routers
+from program.options import count
+from program.process import machine, wide_console
+from serving.database.address import Address
+from serving.database.database import Database
+from serving.database.migrate import open_database
+
+WORDS = " ".join(f"word{n}" for n in range(80))
+SECONDS = 8
+"""That the slow answer takes."""
+HALVES_WITHIN_S = 60.0
+STEPS = [
+    {"worker": "first", "subtask": "Find a reason."},
+    {"worker": "slow", "subtask": "Say it.", "access": [0]},
+]
+SETTINGS: Json = {
+    "workers": [
+        {
+            "name": "first",
+            "kind": "scripted",
+            "replies": ["A reason."],
+            "price": PRICE,
+            "max_output_tokens": 20,
+        },
+        {
+            "name": "quick",
+            "kind": "scripted",
+            "replies": ["An answer."],
+            "price": PRICE,
+            "max_output_tokens": 20,
+        },
+        {
+            "name": "slow",
+            "kind": "scripted",
+            "replies": [WORDS],
+            "tokens_per_s": 80 / SECONDS,
+            "price": PRICE,
+            "max_output_tokens": 100,
+            "max_concurrency": 1000,
+        },
+    ],
+    "workflows": {
+        "slow-pair": STEPS,
+        "pair": [STEPS[0], {"worker": "quick", "subtask": "Say it.", "access": [0]}],
+    },
+    "limits": {"first_byte_s": 0},
+}
+HALF_WAY = """SELECT count(*) FROM run r WHERE r.ended_us IS NULL AND (SELECT max(e.last_seq) FROM run_event e WHERE e.run_id = r.id) >= 8
+AND EXISTS (SELECT 1 FROM ledger l WHERE l.run_id = r.id AND l.worker = 'first')"""
+"""Kept runs whose first step has ended and is on record, and whose answer has begun."""
+AGAIN = "SELECT count(*) FROM (SELECT 1 FROM hold WHERE worker = 'first' AND state = 'posted' GROUP BY run_id HAVING count(*) > 1) AS twice"
+
+
+@dataclass
+class RecordReader:
+    """A client that reads an answer, and goes on reading where its router breaks.
+
+    Args:
+        run_id: what it reads.
+        text: what it has read.
+        n_resumed: how often it went on.
+    """
+
+    run_id: str = ""
+    text: str = ""
+    n_resumed: int = 0
+
+
+@dataclass(frozen=True)
+class RecordsFound:
+    """What came of it."""
+
+    runs: int
+    readable: int
+    kept: int
+    finished: int
+    called_again: int
+    resumed: int
+    differing: int
+    seconds: float
+
+    @property
+    def is_right(self) -> bool:
+        """Whether nothing is missing, and nothing came twice."""
+        whole = self.readable == self.runs and self.finished == self.kept
+        return whole and not self.called_again and not self.differing and self.resumed > 0
+
+
+async def read_stream(
+    session: aiohttp.ClientSession, routers: Sequence[RouterProcess], number: int
+) -> RecordReader:
+    """A chat stream with an Idempotency-Key: sent again to the next router where it breaks, which tells all of the
+    answer. What it begins with must be what was read.
+    """
+    reader = RecordReader()
+    for router in routers:
+        headers = {"idempotency-key": f"stream-{number}"}
+        answer = await ask(session, router.url, "slow-pair", stream=True, headers=headers)
+        reader.run_id = answer.run_id or reader.run_id
+        begins_alike = answer.text.startswith(reader.text)
+        reader.text = answer.text if begins_alike else f"{reader.text}|{answer.text}"
+        if answer.is_whole:
+            break
+        reader.n_resumed += 1
+    return reader
+
+
+async def read_events(session: aiohttp.ClientSession, routers: Sequence[RouterProcess]) -> RecordReader:
+    """A run in the background, followed by its events: from the last one on where the router breaks."""
+    begun = await ask(session, routers[0].url, "slow-pair", background=True)
+    reader, newest = RecordReader(begun.run_id), "0"
+    for router in routers:
+        try:
+            url = f"{router.url}/v1/workflows/{reader.run_id}/events"
+            async with session.get(url, headers={"last-event-id": newest}) as response:
+                async for line in response.content:
+                    if line.startswith(b"id: "):
+                        newest = line[4:].strip().decode()
+                    elif line.startswith(b"data: "):
+                        said = orjson.loads(line[6:])
+                        reader.text += said.get("text", "") if said["type"] == "answer" else ""
+                        if said["type"] == "end":
+                            return reader
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            pass
+        reader.n_resumed += 1
+    return reader
+
+
+async def prove(address: Address, runs: int, kept: int, name: str) -> RecordsFound:
+    """Over the empty database at `address`.
+
+    Raises:
+        RigError: the kept runs did not get half-way.
+    """
+    began_s = time.monotonic()
+    async with await open_database(address) as database:
+        key = await make_key(address)
+        async with (
+            running_routers(name, address, SETTINGS, 2) as routers,
+            open_session(key.headers) as session,
+        ):
+            ended = await _ask_all(session, routers, runs - kept)
+            readers = [
+                asyncio.create_task(
+                    read_stream(session, routers, number) if number % 2 else read_events(session, routers)
+                )
+                for number in range(kept)
+            ]
+            await _wait_until_half_way(database, kept)
+            routers[0].kill()
+            read = await asyncio.gather(*readers)
+            await wait_until_settled(database, SETTLES_WITHIN_S)
+            ids = [*ended, *(reader.run_id for reader in read)]
+            statuses = await asyncio.gather(*(_status(session, routers[1], id) for id in ids))
+        finished = await rows(database, "SELECT id FROM run WHERE kept = 1 AND status = 'finished'")
+        return RecordsFound(
+            len(set(ids)),
+            statuses.count("finished"),
+            kept,
+            len(finished),
+            await one(database, AGAIN),
+            sum(reader.n_resumed > 0 for reader in read),
+            sum(reader.text != WORDS for reader in read),
+            time.monotonic() - began_s,
+        )
+
+
+async def _ask_all(session: aiohttp.ClientSession, routers: Sequence[RouterProcess], n: int) -> list[str]:
+    """`n` short runs in turn on both routers, 32 at once; their ids."""
+    places = asyncio.Semaphore(32)
+
+    async def ask_one(number: int) -> str:
+        async with places:
+            answer = await ask(session, routers[number % 2].url, "pair")
+            if not answer.is_whole:
+                raise RigError(f"a run failed before anything was killed: {answer}")
+            return answer.run_id
+
+    return await asyncio.gather(*(ask_one(number) for number in range(n)))
+
+
+async def _wait_until_half_way(database: Database, kept: int) -> None:
+    try:
+        async with asyncio.timeout(HALVES_WITHIN_S):
+            while await one(database, HALF_WAY) < kept:
+                await asyncio.sleep(0.1)
+    except TimeoutError:
+        raise RigError(
+            f"not all of {kept} kept runs got half-way in {HALVES_WITHIN_S:g} s: give fewer"
+        ) from None
+
+
+async def _status(session: aiohttp.ClientSession, router: RouterProcess, id: str) -> str:
+    """Of a run, as its whole record on `router` says."""
+    async with session.get(f"{router.url}/v1/workflows/{id}") as response:
+        if response.status != 200:
+            return str(response.status)
+        record = orjson.loads(await response.read())
+        if "answer" not in record:
+            raise RigError(f"the record of {id!r}: {record}")
+        return str(record["status"]) if record["answer"] else "without an answer"
+
+
+HEADINGS = (
+    "database",
+    "runs",
+    "readable",
+    "kept",
+    "finished",
+    "called again",
+    "resumed",
+    "lost or doubled words",
+    "s",
+)
+
+
+async def prove_all(kinds: Sequence[str], runs: int, kept: int, table: Table) -> bool:
+    """A row for each database; gives whether all is right."""
+    right = True
+    async with aclosing(empty_databases(kinds)) as databases:
+        async for kind, _, address in databases:
+            found = await prove(address, runs, kept, f"records-{kind}")
+            right = right and found.is_right
+            table.add_row(
+                *(kind, str(found.runs), str(found.readable), str(found.kept), str(found.finished)),
+                *(str(found.called_again), str(found.resumed), str(found.differing), f"{found.seconds:.0f}"),
+            )
+    return right
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(
+        prog="podium prove records", description="Prove that runs outlive their router."
+    )
+    parser.add_argument("--store", choices=KINDS, action="append", help="which database; both, unless said")
+    parser.add_argument("--runs", type=count, default=500, help="all together (%(default)s)")
+    parser.add_argument(
+        "--kept", type=count, default=100, help="under way when the router is killed (%(default)s)"
+    )
+    options = parser.parse_args(argv)
+    prepare_process()
+    table = Table(title=f"Two routers, one killed; {machine()}")
+    for heading in HEADINGS:
+        table.add_column(heading, justify="right")
+    right = asyncio.run(prove_all(options.store or KINDS, options.runs, options.kept, table))
+    wide_console().print(table)
+    return 0 if right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,161 @@
+"""`podium prove lists`: how long a page of the list of runs takes among a million stored ones, by each filter, and the
+hundredth page.
+
+The rows are one real run's, written by the database itself. A row for each database and question. Exit 1 where the 95th
+percentile of one is above `--limit-ms`.
+"""
+
+import argparse
+import asyncio
+import functools
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from rich.table import Table
+from sqlalchemy import text
+
+from conductor.run.record import Account, Record, RunRecords
+from conductor.run.task import Task
+from loadtest.rig.databases import running_postgres
+from program.options import count
+from program.process import machine, wide_console
+from serving.accounts.caller import ANYBODY, DEFAULT_SCOPES, Caller
+from serving.accounts.replica_store import ReplicaStore
+from serving.database.address import Address, sqlite_address
+from serving.runs.database_store import DatabaseStore
+from serving.runs.rows import run_row
+from serving.runs.run_filter import ANY_RUN, RunFilter
+from serving.settings.sections import LimitSettings
+
+PAGE = 50
+MADE_US = 1_700_000_000_000_000
+COLUMNS = "id, team_id, key_id, model, status, owner, made_us, ended_us, cost, input_tokens, output_tokens, kept, body_bytes, numbers"
+VALUES = """'wf_' || {n}, 'team_' || ({n} % 100), 'key_' || ({n} % 500), 'm' || ({n} % 7),
+    CASE WHEN {n} % 50 = 0 THEN 'failed' ELSE 'finished' END, 'r', {made} + {n} * 1000, {made} + {n} * 1000 + 5, ({n} % 1000) * 1000000000,
+    100, 50, 0, 0, {numbers}"""
+SERIES = {
+    "sqlite": "WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < {most}) ",
+    "postgresql": "WITH s AS (SELECT generate_series(1::bigint, {most}) AS n) ",
+}
+FILL = (
+    "{series} INSERT INTO run ({columns}) SELECT {values} FROM s",
+    "{series} INSERT INTO run_worker (run_id, worker, made_us) SELECT 'wf_' || n, 'w' || (n % 5), {made} + n * 1000 FROM s",
+    "{series} INSERT INTO run_text (run_id, text) SELECT 'wf_' || n, 'question number ' || n || ' about the sky' FROM s",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ListQuery:
+    """What is asked of a list.
+
+    Args:
+        name: for people.
+        wanted: which runs.
+        caller: who asks.
+        page: which one, from 0: those before it are not read.
+    """
+
+    name: str
+    wanted: RunFilter = ANY_RUN
+    caller: Caller = ANYBODY
+    page: int = 0
+
+
+MINE = Caller(Account("key_7", "team_7"), DEFAULT_SCOPES)
+QUESTIONS = (
+    ListQuery("newest, an administrator"),
+    ListQuery("newest, a team", caller=MINE),
+    ListQuery("after 500,000 runs", page=-1),
+    ListQuery("status failed", RunFilter(status="failed")),
+    ListQuery("model", RunFilter(model="m3")),
+    ListQuery("model, nobody asked for it", RunFilter(model="none")),
+    ListQuery("worker", RunFilter(worker="w3")),
+    ListQuery("cost at least", RunFilter(min_cost_usd=Decimal("0.99"))),
+    ListQuery("team", RunFilter(team_id="team_42")),
+    ListQuery("words, in many", RunFilter(words="about the sky")),
+    ListQuery("words, in one old run", RunFilter(words="number 777 about")),
+    ListQuery("words, in one old run of a team", RunFilter(words="number 707 about"), MINE),
+    ListQuery("rated, none is", RunFilter(rated=True)),
+)
+
+
+async def fill(store: ReplicaStore, n_runs: int) -> None:
+    """Write the runs."""
+    kind = store.address.kind
+    record = Record("wf_0", Task(()), 0.0)
+    row = run_row(RunRecords(record), kept=False)
+    numbers = f"x'{row.numbers.hex()}'" if kind == "sqlite" else f"'\\x{row.numbers.hex()}'::bytea"
+    values = VALUES.format(n="n", made=MADE_US, numbers=numbers)
+    series = SERIES[kind].format(most=n_runs)
+    async with (await store.database()).writing() as connection:
+        for statement in FILL:
+            sql = statement.format(series=series, columns=COLUMNS, values=values, made=MADE_US)
+            await connection.exec_driver_sql(sql)
+        await connection.execute(text("ANALYZE"))
+
+
+async def measure(store: DatabaseStore, question: ListQuery, n_runs: int, n_times: int) -> list[float]:
+    """Milliseconds of each of so many readings of the page."""
+    middle = (MADE_US + n_runs // 2 * 1000, "wf_")
+    took: list[float] = []
+    for _ in range(n_times):
+        began_s = time.perf_counter()
+        await store.newest(PAGE, question.caller, middle if question.page else None, question.wanted)
+        took.append(1000 * (time.perf_counter() - began_s))
+    return sorted(took)
+
+
+async def prove(
+    address: Address, n_runs: int, n_times: int, show: Callable[[str, list[float]], None]
+) -> None:
+    """Fill a database, and ask it everything."""
+    store = ReplicaStore(address)
+    records = DatabaseStore(store, LimitSettings)
+    try:
+        await store.ledger()
+        await fill(store, n_runs)
+        for question in QUESTIONS:
+            show(question.name, await measure(records, question, n_runs, n_times))
+    finally:
+        await records.aclose()
+        await store.aclose()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(prog="podium prove lists", description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--runs", type=count, default=1_000_000, help="stored (%(default)s)")
+    parser.add_argument("--times", type=count, default=20, help="that each page is read (%(default)s)")
+    parser.add_argument("--limit-ms", type=float, default=1000.0, help="of the 95th percentile (%(default)s)")
+    parser.add_argument("--only", choices=("sqlite", "postgresql"), help="one database")
+    options = parser.parse_args(arguments)
+    table = Table("database", "question", "p50 ms", "p95 ms", title=f"{options.runs} runs; {machine()}")
+    slow: list[str] = []
+
+    def show(kind: str, name: str, took: list[float]) -> None:
+        p50, p95 = took[len(took) // 2], took[min(len(took) - 1, int(0.95 * len(took)))]
+        table.add_row(kind, name, f"{p50:.1f}", f"{p95:.1f}")
+        slow.extend([f"{kind}: {name}"] * (p95 > options.limit_ms))
+
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory()))
+        for kind in (options.only,) if options.only else ("sqlite", "postgresql"):
+            if kind == "sqlite":
+                address = sqlite_address(folder / "runs.db")
+            else:
+                address = stack.enter_context(running_postgres(is_durable=False)).make_database()
+            asyncio.run(prove(address, options.runs, options.times, functools.partial(show, kind)))
+    wide_console().print(table)
+    for each in slow:
+        print(f"Too slow: {each}", file=sys.stderr)
+    return 1 if slow else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,250 @@
+"""Agents with tools, for `loadtest/prove/tools.py`: each asks, is given calls, and then does with their results what clients do."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+import orjson
+
+from loadtest.rig import Json, RigError
+from loadtest.rig.routers import RouterProcess
+
+AT_ONCE = 48
+TOOLS: list[Json] = [
+    {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {}}}}
+    for name in ("read", "write")
+]
+TREATMENTS = (
+    "at once",
+    "shuffled",
+    "in parts",
+    "twice at once",
+    "late again",
+    "forged",
+    "other key",
+    "changed",
+)
+
+
+@dataclass
+class ToolClient:
+    """One agent, and what it has of its run."""
+
+    number: int
+    treatment: str
+    messages: list[Json] = field(default_factory=list[Json])
+    calls: list[Json] = field(default_factory=list[Json])
+    """That wait for results."""
+    answer: str = ""
+    is_cut: bool = False
+    """Whether its stream was cut right after the calls."""
+
+    @property
+    def results(self) -> list[Json]:
+        """One for each call, like no other run's."""
+        return [
+            {"role": "tool", "tool_call_id": call["id"], "content": self.result_of(call)}
+            for call in self.calls
+        ]
+
+    def result_of(self, call: Json) -> str:
+        """What the tool gives: it says for which step of which run."""
+        function = call["function"]
+        return f"{function['name']} for {orjson.loads(function['arguments'])['of']} of {self.number}"
+
+    @property
+    def is_right(self) -> bool:
+        """Whether every result reached the step that asked for it, and no other."""
+        n = self.number
+        return f"one got: read for one of {n}." in self.answer and (
+            f"two got: read for two of {n}, write for two of {n}." in self.answer
+        )
+
+
+@dataclass
+class ToolsFound:
+    """What came of it."""
+
+    runs: int = 0
+    waited: int = 0
+    resumed: int = 0
+    wrong: int = 0
+    accepted: Counter[str] = field(default_factory=Counter[str])
+    """Wrongly, by treatment."""
+    differing: int = 0
+    """Repeats that were answered otherwise."""
+    called_again: int = 0
+    doubled: int = 0
+    faults: int = 0
+    still_waiting: int = 0
+    seconds: float = 0.0
+
+    @property
+    def is_right(self) -> bool:
+        """Whether nothing is missing, wrong, or there twice."""
+        bad = self.wrong, self.accepted.total(), self.differing, self.called_again, self.doubled, self.faults
+        return self.resumed == self.runs and not any(bad) and not self.still_waiting
+
+
+async def ask(
+    session: aiohttp.ClientSession, router: RouterProcess, messages: Sequence[Json], **more: Any
+) -> tuple[int, Json]:
+    """One request, whole; a router that was killed is 0."""
+    body: Json = {"model": "three", "messages": list(messages), "tools": TOOLS} | more
+    try:
+        async with session.post(f"{router.url}/v1/chat/completions", json=body) as response:
+            return response.status, orjson.loads(await response.read())
+    except (aiohttp.ClientError, TimeoutError, OSError):
+        return 0, {}
+
+
+async def begin(session: aiohttp.ClientSession, router: RouterProcess, client: ToolClient) -> None:
+    """Ask, and read until the calls are there; half of the clients stream, and hang up right after them."""
+    question = [{"role": "user", "content": f"Question {client.number}"}]
+    if client.number % 2:
+        client.is_cut = True
+        client.calls = await _read_calls(session, router, question)
+    else:
+        status, said = await ask(session, router, question)
+        if status != 200:
+            raise RigError(f"a run did not begin: {status} {said}")
+        client.calls = said["choices"][0]["message"]["tool_calls"]
+    client.messages = [*question, {"role": "assistant", "content": None, "tool_calls": client.calls}]
+
+
+async def _read_calls(
+    session: aiohttp.ClientSession, router: RouterProcess, messages: Sequence[Json]
+) -> list[Json]:
+    body: Json = {"model": "three", "messages": list(messages), "tools": TOOLS, "stream": True}
+    calls: list[Json] = []
+    async with session.post(f"{router.url}/v1/chat/completions", json=body) as response:
+        async for line in response.content:
+            if not line.startswith(b"data: {"):
+                continue
+            for choice in orjson.loads(line[6:])["choices"]:
+                calls += choice["delta"].get("tool_calls") or []
+            if len(calls) == 3:  # the bytes of the calls are here, and nothing after them is waited for
+                response.close()
+                return [{name: each[name] for name in ("id", "type", "function")} for each in calls]
+    raise RigError(f"a stream ended with {len(calls)} calls")
+
+
+class Agents:
+    """The clients and what becomes of their results."""
+
+    def __init__(
+        self, sessions: Sequence[aiohttp.ClientSession], routers: Sequence[RouterProcess], seed: int
+    ) -> None:
+        self._session, self._other = sessions
+        self._routers, self._random, self._found = routers, random.Random(seed), ToolsFound()
+        self._places = asyncio.Semaphore(AT_ONCE)
+
+    async def run_all(self, clients: Sequence[ToolClient]) -> ToolsFound:
+        """Send every client's results; gives what was found."""
+        await asyncio.gather(*(self._treat(each) for each in clients))
+        found = self._found
+        found.runs = len(clients)
+        found.resumed = sum(bool(each.answer) for each in clients)
+        found.wrong = sum(bool(each.answer) and not each.is_right for each in clients)
+        return found
+
+    async def _treat(self, client: ToolClient) -> None:
+        async with self._places:
+            match client.treatment:
+                case "in parts":
+                    await self._send_parts(client)
+                case "twice at once":
+                    await self._send_twice(client)
+                case "forged":
+                    await self._expect_refusal(client, [self._forge(each) for each in client.results])
+                    await self._send(client, client.results)
+                case "other key":
+                    await self._expect_refusal(client, client.results, self._other)
+                    await self._send(client, client.results)
+                case _:
+                    await self._send(client, self._shuffle(client.results))
+                    await self._send_after(client)
+
+    async def _send_after(self, client: ToolClient) -> None:
+        """Once the run has ended: the same again, or others."""
+        if client.treatment == "late again":
+            await self._compare(client, await self._post(client, client.results))
+        if client.treatment == "changed":
+            changed = [each | {"content": "something else"} for each in client.results]
+            await self._expect_refusal(client, changed)
+
+    def _shuffle(self, results: list[Json]) -> list[Json]:
+        return self._random.sample(results, len(results))
+
+    def _forge(self, result: Json) -> Json:
+        id = result["tool_call_id"]
+        other = "A" if id[-1] != "A" else "B"
+        return result | {"tool_call_id": id[:-1] + other}
+
+    async def _post(
+        self, client: ToolClient, results: Sequence[Json], session: aiohttp.ClientSession | None = None
+    ) -> tuple[int, Json]:
+        router = self._random.choice(self._routers)
+        return await ask(session or self._session, router, [*client.messages, *results])
+
+    async def _send(self, client: ToolClient, results: Sequence[Json]) -> None:
+        status, said = await self._post(client, results)
+        if status == 200:
+            client.answer = said["choices"][0]["message"]["content"] or ""
+        else:
+            self._refusal((status, said))
+
+    def _refusal(self, said: tuple[int, Json]) -> None:
+        """Results that were right, and were not taken."""
+        status, body = said
+        self._found.accepted[f"{status} {body.get('error', {}).get('message', '')[:200]}"] += 1
+
+    async def _send_parts(self, client: ToolClient) -> None:
+        """One result more with each request, as an agent would that answers calls as they are done."""
+        results = self._shuffle(client.results)
+        for n in range(1, len(results) + 1):
+            status, said = await self._post(client, results[:n])
+            message: Json = said["choices"][0]["message"] if status == 200 else {}
+            left = {call["id"] for call in message.get("tool_calls") or ()}
+            expected = {each["tool_call_id"] for each in results[n:]}
+            if status != 200 or left != expected:
+                self._found.accepted["in parts"] += 1
+            client.answer = message.get("content") or ""
+
+    async def _send_twice(self, client: ToolClient) -> None:
+        first, second = await asyncio.gather(
+            self._post(client, client.results), self._post(client, client.results)
+        )
+        if first[0] == 200:
+            client.answer = first[1]["choices"][0]["message"]["content"] or str(first[1])
+        else:
+            self._refusal(first)
+        await self._compare(client, second)
+
+    async def _compare(self, client: ToolClient, said: tuple[int, Json]) -> None:
+        status, body = said
+        is_same = status == 200 and body["choices"][0]["message"]["content"] == client.answer
+        self._found.differing += not is_same
+
+    async def _expect_refusal(
+        self, client: ToolClient, results: Sequence[Json], session: aiohttp.ClientSession | None = None
+    ) -> None:
+        status, _ = await self._post(client, results, session)
+        if status not in (400, 403):
+            self._found.accepted[client.treatment] += 1
+
+
+async def begin_all(
+    session: aiohttp.ClientSession, routers: Sequence[RouterProcess], clients: Sequence[ToolClient]
+) -> None:
+    places = asyncio.Semaphore(AT_ONCE)
+
+    async def begin_one(client: ToolClient) -> None:
+        async with places:
+            await begin(session, routers[client.number // 2 % 2], client)
+
+    await asyncio.gather(*(begin_one(each) for each in clients))

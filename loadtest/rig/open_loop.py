@@ -1,0 +1,179 @@
+"""Requests at a rate, sent when they are due whatever became of those before, and what each was told."""
+
+import asyncio
+import random
+import resource
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import aiohttp
+import orjson
+import psutil
+
+from loadtest.rig import Json
+from loadtest.rig.routers import RouterProcess
+from loadtest.sse import BrokenStreamError, read_stream
+from program.percentile import percentile
+
+SAMPLE_S = 0.5
+REFUSED_LATE = "line_too_long"
+"""The code of a request that was let in and whose first call waited as long as it may. A stream has begun by then, so
+that it is told in an event, and is no 429.
+"""
+
+
+@dataclass
+class OpenLoopResult:
+    """What came of a rate.
+
+    Args:
+        rate: requests a second that were due.
+        seconds: until the last of them was answered.
+        took_s: of those that got a whole answer, from when they were due.
+        refused: how many got 429.
+        told_when: how many of these were told when to come back.
+        others: whatever else: a stream's error by its `code`, one that ended too soon as `cut`, a response by its
+            status and code, a broken connection by its exception.
+        memory_mb: of the router, every `SAMPLE_S`.
+        router_cpu, own_cpu: of one core, used by the router and by this process.
+    """
+
+    rate: float
+    seconds: float
+    took_s: list[float] = field(default_factory=list[float])
+    refused: int = 0
+    told_when: int = 0
+    others: Counter[str] = field(default_factory=Counter[str])
+    memory_mb: list[float] = field(default_factory=list[float])
+    router_cpu: float = 0.0
+    own_cpu: float = 0.0
+
+    @property
+    def n(self) -> int:
+        """Requests."""
+        return len(self.took_s) + self.refused + self.others.total()
+
+    @property
+    def odd(self) -> Counter[str]:
+        """What was neither answered nor refused."""
+        return Counter({what: n for what, n in self.others.items() if what != REFUSED_LATE})
+
+    @property
+    def late_refusals(self) -> int:
+        """Those that were refused in their streams."""
+        return self.others[REFUSED_LATE]
+
+    @property
+    def told(self) -> str:
+        """The others, in words."""
+        return ", ".join(f"{n} {what}" for what, n in self.others.most_common())
+
+    @property
+    def goodput(self) -> float:
+        """Whole answers a second."""
+        return len(self.took_s) / self.seconds
+
+    @property
+    def p50_s(self) -> float:
+        """Of the whole answers."""
+        return percentile(self.took_s, 50)
+
+    @property
+    def p99_s(self) -> float:
+        """Likewise."""
+        return percentile(self.took_s, 99)
+
+    @property
+    def memory_growth(self) -> float:
+        """The router's memory in the last quarter over that in the second one."""
+        n = max(1, len(self.memory_mb) // 4)
+        return percentile(self.memory_mb[-n:], 50) / percentile(self.memory_mb[n : 2 * n], 50)
+
+
+async def offer(
+    session: aiohttp.ClientSession,
+    router: RouterProcess,
+    body: Json | Callable[[int], Json],
+    rate: float,
+    seconds: float,
+    *,
+    headers: Mapping[str, str] | None = None,
+    seed: int = 1,
+) -> OpenLoopResult:
+    """Send `body`, or what it makes of each request's number, at `rate`, at random (Poisson) moments, for so long, and
+    wait for all answers.
+    """
+    load, draws, began_s = OpenLoopResult(rate, seconds), random.Random(seed), time.monotonic()
+    process = psutil.Process(router.process.pid)
+    cpu_s, own_s = _cpu_s(process), _own_cpu_s()
+    watching = asyncio.create_task(_watch_memory(process, load))
+    try:
+        async with asyncio.TaskGroup() as group:
+            due_s, number = draws.expovariate(rate), 0
+            while due_s < seconds:
+                await asyncio.sleep(max(0.0, began_s + due_s - time.monotonic()))
+                asked = body(number) if callable(body) else body
+                group.create_task(send(session, router.url, asked, headers, began_s + due_s, load))
+                due_s, number = due_s + draws.expovariate(rate), number + 1
+            await asyncio.sleep(max(0.0, began_s + seconds - time.monotonic()))
+            load.router_cpu = (_cpu_s(process) - cpu_s) / seconds
+            load.own_cpu = (_own_cpu_s() - own_s) / seconds
+        load.seconds = time.monotonic() - began_s
+    finally:
+        watching.cancel()
+    return load
+
+
+async def send(
+    session: aiohttp.ClientSession,
+    url: str,
+    body: Json,
+    headers: Mapping[str, str] | None,
+    due_s: float,
+    load: OpenLoopResult,
+) -> None:
+    """Ask once, and note in `load` what came of it. Podium ends a stream with `[DONE]` after an error too, so the
+    events say whether an answer is whole.
+    """
+    try:
+        async with session.post(f"{url}/v1/chat/completions", json=body, headers=headers) as response:
+            content = await response.read()
+            took_s = time.monotonic() - due_s
+            if response.status == 429:
+                load.refused += 1
+                load.told_when += int(response.headers.get("retry-after", "0")) >= 1
+            elif response.status != 200:
+                load.others[f"{response.status} {_code(content)}".strip()] += 1
+            else:
+                if body.get("stream"):
+                    read_stream([(0.0, line) for line in content.splitlines()], 0.0)
+                load.took_s.append(took_s)
+    except BrokenStreamError as broken:
+        load.others[broken.kind] += 1
+    except (aiohttp.ClientError, TimeoutError, OSError) as exc:
+        load.others[type(exc).__name__] += 1
+
+
+def _code(content: bytes) -> str:
+    try:
+        return str(orjson.loads(content)["error"]["code"])
+    except (orjson.JSONDecodeError, KeyError, TypeError):  # of a proxy
+        return ""
+
+
+async def _watch_memory(process: psutil.Process, load: OpenLoopResult) -> None:
+    while True:
+        load.memory_mb.append(process.memory_info().rss / 1e6)
+        await asyncio.sleep(SAMPLE_S)
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return times.user + times.system
+
+
+def _own_cpu_s() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime

@@ -1,0 +1,187 @@
+"""The Ray Serves under test. The only module of the bench that knows how a local server is started."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from string import Template
+from typing import Any
+from urllib.parse import urlsplit
+
+import psutil
+import yaml
+
+from cluster.local.environment import fast_environment
+from cluster.local.processes import (
+    HAPROXY_PORTS,
+    ServeError,
+    command_of,
+    free_port,
+    listeners,
+    processes_of,
+)
+from cluster.local.server import APP
+from cluster.local.server import Server as LocalServer
+from loadtest.rig import HOST, ROOT, Json, RigError
+from loadtest.rig.client import BenchClient, open_session
+
+HERE = Path(__file__).resolve().parents[1] / "bench"
+BUILD = ROOT / "build" / "bench"
+
+
+class BenchServer(LocalServer):
+    """A Serve on a free port, as a context manager. See `running` for use in asynchronous code.
+
+    Args:
+        name: of its config and its log in build/bench.
+        served: a settings file, or the applications of a Serve config.
+        ready: paths that answer 200 once it is up; by default one path per application.
+        env: additional environment of all its processes.
+        dashboard: whether its config can be deployed again while it runs.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        served: Path | Sequence[Json],
+        *,
+        ready: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        dashboard: bool = False,
+    ) -> None:
+        BUILD.mkdir(parents=True, exist_ok=True)
+        options: dict[str, Any] = {"env": env, "log": BUILD / f"{name}.log"}
+        options["dashboard_port"] = 0 if dashboard else None
+        if isinstance(served, Path):
+            super().__init__(settings=served, port=0, ready=ready or ("/readyz",), **options)
+        else:
+            config, port = write_serve_config(name, served)
+            super().__init__(config=config, port=port, ready=ready or [*map(_ready_path, served)], **options)
+
+    def replicas(self, deployment: str, application: str = "default") -> list[psutil.Process]:
+        """The replica processes of a deployment; Serve names an unnamed application `default`."""
+        name = f"ray::ServeReplica:{application}:{deployment}"
+        return [process for process in processes_of(self.tag) if command_of(process).startswith(name)]
+
+    def router(self) -> psutil.Process:
+        """The process of the only router replica of the application `podium`.
+
+        Raises:
+            RigError: there is not exactly one.
+        """
+        processes = self.replicas("router", "podium")
+        if len(processes) != 1:
+            raise RigError(f"expected one router replica and found {len(processes)}")
+        return processes[0]
+
+    def proxies(self) -> list[psutil.Process]:
+        """The processes of Serve's proxies and of HAProxy."""
+        return [
+            process
+            for process in processes_of(self.tag)
+            if command_of(process).startswith("ray::ProxyActor") or process.name() == "haproxy"
+        ]
+
+
+@asynccontextmanager
+async def running(server: BenchServer) -> AsyncGenerator[BenchServer]:
+    """Start and stop `server` in a thread, so that an upstream in this process can answer meanwhile.
+
+    Raises:
+        RigError: it did not start.
+    """
+    try:
+        await asyncio.to_thread(server.__enter__)
+        yield server
+    except ServeError as error:
+        raise RigError(str(error)) from error
+    finally:
+        await asyncio.to_thread(server.stop)
+
+
+@asynccontextmanager
+async def start_isolated(
+    name: str,
+    served: Path | Sequence[Json],
+    *,
+    ready: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+    dashboard: bool = False,
+) -> AsyncGenerator[tuple[BenchClient, BenchServer]]:
+    """A client and its server, which runs inside the block; the arguments are those of `BenchServer`.
+
+    Raises:
+        RigError: it did not start.
+    """
+    server = BenchServer(name, served, ready=ready, env=env, dashboard=dashboard)
+    async with running(server), open_session() as session:
+        yield BenchClient(session, server.url), server
+
+
+def cpu_s(processes: Iterable[psutil.Process]) -> float:
+    """CPU seconds of the processes so far, all threads, user and system."""
+    times = [process.cpu_times() for process in processes]
+    return sum(each.user + each.system for each in times)
+
+
+def listening_at(url: str) -> list[psutil.Process]:
+    """The processes that serve at `url`, and those that they have started."""
+    port = urlsplit(url).port
+    assert port is not None, "each server has one of its own"
+    return [process for each in listeners(port) for process in (each, *each.children(recursive=True))]
+
+
+def fill_settings(template: str, name: str = "", **values: object) -> Path:
+    """Write the settings file `template`, its `${...}` filled in, to build/bench/NAME."""
+    BUILD.mkdir(parents=True, exist_ok=True)
+    path = BUILD / (name or template)
+    path.write_text(Template((HERE / template).read_text()).substitute(values))
+    return path
+
+
+def write_serve_config(name: str, applications: Sequence[Json]) -> tuple[Path, int]:
+    """Write a Serve config on a free port to build/bench/NAME.serve.yaml; returns it and the port."""
+    port, path = free_port(), BUILD / f"{name}.serve.yaml"
+    http = {"proxy_location": "HeadOnly", "http_options": {"host": HOST, "port": port}}
+    path.write_text(yaml.safe_dump(http | {"applications": list(applications)}))
+    return path, port
+
+
+def application(name: str, route: str, import_path: str, **args: str) -> Json:
+    """An entry of a Serve config."""
+    return {"name": name, "route_prefix": route, "import_path": import_path, "args": args}
+
+
+def podium(name: str, route: str, settings: Path) -> Json:
+    """A Podium as an entry of a Serve config."""
+    return application(name, route, APP, settings=str(settings))
+
+
+def _ready_path(entry: Json) -> str:
+    path = "/readyz" if entry["import_path"] == APP else "/100"
+    return entry["route_prefix"].rstrip("/") + path
+
+
+BASELINE = application("bare", "/bare", "loadtest.rig.baseline:build")
+
+
+def default_server(upstream: str) -> BenchServer:
+    """Behind Serve's own proxy: the router, a router over the endpoint `upstream`, and the baseline."""
+    applications = [
+        podium("podium", "/", HERE / "settings.yaml"),
+        podium("schedulers", "/schedulers", HERE / "schedulers.yaml"),
+        podium("upstream", "/upstream", fill_settings("upstream.yaml", UPSTREAM=upstream)),
+        BASELINE,
+    ]
+    return BenchServer("server", applications)
+
+
+def production_server(upstream: str) -> BenchServer:
+    """Behind HAProxy, as in production: the router over `upstream`, and the baseline."""
+    settings = fill_settings("fast.yaml", UPSTREAM=upstream)
+    return BenchServer("fast", [podium("podium", "/", settings), BASELINE], env=production_environment())
+
+
+def production_environment() -> dict[str, str]:
+    """The environment of Serve in a cluster, with free ports for HAProxy, whose usual ones may be taken."""
+    return fast_environment() | {name: str(free_port()) for name in HAPROXY_PORTS}

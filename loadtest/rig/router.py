@@ -1,0 +1,145 @@
+"""A router in a process of its own, without Ray: `python -m loadtest.rig.router`, told by one line of JSON on its standard
+input what to serve, says its URL and its id in the store in one line of JSON, and serves until SIGTERM.
+
+It is what `serving/deployments/router.py` makes, behind uvicorn. SIGUSR1 moves its clock by what the file `clock`
+says, as an operator does who sets the machine's time; the database's clock stays. Where it is watched, SIGUSR2 makes it
+say what it holds (`vitals.py`).
+"""
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from loadtest.rig.vitals import answer_signals
+from program.process import allow_open_files
+from serving.accounts.account_ledgers import AccountLedgers
+from serving.accounts.directory import Directory
+from serving.accounts.replica_store import ReplicaStore
+from serving.api.app import build_api
+from serving.api.dialects.responses.conversation_turns import ConversationTurns
+from serving.api.dialects.table import DIALECTS
+from serving.batches.database_store import DatabaseBatchStore
+from serving.batches.memory_store import MemoryBatchStore
+from serving.batches.runner import Batches
+from serving.database.address import parse_address
+from serving.edge.policy import Policy
+from serving.edge.protocol import guard_protocol
+from serving.edge.reader import ReaderProtocol
+from serving.edge.waiting import WaitingRoom
+from serving.garbage import trim_when_idle, tune_garbage_collection
+from serving.pool import build_pool
+from serving.runs.database_store import DatabaseStore
+from serving.runs.store import StoreListener
+from serving.sessions.service import Service
+from serving.settings.settings import parse
+
+WAITING = 4096
+"""Connections that may wait to be accepted."""
+KEEP_ALIVE_S = 75
+"""As the cluster files have it: a server that closes idle connections sooner than its clients do breaks the request
+that is on its way.
+"""
+
+
+async def serve(address: str, settings: dict[str, Any], has_keys: bool, *, watch: bool = False) -> None:
+    """Serve `settings` over the store at `address` until SIGTERM.
+
+    Args:
+        address: as a URL.
+        settings: as a settings file says them.
+        has_keys: whether anybody is asked for a key, and pays.
+        watch: whether SIGUSR2 is answered, and spans are made so that they can be counted.
+    """
+    checked, where = parse(settings), parse_address(address)
+    directory, store = Directory(where), ReplicaStore(where)
+    limits, kept = checked.limits, checked.store
+    ledgers = AccountLedgers(store, kept.when_away) if has_keys else None
+    pool, policies = build_pool(checked, os.environ, {}), directory.policies if has_keys else None
+
+    def open_store(listener: StoreListener) -> DatabaseStore:
+        return DatabaseStore(store, lambda: limits, kept, listener=listener)
+
+    service = Service(
+        pool,
+        open_store if kept.records else None,
+        ledgers=ledgers,
+        policies=policies,
+        keep_turn=ConversationTurns(),
+    )
+    batches = Batches(DatabaseBatchStore(store) if kept.records else MemoryBatchStore(), service, policies)
+    service.store.start()
+    batches.start()
+    api = build_api(service, directory=directory if has_keys else None, work=batches)
+    policy = Policy.of(checked)
+    room = WaitingRoom(policy.max_waiting, policy.max_unfinished_bytes)
+    config = uvicorn.Config(
+        api,
+        http=guard_protocol(policy, room, DIALECTS.error_body, ReaderProtocol),  # as behind HAProxy
+        log_level="error",
+        lifespan="off",
+        ws="none",
+        access_log=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+    )
+    config.load()
+    server = uvicorn.Server(config)
+    server.lifespan = config.lifespan_class(config)
+    with socket.socket(proto=socket.IPPROTO_TCP) as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(WAITING)
+        await server.startup(sockets=[listener])
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, lambda: _stop(server))
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        tune_garbage_collection()
+        trim_when_idle()
+        if watch:
+            answer_signals(service)
+        sys.stdout.write(json.dumps({"url": url, "owner": store.owner}) + "\n")
+        sys.stdout.flush()
+        await server.main_loop()
+        await server.shutdown(sockets=[listener])
+    await batches.aclose()
+    await service.aclose()
+    await store.aclose()
+    await directory.aclose()
+
+
+def _stop(server: uvicorn.Server) -> None:
+    server.should_exit = True
+
+
+def follow_clock(path: Path) -> None:
+    """From each SIGUSR1 on, the time of day is as many seconds off as `path` says."""
+    true_ns = time.time_ns
+
+    def move(*_: object) -> None:
+        off_ns = int(float(path.read_text()) * 1e9)
+        time.time_ns = lambda: true_ns() + off_ns
+        time.time = lambda: (true_ns() + off_ns) / 1e9
+
+    signal.signal(signal.SIGUSR1, move)
+
+
+def main() -> None:
+    """See the module."""
+    orders = json.loads(sys.stdin.readline())
+    logging.basicConfig(
+        level=logging.WARNING, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
+    )
+    allow_open_files()
+    if clock := orders.pop("clock", None):
+        follow_clock(Path(clock))
+    asyncio.run(serve(**orders))
+
+
+if __name__ == "__main__":
+    main()

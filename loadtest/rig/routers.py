@@ -1,0 +1,236 @@
+"""Router processes, keys in their store, and clients of theirs: what every proof needs."""
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import orjson
+
+from loadtest.rig import ROOT, Json, RigError
+from program.process import allow_open_files, restore_interrupts
+from serving.accounts.caller import DEFAULT_SCOPES, Scope
+from serving.accounts.directory import Directory
+from serving.accounts.rates import key_subject, team_subject
+from serving.database.address import Address
+
+LOGS = ROOT / "build" / "prove"
+STARTS_WITHIN_S = 120.0
+
+
+def prepare_process() -> None:
+    """For a proof's own process: as many files as the machine allows, and an end by SIGTERM or Ctrl-C that ends what
+    was started.
+    """
+    allow_open_files()
+    restore_interrupts()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
+def url_of(address: Address) -> str:
+    """`address` as a URL, password included."""
+    return address.dsn or f"sqlite:///{address.path}"
+
+
+@dataclass
+class RouterProcess:
+    """A running router process."""
+
+    process: asyncio.subprocess.Process
+    url: str
+    owner: str
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        self.process.kill()
+
+    def move_clock(self) -> None:
+        """Have it read its clock's file again."""
+        self.process.send_signal(signal.SIGUSR1)
+
+
+@asynccontextmanager
+async def running_router(
+    name: str,
+    address: Address,
+    settings: Json,
+    *,
+    has_keys: bool = True,
+    clock: Path | None = None,
+    watch: bool = False,
+) -> AsyncGenerator[RouterProcess]:
+    """A router until the end of the block; what it logs is in build/prove/NAME.log. `watch`: it can be asked what it
+    holds.
+
+    Raises:
+        RigError: it did not start.
+    """
+    LOGS.mkdir(parents=True, exist_ok=True)
+    orders: Json = {"address": url_of(address), "settings": settings, "has_keys": has_keys}
+    if watch:
+        orders["watch"] = True
+    if clock is not None:
+        orders["clock"] = str(clock)
+    log = LOGS / f"{name}.log"
+    with log.open("wb") as output:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-m", "loadtest.rig.router"),
+            cwd=ROOT,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=output,
+        )
+    try:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps(orders).encode() + b"\n")
+        async with asyncio.timeout(STARTS_WITHIN_S):
+            line = await process.stdout.readline()
+        if not line:
+            raise RigError(f"{name} did not start; its log is {log}")
+        said = orjson.loads(line)
+        yield RouterProcess(process, said["url"], said["owner"])
+    finally:
+        await _stop(process)
+
+
+async def _stop(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        process.terminate()
+        try:
+            async with asyncio.timeout(15):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+
+@asynccontextmanager
+async def running_routers(
+    name: str, address: Address, settings: Json, n: int, clock: Path | None = None
+) -> AsyncGenerator[list[RouterProcess]]:
+    """`n` of them, with keys."""
+    async with AsyncExitStack() as stack:
+        names = [f"{name}-{number}" for number in range(n)]
+        yield [
+            await stack.enter_async_context(running_router(each, address, settings, clock=clock))
+            for each in names
+        ]
+
+
+@dataclass(frozen=True)
+class RouterKey:
+    """A key with a team, in a store."""
+
+    secret: str = field(repr=False)
+    key_id: str
+    team_id: str
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What a client sends."""
+        return {"authorization": f"Bearer {self.secret}"}
+
+
+async def make_key(address: Address, cap_usd: Decimal | None = None, name: str = "proof") -> RouterKey:
+    """A new key in a new team; `cap_usd` is what its team may spend in a month."""
+    directory = Directory(address)
+    try:
+        team = await directory.create_team(name)
+        key, info = await directory.create_key(name, name, {*DEFAULT_SCOPES, Scope.RUN, Scope.READ})
+        if cap_usd is not None:
+            await directory.set_budget(team_subject(team.id), {"month": cap_usd})
+            await directory.set_budget(key_subject(info.id), {"month": 2 * cap_usd})
+        return RouterKey(key.reveal(), info.id, team.id)
+    finally:
+        await directory.aclose()
+
+
+@dataclass
+class RouterAnswer:
+    """What a client got.
+
+    Args:
+        status: of the response; 0: there was none.
+        run_id: told in a header.
+        text: the answer, or its beginning.
+        is_whole: whether it came to its end without an error.
+        is_broken: whether the connection ended before it did.
+        ends_early: whether its transfer ended as if it were whole, and it was not.
+        code: of the error.
+    """
+
+    status: int = 0
+    run_id: str = ""
+    text: str = ""
+    is_whole: bool = False
+    is_broken: bool = False
+    ends_early: bool = False
+    code: str = ""
+
+
+async def ask(
+    session: aiohttp.ClientSession,
+    url: str,
+    model: str,
+    *,
+    stream: bool = False,
+    headers: Mapping[str, str] | None = None,
+    max_tokens: int | None = None,
+    **podium: Any,
+) -> RouterAnswer:
+    """Ask a router; whatever goes wrong is in the answer."""
+    body: Json = {"model": model, "messages": [{"role": "user", "content": "Why?"}], "stream": stream}
+    if max_tokens is not None:
+        body["max_tokens"] = max_tokens
+    if podium:
+        body["podium"] = podium
+    answer = RouterAnswer()
+    try:
+        async with session.post(f"{url}/v1/chat/completions", json=body, headers=headers) as response:
+            answer.status = response.status
+            answer.run_id = response.headers.get("x-podium-workflow-id", "")
+            if stream and response.status == 200:
+                await _read_stream(response, answer)
+            else:
+                _read_whole(await response.read(), answer)
+    except (aiohttp.ClientError, TimeoutError, OSError):
+        answer.is_broken = True
+    return answer
+
+
+def _read_whole(content: bytes, answer: RouterAnswer) -> None:
+    try:
+        said = orjson.loads(content)
+    except orjson.JSONDecodeError:  # of Ray Serve, or a proxy
+        answer.code = f"{answer.status} without a code"
+        return
+    if answer.status not in (200, 202):
+        answer.code = said.get("error", {}).get("code") or ""
+        return
+    if "choices" in said:
+        answer.text = said["choices"][0]["message"]["content"]
+    answer.run_id = answer.run_id or said.get("id", "")
+    answer.is_whole = True
+
+
+async def _read_stream(response: aiohttp.ClientResponse, answer: RouterAnswer) -> None:
+    async for line in response.content:
+        data = line.strip().removeprefix(b"data: ")
+        if data == b"[DONE]":
+            answer.is_whole = not answer.code
+        elif line.startswith(b"data: "):
+            said = orjson.loads(data)
+            if "error" in said:
+                answer.code = said["error"].get("code") or "error"
+            for choice in said.get("choices", ()):
+                answer.text += choice["delta"].get("content") or ""
+    answer.is_broken = answer.ends_early = not (answer.is_whole or answer.code)

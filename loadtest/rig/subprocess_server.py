@@ -1,0 +1,87 @@
+"""A server that the bench starts in a process of its own and ends by its process id."""
+
+import asyncio
+import contextlib
+import os
+import sys
+import time
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+
+from loadtest.rig import HOST, ROOT, RigError
+from loadtest.rig.ray_server import BUILD, free_port
+
+STOP_WITHIN_S = 10.0
+
+
+@asynccontextmanager
+async def subprocess_server(
+    name: str,
+    command: Sequence[str],
+    port: int,
+    *,
+    path: str = "/",
+    env: Mapping[str, str] | None = None,
+    within_s: float = 30.0,
+) -> AsyncGenerator[str]:
+    """The address of the server, once `path` answers 200; its output goes to build/bench/NAME.log.
+
+    Raises:
+        RigError: it exited before that, or took longer than `within_s`.
+    """
+    BUILD.mkdir(parents=True, exist_ok=True)
+    log, url = BUILD / f"{name}.log", f"http://{HOST}:{port}"
+    with log.open("wb") as output:
+        process = await asyncio.create_subprocess_exec(
+            *command, cwd=ROOT, env={**os.environ, **(env or {})}, stdout=output, stderr=output
+        )
+    try:
+        await _wait_until_ready(name, process, url + path, log, within_s)
+        yield url
+    finally:
+        await _stop(process)
+
+
+@asynccontextmanager
+async def echo_upstream() -> AsyncGenerator[str]:
+    """The address of a running `loadtest.rig.echo_upstream`."""
+    port = free_port()
+    command = [sys.executable, "-m", "loadtest.rig.echo_upstream", str(port)]
+    async with subprocess_server("echo-upstream", command, port) as url:
+        yield url
+
+
+async def _wait_until_ready(
+    name: str, process: asyncio.subprocess.Process, url: str, log: Path, within_s: float
+) -> None:
+    began_s = time.monotonic()
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session:
+        while True:
+            with contextlib.suppress(aiohttp.ClientError, TimeoutError):
+                async with session.get(url) as response:
+                    if response.status == 200:
+                        return
+            if process.returncode is not None:
+                raise RigError(f"{name} exited before it was ready.{_log_tail(log)}")
+            if time.monotonic() - began_s > within_s:
+                raise RigError(f"{name} was not ready after {within_s:.0f} s.{_log_tail(log)}")
+            await asyncio.sleep(0.1)
+
+
+async def _stop(process: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.terminate()
+    try:
+        async with asyncio.timeout(STOP_WITHIN_S):
+            await process.wait()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+
+
+def _log_tail(log: Path) -> str:
+    tail = "\n".join(log.read_text(errors="replace").splitlines()[-8:])
+    return f" Its log ends:\n{tail}\nAll of it: {log}"

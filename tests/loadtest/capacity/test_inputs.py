@@ -1,0 +1,154 @@
+"""What goes in: refused with the field and the reason where it cannot be; traffic of every kind."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from loadtest.capacity.arrivals import burst, diurnal, from_csv, poisson, traffic
+from loadtest.capacity.cli import main
+from loadtest.capacity.deployed import ROOT
+from loadtest.capacity.inputs import INPUTS, Inputs, InputsError, load
+
+
+def write_inputs(tmp_path: Path, **changes: Any) -> Path:
+    """The shipped inputs with `a__b=value` in place of what is at a.b."""
+    content = yaml.safe_load(INPUTS.read_text())
+    for where, value in changes.items():
+        *path, last = where.split("__")
+        at = content
+        for name in path:
+            at = at[name]
+        at[last] = value
+    file = tmp_path / "inputs.yaml"
+    file.write_text(yaml.safe_dump(content))
+    return file
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"conductor": "gpt-9"}, "`conductor` names 'gpt-9'"),
+        ({"router__machine": "abacus"}, "`router.machine` names 'abacus'"),
+        ({"plans__steps": {1: 0.5, 2: 0.4}}, "the shares of `steps` make 0.9"),
+        ({"plans__shapes": {"chain": 0.5, "ring": 0.5}}, "plans.shapes"),
+        ({"router__cpu_ms_per_request": -1}, "router.cpu_ms_per_request"),
+        ({"router__source": ""}, "router.source"),
+        ({"sizing__engine_utilisation": 1}, "sizing.engine_utilisation"),
+        ({"workers__gpt-5": {"share": 0.15, "api": "gpt-5", "engine": "32b"}}, "an `engine` or an `api`"),
+        ({"workers__gpt-5": {"share": 0.5, "api": "gpt-5"}}, "shares of `workers`"),
+        ({"surprise": 1}, "surprise"),
+    ],
+)
+def test_inputs_that_cannot_be_are_refused_by_name(
+    tmp_path: Path, changes: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(InputsError, match=re.escape(told)):
+        load(write_inputs(tmp_path, **changes))
+
+
+def test_a_batch_larger_than_the_table_is_refused(tmp_path: Path) -> None:
+    engine = yaml.safe_load(INPUTS.read_text())["engines"]["32b"] | {
+        "max_num_seqs": 4096,
+        "memory_seqs": 4096,
+    }
+    with pytest.raises(InputsError, match="step_ms"):
+        load(write_inputs(tmp_path, engines__32b=engine))
+
+
+def test_no_file_and_no_yaml_are_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(InputsError, match="cannot be read"):
+        load(tmp_path / "none.yaml")
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("plans: [")
+    with pytest.raises(InputsError, match="not YAML"):
+        load(broken)
+
+
+def test_every_section_with_numbers_says_its_source_and_date() -> None:
+    given = load()
+    sections = [given.plans, given.router, given.autoscaling, given.sizing, given.checked]
+    sections += [
+        *given.engines.values(),
+        *given.apis.values(),
+        *given.machines.values(),
+        *given.ceilings.values(),
+    ]
+    assert all(section is not None and section.source and section.date for section in sections)
+    assert set(Inputs.model_fields) == set(yaml.safe_load(INPUTS.read_text()))
+
+
+def test_batches_targets_and_prices_are_those_of_the_cluster_files() -> None:
+    given = load()
+    prices = yaml.safe_load((ROOT / given.deployed.prices).read_text())["instances"]
+    for name, machine in given.machines.items():
+        assert machine.usd_per_hour == prices[name][f"{machine.bought}_usd_per_h"]
+    workers = yaml.safe_load((ROOT / given.deployed.settings).read_text())["workers"]
+    batches = {each["name"]: each["engine"]["max_num_seqs"] for each in workers if "engine" in each}
+    for engine in given.engines.values():
+        assert {batches[name] for name in engine.workers} == {engine.max_num_seqs}
+    written = yaml.safe_load(INPUTS.read_text())
+    assert not any("max_num_seqs" in each or "max_replicas" in each for each in written["engines"].values())
+    assert not any("usd_per_hour" in each for each in written["machines"].values())
+
+
+def test_a_number_of_the_inputs_wins_over_the_cluster_files(tmp_path: Path) -> None:
+    given = load(write_inputs(tmp_path, router__replicas=5, engines__32b__max_num_seqs=12))
+    assert (given.router.replicas, given.engines["32b"].max_num_seqs) == (5, 12)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"engines__32b__workers": ["qwen9"]}, "'vllm-qwen9' is not among the deployments of `serve`"),
+        ({"engines__32b__workers": ["conductor", "qwen3-32b"]}, "max_num_seqs of engine '32b' is [128, 64]"),
+        ({"machines__abacus": {"bought": "spot"}}, "'abacus' is not among the `prices`"),
+        ({"deployed__serve": "cluster/none.yaml"}, "cluster/none.yaml cannot be read"),
+    ],
+)
+def test_what_the_cluster_files_do_not_have_is_told(
+    tmp_path: Path, changes: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(InputsError, match=re.escape(told)):
+        load(write_inputs(tmp_path, **changes))
+
+
+def test_the_command_line_refuses_wrong_inputs_and_wrong_rates(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--inputs", str(write_inputs(tmp_path, conductor="gpt-9"))]) == 2
+    assert "gpt-9" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["--rates", "10,many"])
+    assert "'many'" in capsys.readouterr().err
+
+
+def test_poisson_traffic_has_its_rate_and_exponential_gaps() -> None:
+    times = poisson(50, 400, np.random.default_rng(0))
+    gaps = np.diff(times)
+    assert len(times) == pytest.approx(20_000, rel=0.03)
+    assert gaps.std() == pytest.approx(gaps.mean(), rel=0.05)
+
+
+def test_a_day_has_a_night_and_a_burst_a_middle() -> None:
+    rng = np.random.default_rng(0)
+    night, noon = np.histogram(diurnal(50, 1000, rng), bins=[0, 100, 450, 550])[0][[0, 2]]
+    assert noon == pytest.approx(50 * 100, rel=0.1)
+    assert noon > 4 * night
+    before, middle = np.histogram(burst(30, 1500, rng), bins=[0, 200, 650, 850])[0][[0, 2]]
+    assert middle == pytest.approx(3 * before, rel=0.1)
+
+
+def test_a_trace_is_read_in_order_and_a_wrong_one_refused(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("arrival_s,who\n3.5,a\n1,b\n")
+    assert traffic(str(trace), 1, 1, np.random.default_rng(0)).tolist() == [1.0, 3.5]
+    for content in ("at\n1\n", "arrival_s\nsoon\n", "arrival_s\n-1\n", "arrival_s\n"):
+        trace.write_text(content)
+        with pytest.raises(InputsError, match="arrival_s"):
+            from_csv(trace)
+    with pytest.raises(InputsError, match="no traffic is called 'tides'"):
+        traffic("tides", 1, 1, np.random.default_rng(0))

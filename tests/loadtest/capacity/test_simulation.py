@@ -1,0 +1,295 @@
+"""The simulation obeys what queueing theory knows, and the same seed gives the same run."""
+
+import itertools
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import simpy
+import yaml
+
+from loadtest.capacity import inputs
+from loadtest.capacity.arrivals import poisson
+from loadtest.capacity.autoscaling import ReplicaPool
+from loadtest.capacity.cluster import SimulatedRun, Sizes, chunk_ends, simulate
+from loadtest.capacity.deployed import ROOT
+from loadtest.capacity.plans import samples
+from loadtest.capacity.sizing import engine_s, loads, router_s, size, slice_of
+from loadtest.capacity.stations import ApiStation, Cores, EngineReplica, Process
+from loadtest.capacity.validation import compare_cpu, compare_rate
+from loadtest.capacity.whatif import requirements_by_change
+from program.percentile import percentile
+
+GIVEN = inputs.load()
+SIZES = size(GIVEN, 4, samples(GIVEN, 3000, 0)).sizes
+
+
+def an_engine(**changes: object) -> inputs.EngineSpec:
+    """10 ms a step for one sequence, 20 ms for ten; prompts are read at once."""
+    base = GIVEN.engines["32b"].model_dump() | {
+        "max_num_seqs": 10,
+        "memory_seqs": 1000,
+        "step_ms": {1: 10, 10: 20},
+        "prefill_tokens_per_s": 1e9,
+    }
+    return inputs.EngineSpec.model_validate(base | changes)
+
+
+def run_simulation(
+    rate_rps: float = 4, *, lasts_s: float = 200, sizes: Sizes = SIZES, seed: int = 0, **more: object
+) -> SimulatedRun:
+    times = poisson(rate_rps, lasts_s, np.random.default_rng(seed))
+    plans = samples(GIVEN, len(times), seed + 1)
+    return simulate(GIVEN, sizes, times, plans, seed=seed, **more)  # type: ignore[arg-type]
+
+
+def ends_s(run: SimulatedRun) -> list[float]:
+    return [each.end_s - each.arrived_s for each in run.requests]
+
+
+def open_queue(station: Cores, arrivals: list[float], service_s: Callable[[], float]) -> list[float]:
+    """How long each arrival waited and was served."""
+    took_s: list[float] = []
+
+    def one() -> Process:
+        began_s = station.env.now
+        yield from station.work(service_s())
+        took_s.append(station.env.now - began_s)
+
+    def come() -> Process:
+        for at_s in arrivals:
+            yield station.env.timeout(at_s - station.env.now)
+            station.env.process(one())
+
+    station.env.process(come())
+    station.env.run()
+    return took_s
+
+
+def erlang_c(servers: int, offered: float) -> float:
+    """The probability of waiting in M/M/c (Erlang, 1917)."""
+    full = offered**servers / math.factorial(servers) * servers / (servers - offered)
+    return full / (sum(offered**k / math.factorial(k) for k in range(servers)) + full)
+
+
+@pytest.mark.parametrize("servers", [1, 4])
+def test_cores_wait_as_long_as_erlang_says_and_are_as_busy_as_the_utilisation_law_says(servers: int) -> None:
+    rng, rate, mean_s = np.random.default_rng(5), 0.7 * servers, 1.0
+    arrivals = poisson(rate, 40_000 / servers, rng)
+    cores = Cores(simpy.Environment(), servers)
+    took_s = open_queue(cores, arrivals.tolist(), lambda: float(rng.exponential(mean_s)))
+    expected_s = mean_s + erlang_c(servers, rate * mean_s) * mean_s / (servers - rate * mean_s)
+    assert np.mean(took_s) == pytest.approx(expected_s, rel=0.06)
+    assert cores.busy_s / cores.env.now / servers == pytest.approx(0.7, rel=0.03)
+
+
+def test_a_call_alone_takes_its_prompt_and_then_a_step_for_each_token() -> None:
+    env = simpy.Environment()
+    engine = EngineReplica(env, an_engine(prefill_tokens_per_s=1000, chunk_tokens=100))
+    first, last = engine.call(500, [1, 100])
+    env.run(first)
+    assert env.now == pytest.approx(0.5 + 0.01)
+    env.run(last)
+    assert env.now == pytest.approx(0.5 + 1.0)
+    assert engine.ongoing == 0
+
+
+def test_ten_at_once_share_the_batch_and_an_eleventh_waits_for_a_place() -> None:
+    env = simpy.Environment()
+    engine = EngineReplica(env, an_engine())
+    calls = [engine.call(1, [100])[0] for _ in range(11)]
+    env.run(env.all_of(calls[:10]))
+    assert env.now == pytest.approx(2.0, rel=1e-3)
+    assert engine.ongoing == 1
+    env.run(calls[10])
+    assert env.now == pytest.approx(3.0, rel=1e-3)
+
+
+def test_a_prompt_that_is_read_slows_those_that_decode() -> None:
+    def took_s(prompt_tokens: int) -> float:
+        env = simpy.Environment()
+        engine = EngineReplica(env, an_engine(prefill_tokens_per_s=10_000, chunk_tokens=500))
+        last = engine.call(1, [200])[0]
+        if prompt_tokens:
+            engine.call(prompt_tokens, [1])
+        env.run(last)
+        return env.now
+
+    assert took_s(0) < took_s(2000) < took_s(8000)
+
+
+def test_littles_law_holds_for_an_engine_in_which_calls_come_and_go() -> None:
+    env, rng = simpy.Environment(), np.random.default_rng(3)
+    engine = EngineReplica(env, an_engine(max_num_seqs=1000, step_ms={1: 10, 1000: 400}))
+    took_s: list[float] = []
+
+    def one() -> Process:
+        began_s = env.now
+        yield engine.call(100, [int(rng.integers(50, 150))])[0]
+        took_s.append(env.now - began_s)
+
+    def come() -> Process:
+        for gap_s in rng.exponential(0.2, 4000):
+            yield env.timeout(gap_s)
+            env.process(one())
+
+    env.process(come())
+    env.run()
+    assert engine.sequence_s == pytest.approx(sum(took_s), rel=1e-6)
+    assert engine.sequence_s / env.now == pytest.approx(len(took_s) / env.now * np.mean(took_s), rel=1e-6)
+
+
+def test_an_api_over_its_quota_lets_calls_begin_at_the_quotas_pace() -> None:
+    env = simpy.Environment()
+    spec = GIVEN.apis["gpt-5"].model_copy(
+        update={"requests_per_minute": 60.0, "tokens_per_minute": None, "first_token_sigma": 0.0}
+    )
+    api = ApiStation(env, spec, np.random.default_rng(0))
+    calls = [api.call(10, [1])[0] for _ in range(180)]
+    env.run(env.all_of(calls))
+    assert env.now == pytest.approx(120 + spec.first_token_s, abs=1.1)
+    assert api.ongoing == 0
+
+
+def test_the_same_seed_gives_the_same_run_and_another_does_not() -> None:
+    one, again, other = (run_simulation(seed=seed, lasts_s=30) for seed in (1, 1, 2))
+    assert one.requests == again.requests
+    assert ends_s(one) != ends_s(other)
+
+
+def test_twice_the_replicas_make_nobody_wait_longer_in_the_mean_or_at_the_95th_percentile() -> None:
+    tight = Sizes(
+        SIZES.routers, {name: max(1, count // 2) for name, count in SIZES.engines.items()}, SIZES.quotas
+    )
+    twice = Sizes(2 * tight.routers, {name: 2 * count for name, count in tight.engines.items()}, SIZES.quotas)
+    slower, faster = ends_s(run_simulation(sizes=tight)), ends_s(run_simulation(sizes=twice))
+    assert np.mean(faster) < np.mean(slower)
+    assert percentile(faster, 95) <= 1.02 * percentile(slower, 95)
+
+
+def test_engines_and_routers_are_as_busy_as_the_utilisation_law_says() -> None:
+    times = poisson(4, 900, np.random.default_rng(0))
+    plans = samples(GIVEN, len(times), 1)
+    busy = simulate(GIVEN, SIZES, times, plans, since_s=300).busy
+    asked = loads(GIVEN, plans)
+    for name, engine in GIVEN.engines.items():
+        assert busy[name] == pytest.approx(
+            4 * engine_s(engine, asked[name]) / SIZES.engines[name], rel=0.12
+        ), name
+    assert busy["router"] == pytest.approx(4 * router_s(GIVEN, plans) / SIZES.routers, rel=0.12)
+
+
+def test_first_tokens_come_after_the_plan_and_before_the_end() -> None:
+    for each in run_simulation(lasts_s=60).requests:
+        assert each.arrived_s < each.planned_s <= each.first_token_s <= each.end_s
+
+
+def test_ours_is_the_fastest_scheduler_under_load_too() -> None:
+    ours, then_run, sequence = (
+        np.mean(ends_s(run_simulation(scheduler=s))) for s in ("podium", "plan_then_run", "sequential")
+    )
+    assert ours < then_run < sequence
+
+
+def test_a_larger_rate_needs_more_of_everything_and_its_slice_keeps_the_shape() -> None:
+    plans = samples(GIVEN, 3000, 0)
+    small, large = size(GIVEN, 10, plans), size(GIVEN, 1000, plans)
+    assert small.gpus < large.gpus
+    assert small.machines_usd_per_hour < large.machines_usd_per_hour
+    assert large.apis_usd_per_hour == pytest.approx(100 * small.apis_usd_per_hour)
+    assert [need.ratio for need in large.needs] == sorted((need.ratio for need in large.needs), reverse=True)
+    part = slice_of(large, 10)
+    assert part.engines["32b"] == pytest.approx(large.sizes.engines["32b"] / 100, abs=0.5)
+
+
+def test_a_pool_grows_after_its_delay_and_its_cold_start_and_shrinks_when_nobody_comes() -> None:
+    env = simpy.Environment()
+    pool = ReplicaPool(env, an_engine(cold_start_s=100), 1, np.random.default_rng(0))
+    env.process(pool.autoscale(GIVEN.autoscaling, target=2, most=8))
+    for _ in range(8):
+        pool.call(1, [30_000])
+    env.run(until=60)
+    assert (len(pool.replicas), pool.starting) == (1, 3)
+    env.run(until=180)
+    assert (len(pool.replicas), pool.starting) == (4, 0)
+    env.run(until=3000)
+    assert len(pool.replicas) == 1
+    assert {have for _, have, _ in pool.history} == {1, 4}
+    assert all(now <= then for (now, *_), (then, *_) in itertools.pairwise(pool.history))
+
+
+def test_a_long_answer_is_told_of_in_pieces() -> None:
+    assert chunk_ends(1, 64) == [1]
+    assert chunk_ends(64, 64) == [1, 64]
+    assert chunk_ends(150, 64) == [1, 64, 128, 150]
+
+
+def test_the_real_server_was_as_fast_as_its_simulation_says_until_it_was_nearly_full() -> None:
+    assert GIVEN.checked is not None
+    rows = [compare_rate(GIVEN, GIVEN.checked, at) for at in GIVEN.checked.rates]
+    room = [row for row in rows if row["rate_rps"] * row["real_router_cpu_ms"] / 1000 < 0.7]
+    assert {row["streamed"] for row in room} == {True, False}
+    assert len(room) >= 4
+    for row in room:
+        assert abs(row["error_p50_ms"]) < 0.05, row
+        assert abs(row["error_p95_ms"]) < 0.1, row
+        assert abs(row["error_done_rps"]) < 0.05, row
+        assert -0.1 < row["error_router_cpu_ms"] < 0.45, (
+            row
+        )  # never much too cheap; a busy router reads more at one waking
+
+
+def test_the_routers_cpu_for_requests_that_nothing_was_fitted_to_is_reckoned_streamed_and_not() -> None:
+    assert GIVEN.checked is not None
+    rows = compare_cpu(GIVEN, GIVEN.checked)
+    assert {row["streamed"] for row in rows} == {True, False}
+    for row in rows:
+        assert abs(row["error"]) < 0.6, row  # a nearly idle router reads fewer tokens at one waking
+
+
+def test_what_is_there_is_what_the_serve_config_says() -> None:
+    needs = size(GIVEN, 1000, samples(GIVEN, 3000, 0)).needs
+    there = {need.name: need.available for need in needs if need.setting}
+    serve = yaml.safe_load((ROOT / GIVEN.deployed.serve).read_text())
+    deployments = {each["name"]: each for each in serve["applications"][0]["deployments"]}
+    assert there["router"] == deployments["router"]["num_replicas"]
+    of_32b = [
+        deployments[f"vllm-{name}"]["autoscaling_config"]["max_replicas"]
+        for name in GIVEN.engines["32b"].workers
+    ]
+    assert there["32b"] == sum(of_32b)
+
+
+def test_a_second_look_costs_the_conductor_a_call_and_keeps_the_answer_back_until_it_has_read_it() -> None:
+    def looking(share: float) -> inputs.Inputs:
+        look = GIVEN.plans.second_look.model_copy(update={"share": share})
+        return GIVEN.model_copy(update={"plans": GIVEN.plans.model_copy(update={"second_look": look})})
+
+    never, always = looking(0.0), looking(1.0)
+    plans = {each: samples(given, 300, 0) for each, given in (("never", never), ("always", always))}
+    calls = [
+        loads(never, plans["never"])["qwen2.5-7b"].calls,
+        loads(always, plans["always"])["qwen2.5-7b"].calls,
+    ]
+    assert calls == [1, 2]
+    assert router_s(always, plans["always"]) < router_s(never, plans["never"]) * 1.5
+    times = poisson(2, 30, np.random.default_rng(0))
+    kept_back = simulate(always, SIZES, times, samples(always, len(times), 1)).requests
+    at_once = simulate(never, SIZES, times, samples(never, len(times), 1)).requests
+    assert all(each.first_token_s == pytest.approx(each.end_s, abs=0.2) for each in kept_back)
+    assert np.median([e.first_token_s - e.arrived_s for e in kept_back]) > np.median(
+        [e.first_token_s - e.arrived_s for e in at_once]
+    )
+
+
+def test_a_batch_is_no_larger_than_the_engines_memory_or_its_setting() -> None:
+    assert an_engine(max_num_seqs=8).batch == 8
+    assert an_engine(memory_seqs=6).batch == 6
+
+
+def test_serves_own_proxy_needs_more_routers_and_a_second_round_more_conductors() -> None:
+    found = requirements_by_change(GIVEN, 1000, plans=2000)
+    now = found["as above"].sizes
+    assert found["Serve's own proxy in place of HAProxy"].sizes.routers > 2 * now.routers
+    assert found["every request has a second round"].sizes.engines["qwen2.5-7b"] > now.engines["qwen2.5-7b"]

@@ -1,0 +1,71 @@
+"""The audit at the end of each proof finds what is wrong: a proof that cannot fail proves nothing."""
+
+from dataclasses import asdict
+
+import pytest
+from sqlalchemy import text
+
+from loadtest.prove.audit import audit, lost_records, wait_until_settled
+from serving.accounts.rates import team_subject
+from serving.database.address import Address
+from tests.serving.accounts.ledgers import Ledgers, bill, open_ledgers
+
+CAP = 10**12
+WRONG = {
+    "overspent_usd": "UPDATE spend_window SET spent = spent + 2000000000000",
+    "doubled": "INSERT INTO hold (id, run_id, call_no, key_id, team_id, day, month, worker, amount, state, owner, made_us) "
+    "SELECT 'again', run_id, call_no, key_id, team_id, day, month, worker, amount, 'posted', owner, made_us FROM hold",
+    "still_held": "UPDATE hold SET state = 'open'",
+    "faults": "UPDATE spend_window SET spent = spent + 1",
+    "records_above_ledger": "UPDATE run SET cost = cost + 1",
+}
+RUN = """INSERT INTO run (id, model, status, owner, made_us, ended_us, cost, input_tokens, output_tokens, kept, numbers)
+VALUES ('wf_1', 'm', 'finished', 'one', 1, 2, 40000000000, 1, 1, 0, :body)"""
+
+
+async def change(ledgers: Ledgers, sql: str, **values: object) -> None:
+    async with ledgers.database.writing() as connection:
+        await connection.execute(text(sql), values)
+
+
+async def found(ledgers: Ledgers, *told: str) -> dict[str, float]:
+    return asdict(await audit(ledgers.database, team_subject(ledgers.team_id), CAP, told))
+
+
+async def spend(ledgers: Ledgers) -> None:
+    """A run of four cents."""
+    request = ledgers.request(6)
+    assert await ledgers.store.hold(request) is None
+    await ledgers.store.settle(bill(request, 4))
+    await change(ledgers, RUN, body=b"")
+
+
+async def test_where_all_is_right_nothing_is_found(store_address: Address) -> None:
+    async with open_ledgers(store_address) as ledgers:
+        await spend(ledgers)
+        assert await wait_until_settled(ledgers.database, 5) < 5
+        right = await found(ledgers, "wf_1")
+        assert (right.pop("records_usd"), right.pop("ledger_usd")) == (0.04, 0.04)
+        assert not any(right.values())
+        assert await lost_records(ledgers.database, ["wf_1"]) == 0
+
+
+@pytest.mark.parametrize("what", WRONG)
+async def test_whatever_is_wrong_is_found(store_address: Address, what: str) -> None:
+    async with open_ledgers(store_address) as ledgers:
+        await spend(ledgers)
+        await change(ledgers, WRONG[what])
+        assert (await found(ledgers, "wf_1"))[what] > 0
+
+
+async def test_what_a_client_was_told_of_and_is_not_there_is_lost(store_address: Address) -> None:
+    async with open_ledgers(store_address) as ledgers:
+        await spend(ledgers)
+        assert (await found(ledgers, "wf_1", "wf_2"))["lost"] == 1
+        assert await lost_records(ledgers.database, ["wf_1", "wf_2"]) == 1
+
+
+async def test_what_stays_held_is_not_waited_for_without_end(store_address: Address) -> None:
+    async with open_ledgers(store_address) as ledgers:
+        assert await ledgers.store.hold(ledgers.request(1)) is None
+        assert await wait_until_settled(ledgers.database, 0.3) >= 0.3

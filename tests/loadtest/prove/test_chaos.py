@@ -1,0 +1,60 @@
+"""What `make prove-chaos` serves, how it judges a round, and one round."""
+
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+from loadtest.prove.chaos import ENGINE, STAND_IN, Json, real_engine, replicas_of, settings_with
+from loadtest.prove.chaos_load import LOST, ChaosFound
+from loadtest.prove.chaos_victims import kinds_of
+from serving.settings.settings import Settings
+from tests.conftest import ROOT
+
+
+@pytest.mark.parametrize("worker", [STAND_IN, real_engine()], ids=["stand-in", "real"])
+def test_what_is_served_among_the_kills_are_valid_settings_with_an_engine(worker: Json) -> None:
+    settings = Settings.model_validate(settings_with(worker))
+    assert f"vllm-{settings.worker('engine').name}" == ENGINE
+    assert replicas_of(settings_with(worker))[ENGINE] == (2 if worker is STAND_IN else 1)
+
+
+def test_a_real_engine_and_haproxy_can_be_killed_only_where_they_are_and_the_head_only_with_redis() -> None:
+    assert {"engine", "manager", "head"} & set(kinds_of(has_haproxy=False, has_engine=False)) == set()
+    assert {"engine", "manager", "node"} <= set(kinds_of(has_haproxy=True, has_engine=True))
+    assert "head" in kinds_of(has_haproxy=True, has_engine=False, has_redis=True)
+
+
+@pytest.mark.parametrize(
+    ("found", "is_right"),
+    [
+        (ChaosFound(kept={"finished": 3}, broken=2, not_let_in=1), True),
+        (ChaosFound(looked_whole=1), False),
+        (ChaosFound(given_up=1), False),
+        (ChaosFound(still_running=1), False),
+        (ChaosFound(kept={"finished": 3, "lost": 1}), False),
+        (ChaosFound(accepted=Counter(finished=2)), True),
+        (ChaosFound(accepted=Counter({"finished": 2, "no record": 1})), False),
+        (ChaosFound(broken=2, records=Counter(lost=1, cancelled=1)), True),
+        (ChaosFound(broken=1, records=Counter({"no record": 1})), False),
+    ],
+)
+def test_a_round_is_wrong_where_a_cut_looked_whole_or_a_kept_run_did_not_finish(
+    found: ChaosFound, is_right: bool
+) -> None:
+    assert found.is_right() == is_right
+
+
+def test_what_broke_with_its_router_is_lost_and_nothing_that_a_client_left() -> None:
+    assert ChaosFound(broken=2, records=Counter(lost=1, finished=1)).is_right(LOST)
+    assert not ChaosFound(broken=2, records=Counter(lost=1, cancelled=1)).is_right(LOST)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_router_that_is_killed_among_200_workflows_loses_no_record() -> None:
+    command = [sys.executable, "-m", "loadtest.prove.chaos", "--rounds", "1", "--kinds", "router"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("router | 200 | "), done.stdout

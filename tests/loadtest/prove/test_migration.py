@@ -1,0 +1,16 @@
+"""A migration that is killed before each of its statements, while others write, on real databases."""
+
+import pytest
+
+from loadtest.prove.migration import kill_migrations
+from serving.database.address import Address
+
+
+@pytest.mark.slow
+@pytest.mark.postgresql
+async def test_a_migration_that_is_killed_anywhere_leaves_no_half_schema_and_loses_no_row(
+    empty_address: Address,
+) -> None:
+    killed, half, lost = await kill_migrations(empty_address)
+    assert killed > 10
+    assert (half, lost) == (0, 0)

@@ -1,0 +1,67 @@
+"""What the proofs of load take for a whole answer: over real sockets, as Podium's streams end."""
+
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator
+
+import pytest
+from aiohttp import ClientSession, web
+
+from loadtest.rig.fake_openai import chunk, event
+from loadtest.rig.open_loop import OpenLoopResult, send
+
+WORDS, DONE = chunk("m", {"content": "It is"}), b"data: [DONE]\n\n"
+TOO_LONG = event({"error": {"message": "Too many before it.", "code": "line_too_long", "type": "x"}})
+STREAMS = {
+    "whole": WORDS + DONE,
+    "refused late": b": podium\n\n" + TOO_LONG + DONE,
+    "broken after words": WORDS + event({"error": {"message": "Gone.", "code": "worker_unavailable"}}) + DONE,
+    "cut": WORDS,
+    "speaks of errors": chunk("m", {"content": '{"error": {"code": "x"}}'}) + DONE,
+}
+
+
+async def _answer(request: web.Request) -> web.Response:
+    asked = (await request.json())["model"]
+    if asked in STREAMS:
+        return web.Response(body=STREAMS[asked], content_type="text/event-stream")
+    if asked == "refused":
+        return web.json_response({"error": {}}, status=429, headers={"retry-after": "2"})
+    if asked == "busy":
+        return web.json_response({"error": {"code": "worker_busy"}}, status=503)
+    return web.Response(body=b"<html>", status=502)
+
+
+@pytest.fixture
+async def url() -> AsyncGenerator[str]:
+    app = web.Application()
+    app.router.add_post("/v1/chat/completions", _answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    await runner.cleanup()
+
+
+async def _what_comes_of(url: str, *models: str) -> OpenLoopResult:
+    load = OpenLoopResult(rate=1, seconds=1)
+    async with ClientSession() as session:
+        for model in models:
+            await send(session, url, {"model": model, "stream": True}, None, time.monotonic(), load)
+    return load
+
+
+async def test_a_stream_that_ends_with_an_error_event_is_that_error_and_no_answer(url: str) -> None:
+    load = await _what_comes_of(url, "whole", "refused late", "broken after words", "cut", "speaks of errors")
+    assert (len(load.took_s), load.goodput) == (2, 2)
+    assert load.others == Counter(line_too_long=1, worker_unavailable=1, cut=1)
+
+
+async def test_a_status_is_named_with_its_code_and_a_429_is_a_refusal(url: str) -> None:
+    load = await _what_comes_of(url, "refused", "busy", "a proxy's page")
+    assert (load.refused, load.told_when, load.others) == (1, 1, Counter({"503 worker_busy": 1, "502": 1}))
+
+
+async def test_a_request_that_is_refused_after_it_was_let_in_is_no_oddity(url: str) -> None:
+    load = await _what_comes_of(url, "whole", "refused", "refused late", "cut")
+    assert (load.n, load.odd, load.told) == (4, Counter(cut=1), "1 line_too_long, 1 cut")

@@ -1,0 +1,31 @@
+"""The soak, for seconds: a run, call, file, socket, task or span that every request leaves shows in so few already."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from loadtest.prove.soak import growth, soak
+
+
+@pytest.mark.slow
+async def test_after_mixed_load_a_router_holds_what_it_held_before(tmp_path: Path) -> None:
+    found = await soak(tmp_path, lasts_s=6, rounds=4)
+    assert found.faults(most_growth=math.inf) == [], (
+        "memory says nothing yet: a fake keeps its newest 1,000 calls"
+    )
+    assert found.load.n > 50
+    assert found.upstream_faults > 0
+
+
+@pytest.mark.parametrize(
+    ("series", "grew"),
+    [
+        ([100, 103, 97, 100] * 3, 1.0),
+        ([100 + n for n in range(12)], 1.1),
+        ([100] * 9 + [120] * 3, 1.2),
+        ([0] * 12, 1.0),
+    ],
+)
+def test_growth_is_a_slope_or_a_step_and_no_noise(series: list[float], grew: float) -> None:
+    assert growth(series) == pytest.approx(grew, abs=0.05)
