@@ -90,7 +90,7 @@ def has_plan_and_calls_from_records(told: dict[str, Any]) -> None:
     assert told["figures"]["phases_ms"]["all"]["plan"]["n"] == answered
 
 
-@pytest.mark.parametrize("name", ["chat", "open-stream"])
+@pytest.mark.parametrize("name", ["chat", pytest.param("open-stream", marks=pytest.mark.slow)])
 def test_ctrl_c_still_writes_the_report(scripted_url: str, tmp_path: Path, name: str) -> None:
     asked = command(name, "--url", scripted_url, "--duration", "10m", "--out", str(tmp_path))
     running = subprocess.Popen(
@@ -217,7 +217,7 @@ def a_second(url: str, out: Path, temporary: Path) -> subprocess.CompletedProces
     )
 
 
-@pytest.mark.parametrize("out", ["a file", "/proc/nope"])
+@pytest.mark.parametrize("out", ["a file", pytest.param("/proc/nope", marks=pytest.mark.slow)])
 def test_a_folder_that_cannot_be_written_to_is_told_before_the_load(
     podium_url: str, tmp_path: Path, out: str
 ) -> None:
@@ -229,6 +229,7 @@ def test_a_folder_that_cannot_be_written_to_is_told_before_the_load(
     assert Podium.asked == 0
 
 
+@pytest.mark.slow
 def test_what_was_measured_survives_a_folder_that_goes_away_meanwhile(
     podium_url: str, tmp_path: Path
 ) -> None:

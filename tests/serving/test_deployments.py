@@ -186,6 +186,7 @@ def test_an_argument_that_build_app_does_not_take_is_refused() -> None:
         build_app({"settigns": "cluster/local.yaml"})
 
 
+@pytest.mark.slow
 def test_a_pool_without_any_key_says_which_to_set_before_ray_is_started() -> None:
     """In a process of its own: where Ray runs already, as after other tests, the nodes have environments of their own."""
     keys = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY")
@@ -202,6 +203,7 @@ def test_a_pool_without_any_key_says_which_to_set_before_ray_is_started() -> Non
     assert re.search("SettingsError.*" + ".*".join(keys), ended.stderr), ended.stderr
 
 
+@pytest.mark.slow
 def test_who_takes_the_place_of_a_conductor_without_a_key_may_be_chosen_by_price_before_ray_is_started(
     tmp_path: Path,
 ) -> None:

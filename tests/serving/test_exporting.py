@@ -54,24 +54,24 @@ def messages(*contents: str) -> str:
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
-async def test_the_traces_of_60_chats_of_100_kb_arrive_whole(
+async def test_the_traces_of_20_chats_of_100_kb_arrive_whole(
     protocol: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     question = "why? " * 20_000
     async with served(team(workers=[scripted("a")], workflows={}, telemetry={"content": True})) as api:
-        for n in range(60):
+        for n in range(20):
             await api.ok({"model": "a", "messages": [{"role": "user", "content": f"{n} {question}"}]})
         ended = list(SPANS.ended)
     with collector(protocol, monkeypatch) as receiver:
         export(ended)
     chats = [span for span in receiver.spans if span.name.startswith("chat")]
-    assert len(chats) == len({span.trace_id for span in chats}) == 60
+    assert len(chats) == len({span.trace_id for span in chats}) == 20
     for span in chats:
         assert span.attributes[spans.INPUT_TOKENS] > 0
         (message,) = json.loads(span.attributes[spans.INPUT_MESSAGES])
         assert len(message["content"]) > 100_000, "nothing had to be cut"
     roots = [span for span in receiver.spans if span.attributes.get(spans.WORKFLOW_ID)]
-    assert len(roots) == 60
+    assert len(roots) == 20
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
@@ -170,7 +170,7 @@ def test_spans_that_wait_for_a_collector_that_is_away_are_bounded_by_bytes_and_b
     processor = BoundedProcessor(hanging)
     long = made(**{spans.INPUT_MESSAGES: messages("x" * 200_000)})
     try:
-        for _ in range(3_000):
+        for _ in range(2_300):
             processor.on_end(long)
             assert processor.n_waiting_bytes <= MOST_WAITING_BYTES
         assert processor.n_waiting_bytes > MOST_WAITING_BYTES / 2

@@ -1,6 +1,10 @@
 """What runs with no packages but those of the base stage."""
 
+import pytest
+
 from tests.base_only import with_base_only
+
+pytestmark = pytest.mark.slow
 
 
 def test_the_base_packages_are_enough_to_build_and_route_where_no_local_model_is_served():

@@ -1,5 +1,6 @@
 """Calls of tools at the border to vLLM's engines: what goes across, and how vLLM's own parser reads what comes."""
 
+import functools
 import json
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -43,11 +44,16 @@ async def answer(engine: Any, call: Call, *, calls_tools: bool = True) -> Any:
     return reply.result
 
 
+@functools.cache
+def tokenizer() -> Any:
+    return AutoTokenizer.from_pretrained(MODEL)  # takes a second
+
+
 def reader(*, given: Any = None, **options: Any) -> ToolReader:
     tool = {"name": "weather", "description": "", "parameters": dict(WEATHER.parameters or {})}
     tools = given or ({"type": "function", "function": tool},)
     call = EngineCall([], tools=tools, reads_calls=True, **options)
-    return ToolReader("hermes", AutoTokenizer.from_pretrained(MODEL), call)
+    return ToolReader("hermes", tokenizer(), call)
 
 
 def read(reader: ToolReader, text: str, size: int = 3) -> tuple[str, tuple[ChunkCall, ...]]:

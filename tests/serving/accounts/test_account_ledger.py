@@ -275,7 +275,7 @@ ASKS = st.builds(
 CAPS = st.none() | st.integers(0, 1_000)
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+@pytest.fixture(scope="module", params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
 def one_address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Address:
     """A database for all examples, each with a key of its own."""
     postgres = request.getfixturevalue("postgres") if request.param == "postgresql" else None

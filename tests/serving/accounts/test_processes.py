@@ -5,15 +5,12 @@ import signal
 import subprocess
 import sys
 
-import pytest
 from sqlalchemy import text
 
 from serving.accounts.money import to_pico
 from serving.database.address import Address
 from tests.conftest import ROOT
 from tests.serving.accounts.ledgers import CENT, Ledgers, open_ledgers
-
-pytestmark = pytest.mark.postgresql
 
 OTHERS, CALLS, CAP = 3, 100, 100
 HELD_BY_THE_KILLED, SETTLED_BY_THE_KILLED = 40, 5
@@ -50,7 +47,7 @@ async def test_routers_that_draw_at_once_spend_the_budget_and_no_more_though_one
         spent, held = await ledgers.cents()
         assert spent + held == CAP, "refused while there was room, or let in above it"
         await _end_leases_of_the_dead(ledgers)
-        assert await ledgers.store.beat() == HELD_BY_THE_KILLED - SETTLED_BY_THE_KILLED
+        await ledgers.store.beat()  # which the store also does by itself, on a slow machine before this
         assert await ledgers.cents() == (CAP, 0)
         await ledgers.see_no_fault()
         entered = await _entered(ledgers)
