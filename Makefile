@@ -152,10 +152,10 @@ site: setup-site ## build the documentation as a static site, build/site, with s
 doctor: setup-base ## what is wrong with this machine or with SETTINGS, and what to do
 	@$(BIN)/podium doctor --settings $(call quote,$(SETTINGS)) --port $(PORT)
 
-access-table: setup-dev ## write the table of who may ask what into docs/security.md again, from the test that proves it
+access-table: setup-dev ## generate the tables of docs/access.md from the test that proves them
 	@$(BIN)/python -m tests.serving.api.access_table
 
-faults: setup-dev ## play every fault of a provider to clients and write what they see into docs/faults.md again
+faults: setup-dev ## play every provider fault to clients and generate docs/faults.md
 	@mkdir -p build
 	@$(BIN)/python -m tests.serving.api.play_faults --out build/faults.md
 	@$(BIN)/python -m tests.serving.api.play_defaults --append build/faults.md

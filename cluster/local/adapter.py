@@ -1,6 +1,6 @@
 """`podium adapter publish FOLDER`: give a LoRA adapter the name under which it can be served.
 
-How a running cluster is switched to it: docs/operations.md, "Adapters".
+How a running cluster is switched to it: docs/operations/live-changes.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The embedded default's conductor: the local model with the adapter that Podium ships merged into its
 weights.
 
-vLLM can also load the adapter by its name, beside other models (docs/operations.md, "Adapters"); on a CPU
+vLLM can also load the adapter by its name, beside other models (docs/operations/live-changes.md); on a CPU
 that costs most of the speed (decision 0014), so it is merged once, at set-up: W + (alpha / r) B A for each
 matrix it has (LoRA, arXiv 2106.09685, 4.1).
 

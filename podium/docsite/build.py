@@ -109,7 +109,12 @@ def nav(folder: Path) -> str:
         if (folder / page).exists()
     ]
     others = sorted(path.name for path in folder.glob("*.md") if path.name not in firsts)
-    groups = {"Guides": others, "Clients": _in(folder, "clients"), "Decisions": _in(folder, "decisions")}
+    groups = {
+        "Operations": _in(folder, "operations"),
+        "Guides": others,
+        "Clients": _in(folder, "clients"),
+        "Decisions": _in(folder, "decisions"),
+    }
     items = [f'"{page}"' for page in firsts]
     items += [f"{{{name} = {list(pages)}}}".replace("'", '"') for name, pages in groups.items() if pages]
     items.append('{Examples = "source/examples/index.md"}')

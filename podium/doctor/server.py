@@ -94,7 +94,7 @@ def check_ready(http: httpx2.Client) -> Finding:
     if said.get("store") == "away":
         return wrong(
             "The server's database is away: what needs a budget is refused.",
-            'Start the database; the server goes on by itself. docs/operations.md, "store", says what works meanwhile.',
+            "Start the database; the server goes on by itself. docs/operations/store.md says what works meanwhile.",
         )
     if refused := said.get("refused_user_config"):
         return wrong(

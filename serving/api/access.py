@@ -35,60 +35,49 @@ class Cost:
         counted: which count the answer is in until the client has all of it: `reads`, `changes` or none.
         in_turn: whether few are worked on at once, and keys take turns.
         n_bytes: of `limits.max_unread_bytes` that it holds from its beginning.
-        streams, memory, cpu: the same for people, for docs/security.md.
+        streams, memory: the same in words, for docs/access.md.
     """
 
     name: str
     counted: str = ""
     in_turn: bool = False
     n_bytes: int = 0
-    streams: str = "one of `limits.max_reads`"
-    memory: str = (
-        "what is larger than 64 kB of the answer, in `limits.max_unread_bytes`, and of the body, in "
-        "`limits.max_running_bytes`"
-    )
-    cpu: str = "in turn with other keys', four at once, lists in slices of 2 ms"
+    streams: str = "`limits.max_reads`"
+    memory: str = "above 64 kB: body in `limits.max_running_bytes`, response in `limits.max_unread_bytes`"
 
 
-PROBE = Cost(
-    "probe", streams="none: never waits, never refused", memory="under 10 kB", cpu="constant, from memory"
-)
-CONSTANT = Cost("constant", counted="reads", cpu="made once")
+PROBE = Cost("probe", streams="no limit, never queued", memory="under 10 kB")
+CONSTANT = Cost("constant", counted="reads")
 READ = Cost("read", counted="reads", in_turn=True)
 WATCH = Cost(
     "event stream",
     counted="reads",
     in_turn=True,
     n_bytes=2 * PIECE_BYTES,
-    memory="128 kB, and 256 kB of events for all who watch the run, larger events whole, in `limits.max_unread_bytes`",
-    cpu="its beginning in turn with other keys'",
+    memory="`limits.max_unread_bytes`: 128 kB, and 256 kB of events per watched run; larger events whole",
 )
 DOWNLOAD = Cost(
     "download",
     counted="reads",
     in_turn=True,
     n_bytes=READ_BYTES,
-    memory="1 MB, in `limits.max_unread_bytes`",
-    cpu="its beginning in turn with other keys'",
+    memory="`limits.max_unread_bytes`: 1 MB",
 )
 CHANGE = Cost(
     "change",
     counted="changes",
-    streams="one of a quarter of `limits.max_reads`, beside the reads",
-    cpu="one row of the store",
+    streams="a quarter of `limits.max_reads`, counted apart",
 )
 UPLOAD = Cost(
     "upload",
     counted="changes",
-    streams="one of a quarter of `limits.max_reads`, beside the reads",
-    memory="its body, in `batches.room` of `limits.max_running_bytes`",
-    cpu="in a thread",
+    streams="a quarter of `limits.max_reads`, counted apart",
+    memory="body: `batches.room` of `limits.max_running_bytes`",
 )
 RUN = Cost(
     "run",
-    streams="one of `limits.max_running`",
-    memory="its conversation, in `limits.max_running_bytes`",
-    cpu="refused while the event loop is behind; rates, budgets and slots of workers",
+    streams="`limits.max_running`",
+    memory="conversation: `limits.max_running_bytes`",
 )
 
 

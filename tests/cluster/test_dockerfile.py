@@ -135,9 +135,7 @@ def test_what_it_copies_is_let_through_and_the_rest_is_not() -> None:
                 ignored = not rule.startswith("!")
         return not ignored
 
-    assert "evaluation" in copied, (
-        "a worker that ships is there: docs/operations.md, workers that are programs"
-    )
+    assert "evaluation" in copied, "a worker that ships is there: docs/operations/program-workers.md"
     assert all((ROOT / path).exists() and sent(path) for path in copied)
     assert not any(
         map(

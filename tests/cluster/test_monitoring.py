@@ -32,7 +32,7 @@ def test_each_alert_is_tested_and_has_its_place_in_the_operators_page() -> None:
         case["alertname"] for group in groups for case in group["alert_rule_test"] if not case["exp_alerts"]
     }
     assert fired == silent == alerts().keys()
-    page = (ROOT / "docs" / "operations.md").read_text()
+    page = (ROOT / "docs" / "operations" / "alerts.md").read_text()
     assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == alerts().keys()
 
 

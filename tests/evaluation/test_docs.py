@@ -1,5 +1,5 @@
 """The commands of docs/evaluation.md are read by the command itself, and name what there is; the vote of
-docs/operations.md runs.
+docs/operations/program-workers.md runs.
 """
 
 import re
@@ -55,8 +55,8 @@ def test_every_source_and_strategy_is_on_the_page():
 async def test_the_vote_of_the_operations_page_counts_what_scripted_workers_say(
     replies: list[str], answer: str
 ):
-    section = (DOCS / "operations.md").read_text().partition("## Workers that are programs")[2]
-    settings = yaml.safe_load(section.partition("```yaml\n")[2].partition("```")[0])
+    page = (DOCS / "operations" / "program-workers.md").read_text()
+    settings = yaml.safe_load(page.partition("```yaml\n")[2].partition("```")[0])
     parse(settings)
     *models, vote = settings["workers"]
     said = zip(models, replies, strict=True)

@@ -47,9 +47,9 @@ NOT_HTTP = {
     "ten thousand headers": Fault(
         EVENT_STREAM + b"".join(b"x-%d: y\r\n" % n for n in range(10_000)) + b"\r\n"
     ),
-    "a status that is no number": Fault(b"HTTP/1.1 OK OK\r\n\r\n"),
-    "a close without a byte": Fault(b"", closes=True),
-    "an encoding that is not there": Fault(
+    "a non-numeric status": Fault(b"HTTP/1.1 OK OK\r\n\r\n"),
+    "a close without data": Fault(b"", closes=True),
+    "a wrong content encoding": Fault(
         EVENT_STREAM + b"content-encoding: gzip\r\ncontent-length: 9\r\n\r\nnot gzip!", keeps_alive=True
     ),
 }
@@ -58,11 +58,11 @@ SILENT = {
     "headers line by line": Fault(EVENT_STREAM, drips=b"x-a: b\r\n"),
 }
 BROKEN_FRAMING = {
-    "a chunk length that is no number": b"zz\r\nhello\r\n",
-    "a chunk length below zero": b"-5\r\nhello\r\n",
+    "a non-numeric chunk length": b"zz\r\nhello\r\n",
+    "a negative chunk length": b"-5\r\nhello\r\n",
     "a chunk longer than its length": b"3\r\nhello hello\r\n5\r\nhello\r\n",
-    "noise in place of a chunk": bytes(range(256)) * 20,
-    "a chunk length without end": b"1" * 100_000,
+    "noise instead of a chunk": bytes(range(256)) * 20,
+    "an endless chunk length": b"1" * 100_000,
     "a second response": CHUNKED,
 }
 COMMENTS = {

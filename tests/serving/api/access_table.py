@@ -1,56 +1,91 @@
-"""Who may ask what, as tables: what each route takes and may hold (`serving/api/access.py`), and the requests and statuses of
-test_who_may.py, which sends them.
+"""Tables of access: the cost of each kind of route (`serving/api/access.py`), and the routes with the statuses that
+test_who_may.py expects.
 
-`python -m tests.serving.api.access_table`, or `make access-table`, writes it into docs/security.md.
+`python -m tests.serving.api.access_table`, or `make access-table`, writes them into docs/access.md.
 """
 
 import re
+from typing import TYPE_CHECKING
 
 from tests.conftest import ROOT
 
-PAGE = ROOT / "docs/security.md"
-BEGIN, END = "<!-- access table: make access-table -->\n", "<!-- end of it -->"
+if TYPE_CHECKING:
+    from tests.serving.api.test_who_may import Asked
+
+PAGE = ROOT / "docs/access.md"
+BEGIN, END = "<!-- access table: make access-table -->\n", "<!-- end of the access table -->"
+NO_KEY = 0
+"""Index of the first status, of a request without a key; an unknown key gets the same."""
 
 
 def table() -> str:
-    """The table in Markdown."""
-    from tests.serving.api.test_who_may import BESIDES, TABLE, WHO
-
-    head = ["request", *(who or "no key" for who in WHO)]
-    lines = [_line(head), _line(["---"] * len(head))]
-    for asked in (*TABLE, *BESIDES):
-        extra = [f"{name}: {value}" for name, value in (asked.headers or {}).items()]
-        extra += ["streamed"] if (asked.body or {}).get("stream") else []
-        request = f"`{asked.method} {asked.path}`" + (f" ({', '.join(extra)})" if extra else "")
-        lines.append(_line([request, *map(str, asked.statuses)]))
-    return "\n".join([*_costs(), "", *lines]) + "\n"
+    """Return the tables in Markdown."""
+    return "\n\n".join("\n".join(lines) for lines in (_costs(), _routes())) + "\n"
 
 
 def _costs() -> list[str]:
-    """Each route with who may call it and its kind, and what answering a request of a kind may hold."""
+    """Return what a request of each kind may hold."""
     from serving.api.access import access_table
     from serving.api.dialects.table import DIALECTS
 
-    rows = access_table(DIALECTS)
-    kinds = {access.cost.name: access.cost for access in rows.values()}
-    head = ["kind", "answers open at once", "bytes", "CPU"]
-    lines = [_line(head), _line(["---"] * len(head))]
-    lines += [_line([each.name, each.streams, each.memory, each.cpu]) for each in kinds.values()]
-    head = ["route (HEAD as GET)", "scope", "kind"]
-    lines += ["", _line(head), _line(["---"] * len(head))]
-    for place, access in rows.items():
-        lines.append(_line([f"`{place}`", access.who.value, access.cost.name]))
-    return lines
+    kinds = {access.cost.name: access.cost for access in access_table(DIALECTS).values()}
+    rows = [[each.name, each.streams, each.memory] for each in kinds.values()]
+    return _lines(["kind", "concurrent responses", "memory"], rows)
+
+
+def _routes() -> list[str]:
+    """Return the routes, grouped by scope, kind and who may call them."""
+    from serving.api.access import access_table
+    from serving.api.dialects.table import DIALECTS
+    from tests.serving.api.test_who_may import TABLE
+
+    rows = {_shape(place): access for place, access in access_table(DIALECTS).items()}
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for asked in TABLE:
+        access = rows[_shape(f"{asked.method} {asked.path.rstrip('/')}")]
+        key = (access.who.value, access.cost.name, *_statuses(asked))
+        groups.setdefault(key, []).append(_request(asked))
+    return _lines(["scope", "kind", *_callers(), "routes"], _grouped(groups))
+
+
+def _callers() -> list[str]:
+    from tests.serving.api.test_who_may import WHO
+
+    return ["no or unknown key", *map(str, WHO[2:])]
+
+
+def _statuses(asked: "Asked") -> tuple[str, ...]:
+    assert asked.statuses[NO_KEY] == asked.statuses[NO_KEY + 1], "one column shows both"
+    return tuple(map(_shown, asked.statuses[NO_KEY + 1 :]))
+
+
+def _shown(status: int) -> str:
+    """Return "yes" for a request that passes. In the tests some of these are 400 for other reasons."""
+    return "yes" if status <= 400 else str(status)
+
+
+def _request(asked: "Asked") -> str:
+    note = " (in a conversation)" if "conversation" in (asked.body or {}) else ""
+    return f"`{asked.method} {asked.path}`{note}"
+
+
+def _shape(place: str) -> str:
+    """Return a method and path without the names of its parameters."""
+    return re.sub(r"\{[^}]+\}", "{}", place)
+
+
+def _grouped(groups: dict[tuple[str, ...], list[str]]) -> list[list[str]]:
+    return [[*key, ", ".join(dict.fromkeys(requests))] for key, requests in groups.items()]
+
+
+def _lines(head: list[str], rows: list[list[str]]) -> list[str]:
+    return [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
 
 
 def write() -> None:
-    """Put the table between the marks of the page."""
+    """Put the tables between the marks of the page."""
     page = PAGE.read_text()
     PAGE.write_text(re.sub(f"(?s)(?<={BEGIN}).*(?={END})", lambda _: table(), page))
-
-
-def _line(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":

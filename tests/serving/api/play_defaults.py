@@ -1,4 +1,4 @@
-"""Plays the faults that the first release did worst at, where no limit is set: what a client sees now.
+"""Plays faults that take long to notice, to workers with default settings: what a client sees.
 
 `python -m tests.serving.api.play_defaults` prints the table; `--append FILE` writes it below a page, as `make faults` does below
 that of `play_faults.py`. Where something is not as expected, nothing is written and it exits 1. It takes two minutes, since the
@@ -17,7 +17,7 @@ from typing import Any
 import httpx2
 
 from tests.serving.api.fault_servers import WIRE, open_places, play
-from tests.serving.api.play_faults import OTHERS, Look, Place, api_of, ask
+from tests.serving.api.play_faults import OTHERS, Look, Place, api_of, ask, shown
 from tests.serving.api.provider_faults import FIRST_WORD, INSTEAD, MIDDLE, OTHER_TEXT, Case
 from tests.serving.api.served import ASK, Json, scripted, step
 from tests.wires.faults import COMMENTS, EVENT_STREAM, Fault
@@ -34,12 +34,11 @@ PRICE = {"input_usd_per_mtok": 1, "output_usd_per_mtok": 2}
 
 @dataclass(frozen=True)
 class Named:
-    """A fault, where it stands, and what the first release did.
+    """A fault, where it stands, and what a client sees.
 
     Args:
         case: what is played.
-        before: what a client saw then.
-        now: what one is to see.
+        now: what a client is to see.
         is_middle: the middle one of three steps; else it is asked by its name, and has a fallback.
         stands_alone: it has no fallback.
         good_first: so many answers are good, before it happens.
@@ -47,7 +46,6 @@ class Named:
     """
 
     case: Case
-    before: str
     now: str = INSTEAD
     is_middle: bool = False
     stands_alone: bool = False
@@ -55,47 +53,34 @@ class Named:
     settings: Json = field(default_factory=dict)
 
 
-LOST = "one clear error, the answer was lost"
 FAULTS = {
-    "no response at all": Named(Case(Fault(b"")), "the fallback's answer after 92 s, three silent tries"),
+    "no response at all": Named(Case(Fault(b""))),
     "no response at all, after twenty good ones": Named(
-        Case((*[Answer()] * 20, Answer(stall_after=0))),
-        "the fallback's answer after 92 s, three silent tries",
-        good_first=20,
+        Case((*[Answer()] * 20, Answer(stall_after=0))), good_first=20
     ),
-    f"the first token after {LATE_S:.0f} s": Named(
-        Case((Answer(pause_after=FIRST_WORD, late_s=LATE_S),)), "waited for, without a limit"
-    ),
-    "comments and nothing else": Named(
-        Case(Fault(drips=COMMENTS["comments"])), "kept alive until the deadline, 600 s"
-    ),
-    "headers that drip": Named(Case(Fault(EVENT_STREAM, drips=b"x")), "kept alive until the deadline, 600 s"),
-    "a stream cut in the middle": Named(Case((Answer(pause_after=MIDDLE, cut_after=MIDDLE),)), LOST),
-    "a stream that stalls in the middle": Named(
-        Case((Answer(pause_after=MIDDLE, stall_after=MIDDLE),)), LOST
-    ),
-    "a malformed stream": Named(Case((Answer(pause_after=MIDDLE, garble_after=MIDDLE),)), LOST),
+    f"the first token after {LATE_S:.0f} s": Named(Case((Answer(pause_after=FIRST_WORD, late_s=LATE_S),))),
+    "comments and nothing else": Named(Case(Fault(drips=COMMENTS["comments"]))),
+    "headers that drip": Named(Case(Fault(EVENT_STREAM, drips=b"x"))),
+    "a stream cut in the middle": Named(Case((Answer(pause_after=MIDDLE, cut_after=MIDDLE),))),
+    "a stream that stalls in the middle": Named(Case((Answer(pause_after=MIDDLE, stall_after=MIDDLE),))),
+    "a malformed stream": Named(Case((Answer(pause_after=MIDDLE, garble_after=MIDDLE),))),
     "a stream cut in a middle step, twice": Named(
         Case((Answer(pause_after=MIDDLE, cut_after=MIDDLE),) * 2 + (Answer(),)),
-        "the run ended, though nothing was shown",
         now="200 Whole.",
         is_middle=True,
     ),
     "a stream cut in a middle step, once": Named(
         Case((Answer(pause_after=MIDDLE, cut_after=MIDDLE), Answer())),
-        "the run ended, though nothing was shown",
         now="200 Whole.",
         is_middle=True,
         stands_alone=True,
     ),
     "a content filter": Named(
         Case((Answer(status=400, error_code="content_filter"),)),
-        "the fallback was asked; no setting",
         now="400 content_filter",
     ),
     "a content filter, `on_content_filter: fall_back`": Named(
         Case((Answer(status=400, error_code="content_filter"),)),
-        "the fallback was asked; no setting",
         settings={"on_content_filter": "fall_back"},
     ),
 }
@@ -151,15 +136,15 @@ async def count_calls_of_a_dead_primary(at_once: int) -> int:
 
 
 SECTION = """
-## Where nothing is set
+## Default settings
 
-The faults that the first release did worst at, played to workers of which nothing is set but where they are: no limit, no number of tries. Each has a fallback that takes no prefill, unless it stands alone. All are streamed.
-The last column is the longest silence after the first word, until the next words or the end. A model that falls silent in the middle of an answer is waited for as long as `stall_timeout_s` says, 120 s: how long it may think there
-[is not learned](decisions/0060-a-worker-that-is-down-costs-little.md). Meanwhile the client gets heartbeats and no word.
+Streams from workers with default settings and a fallback without prefill (none in the row "once"). The last column is the longest silence after the first word, in which the client gets heartbeats only. If a model falls silent in its answer, the fallback continues after `stall_timeout_s`, 120 s, until [20 pauses are known](decisions/0060-a-worker-that-is-down-costs-little.md).
 
 {table}
 
-What a killed router, engine, proxy, controller or node costs: [operations](operations.md#what-a-kill-costs).
+If a worker with a fallback fails every call, all of {requests} requests are answered; {alone} reach the worker if sent in sequence, {together} if sent concurrently.
+
+[What a kill costs](operations/durable-runs.md#what-a-kill-costs) covers Podium's own components.
 """
 
 
@@ -181,17 +166,13 @@ def wrong_of(looks: dict[str, Look], alone: int, together: int) -> list[str]:
     return wrong
 
 
-def table(looks: dict[str, Look], alone: int, together: int) -> str:
-    """Likewise, as Markdown."""
-    rows = [
-        "| fault | the first release | now | first word | silence after it |",
-        "| --- | --- | --- | --: | --: |",
-    ]
+def table(looks: dict[str, Look]) -> str:
+    """Return the table in Markdown."""
+    rows = ["| fault | client sees | first word | silence after it |", "| --- | --- | --: | --: |"]
     for name, look in looks.items():
         times = " | ".join(map(_ms, (look.first_word_s, look.silence_s)))
-        rows.append(f"| {name} | {FAULTS[name].before} | {look.outcome} | {times} |")
-    calls = f"one after the other {alone} calls, all at once {together}"
-    return "\n".join([*rows, f"| a dead primary, {REQUESTS} requests | 600 calls hit it | {calls} | | |"])
+        rows.append(f"| {name} | {shown(look.outcome)} | {times} |")
+    return "\n".join(rows)
 
 
 def _ms(seconds: float | None) -> str:
@@ -210,7 +191,8 @@ def finish(looks: dict[str, Look], alone: int, together: int, page: Path | None)
     Returns:
         The exit status.
     """
-    section, wrong = SECTION.format(table=table(looks, alone, together)), wrong_of(looks, alone, together)
+    section = SECTION.format(table=table(looks), requests=REQUESTS, alone=alone, together=together)
+    wrong = wrong_of(looks, alone, together)
     if not page:
         print(section)
     elif not wrong:

@@ -105,15 +105,15 @@ BY_STATUS = {
     "429": _status(429, BUSY),
     "429, Retry-After 0": _status(429, BUSY, headers=SOON),
     "429, Retry-After 60": _status(429, BUSY, headers=LATE),
-    "429, Retry-After is no time": _status(429, BUSY, headers={"retry-after": "soon"}),
+    "429, invalid Retry-After": _status(429, BUSY, headers={"retry-after": "soon"}),
     "429, out of credit": _status(429, REFUSED, error_code="insufficient_quota"),
     "503, Retry-After 60": _status(503, BUSY, headers=LATE),
     "529": _status(529, BUSY),
-    "400, a content filter": _status(400, "content_filter", error_code="content_filter"),
-    "400, the prompt is too long": _status(400, "context_length_exceeded", error="maximum context length"),
-    "500, a page of HTML": _status(500, body=b"<html>Oh no</html>"),
+    "400, content filter": _status(400, "content_filter", error_code="content_filter"),
+    "400, prompt too long": _status(400, "context_length_exceeded", error="maximum context length"),
+    "500, an HTML page": _status(500, body=b"<html>Oh no</html>"),
     "503, no body": _status(503, body=b""),
-    "500, half of a JSON": _status(500, body=b'{"error": {"mess'),
+    "500, truncated JSON": _status(500, body=b'{"error": {"mess'),
 }
 
 
@@ -126,68 +126,66 @@ def _in_the_middle(
 
 
 STREAMS = {
-    "a reset before the first word": Case((Answer(cut_after=FIRST_WORD),)),
-    "a reset in the middle": _in_the_middle(cut_after=MIDDLE),
-    "an end before the first word": Case((Answer(end_after=FIRST_WORD),)),
-    "an end in the middle": _in_the_middle(end_after=MIDDLE),
-    "silence before the first word": Case((Answer(stall_after=FIRST_WORD),), is_silent=True, is_paid=True),
-    "silence in the middle": _in_the_middle(stall_after=MIDDLE, is_silent=True),
-    "no JSON before the first word": Case((Answer(garble_after=FIRST_WORD),)),
-    "no JSON in the middle": _in_the_middle(garble_after=MIDDLE),
-    "an error event before the first word": Case((Answer(error_after=FIRST_WORD),), REFUSED),
-    "an error event of overload in the middle": _in_the_middle(
+    "a reset, early": Case((Answer(cut_after=FIRST_WORD),)),
+    "a reset, late": _in_the_middle(cut_after=MIDDLE),
+    "an end, early": Case((Answer(end_after=FIRST_WORD),)),
+    "an end, late": _in_the_middle(end_after=MIDDLE),
+    "silence, early": Case((Answer(stall_after=FIRST_WORD),), is_silent=True, is_paid=True),
+    "silence, late": _in_the_middle(stall_after=MIDDLE, is_silent=True),
+    "invalid JSON, early": Case((Answer(garble_after=FIRST_WORD),)),
+    "invalid JSON, late": _in_the_middle(garble_after=MIDDLE),
+    "an error event, early": Case((Answer(error_after=FIRST_WORD),), REFUSED),
+    "an overload error event, late": _in_the_middle(
         BUSY, error_after=MIDDLE, error_code="rate_limit_exceeded"
     ),
-    "an error event of the server's in the middle": _in_the_middle(
-        error_after=MIDDLE, extra={"type": "server_error"}
-    ),
+    "a server error event, late": _in_the_middle(error_after=MIDDLE, extra={"type": "server_error"}),
     "no event at all": Case((Answer(end_after=0),)),
-    "a finish reason that nobody knows": Case((Answer(finish="tired", pause_after=4),), shows=TEXT),
-    "an event that is a list": Case((Answer(instead=(sse([1]),)),)),
-    "choices that are no list": Case((Answer(instead=(sse({"choices": 7}),)),)),
-    "a content filter without a word": Case(
+    "an unknown finish reason": Case((Answer(finish="tired", pause_after=4),), shows=TEXT),
+    "a list as event": Case((Answer(instead=(sse([1]),)),)),
+    "choices not a list": Case((Answer(instead=(sse({"choices": 7}),)),)),
+    "a content filter, no text": Case(
         (Answer(text="", finish="content_filter"),), "content_filter", is_paid=True
     ),
 }
 NOTHING = Answer(text="", output_tokens=0)
 LIES = {
-    "an answer without a word": Case((NOTHING,), "", says_nothing=True),
-    "a usage below zero": Case((Answer(output_tokens=-5),), ""),
+    "an empty answer": Case((NOTHING,), "", says_nothing=True),
+    "a negative usage": Case((Answer(output_tokens=-5),), ""),
     "a usage of 10^30": Case((Answer(output_tokens=10**30),), ""),
-    "a usage of nothing": Case((Answer(input_tokens=0, output_tokens=0),), ""),
-    "a model's name of a megabyte": Case((Answer(model="m" * 2**20),), ""),
-    "the connection cut after the finish": Case((Answer(cut_after=5, pause_after=5),), ""),
+    "a usage of zero": Case((Answer(input_tokens=0, output_tokens=0),), ""),
+    "a model name of 1 MB": Case((Answer(model="m" * 2**20),), ""),
+    "a reset after the finish": Case((Answer(cut_after=5, pause_after=5),), ""),
 }
 LATE_S = 0.5
 SLOW = {
-    "headers after half a second": Case((Answer(late_s=LATE_S),), ""),
-    "the first word after half a second": Case((Answer(pause_after=FIRST_WORD, late_s=LATE_S),), ""),
-    "a pause of half a second in the middle": Case((Answer(pause_after=MIDDLE, late_s=LATE_S),), ""),
+    "headers after 0.5 s": Case((Answer(late_s=LATE_S),), ""),
+    "the first word after 0.5 s": Case((Answer(pause_after=FIRST_WORD, late_s=LATE_S),), ""),
+    "a pause of 0.5 s": Case((Answer(pause_after=MIDDLE, late_s=LATE_S),), ""),
 }
 FLAPS = {
-    "an answer without a word, then well": Case((NOTHING, Answer()), is_mended=True),
-    "500, then well": Case((Answer(status=500), Answer()), is_mended=True),
-    "429 with Retry-After 0, then well": Case(
+    "an empty answer, then healthy": Case((NOTHING, Answer()), is_mended=True),
+    "500, then healthy": Case((Answer(status=500), Answer()), is_mended=True),
+    "429 with Retry-After 0, then healthy": Case(
         (Answer(status=429, headers=SOON), Answer()), BUSY, is_mended=True
     ),
-    "a reset before the first word, then well": Case((Answer(cut_after=1), Answer()), is_mended=True),
-    "no JSON before the first word, then well": Case((Answer(garble_after=1), Answer()), is_mended=True),
-    "a reset in the middle, then well": _in_the_middle(cut_after=MIDDLE, well=True),
-    "an end in the middle, then well": _in_the_middle(end_after=MIDDLE, well=True),
-    "no JSON in the middle, then well": _in_the_middle(garble_after=MIDDLE, well=True),
+    "a reset, early, then healthy": Case((Answer(cut_after=1), Answer()), is_mended=True),
+    "invalid JSON, early, then healthy": Case((Answer(garble_after=1), Answer()), is_mended=True),
+    "a reset, late, then healthy": _in_the_middle(cut_after=MIDDLE, well=True),
+    "an end, late, then healthy": _in_the_middle(end_after=MIDDLE, well=True),
+    "invalid JSON, late, then healthy": _in_the_middle(garble_after=MIDDLE, well=True),
 }
 STORMS = {
-    "a storm of 503, then well": Case((Answer(status=503),), burst=8, is_mended=True),
-    "a storm of 429, then well": Case((Answer(status=429),), BUSY, burst=8, is_mended=True),
+    "a burst of 503, then healthy": Case((Answer(status=503),), burst=8, is_mended=True),
+    "a burst of 429, then healthy": Case((Answer(status=429),), BUSY, burst=8, is_mended=True),
 }
 PLACES = {
-    "nobody listens": Case(place="closed"),
-    "a name that leads nowhere": Case(place="nowhere"),
-    "TLS where there is none": Case(place="plain"),
-    "a TLS handshake that stalls": Case(place="mute", is_silent=True),
-    "a TLS certificate that has expired": Case(place="expired"),
-    "a TLS certificate of another host": Case(place="elsewhere"),
-    "a TLS certificate that is good": Case(code="", place="good"),
+    "connection refused": Case(place="closed"),
+    "an unknown host name": Case(place="nowhere"),
+    "TLS to a plain port": Case(place="plain"),
+    "a stalled TLS handshake": Case(place="mute", is_silent=True),
+    "an expired TLS certificate": Case(place="expired"),
+    "a TLS certificate for another host": Case(place="elsewhere"),
+    "a valid TLS certificate": Case(code="", place="good"),
 }
 CASES: dict[str, Case] = {
     **BY_STATUS,
@@ -198,22 +196,19 @@ CASES: dict[str, Case] = {
     **STORMS,
     **PLACES,
     # aiohttp tells nobody that a body cannot be decoded while its connection stays open.
-    **{
-        name: Case(fault, is_silent=name == "an encoding that is not there")
-        for name, fault in NOT_HTTP.items()
-    },
+    **{name: Case(fault, is_silent=name == "a wrong content encoding") for name, fault in NOT_HTTP.items()},
     **{name: Case(fault, is_silent=True) for name, fault in SILENT.items()},
-    **{f"{name}, at once": Case(Fault(tail=tail)) for name, tail in BROKEN_FRAMING.items()},
+    **{f"{name}, early": Case(Fault(tail=tail)) for name, tail in BROKEN_FRAMING.items()},
     **{
-        f"{name}, at once": Case(Fault(drips=drip), is_silent=True, is_paid=True)
+        f"{name}, early": Case(Fault(drips=drip), is_silent=True, is_paid=True)
         for name, drip in COMMENTS.items()
     },
     **{
-        f"{name}, in the middle": Case(Fault(speaks=True, tail=tail), shows=FIRST)
+        f"{name}, late": Case(Fault(speaks=True, tail=tail), shows=FIRST)
         for name, tail in BROKEN_FRAMING.items()
     },
     **{
-        f"{name}, in the middle": Case(Fault(speaks=True, drips=drip), shows=FIRST, is_silent=True)
+        f"{name}, late": Case(Fault(speaks=True, drips=drip), shows=FIRST, is_silent=True)
         for name, drip in COMMENTS.items()
     },
 }

@@ -12,7 +12,15 @@ from tests.conftest import ROOT
 from tests.serving.api import play_defaults, play_faults
 from tests.serving.api.fault_servers import answering, open_places
 from tests.serving.api.play_defaults import FAULTS
-from tests.serving.api.play_faults import Look, Seen, api_of, see_conductors, see_everything, see_no_call_left
+from tests.serving.api.play_faults import (
+    Look,
+    Seen,
+    api_of,
+    see_conductors,
+    see_everything,
+    see_no_call_left,
+    shown,
+)
 from tests.serving.api.provider_faults import CASES, POSITIONS
 from tests.serving.api.served import ASK, left_tasks, scripted
 from tests.serving.spans import SPANS
@@ -85,13 +93,24 @@ def test_its_second_half_too(tmp_path: Path):
 
 
 def test_the_page_of_faults_says_of_each_what_clients_see():
-    page, _, by_default = (ROOT / "docs/faults.md").read_text("utf-8").partition("\n## Where nothing is set")
-    rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")][2:]
-    assert [name for name, *_ in rows] == list(CASES), "run `make faults`"
-    for name, *cells in rows:
-        for position, cell in zip(POSITIONS, cells, strict=True):
-            expected = [CASES[name].outcome(position, stream=stream) for stream in (False, True)]
-            assert cell.split(" (")[0] == " / ".join(dict.fromkeys(expected)), "run `make faults`"
-    rows = [line.strip("| ").split(" | ") for line in by_default.splitlines() if line.startswith("| ")][2:-1]
-    assert [(name, now) for name, _, now, *_ in rows] == [(name, each.now) for name, each in FAULTS.items()]
-    assert {len(row) for row in rows} == {5}, "run `make faults`"
+    page, _, by_default = (ROOT / "docs/faults.md").read_text("utf-8").partition("\n## Default settings")
+    rows = _rows(page.partition("| fault ")[2])
+    assert sorted(name for names, *_ in rows for name in names.split("; ")) == sorted(CASES), (
+        "run `make faults`"
+    )
+    for names, *cells, _ in rows:
+        for name in names.split("; "):
+            for position, cell in zip(POSITIONS, cells, strict=True):
+                expected = [shown(CASES[name].outcome(position, stream=stream)) for stream in (False, True)]
+                assert cell == " / ".join(dict.fromkeys(expected)), "run `make faults`"
+    rows = _rows(by_default.partition("| fault ")[2])
+    assert [(name, now) for name, now, *_ in rows] == [
+        (name, shown(each.now)) for name, each in FAULTS.items()
+    ]
+    assert {len(row) for row in rows} == {4}, "run `make faults`"
+
+
+def _rows(table: str) -> list[list[str]]:
+    """Return the cells of a Markdown table, from the rest of its header line on."""
+    lines = [line for line in table.splitlines() if line.startswith("| ")]
+    return [line.strip("| ").split(" | ") for line in lines[2:]]
