@@ -14,7 +14,7 @@ import httpx2
 import pytest
 import zstandard
 
-from serving.api.semantics import DECODERS, STEP_BYTES, _decode
+from serving.edge.decoding import DECODERS, STEP_BYTES, decode
 from tests.serving.api.keyed import keyed
 from tests.serving.api.served import ASK, Served, scripted, served, team
 from tests.serving.edge.test_bounds import listening
@@ -282,7 +282,7 @@ async def test_long_bodies_are_decoded_one_after_the_other() -> None:
         under_way -= 1
 
     long = asyncio.Lock()
-    decoded = await asyncio.gather(*(_decode(pieces(), 10**8, long) for _ in range(5)))
+    decoded = await asyncio.gather(*(decode(pieces(), 10**8, long) for _ in range(5)))
     assert [len(each) for each in decoded] == [3 * STEP_BYTES] * 5
     assert most == 1
 
