@@ -77,7 +77,7 @@ async def read_body(
             raise too_large(*bound)
     if WHOLE not in scope:
         return await _read_pieces((scope.get("client") or ("",))[0], receive, policy, room, bound)
-    body, _ = await _next_piece(receive)
+    body = await read_rest(receive)
     if len(body) > bound.max_bytes:
         raise too_large(*bound)
     return body
@@ -126,7 +126,7 @@ async def _next_piece(receive: Receive) -> tuple[bytes, bool]:
 
 
 async def read_rest(receive: Receive) -> bytes:
-    """Return a body that another edge has bounded before.
+    """Return a body whose length was bounded before.
 
     Raises:
         ClientGoneError: the client has left.
