@@ -32,8 +32,7 @@ from serving.batches.memory_store import MemoryBatchStore
 from serving.batches.runner import Batches
 from serving.database.address import parse_address
 from serving.edge.policy import Policy
-from serving.edge.protocol import guard_protocol
-from serving.edge.reader import ReaderProtocol
+from serving.edge.protocol import ReaderProtocol, guard_protocol
 from serving.edge.waiting import WaitingRoom
 from serving.garbage import trim_when_idle, tune_garbage_collection
 from serving.pool import build_pool

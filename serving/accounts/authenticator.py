@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 from conductor.errors import StoreUnavailable, Unauthenticated
 from serving.accounts.caller import Caller
 from serving.accounts.key_info import US, KeyInfo, iso
-from serving.accounts.keys import ApiKey, KeyFormError
+from serving.accounts.keys import ApiKey, KeyFormError, hash_key
 from serving.database.address import StoreError
 
 logger = logging.getLogger("podium")
@@ -104,11 +104,13 @@ class Authenticator:
             Unauthenticated: it is no key, or none that is in force. The message does not show it.
             StoreUnavailable: nobody can say.
         """
-        try:
-            key = ApiKey(credential)
-        except KeyFormError as exc:
-            raise unauthenticated(f"The key that was sent is none. {exc}") from None
-        found = await self._find(key.hash)
+        hash = hash_key(credential)
+        if hash not in self._keys:  # what was looked up before has the form of a key
+            try:
+                ApiKey(credential)
+            except KeyFormError as exc:
+                raise unauthenticated(f"The key that was sent is none. {exc}") from None
+        found = await self._find(hash)
         if found is None:
             raise unauthenticated("The key is not known here: it is another server's, or has been replaced.")
         check_in_force(found, int(self._now_s() * US))

@@ -4,6 +4,7 @@ kept.
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Literal
 
 from conductor.run.record import Account
@@ -36,7 +37,7 @@ class TeamInfo:
     policy: AccountPolicy = ANY_POLICY
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class KeyInfo:
     """An API key.
 
@@ -70,9 +71,9 @@ class KeyInfo:
             return "expired"
         return "team off" if self.team is not None and self.team.off_us is not None else "active"
 
-    @property
+    @cached_property
     def caller(self) -> Caller:
-        """Whoever sends it."""
+        """Who sends it; one object for all requests."""
         return Caller(Account(self.id, self.team.id if self.team else ""), self.scopes, self.policies)
 
     @property

@@ -67,7 +67,7 @@ class ApiKey:
     @property
     def hash(self) -> str:
         """What the database knows it by."""
-        return hashlib.sha256(self._text.encode()).hexdigest()
+        return hash_key(self._text)
 
     @property
     def hint(self) -> str:
@@ -82,6 +82,11 @@ class ApiKey:
 
     def __hash__(self) -> int:
         return hash(self._text)
+
+
+def hash_key(text: str) -> str:
+    """Return what the database knows a key by."""
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _checksum(body: str) -> str:

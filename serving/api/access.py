@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from serving.api.dialect import Dialects
+from serving.edge.exchange import PIECE_BYTES
 
-PIECE_BYTES = 65_536
-"""An answer is sent in pieces of this size."""
 READ_BYTES = 1_048_576
 """What is read of a file at once: a database goes through all that stands before it."""
 

@@ -18,12 +18,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from conductor.errors import Overloaded
 from conductor.model.terms import Priority
 from conductor.run.record import Account
-from serving.accounts.caller import Caller
 from serving.accounts.caller import Scope as KeyScope
-from serving.api.access import PIECE_BYTES, RUN, UPLOAD, Access, Cost, Who
-from serving.api.authentication import CALLER, caller_of
+from serving.api.access import RUN, UPLOAD, Access, Cost, Who
+from serving.api.authentication import CALLER, caller_in
 from serving.api.respond import failure
 from serving.dispatch.fair_queue import FairQueue
+from serving.edge.exchange import PIECE_BYTES, count_body_bytes
 from serving.sessions.memory_budget import SMALL_BYTES
 from serving.sessions.service import Service
 from serving.shares import Room, Share
@@ -34,6 +34,8 @@ TURN_S = 1.0
 """A read that takes longer waits for a store or for a run, and not for this process: the next one begins."""
 CHANGES = 4
 """A quarter as many changes as reads may be under way."""
+Rows = dict[str, tuple[Access, KeyScope | None]]
+"""By method: a row of the table, and the scope that a key needs, or None if any key is enough or none is needed."""
 STRANGER = Account("-")
 """Whoever sends no key to a public route."""
 
@@ -70,12 +72,14 @@ class Admission:
         return [self._guard(route) for route in routes]
 
     def _guard(self, route: Any) -> BaseRoute:
-        rows: dict[str, Access] = {}
+        rows: Rows = {}
         for method in (getattr(route, "methods", None) or {"GET"}) - {"HEAD"}:
             place = f"{method} {route.path}"
             if place not in self._table:
                 raise LookupError(f"{place} has no row in serving/api/access.py: who may call it?")
-            rows[method] = self._table[place]
+            access = self._table[place]
+            takes_any = access.who in (Who.PUBLIC, Who.ANY_KEY)
+            rows[method] = access, None if takes_any else KeyScope(access.who.value)
         guarded = copy.copy(route)  # a router's own is shared by all applications of the process
         guarded.app = _Guarded(route.app, rows, self)
         return guarded
@@ -145,22 +149,23 @@ class _Guarded:
 
     Args:
         app: of the route.
-        rows: by method.
+        rows: of the table.
         admission: where it is counted.
     """
 
-    def __init__(self, app: ASGIApp, rows: Mapping[str, Access], admission: Admission) -> None:
+    def __init__(self, app: ASGIApp, rows: Rows, admission: Admission) -> None:
         self._app, self._rows, self._admission = app, rows, admission
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
-        access = self._rows.get(scope["method"]) or self._rows["GET"]  # of a mounted folder, and HEAD
-        caller = _check_caller(scope, access.who)
+        access, key_scope = self._rows.get(scope["method"]) or self._rows["GET"]  # of a mounted folder
+        caller = scope.get(CALLER) if access.who is Who.PUBLIC else caller_in(scope)
+        if key_scope is not None and caller is not None:
+            caller.require(key_scope)
         if not access.cost.counted:
             return await self._app(scope, receive, send)
         account = caller.account if caller else STRANGER
-        receive, n_body_bytes = await _measure_body(scope, receive)
-        async with self._admission.admit(access, account, n_body_bytes) as lease:
+        async with self._admission.admit(access, account, count_body_bytes(scope)) as lease:
             answer = _Answer(scope, receive, send, lease)
             return await self._app(scope, receive, answer.send)
 
@@ -201,39 +206,9 @@ class _Answer:
         return await self._send(message)
 
 
-async def _measure_body(scope: Scope, receive: Receive) -> tuple[Receive, int]:
-    """Return what gives the body once more, and how long it is. The edge has read it, and gives it in one message."""
-    if scope["method"] != "POST":
-        return receive, 0
-    first: Message | None = await receive()
-    n_bytes = len(first.get("body", b""))
-
-    async def replay() -> Message:
-        nonlocal first
-        message, first = first, None
-        return await receive() if message is None else message
-
-    return replay, n_bytes
-
-
 def _is_large(start: Message) -> bool:
     lengths = [value for name, value in start.get("headers", ()) if name.lower() == b"content-length"]
     return any(int(length) > PIECE_BYTES for length in lengths)
-
-
-def _check_caller(scope: Scope, who: Who) -> Caller | None:
-    """Return who calls, or None if nobody was asked.
-
-    Raises:
-        Unauthenticated: the route takes a key, and there is none.
-        NotAllowed: the key is not for this.
-    """
-    if who is Who.PUBLIC:
-        return scope.get(CALLER)
-    caller = caller_of(Request(scope))
-    if who is not Who.ANY_KEY:
-        caller.require(KeyScope(who.value))
-    return caller
 
 
 def paths_of_runs(table: Mapping[str, Access]) -> set[str]:

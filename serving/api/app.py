@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -28,7 +29,7 @@ from serving.api import (
 )
 from serving.api.access import access_table
 from serving.api.admission import Admission, paths_of_runs
-from serving.api.authentication import CONSOLE, Authentication
+from serving.api.authentication import CONSOLE, authenticate
 from serving.api.batch_line import line_sender
 from serving.api.console import Console
 from serving.api.dialect import Dialects
@@ -36,13 +37,10 @@ from serving.api.dialects.responses import conversations
 from serving.api.dialects.responses import routes as responses
 from serving.api.dialects.table import DIALECTS
 from serving.api.feed import Feeds
-from serving.api.load_shedding import LoadShedding, OpenRequests
 from serving.api.respond import failure
-from serving.api.semantics import Semantics
-from serving.api.unread import SlowClients
 from serving.batches.memory_store import MemoryBatchStore
 from serving.batches.runner import Batches
-from serving.edge.middleware import Edge
+from serving.edge.middleware import Edge, RouterChecks
 from serving.edge.policy import Policy
 from serving.edge.waiting import WaitingRoom
 from serving.sessions.service import Service
@@ -107,16 +105,18 @@ def build_api(
     app.add_exception_handler(RequestValidationError, _render_query_error)
     app.add_exception_handler(Exception, _render_internal_error)
     policy = Policy.of(service.pool.settings)
-    room = WaitingRoom(policy.max_waiting, policy.max_unfinished_bytes)
-    app.add_middleware(Semantics, policy=lambda: Policy.of(service.pool.settings))
-    app.add_middleware(Authentication, authenticator=authenticator)
-    app.add_middleware(
-        LoadShedding, paths=paths_of_runs(table), check_places=service.sessions.admission.slots.check
+    router_checks = RouterChecks(
+        lambda: service.pool.settings,
+        paths_of_runs(table),
+        service.sessions.admission.slots.check,
+        partial(authenticate, authenticator),
     )
-    app.add_middleware(SlowClients, unread_s=lambda: service.pool.settings.limits.unread_s)
-    app.add_middleware(Edge, policy=policy, room=room, error_body=dialects.error_body)
     app.add_middleware(
-        OpenRequests, room=room, max_ongoing=lambda: service.pool.settings.router.max_ongoing_requests
+        Edge,
+        policy=policy,
+        room=WaitingRoom(policy.max_waiting, policy.max_unfinished_bytes),
+        error_body=dialects.error_body,
+        router=router_checks,
     )
     return app
 

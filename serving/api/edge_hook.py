@@ -14,8 +14,7 @@ from serving.api.dialects.table import DIALECTS
 from serving.edge.checks import raise_file_limit
 from serving.edge.middleware import Edge
 from serving.edge.policy import Policy
-from serving.edge.protocol import EdgeProtocol, guard_protocol
-from serving.edge.reader import ReaderProtocol
+from serving.edge.protocol import EdgeProtocol, ReaderProtocol, guard_protocol
 from serving.edge.waiting import WaitingRoom
 
 FILES_PER_CONNECTION = 2

@@ -18,8 +18,8 @@ from conductor.run.events import AnswerDelta, Event, ResultsGiven, RunFinished, 
 from conductor.run.record import Account
 from conductor.run.waiting import end_task
 from serving.api import event_json
-from serving.api.access import PIECE_BYTES
 from serving.api.encode import dumps
+from serving.edge.exchange import PIECE_BYTES
 from serving.runs.rows import Item
 from serving.runs.store import EventPage
 from serving.sessions.following import AnswerDiffers, RetoldAnswer

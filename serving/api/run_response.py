@@ -35,8 +35,8 @@ from serving.api.request import ApiRequest, Keeping
 from serving.api.resolve import ResolvedTask, find_fetchers, resolve
 from serving.api.resuming import ToolAnswer, attach, find_tool_answer
 from serving.api.siblings import Siblings
-from serving.api.unread import when_given_up
 from serving.api.wire import Wire
+from serving.edge.exchange import when_given_up
 from serving.runs.tool_ids import CallIds, CallName
 from serving.sessions.following import follow_segment, retell
 from serving.sessions.service import Service

@@ -1,7 +1,7 @@
-"""What a request passes before anything of ours is asked: who may call, and how long and how much may be
-sent.
+"""The edge: checks of each connection and request before anything else runs. They bound who may call, how slowly and how
+much.
 
-Runs wherever a Python process accepts connections: in Ray Serve's proxy, and in the router replica behind
+It runs wherever a Python process accepts connections: in Ray Serve's proxy, and in the router replica behind
 HAProxy.
 """
 

@@ -1,11 +1,15 @@
-"""Checks of a request before anything else runs: host, origin, content type, body."""
+"""Checks of a request before anything else runs: host, origin, content type, body.
+
+They read the headers that `read_fields` has picked out of all the others.
+"""
 
 import asyncio
 import ipaddress
 import re
 import resource
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from starlette.types import Receive, Scope
@@ -15,36 +19,73 @@ from serving.edge.policy import Policy
 from serving.edge.waiting import WaitingRoom
 
 RETRY_AFTER_S = 5.0
-ENCODING = b"content-encoding"
+WHOLE = "podium.whole"
+"""In a scope: the protocol has all of the request, so that its body is received without waiting."""
+HOST, ORIGIN, TYPE, UPGRADE = b"host", b"origin", b"content-type", b"upgrade"
+LENGTH, FRAMING, ENCODING = b"content-length", b"transfer-encoding", b"content-encoding"
+ASKED_HEADERS, IDEMPOTENCY_KEY = b"access-control-request-headers", b"idempotency-key"
+FIELDS = {HOST, ORIGIN, TYPE, UPGRADE, LENGTH, FRAMING, ENCODING, ASKED_HEADERS, IDEMPOTENCY_KEY}
+"""The headers that the edge reads, but for credentials."""
+Fields = Mapping[bytes, Sequence[str]]
+"""Values by name."""
 BODY = "limits.max_body_bytes"
 UNREAD = "and its method has none here. Send the request without it"
 PICTURE = re.compile(rb'data(?::[a-z]|"\s{0,9}+:\s{0,9}+")')
-"""What a picture or a file in JSON begins with, OpenAI's and Anthropic's. It may be as long as the body; text may not:
-what poses as a picture here is counted once the body is parsed."""
+"""Beginning of a picture or a file in JSON, OpenAI's and Anthropic's. It may be as long as the body; text may not. Text that
+poses as a picture here is counted once the body is parsed."""
 PICTURE_BEGIN_BYTES = 32
 """No beginning of one is longer."""
 MOST_PICTURES = 10_000
-"""That are looked for in one body; what follows them is text. Anybody may send one, and the router does nothing else
-meanwhile.
+"""Limit for the pictures that are looked for in one body. The rest counts as text: the search holds up the router, and any
+client may send such a body.
 """
+
+
+class BodyBound(NamedTuple):
+    """Limit for a body, and the setting that holds it; see `too_large`."""
+
+    max_bytes: int
+    setting: str = BODY
 
 
 class ClientGoneError(Exception):
     """The client left before its body was whole."""
 
 
+def read_fields(headers: Iterable[tuple[bytes, bytes]]) -> Fields:
+    """Return the headers that the edge reads. Names are in lower case."""
+    fields: dict[bytes, list[str]] = {}
+    for name, value in headers:
+        if name in FIELDS:
+            fields.setdefault(name, []).append(value.decode("latin-1").strip())
+    return fields
+
+
 async def read_body(
-    scope: Scope, receive: Receive, policy: Policy, room: WaitingRoom, setting: str = BODY
+    scope: Scope, receive: Receive, fields: Fields, policy: Policy, room: WaitingRoom, bound: BodyBound
 ) -> bytes:
-    """The body. `setting` says how long it may be; see `too_large`.
+    """Return the body, within `bound`. It waits in `room` until it is whole.
 
     Raises:
         TooLarge: it is, or announces itself, larger than is taken.
         TooSlow: it is not whole in time.
         Overloaded: others needed its place.
-        ClientGoneError: nobody is there any more.
+        ClientGoneError: the client has left.
     """
-    check_announced(scope["headers"], policy.max_body_bytes, setting)
+    for announced in fields.get(LENGTH, ()):
+        if announced.isascii() and announced.isdigit() and int(announced[:20]) > bound.max_bytes:
+            raise too_large(*bound)
+    if WHOLE not in scope:
+        return await _read_pieces((scope.get("client") or ("",))[0], receive, policy, room, bound)
+    body = await read_rest(receive)
+    if len(body) > bound.max_bytes:
+        raise too_large(*bound)
+    return body
+
+
+async def _read_pieces(
+    peer: str, receive: Receive, policy: Policy, room: WaitingRoom, bound: BodyBound
+) -> bytes:
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + policy.body_s
     evicted = False
@@ -56,14 +97,14 @@ async def read_body(
             timer.reschedule(loop.time())
 
     body = bytearray()
-    ticket = room.enter((scope.get("client") or ("",))[0], evict)
+    ticket = room.enter(peer, evict)
     try:
         async with asyncio.timeout_at(min(deadline_s, loop.time() + policy.stall_s)) as timer:
             more = True
             while more:
                 piece, more = await _next_piece(receive)
-                if len(body) + len(piece) > policy.max_body_bytes:
-                    raise too_large(policy.max_body_bytes, setting)
+                if len(body) + len(piece) > bound.max_bytes:
+                    raise too_large(*bound)
                 body += piece
                 room.grow(ticket, len(piece))
                 if not evicted:
@@ -84,29 +125,30 @@ async def _next_piece(receive: Receive) -> tuple[bytes, bool]:
     return message.get("body", b""), message.get("more_body", False)
 
 
-def check_announced(headers: Sequence[tuple[bytes, bytes]], max_body_bytes: int, setting: str = BODY) -> None:
-    """By the length it announces, before it is read.
+async def read_rest(receive: Receive) -> bytes:
+    """Return a body whose length was bounded before.
 
     Raises:
-        TooLarge: it announces more than is taken.
+        ClientGoneError: the client has left.
     """
-    for name, value in headers:
-        if name == b"content-length" and value.isdigit() and int(value[:20]) > max_body_bytes:
-            raise too_large(max_body_bytes, setting)
+    body, more = bytearray(), True
+    while more:
+        piece, more = await _next_piece(receive)
+        body += piece
+    return bytes(body)
 
 
-def encodings(headers: Sequence[tuple[bytes, bytes]]) -> list[str]:
-    """Return the encodings of the body, in the order in which they were applied; none for a body as it is."""
-    values = [value.decode("latin-1") for name, value in headers if name == ENCODING]
-    names = [name.strip().lower() for value in values for name in value.split(",")]
+def encodings(fields: Fields) -> list[str]:
+    """Return the encodings of the body, in the order in which they were applied; an empty list for a plain body."""
+    names = [name.strip().lower() for value in fields.get(ENCODING, ()) for name in value.split(",")]
     return [name for name in names if name not in ("", "identity")]
 
 
 def check_text(body: bytes, max_text_bytes: int) -> None:
-    """The part of a JSON body that is no picture and no file, found without parsing it.
+    """Bound the part of a JSON body that is no picture and no file, without parsing it.
 
     Raises:
-        TooLarge: that is more than any model of the pool is meant to read.
+        TooLarge: the text is longer than `max_text_bytes`.
     """
     if len(body) <= max_text_bytes:
         return
@@ -125,13 +167,13 @@ def check_text(body: bytes, max_text_bytes: int) -> None:
 
 
 def too_large(max_body_bytes: int, setting: str = BODY) -> TooLarge:
-    """Return the error for a body. `setting`: that bounds it; empty: its method has no body here."""
+    """Return the error for a body. `setting` bounds it; it is empty if the method has no body here."""
     why = f"({setting}). Send less, or smaller pictures and files" if setting else UNREAD
     return TooLarge(f"The body is longer than {max_body_bytes} bytes {why}.", param="body")
 
 
 def too_much_text(max_text_bytes: int) -> TooLarge:
-    """The error for its text."""
+    """Return the error for the text of a body."""
     return TooLarge(
         f"The text of the request, pictures aside, is longer than {max_text_bytes} bytes "
         "(limits.max_text_bytes). Send less text.",
@@ -140,7 +182,7 @@ def too_much_text(max_text_bytes: int) -> TooLarge:
 
 
 def body_too_slow(policy: Policy) -> TooSlow:
-    """The error for a body that stops, or drips."""
+    """Return the error for a body that stops, or drips."""
     return TooSlow(
         f"The body was not whole in time: {policy.stall_s:g} s may pass between two pieces of it, {policy.body_s:g} s in all.",
         param="body",
@@ -148,7 +190,7 @@ def body_too_slow(policy: Policy) -> TooSlow:
 
 
 def overload_error() -> Overloaded:
-    """The error for a request whose place others needed."""
+    """Return the error for a request whose place others needed."""
     message = (
         "Too many requests here are unfinished (http.max_waiting, http.max_unfinished_bytes, "
         "router.max_ongoing_requests), and this one made room for others. "
@@ -157,17 +199,16 @@ def overload_error() -> Overloaded:
     return Overloaded(message, retry_after_s=RETRY_AFTER_S)
 
 
-Headers = Iterable[tuple[bytes, bytes]]
 WITH_BODY = {"POST", "PUT", "PATCH"}
 ANY = "*"
 
 
-def check_host(headers: Headers, policy: Policy, server: str) -> None:
-    """The request names a host that this is.
+def check_host(fields: Fields, policy: Policy, server: str) -> None:
+    """Check that the request names a host that is served here.
 
     Args:
-        headers: of the request, names in lower case.
-        policy: whose `hosts` are served beside the loopback's names.
+        fields: of the request.
+        policy: its `hosts` are served, and the loopback's names.
         server: the address that the connection came in on.
 
     Raises:
@@ -176,7 +217,7 @@ def check_host(headers: Headers, policy: Policy, server: str) -> None:
     if policy.hosts is None and not is_loopback(server):
         return
     served = {*(policy.hosts or ()), server}
-    for host in _values(headers, b"host"):
+    for host in fields.get(HOST, ()):
         name = _host_name(host)
         if not (is_loopback(name) or name in served or ANY in served):
             raise NotAllowed(
@@ -185,19 +226,17 @@ def check_host(headers: Headers, policy: Policy, server: str) -> None:
             )
 
 
-def check_origin(headers: Headers, policy: Policy, server: str) -> str | None:
-    """The request comes from no foreign web page; gives its origin where the settings name it.
+def check_origin(fields: Fields, policy: Policy, server: str) -> str | None:
+    """Check that the request comes from no foreign web page. Return its origin if the settings name it.
 
     Raises:
         NotAllowed: a foreign origin.
     """
-    headers = list(headers)
-    hosts = _values(headers, b"host")
-    for origin in _values(headers, b"origin"):
+    for origin in fields.get(ORIGIN, ()):
         if origin in policy.origins or ANY in policy.origins:
             return origin
         page = urlsplit(origin) if origin.count("://") == 1 else urlsplit("")
-        if page.netloc and page.netloc in hosts:
+        if page.netloc and page.netloc in fields.get(HOST, ()):
             continue  # the same origin; what `hosts` may be was checked before
         if not (page.netloc and is_loopback(server) and is_loopback(_host_name(page.netloc))):
             raise NotAllowed(
@@ -207,17 +246,17 @@ def check_origin(headers: Headers, policy: Policy, server: str) -> str | None:
     return None
 
 
-def check_content_type(method: str, headers: Headers, *, is_upload: bool = False) -> None:
-    """A body is JSON: what a form, or a page without a preflight, can send is not. An upload is a form; a foreign
-    page cannot send one here, because `check_origin` came first. Where there is no body, such as of a cancel, its
-    type is nobody's business.
+def check_content_type(method: str, fields: Fields, *, is_upload: bool = False) -> None:
+    """Check that a body is JSON: what a form, or a page without a preflight, can send is not. An upload is a form; a foreign
+    page cannot send one here, because `check_origin` came first. If there is no body, such as of a cancel, its type is not
+    read.
 
     Raises:
         WrongContentType: it says that it is something else, or nothing.
     """
-    if method not in WITH_BODY or not has_body(headers):
+    if method not in WITH_BODY or not has_body(fields):
         return
-    given = _values(headers, b"content-type")
+    given = fields.get(TYPE, ())
     wanted = "multipart/form-data" if is_upload else "application/json"
     if [value.split(";")[0].strip().lower() for value in given] != [wanted]:
         said = quote(given[0]) if given else "missing"
@@ -226,19 +265,14 @@ def check_content_type(method: str, headers: Headers, *, is_upload: bool = False
         )
 
 
-def asks_for_websocket(headers: Headers) -> bool:
+def asks_for_websocket(fields: Fields) -> bool:
     """Return whether the request is a WebSocket's handshake."""
-    return "websocket" in [value.lower() for value in _values(headers, b"upgrade")]
+    return UPGRADE in fields and "websocket" in [value.lower() for value in fields[UPGRADE]]
 
 
-def has_body(headers: Headers) -> bool:
+def has_body(fields: Fields) -> bool:
     """Return whether the request has a body, by its length or its framing (RFC 9112, section 6.3)."""
-    lengths = {*_values(headers, b"content-length")}
-    return bool(lengths - {"0"} or _values(headers, b"transfer-encoding"))
-
-
-def _values(headers: Headers, name: bytes) -> list[str]:
-    return [value.decode("latin-1").strip() for key, value in headers if key == name]
+    return FRAMING in fields or bool({*fields.get(LENGTH, ())} - {"0"})
 
 
 def _host_name(host: str) -> str:
@@ -252,7 +286,7 @@ def _host_name(host: str) -> str:
 
 @lru_cache(maxsize=256)
 def is_loopback(name: str) -> bool:
-    """Whether a host's name or address is this machine's loopback."""
+    """Return whether a host's name or address is this machine's loopback."""
     if name == "localhost" or name.endswith(".localhost"):
         return True
     try:
@@ -262,7 +296,7 @@ def is_loopback(name: str) -> bool:
 
 
 def raise_file_limit() -> int:
-    """Let this process open as many files as it may: a connection is one. Gives how many that is."""
+    """Let this process open as many files as it may, and return how many. A connection is one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -9,6 +9,8 @@ own default (`uvicorn.config.HTTP_PROTOCOLS`): in Serve's proxy, and in the repl
 import asyncio
 import random
 import re
+import socket
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, ClassVar, NoReturn
 
@@ -19,7 +21,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from conductor.errors import BadTask, Overloaded, PodiumError, TooLarge, TooSlow
 from serving import errors
-from serving.edge.checks import RETRY_AFTER_S, body_too_slow, has_body, overload_error
+from serving.edge.checks import RETRY_AFTER_S, WHOLE, body_too_slow, has_body, overload_error, read_fields
+from serving.edge.exchange import READER, Reader
 from serving.edge.policy import ErrorBody, Policy
 from serving.edge.waiting import Ticket, WaitingRoom
 
@@ -34,6 +37,10 @@ BYTES_PER_PIECE = 128
 callback, so that without a bound a body of one-byte chunks costs 100 times its bytes."""
 FRAME_BYTES = 20
 """What the framing of a chunk may take: 16 digits, and two line ends. More of it is a chunk extension."""
+UNSENT_BYTES = 65_536
+"""What may wait unsent in the kernel at a replica. Its buffer would grow to megabytes (`tcp_wmem`) for a client that reads
+nothing, and a long answer would be made to its end.
+"""
 LOGGED = {b"x-request-id", b"x-session-id", b"session-id", b"serve-multiplexed-model-id"}
 """Headers whose values Ray Serve writes to its logs, sends back or routes by, in lower case and with `-` for `_`."""
 PLAIN = re.compile(rb"[\w.-]{1,64}")
@@ -198,7 +205,7 @@ class EdgeProtocol(HttpToolsProtocol):
         if self.parser.get_method() == b"CONNECT":
             message = "CONNECT is not served here: this server is no proxy. Send a GET or a POST."
             self._reject(self._response(BadTask(message, param="method")))
-        if self.parser.should_upgrade() and has_body(self.headers):
+        if self.parser.should_upgrade() and has_body(read_fields(self.headers)):
             message = "A request with an Upgrade header may have no body here. Send it without `Connection: Upgrade`."
             self._reject(self._response(BadTask(message, param="Upgrade")))
         if len(self.pipeline) >= MAX_PIPELINED:
@@ -248,6 +255,8 @@ class EdgeProtocol(HttpToolsProtocol):
     def _run(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._stop_waiting()
         self._running = cycle
+        if not cycle.more_body:
+            cycle.scope[WHOLE] = True  # type: ignore[typeddict-unknown-key]
         super()._start_asgi_task(cycle, app)
 
     def _release(self) -> None:
@@ -359,3 +368,19 @@ class EdgeProtocol(HttpToolsProtocol):
         self._stop_timer()
         self._timer = self.loop.call_later(LINGER_S, self.transport.abort)
         return None
+
+
+class ReaderProtocol(EdgeProtocol):
+    """The edge's protocol in a replica: each request's scope says who reads its answer."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Bound what the kernel keeps unsent."""
+        super().connection_made(transport)
+        sock = transport.get_extra_info("socket")
+        with suppress(OSError, AttributeError):  # no TCP, or a kernel without it
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+
+    def on_message_begin(self) -> None:
+        """Add the reader to the request's scope, which is new."""
+        super().on_message_begin()
+        self.scope["extensions"] = {READER: Reader(self.transport)}  # type: ignore[typeddict-item]

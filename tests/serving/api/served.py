@@ -29,8 +29,7 @@ from serving.batches.runner import Batches, Clock
 from serving.batches.store import BatchStore
 from serving.database.writer import Writer
 from serving.edge.policy import Policy
-from serving.edge.protocol import guard_protocol
-from serving.edge.reader import ReaderProtocol
+from serving.edge.protocol import ReaderProtocol, guard_protocol
 from serving.edge.waiting import WaitingRoom
 from serving.egress.client import tls_context
 from serving.pool import Engines, build_pool

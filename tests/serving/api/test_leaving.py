@@ -16,8 +16,8 @@ import pytest
 from conductor.run.event_log import ROOM
 from conductor.run.record import Record
 from serving.accounts.caller import ANYBODY
-from serving.api.access import PIECE_BYTES
 from serving.batches.memory_store import MemoryBatchStore
+from serving.edge.exchange import PIECE_BYTES
 from tests.serving.api.served import ASK, PRICE, Json, Served, plan, scripted, served, step, team
 from tests.serving.spans import SPANS
 from tests.states import until

@@ -11,9 +11,9 @@ import httpx2
 import pytest
 
 from conductor.run.waiting import end_task
-from serving.api import load_shedding
-from serving.api.load_shedding import LONG_S
 from serving.database.address import sqlite_address
+from serving.edge import load_shedding
+from serving.edge.load_shedding import LONG_S
 from tests.serving.api.served import Served, scripted, served, team
 from tests.serving.runs.stores import replicas
 from tests.states import until

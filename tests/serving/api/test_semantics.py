@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import io
 import json
+import random
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -14,10 +15,11 @@ import httpx2
 import pytest
 import zstandard
 
-from serving.api.semantics import DECODERS, STEP_BYTES, _decode
+from serving.edge.decoding import DECODERS, STEP_BYTES, decode
 from tests.serving.api.keyed import keyed
 from tests.serving.api.served import ASK, Served, scripted, served, team
-from tests.serving.edge.test_bounds import listening
+from tests.serving.edge.test_bounds import HEAD, answer, listening
+from tests.serving.edge.test_bounds import sent as sent_raw
 
 CHAT, MESSAGES, RESPONSES, COMPLETIONS = (
     "/v1/chat/completions",
@@ -155,8 +157,6 @@ async def test_the_limits_hold_for_the_decoded_body_and_not_for_the_encoded_one(
         large = await sent(api, CHAT, gzip.compress(b" " * 400_000 + b"{}"), "gzip")
         assert (large.status_code, large.json()["error"]["param"]) == (413, "body")
         # Random digits: the encoded body is longer than the text may be, and is a picture's.
-        import random
-
         digits = "".join(random.Random(1).choices("abcdefghijklmnopqrstuvwxyzABCDEFGH0123", k=100_000))
         picture = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{digits}"}}
         parts = [{"type": "text", "text": "What is it?"}, picture]
@@ -173,6 +173,15 @@ async def test_nothing_is_decoded_for_a_caller_without_a_key(tmp_path: Path) -> 
             headers={"content-type": "application/json", "content-encoding": "gzip"},
         )
         assert answer.status_code == 401
+
+
+@pytest.mark.parametrize("n_chars", [10, 200_000], ids=["whole at once", "in pieces"])
+async def test_an_encoded_body_is_decoded_behind_the_edge_of_a_proxy_too(n_chars: int) -> None:
+    noise = "".join(random.Random(1).choices("abcdefghijklmnopqrstuvwxyz0123456789", k=n_chars))
+    body = gzip.compress(json.dumps(ASK | {"messages": [{"role": "user", "content": noise}]}).encode())
+    request = HEAD + b"content-encoding: gzip\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+    async with listening() as (port, _):
+        assert (await answer(await sent_raw(port, request)))[0] == 200
 
 
 async def test_an_encoded_upload_is_decoded() -> None:
@@ -282,7 +291,7 @@ async def test_long_bodies_are_decoded_one_after_the_other() -> None:
         under_way -= 1
 
     long = asyncio.Lock()
-    decoded = await asyncio.gather(*(_decode(pieces(), 10**8, long) for _ in range(5)))
+    decoded = await asyncio.gather(*(decode(pieces(), 10**8, long) for _ in range(5)))
     assert [len(each) for each in decoded] == [3 * STEP_BYTES] * 5
     assert most == 1
 

@@ -22,8 +22,7 @@ from serving.api.dialects.table import DIALECTS
 from serving.edge.checks import MOST_PICTURES, check_text
 from serving.edge.middleware import Edge
 from serving.edge.policy import Policy
-from serving.edge.protocol import EdgeProtocol, guard_protocol
-from serving.edge.reader import ReaderProtocol
+from serving.edge.protocol import EdgeProtocol, ReaderProtocol, guard_protocol
 from serving.edge.waiting import WaitingRoom
 from serving.pool import build_pool
 from serving.sessions.service import Service

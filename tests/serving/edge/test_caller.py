@@ -6,7 +6,7 @@ import httpx2
 import pytest
 
 from conductor.errors import NotAllowed
-from serving.edge.checks import check_host, check_origin
+from serving.edge.checks import check_host, check_origin, read_fields
 from serving.edge.policy import Policy
 from tests.serving.api.served import ASK, Served, served, team
 
@@ -71,18 +71,17 @@ async def test_a_host_that_the_settings_name_is_served_and_no_other() -> None:
 def test_away_from_loopback_any_host_is_served_until_the_settings_name_some_and_its_own_address_always() -> (
     None
 ):
-    host = [(b"host", b"podium-serve.podium.svc.cluster.local:8000")]
+    host = read_fields([(b"host", b"podium-serve.podium.svc.cluster.local:8000")])
     check_host(host, policy(), "10.1.2.3")
     with pytest.raises(NotAllowed):
         check_host(host, policy(hosts=["podium.example.com"]), "10.1.2.3")
-    check_host(
-        [(b"host", b"10.1.2.3:8000")], policy(hosts=["podium.example.com"]), "10.1.2.3"
-    )  # a kubelet's probe
+    probe = read_fields([(b"host", b"10.1.2.3:8000")])  # a kubelet's
+    check_host(probe, policy(hosts=["podium.example.com"]), "10.1.2.3")
 
 
 def test_one_foreign_host_among_several_is_enough_to_refuse() -> None:
     with pytest.raises(NotAllowed):
-        check_host([(b"host", b"localhost"), (b"host", b"evil.example")], policy(), "127.0.0.1")
+        check_host(read_fields([(b"host", b"localhost"), (b"host", b"evil.example")]), policy(), "127.0.0.1")
 
 
 @pytest.mark.parametrize(
@@ -155,9 +154,9 @@ async def test_a_preflight_is_given_the_headers_that_it_asks_for_and_never_cooki
 
 def test_a_page_served_by_the_host_itself_is_no_foreign_one_wherever_it_runs() -> None:
     headers = [(b"host", b"podium.example.com"), (b"origin", b"https://podium.example.com")]
-    assert check_origin(headers, policy(), "10.1.2.3") is None
+    assert check_origin(read_fields(headers), policy(), "10.1.2.3") is None
     with pytest.raises(NotAllowed):
-        check_origin([headers[0], (b"origin", b"http://localhost:3000")], policy(), "10.1.2.3")
+        check_origin(read_fields([headers[0], (b"origin", b"http://localhost:3000")]), policy(), "10.1.2.3")
 
 
 @pytest.mark.parametrize(

@@ -25,9 +25,9 @@ from serving.edge.protocol import (
     MAX_PIPELINED,
     PLAIN,
     EdgeProtocol,
+    ReaderProtocol,
     guard_protocol,
 )
-from serving.edge.reader import ReaderProtocol
 from serving.edge.waiting import WaitingRoom
 from serving.settings.settings import parse
 from tests.serving.api.served import team

@@ -1,0 +1,134 @@
+"""Encoded request bodies: gzip, deflate and zstd, within bounds.
+
+The edge decodes behind the authentication, so that a body that grows when it is decoded costs nothing unless a key pays for it.
+"""
+
+import asyncio
+import zlib
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import AsyncExitStack
+
+from conductor.errors import BadTask, WrongContentType, quote
+from serving.edge.checks import too_large
+
+STEP_BYTES = 1_048_576
+"""Output of one decoding step, between two turns of the event loop."""
+MOST_ZSTD_WINDOW_BYTES = 8_388_608
+"""RFC 9659."""
+ZLIB_METHOD, ZLIB_CHECK = 8, 31
+MOST_MEMBERS = 100
+"""Limit for the members of a gzip body, and the frames of a zstd body. Clients send one."""
+ZSTD_BYTES = 64
+"""Part of the body that one call of the decoder reads: it has no bound for its output, and 4 bytes may hold 128 kB."""
+ZSTD_STEP_BYTES = 65_536
+"""Part of the encoded body that is decoded between two turns of the event loop."""
+MOST_AT_ONCE_BYTES = 1_048_576
+"""A body that is longer when it is decoded waits until no other one is decoded: an encoded megabyte can hold a thousand."""
+FIELD = "Content-Encoding"
+
+
+async def decode(pieces: Iterator[bytes], most: int, long: asyncio.Lock) -> bytes:
+    """Return the decoded body.
+
+    Args:
+        pieces: of the decoded body.
+        most: bytes that it may have.
+        long: held while a body longer than `MOST_AT_ONCE_BYTES` is decoded, so that many cannot fill the memory together.
+
+    Raises:
+        TooLarge: the decoded body is longer than `most` bytes.
+        BadTask: the encoded body is damaged.
+    """
+    decoded = bytearray()
+    try:
+        async with AsyncExitStack() as held:
+            for piece in pieces:
+                if len(decoded) <= MOST_AT_ONCE_BYTES < len(decoded) + len(piece):
+                    await held.enter_async_context(long)
+                decoded += piece
+                if len(decoded) > most:
+                    raise too_large(most)
+                await asyncio.sleep(0)
+    except (OSError, EOFError, zlib.error, ValueError) as exc:
+        message = "The body is not of the encoding that the Content-Encoding header names, or is cut off."
+        raise BadTask(message, param=FIELD) from exc
+    return bytes(decoded)
+
+
+def _gzip(body: bytes) -> Iterator[bytes]:
+    """A body may have several members (RFC 1952), and zeros after them. `gzip.GzipFile` takes any number of empty ones, and
+    five seconds for 20 MB of them.
+    """
+    rest = body
+    for _ in range(MOST_MEMBERS):
+        rest = (yield from _inflate(rest, zlib.MAX_WBITS | 16)).lstrip(b"\0")
+        if not rest:
+            return
+    raise EOFError
+
+
+def _deflate(body: bytes) -> Iterator[bytes]:
+    """The encoding has a zlib header. Some clients send it without one."""
+    has_header = len(body) > 1 and body[0] & 15 == ZLIB_METHOD and not int.from_bytes(body[:2]) % ZLIB_CHECK
+    if (yield from _inflate(body, zlib.MAX_WBITS if has_header else -zlib.MAX_WBITS)):
+        raise EOFError
+
+
+def _inflate(body: bytes, window_bits: int) -> Generator[bytes, None, bytes]:
+    """Yield the pieces of one stream. Return what follows it."""
+    stream = zlib.decompressobj(window_bits)
+    yield stream.decompress(body, STEP_BYTES)
+    while stream.unconsumed_tail and not stream.eof:
+        yield stream.decompress(stream.unconsumed_tail, STEP_BYTES)
+    while piece := stream.decompress(b"", STEP_BYTES) if not stream.eof else b"":
+        yield piece
+    if not stream.eof:
+        raise EOFError
+    return stream.unused_data
+
+
+def _zstd(body: bytes) -> Generator[bytes]:
+    import zstandard
+
+    made, at = zstandard.ZstdDecompressor(max_window_size=MOST_ZSTD_WINDOW_BYTES), 0
+    try:
+        for _ in range(MOST_MEMBERS):
+            frame, piece, step = made.decompressobj(), bytearray(), at + ZSTD_STEP_BYTES
+            while not frame.eof:
+                if at >= len(body):
+                    raise EOFError
+                piece += frame.decompress(body[at : at + ZSTD_BYTES])
+                at += ZSTD_BYTES
+                if len(piece) > STEP_BYTES or at > step:
+                    yield bytes(piece)
+                    piece.clear()
+                    step = at + ZSTD_STEP_BYTES
+            yield bytes(piece)
+            at = min(at, len(body)) - len(frame.unused_data)
+            if at == len(body):
+                return
+    except zstandard.ZstdError as exc:
+        raise ValueError from exc
+    raise EOFError
+
+
+DECODERS: dict[str, Callable[[bytes], Iterator[bytes]]] = {
+    "gzip": _gzip,
+    "x-gzip": _gzip,
+    "deflate": _deflate,
+    "zstd": _zstd,
+}
+SERVED = "gzip, deflate, zstd"
+"""For clients, in the `Accept-Encoding` of a refusal (RFC 9110, section 15.5.16)."""
+
+
+def find_decoder(names: Sequence[str]) -> Callable[[bytes], Iterator[bytes]]:
+    """Return what decodes a body of these encodings.
+
+    Raises:
+        WrongContentType: they are not served here.
+    """
+    if len(names) > 1 or names[0] not in DECODERS:
+        message = f"The Content-Encoding header is {quote(', '.join(names))}. Send the body as one of {SERVED}, or as it is."
+        raise WrongContentType(message, param=FIELD)
+    return DECODERS[names[0]]
