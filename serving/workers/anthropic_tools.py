@@ -238,8 +238,8 @@ class TurnCollector:
         Blank text is dropped, because the API rejects it. An input that is not a JSON object is wrapped in one.
         """
         turn: list[Block] = []
-        for at, begun in enumerate(self._blocks):
-            block = begun | {
+        for at, start in enumerate(self._blocks):
+            block = start | {
                 name: "".join(texts) for name, texts in self._pieces[at].items() if name != "input"
             }
             if block["type"] == "tool_use":

@@ -7,9 +7,11 @@ API: https://ai.google.dev/api/generate-content#method:-models.streamgeneratecon
 * A blocked prompt gets a reason instead of a candidate. It becomes an empty answer that the content filter ended.
 
 The SDK needs a custom HTTP client, because on its own it
-- retries broken connections (with aiohttp) and resumes broken streams,
-- has only one timeout for everything,
-- leaves unread streams to the garbage collector.
+
+* retries broken connections (with aiohttp) and resumes broken streams,
+* has only one timeout for everything,
+* leaves unread streams to the garbage collector.
+
 The custom client sets the timeouts, and remembers each call's response so that the worker can close it.
 """
 
@@ -127,9 +129,8 @@ class GeminiWorker:
                 if ends or is_new:
                     timer.hear(is_last=ends, is_new=is_new)
                 if delta.text or delta.reasoning:
-                    yield (
-                        replace(delta, usage=None) if finish else delta
-                    )  # the last delta has the final usage
+                    # the last delta has the final usage
+                    yield replace(delta, usage=None) if finish else delta
         except WorkerError:
             # an answer that is over is complete; only its usage was lost
             if not is_over(finish, has_answer=has_words or turn.has_calls):

@@ -191,7 +191,7 @@ def end_with_connection(response: aiohttp.ClientResponse) -> None:
     """End the body of a response when its connection ends.
 
     If the framing of a body breaks, aiohttp's C parser (3.14.5) closes the connection without notifying the reader. The
-    reader would then wait forever, because the read timeout does not apply either.
+    reader would then wait for bytes that cannot arrive, because aiohttp's read timeout does not apply either.
     """
     if response.connection is None:
         return

@@ -335,8 +335,8 @@ class OpenAIWorker:
         lines = messages_json(messages, self._content, self._show_mark)
         if not call.prefix:
             return {"messages": lines}
-        begun = {"role": "assistant", "content": call.prefix}
-        return {"messages": [*lines, begun], "add_generation_prompt": False, "continue_final_message": True}
+        prefix = {"role": "assistant", "content": call.prefix}
+        return {"messages": [*lines, prefix], "add_generation_prompt": False, "continue_final_message": True}
 
     def _prompt(self, text: str, call: Call) -> str | list[int]:
         """Return the text to complete, or its token numbers."""

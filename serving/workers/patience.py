@@ -41,7 +41,7 @@ class Patience:
             None if yields or self.stall_timeout_s else call.terms.limits.pauses,
         )
 
-    def with_anyone(self, name: str, call: Call) -> StallTimer:
+    def with_plugin(self, name: str, call: Call) -> StallTimer:
         """Return the stall timer of one call to the plugin `name`.
 
         Without limits in the settings it may be silent forever, unless a fallback needs the rest of the call's time.

@@ -1,7 +1,7 @@
-"""Decides which servers may fetch pictures by URL, to prevent server-side request forgery.
+"""Check whether a server may fetch pictures by URL, to prevent server-side request forgery.
 
-A provider on the internet fetches only what is public. A server inside the own network (Ollama, vLLM) could fetch a URL
-of its neighbours or of the cloud's metadata service, and describe the content to the caller.
+A provider on the internet reaches only what is public. A server in a private network (Ollama, vLLM) could fetch a URL of
+its neighbours or of the cloud's metadata service, and describe the content to the caller.
 """
 
 import asyncio

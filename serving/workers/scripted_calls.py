@@ -45,10 +45,10 @@ def calls_of(
         n_before: the number of the worker's earlier turns, which makes the ids unique.
     """
     tools = {tool.name: tool for tool in offered}
-    known = [(call, tools[call.name]) for call in calls if call.name in tools]
+    offered_calls = [(call, tools[call.name]) for call in calls if call.name in tools]
     tool_calls = tuple(
         ToolCall(f"{worker}-{n_before}-{n}", call.name, call.arguments, tool.kind, tool.namespace)
-        for n, (call, tool) in enumerate(known)
+        for n, (call, tool) in enumerate(offered_calls)
     )
     return tool_calls, Native(worker, "", _payload(reply, tool_calls)) if tool_calls else None
 

@@ -27,7 +27,7 @@ def shorter(one_s: float | None, other_s: float | None) -> float | None:
 
 
 class StallTimer:
-    """Wait for a server's events, and fail after `limit_s` seconds without a token.
+    """Timer that waits for a server's events, and fails after `limit_s` seconds without a token.
 
     Only time spent waiting counts, not the time that a slow reader takes.
 

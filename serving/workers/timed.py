@@ -23,7 +23,7 @@ class Timed:
         Raises:
             WorkerUnavailable: the worker failed, or was silent for too long and its call was closed.
         """
-        timer = self._patience.with_anyone(self.name, call)
+        timer = self._patience.with_plugin(self.name, call)
         async with AsyncExitStack() as opened:
             reply = await timer.wait(opened.enter_async_context(self._worker.open(call)))
             timer.hear()

@@ -121,7 +121,7 @@ class EngineClient(Protocol):
         ...
 
     async def ready(self, adapters: Sequence[str] = ()) -> bool:
-        """Return whether a replica is up and healthy with all of `adapters` loaded. Never raises for an unready one."""
+        """Return whether a replica is up and healthy with all of `adapters`. An error of the replica counts as not ready."""
         ...
 
     async def load(self, adapter: str) -> None:
