@@ -211,7 +211,7 @@ def end_with_connection(response: aiohttp.ClientResponse) -> None:
     def forget() -> None:
         closed.remove_done_callback(end)
 
-    closed.remove_done_callback(_retrieve)  # an earlier request on this connection has added it
+    closed.remove_done_callback(_retrieve)  # an earlier request on this connection may have added it
     closed.add_done_callback(_retrieve)
     closed.add_done_callback(end)
     content.on_eof(forget)  # the connection outlives the body

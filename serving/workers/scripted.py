@@ -32,7 +32,7 @@ ERRORS: dict[str, type[WorkerError]] = {
 }
 ErrorKind = Literal[
     "busy", "unavailable", "refused", "overflow"
-]  # in the order of `ScriptedReplySettings`: `typing` keeps one
+]  # same order as in `ScriptedReplySettings`, because `typing` caches equal Literals
 
 
 @dataclass(frozen=True, slots=True)

@@ -165,7 +165,7 @@ HERE: dict[str, tuple[str, int, list[str]]] = {
         6, ["Worker 'p'", "rejects its options", "colour"],
     ),
     "a plugin that is no worker": (
-        f"workers:\n  - {A}\n  - name: p\n    kind: python\n    factory: no_worker_of_a_test:make\n", 5, ["Worker 'p'", "no `open`"],
+        f"workers:\n  - {A}\n  - name: p\n    kind: python\n    factory: no_worker_of_a_test:make\n", 5, ["Worker 'p'", "no `open` method"],
     ),
     "no key": (
         f"workers:\n  - {A}\n  - name: gpt\n    kind: openai\n    model: m\n    api_key_env: PODIUM_TEST_NONE\n", 6, ["gpt", "PODIUM_TEST_NONE"],
