@@ -1,4 +1,4 @@
-"""The workers at the bottom of each stack: one for each entry of the settings' `workers`."""
+"""Worker clients: one per deployment in the `workers` setting, before retries, limits and fallbacks are added."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -38,17 +38,18 @@ if TYPE_CHECKING:
     from serving.workers.scripted import ScriptedReply
 
 Engines = Mapping[str, EngineClient]
-"""The vLLM engines, by the name of the worker that owns each."""
+"""vLLM engines by the name of the worker that owns them."""
 
 
 def build_client(
     worker: WorkerSettings, settings: Settings, environment: Mapping[str, str], engines: Engines
 ) -> Worker:
-    """The worker itself, without layers. A provider's SDK is imported only where one of its workers is
-    served.
+    """Return the client of a worker, without retries, limits or fallbacks.
+
+    A provider's SDK is imported only if one of its workers is configured.
 
     Raises:
-        SettingsError: its key's file cannot be used, or a plugin cannot be loaded.
+        SettingsError: the key file cannot be used, a library or credentials are missing, or a plugin cannot be loaded.
     """
     price = price_of(worker)
     match worker:
@@ -91,10 +92,10 @@ def build_client(
 
 
 async def find_faults(settings: Settings, environment: Mapping[str, str]) -> list[SettingsError]:
-    """Return why workers and webhooks cannot be made here: plugins, libraries, credentials, secrets, and engine arguments that
-    vLLM does not know. No provider is asked.
+    """Return the errors that building the workers and webhooks raises, without calling a provider.
 
-    Keys that are missing are `absent_workers`' business, whether an engine fits is the machine's.
+    Checks plugins, libraries, credentials, webhook secrets and the names of vLLM's engine arguments. It does not
+    check for missing keys (`absent_workers` does) or whether an engine fits into the machine.
     """
     faults: list[SettingsError] = []
     try:
@@ -137,7 +138,7 @@ def _scripted_reply(reply: ScriptedReplySettings) -> "ScriptedReply":
 def _account(
     worker: OpenAISettings | AnthropicSettings | GeminiSettings, environment: Mapping[str, str]
 ) -> "Account":
-    """The provider account. Servers that need no key get a placeholder."""
+    """Return the provider account, with a placeholder for the key if none is set."""
     from serving.workers.account import NO_KEY, Account
     from serving.workers.clouds import check_installed
 
@@ -161,7 +162,7 @@ def _account(
 
 
 def model_name(worker: WorkerSettings, settings: Settings) -> str:
-    """What the worker's server is asked for."""
+    """Return the model name that is sent to the worker's server."""
     match worker:
         case ScriptedSettings() | PythonSettings():
             return worker.name
@@ -174,12 +175,12 @@ def model_name(worker: WorkerSettings, settings: Settings) -> str:
 
 
 def identity_of(worker: WorkerSettings, settings: Settings, place: str = "") -> Identity:
-    """What must stay the same for the worker's health to be kept when settings change.
+    """Return the key of the worker's health record. The record survives a change of settings if the key is unchanged.
 
     Args:
-        worker: as it is reached at `place`.
-        settings: all of them.
-        place: one of several deployments, as `places_of` calls it; empty: the worker as a whole.
+        worker: the worker with the address and model of `place`.
+        settings: all settings.
+        place: the name of one of several deployments, as in `places_of`, or "" for the whole worker.
     """
     match worker:
         case ScriptedSettings():
@@ -194,8 +195,9 @@ def identity_of(worker: WorkerSettings, settings: Settings, place: str = "") -> 
 
 
 def provenance_of(worker: WorkerSettings, client: Worker, settings: Settings) -> str:
-    """What the settings say, or a worker of one's own of itself; empty for a model, and for one that does
-    not say.
+    """Return where the worker's answers come from if not from a model, such as "scripted".
+
+    Return "" for models and for plugins without a `provenance` attribute.
     """
     match worker:
         case ScriptedSettings():

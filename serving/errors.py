@@ -1,6 +1,6 @@
-"""The one table from errors to HTTP: status, type, code, and whether asking again may help.
+"""HTTP status, type, code and retry headers of each error.
 
-What an answer's body says is the business of the dialect that the client speaks (`serving/api/dialect.py`).
+The error body depends on the client's API dialect: see `serving/api/dialect.py`.
 """
 
 import math
@@ -13,11 +13,11 @@ from serving.health import MOST_ASKED_REST_S
 
 UNAUTHORIZED = 401
 FINAL = 400
-"""The status after which no client asks again."""
+"""A status that clients do not retry."""
 
 
 class Row(NamedTuple):
-    """How an error is reported: HTTP status, OpenAI's `type`, our `code`."""
+    """HTTP status of an error, OpenAI's `type` and Podium's own `code`."""
 
     status: int
     type: str
@@ -56,32 +56,34 @@ TABLE: Mapping[type[errors.PodiumError], Row] = {
 
 
 def row(error: errors.PodiumError | Failure) -> Row:
-    """The row of the most specific class."""
+    """Return the table row of the error's most specific class."""
     error_class = error.error_class if isinstance(error, Failure) else type(error)
     return next(TABLE[kind] for kind in error_class.__mro__ if kind in TABLE)
 
 
 def is_asked_again(status: int) -> bool:
-    """Whether clients send a request again after that status, by themselves."""
+    """Return whether clients retry on their own after this HTTP status."""
     return status >= 500 or status in (408, 409, 429)
 
 
 def retry_after_s(failure: Failure) -> float | None:
-    """When a client is told to come back: a provider's word, or a plug-in's, is no more believed than it is
-    by ourselves. None: nobody says.
+    """Return after how many seconds the client should retry, or None if the failure does not say.
+
+    The value may come from a provider or a plugin, so it is limited to 0 to `MOST_ASKED_REST_S`.
     """
-    said = failure.get("retry_after_s")
-    if not isinstance(said, int | float) or math.isnan(said):
+    wait_s = failure.get("retry_after_s")
+    if not isinstance(wait_s, int | float) or math.isnan(wait_s):
         return None
-    return min(max(float(said), 0.0), MOST_ASKED_REST_S)
+    return min(max(float(wait_s), 0.0), MOST_ASKED_REST_S)
 
 
 def headers(error: errors.PodiumError | Failure) -> dict[str, str]:
-    """Whether asking again may help, and from when on; for who sent no key, how one is sent.
+    """Return the response headers of an error.
 
-    `x-should-retry` is what OpenAI's and Anthropic's SDKs obey before they look at the status: a refusal is
-    a 502 like an outage, and what was paid for is not to be paid for three times. `Retry-After` is in whole
-    seconds, at least one and at most 300.
+    - `x-should-retry`: OpenAI's and Anthropic's SDKs obey it before the status. A refusal is a 502 like an outage,
+      and a retry would pay for the same call again.
+    - `retry-after`: whole seconds, 1 to 300, if the failure names a time.
+    - `www-authenticate`: `Bearer`, with status 401.
     """
     failure = error if isinstance(error, Failure) else Failure.of(error)
     wait_s = retry_after_s(failure)

@@ -1,7 +1,7 @@
-"""The garbage collector and the allocator of a process that serves.
+"""Garbage collector and allocator settings of a serving process.
 
-Knows nothing of what is served. Nearly everything dies by its reference count; the collector only looks for
-circles, and by Python's defaults it looks through every loaded module again each few hundred requests.
+Reference counts free nearly everything; the collector only finds cycles. With Python's defaults it scans every loaded
+module again every few hundred requests.
 """
 
 import asyncio
@@ -13,31 +13,33 @@ from collections.abc import Callable
 from pathlib import Path
 
 YOUNG_OBJECTS = 50_000
-"""New containers between two looks at the young ones; Python's own 700 are fewer than one request makes."""
+"""New containers between two collections of the youngest generation. Python's default of 700 is less than one request
+allocates."""
 CLOSED_S = 1.0
-"""By then whoever has closed something large lets go of it, and its connections are gone."""
+"""Time after which the references to a closed object and its connections are gone."""
 
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, LARGE_BYTES = -1, -3, 524_288
-"""`mallopt` of glibc: what is larger gets pages of its own. It is more than the 256 KiB that asyncio allocates for each read of a
-socket: with pages of its own such a read takes 20 µs of CPU, without 3 (500 bytes, 2026-11-29).
-"""
+"""Parameters of glibc's `mallopt`. Blocks larger than `LARGE_BYTES` get their own pages. asyncio allocates 256 KiB for
+each read of a socket, which must stay below: with its own pages a read takes 20 µs of CPU instead of 3 (500 bytes,
+2026-11-29)."""
 
 
 LOOK_EVERY_S = 10.0
 IDLE = 0.1
-"""Of one core, of which a process that takes less is idle."""
+"""Share of one core below which a process is idle."""
 GROWN = 1.05
-"""Of memory, since it was trimmed last."""
+"""Growth of memory since the last trim that calls for another one."""
 
 
 def tune_garbage_collection() -> None:
-    """Call once at the end of start-up. What is there by then stays for good and is never looked through again;
-    circles that come later are found as before, in larger lots. Large blocks go back to the system when they are freed: by
-    itself glibc keeps blocks of up to 32 MB for later, between others that are still in use.
+    """Freeze existing objects, collect less often, and return large blocks to the system when they are freed.
+
+    Call it once at the end of start-up: objects that exist by then are never scanned again. Without `mallopt`, glibc
+    keeps freed blocks of up to 32 MB between others that are still in use.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:  # another C library has none
+    if mallopt is not None:  # only glibc has it
         mallopt(M_MMAP_THRESHOLD, LARGE_BYTES)
         mallopt(M_TRIM_THRESHOLD, LARGE_BYTES)
     gc.collect()
@@ -46,9 +48,10 @@ def tune_garbage_collection() -> None:
 
 
 def trim_when_idle() -> None:
-    """Call once in the event loop. Whenever the process is idle and has grown, find circles, and give pages that are free
-    between blocks in use back to the system, which glibc does only at the end of its heap: after a burst a router would keep
-    them for good. It takes some milliseconds, and the loop runs meanwhile.
+    """Start to collect garbage and return free pages to the system whenever the process is idle and has grown.
+
+    Call it once, in the event loop. glibc returns pages only from the end of its heap, so a router would keep the memory
+    of a burst for good. Trimming takes some milliseconds in another thread.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
@@ -56,7 +59,7 @@ def trim_when_idle() -> None:
 
 
 class _Trimmer:
-    """See `trim_when_idle`.
+    """Timer of `trim_when_idle`.
 
     Args:
         trim: `malloc_trim` of glibc.
@@ -67,7 +70,7 @@ class _Trimmer:
         self._cpu_s, self._least_bytes = time.process_time(), _resident_bytes()
 
     def look(self) -> None:
-        """Trim if it is time, and look again later."""
+        """Trim if the process is idle and has grown, and schedule the next check."""
         cpu_s, self._cpu_s = self._cpu_s, time.process_time()
         is_idle = self._cpu_s - cpu_s < IDLE * LOOK_EVERY_S
         if is_idle and _resident_bytes() > GROWN * self._least_bytes:
@@ -84,16 +87,14 @@ def _resident_bytes() -> int:
 
 
 _next: asyncio.TimerHandle | None = None
-"""The collection that is due."""
+"""The scheduled collection, if any."""
 
 
 def collect_soon() -> None:
-    """Call wherever something large was closed that has circles in it, such as the clients of SDKs: it is freed soon.
-    By itself the collector looks through what is old after minutes or hours, and 50 reloads of 48 workers took 1.5 GB
-    by then.
+    """Schedule a garbage collection. Call it after closing large objects with reference cycles, such as SDK clients.
 
-    Whatever is closed before then is collected with it, whoever closed it: a process has one collector, and one
-    collection after each of a row of closings would stop the loop for their sum.
+    Otherwise the collector scans old objects only after minutes or hours: 50 reloads of 48 workers took 1.5 GB by then.
+    Further calls postpone the collection, so that a series of closings stops the event loop only once.
     """
     global _next
     if _next is not None:

@@ -1,8 +1,7 @@
-"""How the newest calls of each worker ended, and how soon they said something.
+"""Health of each worker: outcomes and latencies of its newest calls, and its circuit breaker.
 
-`serving/dispatch/target.py` fills it, once for each call as it is sent: waits for a slot or a retry do not
-count. The gauges of `serving/sessions/service.py` read it. Knows no pool and no wire, and not how other replicas
-are heard of (`serving/runs/shared_circuits.py`).
+`serving/dispatch/target.py` counts each call when it is sent, without the time that it waits for a slot or a retry.
+`serving/sessions/service.py` reads the gauges. `serving/runs/shared_circuits.py` adds the circuits of other replicas.
 """
 
 import time
@@ -18,29 +17,28 @@ from serving.witnesses import Witnesses
 FAILURES_BEFORE_REST = 3
 FIRST_REST_S = 5.0
 MOST_REST_S = 8.0
-"""After so many failures in a row it is left alone for a while. A worker that recovers is used again within 10 s,
-since a probe is due at least this often."""
+"""Longest time between two probes of an open circuit, so that a worker that recovers is used again within 10 s."""
 MOST_ASKED_REST_S = 300.0
-"""As long as it may ask to be left alone."""
+"""Longest rest that a worker can ask for with `Retry-After`."""
 PROBE_S = 8.0
-"""So long the answer to a probe is waited for, before another call may probe: one that hangs says nothing of a worker
-that has recovered meanwhile."""
+"""Time until another call may probe if the first probe gets no answer: a probe that hangs must not keep a recovered
+worker out of use."""
 RECENT_S = 10.0
-"""So long a whole answer counts for more than what other replicas say of a worker, unless a call has failed since."""
+"""Time for which a complete answer here outweighs an open circuit of another replica, unless a call has failed since."""
 OUT_S = 30.0
-"""So long after its newest failure a worker that fails counts as one that does not answer, for `/readyz`."""
+"""Time after its newest failure for which `/readyz` regards a failing worker as down."""
 Circuit = Literal["closed", "half_open", "open"]
-"""`open`: its newest calls failed, and it is left alone where another can be asked; `half_open`: the next call
-finds out whether it is well again."""
+"""State of a circuit. `open`: the newest calls failed, and the worker is skipped if another one can answer.
+`half_open`: the next call is a probe."""
 FAILED = "failed"
-"""What witnesses are told of a worker that is down or silent, until it answers."""
+"""Kind of event that `Witnesses` counts for a worker that is down or silent."""
 WINDOW = 200
-"""Shares and quantiles are of so many of the newest calls."""
+"""Number of newest calls in shares and quantiles."""
 
 
 class Identity(NamedTuple):
-    """What makes a worker the same one after a change of settings. With another model or address it is a new
-    one, whatever its name.
+    """Identity of a worker across changes of settings. A worker with another model or address is a new one, even if
+    it has the same name.
     """
 
     name: str
@@ -54,10 +52,10 @@ class Fault:
     """Why a call to a worker failed.
 
     Args:
-        error: the class of the error, such as `WorkerRefused`.
+        error: the name of the error's class, such as `WorkerRefused`.
         message: for callers.
-        detail: for operators; empty if no text of the run may be kept.
-        at_s: when, in seconds since 1970.
+        detail: for operators; empty if no text of the run may be stored.
+        at_s: seconds since 1970.
     """
 
     error: str
@@ -81,11 +79,11 @@ def _newest_seconds() -> deque[float]:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """A circuit that a replica has opened, by this process's `time.monotonic`.
+    """A circuit that a replica has opened.
 
     Args:
-        since_s: when it opened; a probe that fails does not change that.
-        until_s: when the next probe is due.
+        since_s: when it opened (`time.monotonic` of this process). A failed probe does not change it.
+        until_s: when the next probe is due (`time.monotonic` of this process).
     """
 
     since_s: float
@@ -94,51 +92,51 @@ class Opening:
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class WorkerHealth:
-    """One worker's newest calls. Calls that say nothing of the worker are not counted: their clients left,
-    or it refused that one prompt.
+    """Outcomes of one worker's newest calls, and its circuit.
 
-    One event loop writes it; any thread may read it.
+    Calls that say nothing about the worker are not counted: the client disconnected, or the worker refused that one
+    prompt. One event loop writes it; any thread may read it.
     """
 
     failures_in_a_row: int = 0
-    """Newest calls that failed; 0 once one succeeds."""
+    """Number of consecutive failures up to now."""
     rests_until_s: float = 0.0
-    """Until then it is better left alone, by `time.monotonic`, where another one can be asked."""
+    """Time until which the worker should be skipped if another one can answer (`time.monotonic`)."""
     spoke_at_s: float = 0.0
-    """When the newest first token came, by `time.monotonic`."""
+    """Time of the newest first token (`time.monotonic`)."""
     succeeded_at_s: float = -inf
-    """When the newest whole answer came, likewise."""
+    """Time of the newest complete answer (`time.monotonic`)."""
     opening: Opening | None = None
-    """Of the circuit, by calls of this replica."""
+    """The circuit that this replica's calls have opened, if any."""
     elsewhere: Sequence[Opening] = ()
-    """What other replicas have open of it now."""
+    """Circuits of this worker that other replicas have open."""
     witnesses: Witnesses = field(default_factory=Witnesses)
-    """Of its failures, busy times and refusals."""
+    """The callers that met with failures, busy replies and refusals."""
     first_fault: Fault | None = None
-    """Why the first call failed since the newest whole answer; the later ones may only follow from it."""
+    """The first failure since the newest complete answer. Later ones may be its consequences."""
     newest_fault: Fault | None = None
-    """Why the newest one failed."""
+    """The newest failure since the newest complete answer."""
     refuses: bool = False
-    """It has refused a call as it would refuse every one, such as for its key, and has not answered since."""
+    """True if the worker refuses every call, for example because of its key, and has not answered since."""
     _rests: int = 0
-    """In a row, that failures have begun."""
+    """Number of consecutive rests after failures. It sets the length of the next one."""
     _probes_until_s: float = 0.0
-    """A probe is under way, and is waited for until then."""
+    """Deadline of the probe that is running (`time.monotonic`), or 0."""
     _outcomes: deque[bool] = field(default_factory=_newest_outcomes)
     _first_token_s: deque[float] = field(default_factory=_newest_seconds)
     _pause_s: deque[float] = field(default_factory=_newest_seconds)
 
     def speak(self, first_token_s: float) -> None:
-        """Count a first token, so many seconds after its call was sent."""
+        """Record the time from sending a call to its first token."""
         self._first_token_s.append(first_token_s)
         self.spoke_at_s = time.monotonic()
 
     def pause(self, longest_s: float) -> None:
-        """Count the longest pause between two words of a whole answer."""
+        """Record the longest pause between two tokens of a complete answer."""
         self._pause_s.append(longest_s)
 
     def succeed(self) -> None:
-        """Count a whole answer. It ends a rest that failures have begun, and none that the worker asked for."""
+        """Count a complete answer and close the circuit. A rest that the worker asked for goes on."""
         if self.circuit != "closed":
             self.rests_until_s = 0.0
         self.failures_in_a_row, self.opening = 0, None
@@ -151,11 +149,16 @@ class WorkerHealth:
     def fail(
         self, rest_s: float = 0.0, *, for_all: bool = True, fault: Fault | None = None, refuses: bool = False
     ) -> None:
-        """Count a call that the worker failed; by what it said it is better left alone for `rest_s`. It opens the circuit
-        where that is so `for_all` keys (`Witnesses`).
+        """Count a failed call, and open the circuit after `FAILURES_BEFORE_REST` consecutive failures.
 
-        One that was under way when the circuit opened says nothing new, and makes no rest longer: else many that end
-        together would look like as many failed probes.
+        A call that was already running when the circuit opened does not lengthen the rest. Otherwise many calls that
+        fail together would look like as many failed probes.
+
+        Args:
+            rest_s: seconds for which the worker asked not to be called.
+            for_all: whether calls of all keys fail (see `Witnesses`). If not, the circuit does not open.
+            fault: why the call failed.
+            refuses: whether the worker refuses every call.
         """
         self.first_fault, self.newest_fault = self.first_fault or fault, fault or self.newest_fault
         self.refuses |= refuses
@@ -175,25 +178,27 @@ class WorkerHealth:
             self.opening = Opening(since_s, self.rests_until_s)
 
     def rest(self, rest_s: float) -> None:
-        """It cannot be asked for so long, for no fault of its own."""
+        """Skip the worker for `rest_s` seconds, without counting a failure."""
         self.rests_until_s = max(self.rests_until_s, time.monotonic() + min(rest_s, MOST_ASKED_REST_S))
 
     @property
     def circuit(self) -> Circuit:
-        """Whether calls are sent to it where another worker can be asked."""
+        """State of the circuit, by the calls of this replica and of others."""
         if self.opening is None and not self.is_open_elsewhere:
             return "closed"
         return "open" if self.rest_s else "half_open"
 
     @property
     def is_failing(self) -> bool:
-        """Whether its newest calls failed, here or at other replicas, and it has not answered since."""
+        """True if the newest calls failed, here or on other replicas, and the worker has not answered since."""
         return self.refuses or self.circuit != "closed" or self.failures_in_a_row >= FAILURES_BEFORE_REST
 
     @property
     def is_out(self) -> bool:
-        """Whether a call to it would fail now, for every key, as far as is known. Some time after the newest failure that is
-        not known, so that a server that is sent nothing while it is not ready does not stay so.
+        """True if a call of any key would probably fail now.
+
+        It turns False `OUT_S` after the newest failure, unless a rest lasts longer. Otherwise a router that gets no
+        traffic while it is not ready would never become ready.
         """
         is_for_all = self.refuses or self.circuit != "closed"
         if not is_for_all or (self.newest_fault and self.newest_fault.error == "WorkerBusy"):
@@ -203,12 +208,14 @@ class WorkerHealth:
 
     @property
     def is_open_elsewhere(self) -> bool:
-        """Whether what another replica has open of it holds here; it may be open by our own calls as well."""
+        """True if another replica's open circuit applies here. Our own circuit may be open as well."""
         return bool(self._openings_to_heed())
 
     def _openings_to_heed(self) -> Sequence[Opening]:
-        """What holds here of `elsewhere`. A whole answer of our own since says that only the other's way to the worker
-        is broken; one shortly before is taken to say so until a call fails here too.
+        """Return the circuits of `elsewhere` that apply here.
+
+        If a call of ours got a complete answer after a circuit opened, only the other replica's connection is broken.
+        An answer shortly before counts too, until a call fails here.
         """
         if not self.elsewhere:
             return ()
@@ -217,11 +224,10 @@ class WorkerHealth:
         return [each for each in self.elsewhere if each.since_s > self.succeeded_at_s]
 
     def begin_call(self) -> float:
-        """A call is about to be sent. Of a worker that may be well again it is the only one until it has
-        ended, or has taken `PROBE_S`.
+        """Note that a call is about to be sent. If the circuit is half open, this call is the only probe.
 
         Returns:
-            Until when its answer is waited for, by `time.monotonic`, where it is that one; else 0.
+            Probe deadline (`time.monotonic`), or 0 if this call is not the probe.
         """
         if self.circuit != "half_open":
             return 0.0
@@ -229,15 +235,19 @@ class WorkerHealth:
         return self._probes_until_s
 
     def end_call(self, probes_until_s: float) -> None:
-        """The call has ended for which `begin_call` gave that. Where it was to find out whether the worker is well
-        and has not, since its client left or its prompt was refused, the next one may at once.
+        """Note that a call has ended. If it was the probe and had no outcome, the next call may probe at once.
+
+        A probe has no outcome if its client disconnected or its prompt was refused.
+
+        Args:
+            probes_until_s: what `begin_call` returned for the call.
         """
-        if self._probes_until_s == probes_until_s:  # else it has, or another probes by now
+        if self._probes_until_s == probes_until_s:  # otherwise it had an outcome, or another probe is running
             self._probes_until_s = 0.0
 
     @property
     def rest_s(self) -> float:
-        """How long it is better left alone yet; 0: it can be asked."""
+        """Seconds for which the worker should still be skipped, or 0."""
         until_s = max(
             [self.rests_until_s, self._probes_until_s, *(each.until_s for each in self._openings_to_heed())]
         )
@@ -245,61 +255,57 @@ class WorkerHealth:
 
     @property
     def successes(self) -> int:
-        """How many of the newest calls got a whole answer."""
+        """Number of newest calls with a complete answer."""
         return list(self._outcomes).count(True)
 
     @property
     def failures(self) -> int:
-        """How many of the newest calls the worker failed."""
+        """Number of newest calls that failed."""
         return list(self._outcomes).count(False)
 
     @property
     def failure_share(self) -> float:
-        """The part of the newest calls that failed; 0 without calls."""
+        """Share of the newest calls that failed, or 0 without calls."""
         return self.failures / max(1, len(self._outcomes))
 
     @property
     def first_tokens(self) -> int:
-        """Of how many calls the time to the first token is known."""
+        """Number of calls whose time to the first token is known."""
         return len(self._first_token_s)
 
     def first_token_s(self, quantile: float) -> float | None:
-        """Seconds to the first token that this part of the newest calls stayed within (nearest rank); None
-        without calls.
-        """
+        """Return a quantile of the seconds to the first token (nearest rank), or None without calls."""
         return _quantile(self._first_token_s, quantile)
 
     @property
     def pauses(self) -> int:
-        """Of how many whole answers the longest pause is known."""
+        """Number of complete answers whose longest pause is known."""
         return len(self._pause_s)
 
     def pause_s(self, quantile: float) -> float | None:
-        """Likewise of the longest pauses between two words."""
+        """Return a quantile of the longest pauses in seconds (nearest rank), or None without answers."""
         return _quantile(self._pause_s, quantile)
 
 
 def _quantile(seconds: deque[float], quantile: float) -> float | None:
-    """By nearest rank; None of nothing."""
     ordered = sorted(seconds)
     return ordered[max(0, ceil(quantile * len(ordered)) - 1)] if ordered else None
 
 
 class Health:
-    """The health of all workers of one process, across changes of the pool.
+    """Health records of a process's workers, kept across changes of the pool.
 
-    A pool asks for its workers' by identity and holds them; what no pool holds any more is forgotten. So a
-    pool that is built and then rejected changes nothing, and the last calls of a replaced worker do not
-    count for the one that took its name.
+    Pools hold the records of their workers; a record that no pool holds is dropped. So a pool that is built and then
+    rejected changes nothing, and late calls of a replaced worker do not count for the one that took its name.
     """
 
     def __init__(self) -> None:
         self._workers = WeakValueDictionary[Identity, WorkerHealth]()
 
     def of(self, worker: Identity) -> WorkerHealth:
-        """What is known of `worker`; an empty one where no pool has it yet."""
+        """Return the record of `worker`, a new one if no pool holds it."""
         return self._workers.setdefault(worker, WorkerHealth())
 
     def workers(self) -> dict[Identity, WorkerHealth]:
-        """All that a pool has."""
+        """Return the records that pools hold."""
         return dict(self._workers)

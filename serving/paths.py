@@ -1,4 +1,4 @@
-"""Paths in settings: from the working folder, or from the checkout."""
+"""Paths in settings: relative to the working folder, or to the checkout."""
 
 from pathlib import Path
 
@@ -6,7 +6,8 @@ ROOT = Path(__file__).parent.parent
 
 
 def resolve_path(path: Path) -> Path:
-    """`path` from the working folder; from the checkout's root where it is not there, because Serve works
-    anywhere.
+    """Return `path` if it is absolute or exists in the working folder, and otherwise the path below the checkout's root.
+
+    Ray Serve may run the process in any folder.
     """
     return path if path.exists() or path.is_absolute() else ROOT / path

@@ -1,4 +1,4 @@
-"""The workers of a settings file, ready to be called, and the teams over them."""
+"""The pool: the workers of a settings file, ready to be called, and the teams that use them."""
 
 import asyncio
 import inspect
@@ -42,32 +42,33 @@ logger = logging.getLogger("podium")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pool:
-    """Every worker, ready to be called, and what must be closed when it is replaced."""
+    """Workers of a settings file, ready to be called. Close it when it is replaced."""
 
     settings: Settings
-    """As they hold: without the optional workers whose keys are not set."""
+    """The settings in force, without optional workers that have no key."""
     written: Settings
-    """As they are written, with these workers."""
+    """The settings as written, with those workers."""
     members: Mapping[str, PoolMember]
-    """All of them, those outside the plans' pool too."""
+    """All workers by name, including those that plans may not use."""
     clients: tuple[Worker, ...]
-    """What sends the calls, which hold the connections; one for each deployment."""
+    """Clients that send the calls and hold the connections, one per deployment."""
     limiters: Mapping[str, Limiter]
-    """Each worker's concurrency limit, which knows how many calls wait."""
+    """Slots and queue of each worker."""
     health: Mapping[str, WorkerHealth]
-    """How each worker's newest calls ended."""
+    """Health of each worker."""
     fallbacks: Mapping[str, tuple[Fallback, ...]]
-    """Who answers in each worker's place, in the order in which they are asked."""
+    """Fallbacks of each worker, in the order in which they are tried."""
     engines: Engines
 
     @property
     def team(self) -> Team:
-        """What plans and runs over these workers."""
+        """Team for runs without restrictions."""
         return self.team_for(ANYTHING)
 
     def team_for(self, permit: Permit) -> Team:
-        """What plans and runs over these workers for a run with that permit: where its conductor may not be
-        called, the first of those that it falls back to that may is in its place.
+        """Return the team for runs with `permit`.
+
+        If the permit does not allow the conductor's worker, its first allowed fallback becomes the conductor.
         """
         settings, own = self.settings, self.settings.prompts
         names = ("conductor", "steps", "lists", "worker")
@@ -97,12 +98,12 @@ class Pool:
         return Team(conductor, in_pool, Prompts(**texts), chosen.fallback)
 
     def may_plan(self, permit: Permit) -> bool:
-        """Whether a conductor may be called in a run with that permit."""
+        """Return whether `permit` allows the conductor's worker or one of its fallbacks."""
         chosen = self.settings.conductor
         return chosen is not None and any(permit.allows(name) for name in self.line(chosen.worker))
 
     async def find_fetchers(self, urls: Collection[str]) -> frozenset[str]:
-        """Return the workers that may be given the addresses of pictures, by themselves or by who answers in their place."""
+        """Return the workers of which one in the line (`line`) can fetch the pictures at `urls` itself."""
         workers = self.settings.workers
         answers = await asyncio.gather(
             *(_fetches(worker, urls) for worker in workers)
@@ -111,11 +112,11 @@ class Pool:
         return frozenset(name for name in self.members if able.intersection(self.line(name)))
 
     def line(self, name: str) -> tuple[str, ...]:
-        """The worker of that name, and those that answer in its place."""
+        """Return the names of the worker and its fallbacks, in the order in which they are tried."""
         return (name, *(each.worker for each in self.fallbacks[name]))
 
     def _thinking_tokens(self, chosen: ConductorSettings) -> int:
-        """How many tokens the conductor, or whom it falls back to, may think."""
+        """Return how many tokens the conductor may think: the most that it or a fallback takes."""
         if chosen.max_thinking_tokens is not None:
             return chosen.max_thinking_tokens
         first = self.settings.worker(chosen.worker)
@@ -128,8 +129,10 @@ class Pool:
         )
 
     def _thought(self, chosen: ConductorSettings) -> bool:
-        """Whether the conductor writes a thought before its plan: where it does not reason by itself, and
-        the prompt asks for one.
+        """Return whether the conductor writes a thought before its plan.
+
+        By default it does if its model does not reason on its own and the prompt is the built-in one, which asks for
+        a thought.
         """
         if chosen.thought is not None:
             return chosen.thought
@@ -137,17 +140,18 @@ class Pool:
 
     @property
     def providers(self) -> dict[str, str]:
-        """The conventions' name of each worker's provider."""
+        """Provider of each worker, as OpenTelemetry's conventions name it."""
         return {worker.name: PROVIDERS[worker.kind] for worker in self.settings.workers}
 
     @property
     def whole_pool_team(self) -> Team:
-        """What runs given plans over every worker, those outside the pool too."""
+        """Team of all workers for given plans, including workers that the conductor's plans may not use."""
         return Team(None, self.members)
 
     async def engines_not_ready(self) -> list[str]:
-        """Owners of engines that are neither up nor asleep. One that was scaled to zero is waited for by its
-        calls.
+        """Return the workers whose engines are neither up nor scaled to zero.
+
+        Calls wait for an engine that was scaled to zero, so it counts as ready.
         """
         owners = [
             worker.name
@@ -159,8 +163,11 @@ class Pool:
         return [name for name, is_up in zip(owners, up, strict=True) if not is_up]
 
     def may_answer(self, name: str, engines_down: Collection[str]) -> bool:
-        """Whether a call to the worker, or to one that it falls over to, reaches a model while these engines
-        are down, and by how their newest calls ended.
+        """Return whether the worker or one of its fallbacks can probably answer.
+
+        Args:
+            name: of the worker.
+            engines_down: owners of engines that are down, as from `engines_not_ready`.
         """
         line = [self.settings.worker(each) for each in self.line(name)]
         return any(
@@ -170,11 +177,10 @@ class Pool:
         )
 
     async def load_adapters(self) -> None:
-        """Put every adapter into every replica of its engine that is up, so that the first call with it
-        waits for nothing.
+        """Load all LoRA adapters into the replicas that are up, so that no call has to wait for one.
 
         Raises:
-            AdapterError: one cannot be served.
+            AdapterError: an adapter cannot be served.
             WorkerUnavailable: a replica failed meanwhile.
         """
         loads = [
@@ -186,20 +192,18 @@ class Pool:
 
     @property
     def models(self) -> dict[str, str]:
-        """What each worker's server is asked for: the model, and the adapter over it."""
+        """Model name that is sent to each worker's server, including its adapter."""
         return {worker.name: model_name(worker, self.settings) for worker in self.settings.workers}
 
     @property
     def adapters(self) -> dict[str, str]:
-        """The names of the LoRA adapters of workers that answer with one."""
+        """LoRA adapter of each worker that has one."""
         local = [worker for worker in self.settings.workers if isinstance(worker, VllmSettings)]
         return {worker.name: name_of(worker.adapter) for worker in local if worker.adapter}
 
     @property
     def provenance(self) -> dict[str, str]:
-        """What each worker stands for that is no model: `scripted`, `synthetic`, `replayed`, `program`.
-        Models are not in it.
-        """
+        """Source of the answers of each worker that is not a model: `scripted`, `synthetic`, `replayed` or `program`."""
         clients = {client.name: client for client in self.clients}
         return {
             worker.name: kind
@@ -208,7 +212,7 @@ class Pool:
         }
 
     async def aclose(self) -> None:
-        """Close the HTTP clients of the API workers."""
+        """Close the clients that have something to close."""
         for client in self.clients:
             close: Callable[[], object] | None = getattr(client, "aclose", None)
             if close is not None and inspect.isawaitable(closing := close()):
@@ -221,16 +225,16 @@ def build_pool(
     engines: Engines,
     health: Health | None = None,
 ) -> Pool:
-    """Make every worker of `settings`.
+    """Build all workers of `settings`.
 
     Args:
-        settings: what to serve.
-        environment: of this process, where the named variables are.
-        engines: the vLLM engines it needs.
-        health: where calls are counted, that of the pool before where there was one; a new one where None.
+        settings: the settings to serve.
+        environment: environment variables, which hold keys and secrets.
+        engines: the vLLM engines of the settings, by the name of the worker that owns each.
+        health: the health records of the previous pool. None starts with empty ones.
 
     Raises:
-        SettingsError: a key or a webhook's secret is missing, or cannot be used.
+        SettingsError: a key or a webhook secret is missing or cannot be used.
     """
     try:
         signers(settings.webhooks, environment)
@@ -238,7 +242,7 @@ def build_pool(
         raise SettingsError(str(exc), at=("webhooks", "secret_env")) from exc
     absent = absent_workers(settings, environment)
     for name, source in absent.items():
-        logger.warning("Worker %s is left out: no key in %s.", name, source)
+        logger.warning("Worker %s is disabled: no key in %s.", name, source)
     written, settings = settings, without_workers(settings, set(absent))
     clients = {
         place: build_client(own, settings, environment, engines)
@@ -246,7 +250,7 @@ def build_pool(
         for place, own in places_of(worker).items()
     }
     fallbacks = {worker.name: chain_of(worker, settings) for worker in settings.workers}
-    _tell_chosen(settings, fallbacks)
+    _log_automatic_fallbacks(settings, fallbacks)
     for each in without_effect(settings):
         logger.warning("%s %s", each.said, each.remedy)
     routes = build_routes(clients, settings, health or Health())
@@ -262,8 +266,8 @@ def build_pool(
     )
 
 
-def _tell_chosen(settings: Settings, fallbacks: Mapping[str, tuple[Fallback, ...]]) -> None:
-    """Log the chains that no settings name."""
+def _log_automatic_fallbacks(settings: Settings, fallbacks: Mapping[str, tuple[Fallback, ...]]) -> None:
+    """Log the fallbacks that were chosen automatically (`fallbacks: auto`)."""
     for worker in settings.workers:
         if worker.fallbacks != "auto":
             continue
@@ -271,13 +275,13 @@ def _tell_chosen(settings: Settings, fallbacks: Mapping[str, tuple[Fallback, ...
         if chain:
             logger.info("Worker %s falls back to %s.", worker.name, chain)
         else:
-            logger.warning("Worker %s has `fallbacks: auto`, and nobody fits: none is there.", worker.name)
+            logger.warning(
+                "Worker %s has no fallback: no other worker fits its `fallbacks: auto`.", worker.name
+            )
 
 
 def _constraint(settings: Settings, chosen: ConductorSettings) -> Constraint | None:
-    """How the conductor's server holds a plan to the grammar: API providers take a JSON schema, vLLM the
-    grammar itself.
-    """
+    """Return how to constrain the conductor's plan: a JSON schema for API providers, a grammar for vLLM."""
     if not chosen.constrained:
         return None
     worker = settings.worker(chosen.worker)
@@ -316,13 +320,13 @@ def _member(worker: WorkerSettings, routes: Mapping[str, Route], settings: Setti
 
 
 async def _fetches(worker: WorkerSettings, urls: Collection[str]) -> bool:
-    """Whether some place of `worker` may be given the addresses of pictures at all `urls`."""
+    """Return whether a deployment of `worker` can fetch pictures from all `urls`."""
     if isinstance(worker, VllmSettings):
         hosts: Collection[str] = worker.engine.get("allowed_media_domains") or ()
         return all(urlsplit(url).hostname in hosts for url in urls)
     places = [place for place in places_of(worker).values() if isinstance(place, API_SETTINGS)]
     if not places:
-        return True  # a script, or a worker of one's own
+        return True  # scripted, or a plugin
     for place in places:
         host = urlsplit(place.base_url).hostname if place.base_url else None
         if place.fetches_pictures or (

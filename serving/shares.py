@@ -1,7 +1,7 @@
-"""How keys and teams share what there is of something, so that none of them takes all of it.
+"""Fair shares of limited resources among keys and teams.
 
-One rule for the runs of a router and for the slots of a worker, with what each key has counted where it is given; and
-`Room` for everything else that a request may hold, and `in_slices` for the event loop.
+`share` is the rule for a router's runs and a worker's slots; their owners count what each key has. `Room` limits other
+resources that requests hold. `in_slices` shares the event loop.
 """
 
 import asyncio
@@ -15,28 +15,30 @@ from conductor.errors import Overloaded
 from conductor.run.record import Account
 
 KEPT = 0.1
-"""Of all that there is: for keys that have less than their share."""
+"""Part of a resource that is reserved for keys with less than their share."""
 OF_A_KEY, OF_A_TEAM = (4, "a quarter"), (2, "half")
-"""What one key and one team may have of a `Room`."""
+"""Limit of one key and of one team in a `Room`: the divisor of the whole, and its name."""
 RETRY_AFTER_S = 2.0
 SLICE_S = 0.002
-"""Of work on a long list, before everything else has its turn."""
+"""Seconds of CPU time on a long list before other tasks run."""
 Item = TypeVar("Item")
 
 
 def share(had: Counter[str]) -> float:
-    """What the keys that have any have on average. A key that has as much has its share."""
+    """Return the average that the keys in `had` have. A key with as much as that has its full share."""
     return had.total() / len(had) if had else 0.0
 
 
 class Room:
-    """So much of something at one router: answers under way, or bytes. An account that has none of it may take any amount
-    that is left, and any amount at all while nobody has any.
+    """Limit of a resource on one router, such as open reads or unread bytes.
+
+    An account that has none of it may take any amount that is free. While the whole room is free, an account may
+    exceed the limit.
 
     Args:
-        setting: that says how much there is, for the error.
-        most: how much there is now.
-        what: is counted, for the error.
+        setting: name of the setting that limits the resource, for errors.
+        most: returns the current limit.
+        what: plural noun for the resource, for errors.
     """
 
     def __init__(self, setting: str, most: Callable[[], int], what: str) -> None:
@@ -45,40 +47,41 @@ class Room:
         self.taken = 0
 
     def take(self, account: Account, n: int = 1) -> None:
-        """Take `n` of it; `leave` gives it back. An account without a key has no share: no server with keys knows one.
+        """Take `n` of the room; release it with `leave`. Accounts without a key share without limits: only servers
+        with keys turned off have them.
 
         Raises:
-            Overloaded: there is no more, or the key or its team has its share.
+            Overloaded: the room is full, or the key or its team has its full share.
         """
         if not n:
             return
         most = self._most()
         if self.taken and self.taken + n > most:
-            raise self._error(f"This server has as many {self._what} as it takes at once")
-        whose = _owner(account)
+            raise self._error(f"This server has reached its limit of {self._what}")
+        owner = _owner(account)
         for name, had, (part, word) in (
             ("key", self._of_keys[account.key_id] if account.key_id else 0, OF_A_KEY),
-            ("team", self._of_teams[whose] if account.team_id else 0, OF_A_TEAM),
+            ("team", self._of_teams[owner] if account.team_id else 0, OF_A_TEAM),
         ):
             if had and had + n > most // part:
                 raise self._error(
-                    f"This {name} has as many {self._what} as one may have at once, {word} of all"
+                    f"This {name} has reached its limit of {self._what}, {word} of the server's"
                 )
-        had = self._of_teams[whose]
-        if whose and had and had >= share(self._of_teams) and self.taken + n > (1 - KEPT) * most:
-            raise self._error(f"This key or its team has its share of the {self._what} of this server")
+        had = self._of_teams[owner]
+        if owner and had and had >= share(self._of_teams) and self.taken + n > (1 - KEPT) * most:
+            raise self._error(f"This key or its team has used its share of this server's {self._what}")
         self._add(account, n)
 
     def leave(self, account: Account, n: int = 1) -> None:
-        """Give `n` back that `take` took."""
+        """Release `n` that `take` took."""
         self._add(account, -n)
 
     @contextmanager
     def holding(self, account: Account, n: int = 1) -> Generator[None]:
-        """Take `n` until the end of the block.
+        """Take `n` for the duration of the block.
 
         Raises:
-            Overloaded: see `take`.
+            Overloaded: as for `take`.
         """
         self.take(account, n)
         try:
@@ -94,26 +97,26 @@ class Room:
                 del had[of]
 
     def _error(self, why: str) -> Overloaded:
-        message = f"{why} ({self._setting}). Wait until some have ended, then try again."
+        message = f"{why} ({self._setting}). Retry when some have ended."
         return Overloaded(message, param=self._setting, retry_after_s=RETRY_AFTER_S)
 
 
 class Share:
-    """What one account holds of a room; it may become more or less.
+    """Resizable part of a room that one account holds.
 
     Args:
-        room: of which it is a part.
-        account: that holds it.
+        room: the room that the part is taken from.
+        account: the account that holds the part.
     """
 
     def __init__(self, room: Room, account: Account) -> None:
         self._room, self._account, self.n = room, account, 0
 
     def resize(self, n: int) -> None:
-        """Hold `n` in place of those before.
+        """Change the size of the part to `n`.
 
         Raises:
-            Overloaded: there is no room for them. Those before stay.
+            Overloaded: there is no room for `n`. The part keeps its size.
         """
         if n > self.n:
             self._room.take(self._account, n - self.n)
@@ -123,12 +126,12 @@ class Share:
 
 
 def _owner(account: Account) -> str:
-    """Who shares: the team, or a key without one. Empty where there are no keys."""
+    """Return the team's id, or the key's id if it has no team. It is empty if keys are off."""
     return account.team_id or account.key_id
 
 
 async def in_slices(items: Iterable[Item]) -> AsyncIterator[Item]:
-    """Each of `items`; after `SLICE_S` of work on them, everything else that is ready has its turn."""
+    """Yield `items`, and let other tasks run after each `SLICE_S` of CPU time spent on them."""
     began_s = time.thread_time()
     for item in items:
         yield item

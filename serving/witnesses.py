@@ -1,8 +1,8 @@
-"""Whether what goes wrong at a worker goes wrong for everybody, or for one key's prompts.
+"""Decide whether an error of a worker concerns all callers or only one party's prompts.
 
-What closes a worker to all needs more than one witness: two parties; where one alone calls, two of its prompts. A
-party is a team with all its keys, or a key without a team. Where keys are off there is nobody to protect, and one is
-enough.
+An error concerns all callers if two parties met with it. If only one party calls the worker, two of its prompts are
+enough. If keys are off there are no parties to protect from one another, and one call is enough. A party is a team
+with all its keys, or a key without a team.
 """
 
 import time
@@ -13,97 +13,97 @@ from typing import NamedTuple, TypeVar
 from conductor.model.call import Call
 
 TRAFFIC_S = 10.0
-"""A party that has called within this time is one of those that call."""
+"""Time after its last call for which a party counts as a caller."""
 MEMORY_S = 120.0
-"""So long what somebody was told is evidence."""
+"""Time for which an event counts as evidence."""
 MOST = 100
-"""Of parties, and of witnesses, that are kept: more say nothing new."""
+"""Limit of stored parties, and of stored witnesses of each event. More of them add no evidence."""
 OFTEN = 6
-"""So often one prompt is evidence too, where its party alone calls."""
+"""Number of times that one prompt must meet with an event to be evidence, if only its party calls."""
 
 T = TypeVar("T")
 
 
 class Witness(NamedTuple):
-    """Who was told something."""
+    """Party and prompt of a call that met with an event."""
 
     party: str
     """See `Terms.tenant`."""
     prompt: int
-    """A hash of it."""
+    """Hash of the prompt."""
 
 
 def witness_of(call: Call) -> Witness:
-    """Who makes `call`."""
+    """Return the witness that stands for `call`."""
     return Witness(call.terms.tenant, hash(tuple(message.text for message in call.messages)))
 
 
 class Traffic:
-    """The parties that call a worker now."""
+    """Parties that call a worker now."""
 
     def __init__(self) -> None:
         self._called_at_s: dict[str, float] = {}
-        """By `time.monotonic`, the newest last."""
+        """Time of each party's last call (`time.monotonic`), newest last."""
 
     def note(self, party: str) -> None:
-        """It makes a call."""
+        """Record a call of `party`."""
         _note(self._called_at_s, party, MEMORY_S)
 
     def others(self, party: str, within_s: float = TRAFFIC_S) -> Iterator[str]:
-        """The other ones that have called within that time."""
+        """Yield the other parties that have called within `within_s` seconds."""
         now_s = time.monotonic()
         return (
             each for each, at_s in self._called_at_s.items() if each != party and now_s - at_s <= within_s
         )
 
     def has_others(self, party: str) -> bool:
-        """Whether another one calls too."""
+        """Return whether another party calls the worker too."""
         return any(True for _ in self.others(party))
 
 
 class Witnesses:
-    """What calls to one worker were told lately. One event loop uses it."""
+    """Recent events at one worker, and the callers that met with them. Not thread-safe."""
 
     def __init__(self) -> None:
         self.traffic = Traffic()
-        self._told: dict[str, dict[Witness, float]] = {}
-        """Of what was told: by whom, when; the newest last."""
+        self._witnesses: dict[str, dict[Witness, float]] = {}
+        """Witnesses of each event with the time when they met with it (`time.monotonic`), newest last."""
         self._times = Counter[str]()
-        """How often, since somebody was the first to be told in a while."""
+        """Number of times that each event has occurred since its newest new witness."""
 
     def tell(self, what: str, witness: Witness, *, is_clear: bool = True) -> bool:
-        """`witness` was told `what`, or met with it.
+        """Record that `witness` met with the event `what`.
 
         Args:
-            what: such as the type of an error.
-            witness: who.
-            is_clear: whether one is enough where keys are off.
+            what: kind of event, such as the type of an error.
+            witness: party and prompt of the call.
+            is_clear: whether one witness is enough if keys are off.
 
         Returns:
-            Whether it is probably so for everybody.
+            Whether the event probably concerns all callers.
         """
-        told = self._told.setdefault(what, {})
-        _drop_old(told, MEMORY_S)
-        self._times[what] = self._times[what] + 1 if witness in told else 1
-        _note(told, witness, MEMORY_S)
-        if (is_clear and not witness.party) or len({each.party for each in told}) > 1:
+        witnesses = self._witnesses.setdefault(what, {})
+        _drop_old(witnesses, MEMORY_S)
+        self._times[what] = self._times[what] + 1 if witness in witnesses else 1
+        _note(witnesses, witness, MEMORY_S)
+        if (is_clear and not witness.party) or len({each.party for each in witnesses}) > 1:
             return True
         is_alone = not self.traffic.has_others(witness.party)
-        return is_alone and (len(told) > 1 or self._times[what] >= OFTEN)
+        return is_alone and (len(witnesses) > 1 or self._times[what] >= OFTEN)
 
     def forget(self, what: str) -> None:
-        """It is so no longer."""
-        self._told.pop(what, None)
+        """Drop all witnesses of `what`, because it has ended."""
+        self._witnesses.pop(what, None)
         self._times.pop(what, None)
 
 
-def _note(times: dict[T, float], who: T, kept_s: float) -> None:
-    times.pop(who, None)
-    times[who] = time.monotonic()
-    _drop_old(times, kept_s)
+def _note(times: dict[T, float], key: T, max_age_s: float) -> None:
+    times.pop(key, None)
+    times[key] = time.monotonic()
+    _drop_old(times, max_age_s)
 
 
-def _drop_old(times: dict[T, float], kept_s: float) -> None:
+def _drop_old(times: dict[T, float], max_age_s: float) -> None:
     now_s = time.monotonic()
-    while len(times) > MOST or (times and now_s - times[next(iter(times))] > kept_s):
+    while len(times) > MOST or (times and now_s - times[next(iter(times))] > max_age_s):
         del times[next(iter(times))]

@@ -1,7 +1,7 @@
-"""One file per wire: each turns a way of speaking to a model into a `conductor.model.worker.Worker`.
+"""Workers (`conductor.model.worker.Worker`), one module per API.
 
-`openai`, `anthropic` and `gemini` speak HTTP through the provider's official SDK and share `faults` (what a
-failure means to us) and `images` (what a `data:` address holds). `vllm` speaks to a replica in this
-cluster, `scripted` to nobody.
-Nothing is imported here: whoever uses one wire loads that SDK and no other.
+`anthropic` and `gemini` use the provider's official SDK; `openai` and `openai_responses` call OpenAI-compatible servers
+directly. `vllm` calls a replica in this cluster, `scripted` returns fixed answers, and `plugin` loads custom workers.
+
+This package imports nothing, so that only the SDKs of configured workers are loaded.
 """

@@ -1,4 +1,4 @@
-"""What the three API workers are made from: whom to call, as whom, and how long it may take."""
+"""Provider accounts of API workers: model, address, credentials and time limits."""
 
 import hashlib
 from collections.abc import Mapping
@@ -16,10 +16,10 @@ from serving.workers.own_turns import Origin
 from serving.workers.stall_timer import StallTimer, shorter
 
 NO_KEY = "none"
-"""In place of a key, for servers that want none and for clouds that are asked in another way."""
+"""Placeholder for the key of servers that need none, and of clouds with other credentials."""
 STALL_S = 120.0
 THINKING_STALL_S = 600.0
-"""Some models think for minutes and show nothing of it."""
+"""Longest silence of models that think: some do so for minutes without sending anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,61 +27,57 @@ class Account:
     """A model at a provider, and the key that pays for it."""
 
     name: str
-    """In the pool."""
+    """Name of the worker in the pool."""
     model: str
-    """As the provider knows it."""
+    """Name of the model or deployment at the provider."""
     api_key: str = field(repr=False)
-    """Some word that is not empty for servers that want none."""
+    """API key, or `NO_KEY`."""
     base_url: str | None = None
-    """None: the provider's own."""
+    """Address of the server. None: the provider's own."""
     price: Price | None = None
-    """Per token; None where it is not known."""
+    """Price per token. None: not known."""
     stall_timeout_s: float | None = None
-    """How long the server may go without a word between two. None: `STALL_S`, or `THINKING_STALL_S` where
-    the call lets the model think."""
+    """Longest silence between two tokens. None: `STALL_S`, or `THINKING_STALL_S` if the model may think."""
     first_token_timeout_s: float | None = None
-    """How long its first word may take. None: what the call says (`AttemptLimits.first_token_s`), else as above."""
+    """Longest wait for the first token. None: `AttemptLimits.first_token_s` of the call, or else the longest silence."""
     connect_timeout_s: float = 5.0
-    """How long a connection may take."""
+    """Longest wait for a connection."""
     extra_body: Mapping[str, object] = field(default_factory=dict[str, object])
-    """Fields laid over every request's body."""
+    """Fields that are added to every request's body and replace its own."""
     family: str = ""
-    """The name by which the model is known; see `known_as`."""
+    """Public name of the model, if `model` names a deployment."""
     accepts: Accepts = Accepts()
-    """What the model accepts, and whether it thinks."""
+    """Parameters that the model accepts, and whether it thinks."""
     reach: Reach = SETTINGS
-    """Which addresses its server may have."""
+    """Addresses that its server may have."""
     fetches_pictures: bool | None = None
-    """Whether its server may be given the address of a picture; see `serving.workers.pictures`."""
+    """Whether the server may fetch pictures by their address; see `serving.workers.pictures`."""
     access: Access = Access()
-    """Through which cloud it is reached, and as whom there; its key and its address are above."""
+    """Cloud through which the model is reached, and the identity there."""
 
     @property
     def public_name(self) -> str:
-        """The model's public name, where `model` is a deployment's."""
+        """Public name of the model, even if `model` names a deployment."""
         return self.family or self.model
 
     @property
     def origin(self) -> Origin:
-        """Whose turns its model takes back as they were written: of the same model, at the same place, for the same
-        key.
-        """
+        """Origin of turns that the model takes back unchanged: the same model, address and key wrote them."""
         access = self.access
         facts = (self.model, self.base_url, access.service, access.region, access.project, access.profile)
-        told = "\n".join(map(str, (*facts, self.api_key)))
-        return Origin(self.name, hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()[:16])
+        text = "\n".join(map(str, (*facts, self.api_key)))
+        return Origin(self.name, hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16])
 
     @property
     def timeout(self) -> httpx2.Timeout:
-        """As the SDKs take them, for all calls: the longest silence. `timer` ends those that may last
-        less.
-        """
+        """Timeouts of the HTTP client: the longest silence of any call. `timer` sets shorter limits per call."""
         longest_s = max(self.stall_timeout_s or THINKING_STALL_S, self.first_token_timeout_s or 0.0)
         return httpx2.Timeout(longest_s, connect=self.connect_timeout_s)
 
     def timer(self, faults: ErrorMapper, call: Call) -> StallTimer:
-        """What ends the silence of `call`; one for each. What is known of first tokens and of pauses holds for
-        calls that do not think.
+        """Return the stall timer of `call`.
+
+        Usual first-token times and pauses apply only to calls that do not think.
         """
         thinks = self.accepts.thinks(call.sampling.effort)
         silence_s = self.stall_timeout_s or (THINKING_STALL_S if thinks else STALL_S)
@@ -91,7 +87,7 @@ class Account:
         return StallTimer(silence_s, faults.stall, self.first_token_timeout_s, usual_s, pauses)
 
     def faults(self, provider: str, key_env: str, url: httpx2.URL) -> ErrorMapper:
-        """What makes the errors of calls to `url`. See `Faults` for the rest."""
+        """Return the error mapper of calls to `url`. See `ErrorMapper` for the other arguments."""
         secret = "" if self.api_key == NO_KEY else self.api_key
         address = f"{url.scheme}://{url.netloc.decode()}"
         return ErrorMapper(self.name, self.model, provider, key_env, address, secret)

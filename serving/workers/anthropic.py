@@ -1,15 +1,15 @@
-"""Anthropic's messages, through its official SDK.
+"""Worker for Anthropic's Messages API, with its official SDK.
 
-The wire: https://platform.claude.com/docs/en/api/messages-streaming. What differs from OpenAI's:
+API: https://platform.claude.com/docs/en/api/messages-streaming. Differences from OpenAI's API:
 
-* The system prompt is a field of its own: every system message goes there, in order.
-* `max_tokens` must be sent: `DEFAULT_MAX_TOKENS` where a call names none.
-* `input_tokens` leaves out what the cache read and wrote; ours includes both.
+* The system prompt is a field of its own. All system messages go there, in order.
+* `max_tokens` is required: `DEFAULT_MAX_TOKENS` if a call sets none.
+* `input_tokens` does not include tokens read from and written to the cache. Podium's count includes both.
 * `effort` becomes a thinking budget or a level: `anthropic_thinking.py`.
-* `temperature`, `top_p` and `top_k` are no longer arguments of the SDK and travel as extra fields. There is no
-  `seed`. What a model does not accept never comes here: `serving/dispatch/fitting.py`.
-* A JSON schema goes through the SDK's `transform_schema`: keywords that the API refuses (`maxItems`) become
-  part of a description.
+* `temperature`, `top_p` and `top_k` are no longer arguments of the SDK and are sent as extra fields. There is no `seed`.
+  Parameters that a model does not accept are removed earlier: `serving/dispatch/fitting.py`.
+* JSON schemas go through the SDK's `transform_schema`, which moves keywords that the API rejects (`maxItems`) into the
+  description.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Generator
@@ -52,31 +52,31 @@ from serving.workers.wire_tools import WireTools
 DEFAULT_MAX_TOKENS = 4096
 VOLATILE = "x-anthropic-"
 NO_WORDS = "(no text)"
-"""In place of a user's turn that is blank, which the API refuses."""
+"""Sent instead of a blank user turn, which the API rejects."""
 MOST_VALUES = 1000
-"""Of JSON in an event: what is long in it is one string."""
+"""Limit of JSON values in an event. Long events have one long string."""
 
 
 class AnthropicWorker:
     """A Claude model."""
 
     def __init__(self, account: Account) -> None:
-        """Connects to nobody yet.
+        """Create the SDK's client, without connecting.
 
         Args:
-            account: its `base_url` is without `/v1`; None: Anthropic, or what the environment's
-                ANTHROPIC_BASE_URL says.
+            account: provider account. Its `base_url` does not include `/v1`; None stands for ANTHROPIC_BASE_URL of the
+                environment or else Anthropic.
         """
         self.name, self._account, self.origin = account.name, account, account.origin
         self._client = _client(account)
         self._faults = account.faults("Anthropic", "ANTHROPIC_API_KEY", self._client.base_url)
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
-        """See `conductor.model.worker.Worker.open`."""
+        """Open `call` as `Worker.open` does."""
         return open_metered(self._account, call, self._deltas, summarizes_thoughts=True)
 
     async def aclose(self) -> None:
-        """Close every connection. The worker is of no use afterwards."""
+        """Close all connections. The worker cannot be used afterwards."""
         await self._client.close()
 
     async def _deltas(self, call: Call, meter: OutputMeter) -> AsyncGenerator[Delta]:
@@ -111,18 +111,18 @@ class AnthropicWorker:
                     if delta.text or delta.reasoning:
                         yield delta
         except WorkerError:
-            # else the answer is whole, and only the goodbye was cut off
+            # an answer that is over is complete; only the end of its stream was lost
             if not is_over(last.finish, has_answer=has_words or turn.has_calls or is_done):
                 raise
         if last.finish is not None:
-            if last.usage is not None and not is_counted:  # the start of the stream counts one token
-                check.reject("its end counts no output tokens")
+            if last.usage is not None and not is_counted:  # the start of the stream reports only one token
+                check.reject("the end of the answer counts no output tokens")
             with self._map_errors():
                 last = self._with_calls(last, turn, WireTools(call.tools), has_words=has_words)
             yield check.delta(last)
 
     def _with_calls(self, last: Delta, turn: TurnCollector, tools: WireTools, *, has_words: bool) -> Delta:
-        """The end of an answer with the calls in it; see `end_of`."""
+        """Return the last delta with the answer's tool calls, and the finish reason of `end_of`."""
         assert last.finish is not None
         finish = end_of(
             last.finish, self._faults, tools, has_calls=turn.has_calls, has_words=has_words, usage=last.usage
@@ -151,12 +151,12 @@ class AnthropicWorker:
         max_tokens = call.sampling.max_output_tokens or DEFAULT_MAX_TOKENS
         thinking, effort = thinking_for(self._account.public_name, call.sampling.effort, max_tokens)
         if call.tools and call.tools.choice.mode == "required":
-            thinking = None  # no call can be forced while it thinks
+            thinking = None  # the API cannot force a tool call together with thinking
         thinks = thinking is not None and thinking["type"] != "disabled"
         messages = self._messages(call, thinks=thinks)
         system, turns = system_json(messages), self._turns(messages)
         tools = WireTools(call.tools, history=_has_calls(turns))
-        if not turns and system:  # the API wants at least one turn
+        if not turns and system:  # the API requires at least one turn
             content = [{"type": "text", "text": system}] if isinstance(system, str) else system
             turns.append({"role": "user", "content": content})
             system = ""
@@ -185,8 +185,10 @@ class AnthropicWorker:
         return request
 
     def _messages(self, call: Call, *, thinks: bool) -> list[Message]:
-        """The conversation. While it thinks, the API refuses calls without thoughts; without tools, any calls. Only
-        Anthropic's own API reads the line that Claude Code has for it, and only at the head of the prompt.
+        """Return the conversation in a form that the API accepts.
+
+        The API rejects tool calls of other models while the model thinks, because they lack thoughts, and any calls
+        without tools. Only Anthropic's own API reads Claude Code's volatile line, and only at the start of the prompt.
         """
         is_own = self._account.access.service is None and "claude" in self._account.public_name.lower()
         head = next((message.text for message in call.messages if message.role == "system"), "")
@@ -197,11 +199,11 @@ class AnthropicWorker:
         )
 
     def _turns(self, messages: list[Message]) -> list[dict[str, object]]:
-        """The conversation without its system messages."""
+        """Return the conversation without system messages."""
         try:
             return turns_json(messages, _block)
         except ValueError as exc:
-            raise self._faults.refusal(f"was not asked: {exc}.") from exc
+            raise self._faults.refusal(f"was not called: {exc}.") from exc
 
     def _delta(self, event: RawMessageStreamEvent, before: Usage | None, check: UsageCheck) -> Delta:
         match event.type:
@@ -234,7 +236,7 @@ class AnthropicWorker:
 
     @contextmanager
     def _map_errors(self) -> Generator[None]:
-        """The one place where this SDK's errors become ours."""
+        """Raise exceptions of the SDK as worker errors."""
         try:
             with self._faults.on_the_wire():
                 yield
@@ -250,7 +252,7 @@ Client = anthropic.AsyncAnthropic | AsyncAnthropicBedrock | AsyncAnthropicVertex
 
 
 def _client(account: Account) -> Client:
-    """The SDK's client for where the model is reached."""
+    """Return the SDK's client for Anthropic or the account's cloud."""
     access = account.access
     hooks = [bound_response] if access.service == "bedrock" else [bound_response, _pass_whole_events]
     http = guard(
@@ -261,8 +263,8 @@ def _client(account: Account) -> Client:
             event_hooks={"response": hooks},
         ),
         account.reach,
-    )  # AWS has a stream of frames, which its library bounds
-    # Our span around the call is the one; the SDK would add a second.
+    )  # AWS sends frames instead of events, and its library limits them
+    # The SDK would add a second span around the call.
     shared: dict[str, Any] = {
         "base_url": account.base_url,
         "max_retries": 0,
@@ -287,15 +289,13 @@ def _client(account: Account) -> Client:
 
 
 async def _pass_whole_events(response: httpx2.Response) -> None:
-    """A response hook, for an answer whatever type it says that it is."""
+    """Pass on complete events of a successful response, whatever its content type (response hook)."""
     if response.is_success and isinstance(response.stream, httpx2.AsyncByteStream):
         response.stream = WholeEvents(response.stream, MOST_VALUES, events_in)
 
 
 def fault(faults: ErrorMapper, exc: anthropic.AnthropicError) -> WorkerError:
-    """What an error of the SDK means, most specific first. The test beside this file walks the SDK's whole
-    tree.
-    """
+    """Return the worker error for an exception of the SDK. A test checks all classes of the SDK."""
     match exc:
         case anthropic.APIStatusError():
             status, text = exc.status_code, error_text(exc.body)
@@ -311,20 +311,20 @@ def fault(faults: ErrorMapper, exc: anthropic.AnthropicError) -> WorkerError:
         case anthropic.APIConnectionError() | anthropic.RetryableError():
             return faults.unreachable(exc)
         case anthropic.APIError():
-            return faults.unavailable("failed. Try again.", f"Its SDK said: {exc.message}")
-        case _:  # credentials that cannot be had, arguments the SDK does not take
-            return faults.refusal("cannot be asked. Ask another worker.", f"Its SDK said: {exc}")
+            return faults.unavailable("failed. Try again.", f"SDK error: {exc.message}")
+        case _:  # missing credentials, or arguments that the SDK does not accept
+            return faults.refusal("cannot be called. Use another worker.", f"SDK error: {exc}")
 
 
-def _words(said: object) -> str:
-    """What the SDK's lenient decoder took for words.
+def _words(value: object) -> str:
+    """Return `value` as text. The SDK's decoder does not check the type.
 
     Raises:
-        ValueError: they are none.
+        ValueError: `value` is not text.
     """
-    if not isinstance(said, str):
-        raise ValueError("The words of a piece are none.")
-    return said
+    if not isinstance(value, str):
+        raise ValueError("The text of a piece is not a string.")
+    return value
 
 
 def _has_calls(turns: list[dict[str, object]]) -> bool:

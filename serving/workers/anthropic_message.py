@@ -1,6 +1,7 @@
-"""Anthropic's event stream on its way to its SDK, which passes over events without a name, and whole messages.
+"""Repair of Anthropic's event stream before its SDK reads it.
 
-Proxies leave names out, and some servers answer with the whole message. The events that it stands for are passed on.
+The SDK ignores events without a name, and whole messages. But some proxies omit the names, and some servers answer with
+one message, which is replaced by the events that it stands for.
 """
 
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ PING = b"ping"
 
 
 def events_in(event: Event) -> Iterator[Event]:
-    """Yield the events that `event` stands for: most often itself. A ping stands for none."""
+    """Yield the events that `event` stands for, usually `event` itself. A ping yields none."""
     if event.name == PING:
         return
     if event.name not in (b"", b"error", b"message"):
@@ -28,7 +29,7 @@ def events_in(event: Event) -> Iterator[Event]:
     try:
         value: object = json_of(event.data)
     except msgspec.DecodeError:
-        yield Event(b"unreadable", event.data)  # the SDK says what is wrong with it
+        yield Event(b"unreadable", event.data)  # the SDK raises the error
         return
     body = fields(value)
     if error := error_in_event(body, event.name):

@@ -1,15 +1,18 @@
-"""How long a Claude model is told to think, for each `effort` of a call.
+"""Thinking parameters of Claude models for each `effort` of a call.
 
-Models up to the 4.5 generation get a thinking budget in tokens, later ones adaptive thinking and their own `effort`;
-models before 3.7 cannot think and get nothing. `none` and `minimal` switch thinking off. The budget never takes more
-than half of `max_tokens`, because it counts against it; where less than the least allowed is left, the model does not
-think. See https://platform.claude.com/docs/en/build-with-claude/extended-thinking.
+- Models up to the 4.5 generation get a thinking budget in tokens, later ones adaptive thinking and an `effort`.
+- Models before 3.7 cannot think and get no parameters.
+- `none` and `minimal` turn thinking off.
+- The budget is at most half of `max_tokens`, because thoughts count against it. If that is less than the minimum, the
+  model does not think.
+
+See https://platform.claude.com/docs/en/build-with-claude/extended-thinking.
 """
 
 import re
 
 LEAST_BUDGET_TOKENS = 1024
-"""The API takes no smaller thinking budget."""
+"""Smallest thinking budget that the API accepts."""
 BUDGET_TOKENS = {"low": 1024, "medium": 4096, "high": 16_384, "xhigh": 32_768, "max": 32_768}
 CANNOT_THINK = re.compile(r"claude-(instant|2|3-(5|opus|sonnet|haiku))")
 THINKS_BY_BUDGET = re.compile(r"claude-(3-7|(opus|sonnet|haiku)-4(-[0-5])?(-\d{8}|-latest)?$)")
@@ -18,7 +21,7 @@ THINKS_BY_BUDGET = re.compile(r"claude-(3-7|(opus|sonnet|haiku)-4(-[0-5])?(-\d{8
 def thinking_for(
     model: str, effort: str | None, max_tokens: int
 ) -> tuple[dict[str, object] | None, str | None]:
-    """The `thinking` field and the `effort` for what a call asks of `model`; None means: send nothing."""
+    """Return the fields `thinking` and `effort` for a call of `model`. A field that is None is not sent."""
     if effort is None or CANNOT_THINK.search(model):
         return None, None
     if THINKS_BY_BUDGET.search(model):

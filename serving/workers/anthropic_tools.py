@@ -1,9 +1,8 @@
-"""Tools in the language of Anthropic's messages: what goes out of a conversation, and a turn put together from its
-events.
+"""Messages and tools in the format of Anthropic's API, and turns assembled from events.
 
-https://platform.claude.com/docs/en/agents-and-tools/tool-use/overview. A turn that calls tools goes back with all of
-its blocks, in their order: thoughts are signed, newer models' together with everything before them. So neighbours of
-one role are joined only where nobody signed them.
+API: https://platform.claude.com/docs/en/agents-and-tools/tool-use/overview. A turn that calls tools goes back with all
+of its blocks in order, because thoughts are signed, with newer models together with everything before them. So
+consecutive turns of one role are merged only if they are not signed.
 """
 
 import json
@@ -27,12 +26,12 @@ from serving.workers.wire_tools import (
 
 Block = dict[str, Any]
 TYPE_OF = {"text_delta": "text", "thinking_delta": "thinking"}
-"""The block that a piece belongs to, where its server has not begun one."""
+"""Type of block for a piece whose server did not begin a block."""
 ShowPart = Callable[[Image | File], Block]
 
 
 def tools_json(tools: WireTools) -> dict[str, object]:
-    """The fields of the body that offer the tools."""
+    """Return the request fields for the tools."""
     if not tools:
         return {}
     listed = [
@@ -58,13 +57,13 @@ def _choice(tools: WireTools) -> dict[str, object]:
 
 
 MOST_MARKS = 4
-"""Of a request, as the API takes them."""
+"""Limit of cache marks in a request."""
 
 
 def limit_marks(request: Mapping[str, Any]) -> None:
-    """Remove the oldest marks of `request` that are more than the API takes. A run with tools collects one in each turn.
+    """Remove the oldest cache marks of `request` beyond the API's limit. A run with tools adds one in each turn.
 
-    Marks on tools and system prompt stay, since they outlive a conversation.
+    Marks on tools and the system prompt stay, because other conversations share those.
     """
     system: object = request.get("system")
     blocks = cast(list[Block], system) if isinstance(system, list) else []
@@ -82,7 +81,7 @@ def _inside(block: Block) -> list[Block]:
 
 
 def system_json(messages: Iterable[Message]) -> str | list[Block]:
-    """What the system messages say: one text, or its blocks if one of them ends a cached prefix."""
+    """Return the system messages as one text, or as blocks if one of them ends a cached prefix."""
     systems = [message for message in messages if message.role == "system"]
     parts = [part for message in systems for part in message.parts if isinstance(part, Text)]
     if not any(part.cache for part in parts):
@@ -94,7 +93,7 @@ def system_json(messages: Iterable[Message]) -> str | list[Block]:
 
 
 def _add_text(blocks: list[Block], part: Text) -> None:
-    """Add words; blank ones are refused by the API, and what ends there ends with the block before."""
+    """Add a text block. The API rejects blank text, so its cache mark moves to the previous block."""
     if part.text.strip():
         blocks.append({"type": "text", "text": part.text, **cache_control(part.cache)})
     elif blocks:
@@ -102,8 +101,9 @@ def _add_text(blocks: list[Block], part: Text) -> None:
 
 
 def turns_json(messages: Iterable[Message], show: ShowPart) -> list[dict[str, object]]:
-    """The conversation without its system messages; neighbours of one role are one turn, but for turns that are
-    the provider's own. Blank words are left out; results of tools come first in their turn.
+    """Return the conversation without system messages and blank text.
+
+    Consecutive messages of one role become one turn, except native turns.
     """
     turns: list[dict[str, object]] = []
     is_closed = True
@@ -145,15 +145,15 @@ def _blocks(parts: Iterable[Part], show: ShowPart) -> list[Block]:
 def _result(result: ToolResult, show: ShowPart) -> Block:
     content = _blocks(result.parts, show)
     if result.is_error and not content:
-        content = [{"type": "text", "text": "The tool failed."}]  # the API wants to be told of a failure
+        content = [{"type": "text", "text": "The tool failed."}]  # the API requires content for an error
     block: Block = {"type": "tool_result", "tool_use_id": wire_id(result.id), "content": content}
     return block | ({"is_error": True} if result.is_error else {})
 
 
 class TurnCollector:
-    """The blocks of an answer, put together from its events.
+    """Blocks of an answer, assembled from its events.
 
-    A piece belongs to the newest block of its index; one without an index, to the newest block. Some servers give all
+    A piece belongs to the newest block with its index, or to the newest block if it has no index. Some servers give all
     blocks the same index.
     """
 
@@ -161,15 +161,15 @@ class TurnCollector:
         self._meter = meter
         self._blocks: list[Block] = []
         self._pieces: list[dict[str, list[str]]] = []
-        """Of what each block holds, by the name of its field."""
+        """Pieces of each block's content, by field."""
         self._newest: dict[object, int] = {}
-        """The place in `_blocks` of each index."""
+        """Position in `_blocks` of the newest block with each index."""
 
     def add(self, event: RawMessageStreamEvent) -> bool:
-        """The next event; whether it tells of a block, or more of a call's input, than was known.
+        """Add the next event. Return whether it has a new block or new input of a call.
 
         Raises:
-            OutputPassed: there is more than an answer may hold.
+            OutputPassed: the answer exceeds a limit.
         """
         index = getattr(cast(object, event), "index", None)
         if event.type == "content_block_start":
@@ -184,7 +184,7 @@ class TurnCollector:
         return at >= 0 and self._extend(at, event.delta)
 
     def _begin(self, index: object, block: Block) -> bool:
-        """Whether the block is not the one that is there already."""
+        """Begin a block. Return False if the server only repeats the current one."""
         self._meter.keep(block)
         at = self._newest.get(index)
         if at is not None and self._blocks[at] == block and not self._pieces[at].get("input"):
@@ -207,8 +207,8 @@ class TurnCollector:
             case "signature_delta":
                 self._blocks[at]["signature"] = delta.signature
             case "input_json_delta" if delta.partial_json:
-                given = delta.partial_json
-                piece = given if isinstance(given, str) else json.dumps(given)
+                value = delta.partial_json
+                piece = value if isinstance(value, str) else json.dumps(value)
                 self._meter.add_arguments(piece)
                 pieces.setdefault("input", []).append(piece)
                 return True
@@ -218,28 +218,29 @@ class TurnCollector:
 
     @property
     def has_calls(self) -> bool:
-        """Whether it calls tools."""
+        """True if the answer calls tools."""
         return any(block["type"] == "tool_use" for block in self._blocks)
 
     def calls(self, tools: WireTools) -> tuple[ToolCall, ...]:
-        """The calls of tools in it. One without an id, or with that of another call, is given one."""
-        found: list[ToolCall] = []
+        """Return the tool calls. A call without an id, or with the id of another one, gets a new id."""
+        calls: list[ToolCall] = []
         for at, block in enumerate(self._blocks):
             if block["type"] == "tool_use":
                 id = str(block.get("id") or "")
-                id = "" if any(id == call.id for call in found) else id
-                found.append(tools.call(id, block.get("name") or "", self._input_text(at)))
-                block["id"] = found[-1].id
-        return tuple(found)
+                id = "" if any(id == call.id for call in calls) else id
+                calls.append(tools.call(id, block.get("name") or "", self._input_text(at)))
+                block["id"] = calls[-1].id
+        return tuple(calls)
 
     def turn(self) -> list[Block]:
-        """All blocks as they have to come back, once `calls` were read; blank words are refused there. An input that is no
-        JSON object becomes one.
+        """Return the blocks as they have to be sent back. Call `calls` first, which sets the ids.
+
+        Blank text is dropped, because the API rejects it. An input that is not a JSON object is wrapped in one.
         """
         turn: list[Block] = []
-        for at, begun in enumerate(self._blocks):
-            block = begun | {
-                name: "".join(said) for name, said in self._pieces[at].items() if name != "input"
+        for at, start in enumerate(self._blocks):
+            block = start | {
+                name: "".join(texts) for name, texts in self._pieces[at].items() if name != "input"
             }
             if block["type"] == "tool_use":
                 block["input"] = object_or_input(self._input_text(at))
@@ -248,6 +249,6 @@ class TurnCollector:
         return turn
 
     def _input_text(self, at: int) -> str:
-        given: object = self._blocks[at].get("input") or {}
-        written = whole("".join(self._pieces[at].get("input", ())))
-        return written or (given if isinstance(given, str) else json.dumps(given))
+        initial: object = self._blocks[at].get("input") or {}
+        streamed = whole("".join(self._pieces[at].get("input", ())))
+        return streamed or (initial if isinstance(initial, str) else json.dumps(initial))

@@ -1,4 +1,4 @@
-"""An end for the answers of workers of one's own that pass the limit their call has set."""
+"""Output limits for plugins."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager
@@ -12,8 +12,9 @@ from serving.workers.output_limit import OutputMeter, within_limit
 
 
 class Bounded:
-    """`worker`, cut off where it says more than was asked and held for, and without a client's volatile lines. Providers'
-    workers see to both themselves.
+    """Worker whose answers are cut off at the call's limit, and whose prompts lack the client's volatile lines.
+
+    API workers do both themselves.
     """
 
     def __init__(self, worker: Worker) -> None:
@@ -21,7 +22,7 @@ class Bounded:
 
     @asynccontextmanager
     async def open(self, call: Call) -> AsyncGenerator[Reply]:
-        """See `Worker.open`."""
+        """Open `call` as `Worker.open` does."""
         call = copy_with(call, messages=tuple(with_stable_system(call.messages)))
         async with (
             self._worker.open(call) as reply,

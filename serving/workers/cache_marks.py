@@ -1,4 +1,4 @@
-"""Marks for the prompt cache (`CacheMark`) in the words of the wires that have them."""
+"""Prompt cache marks (`CacheMark`) in the providers' formats."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -6,12 +6,12 @@ from typing import Any
 from conductor.model.messages import CacheMark
 
 ShowMark = Callable[[CacheMark], dict[str, Any]]
-"""Return the field of a part that ends a cached prefix, or no field."""
+"""Returns the field for a part that ends a cached prefix, or no field."""
 ANTHROPIC_TTL: Mapping[CacheMark, str] = {"5m": "5m", "1h": "1h", "12h": "1h"}
-"""Lifetime by mark. A mark without one lasts five minutes."""
+"""Lifetime by mark. Other marks last five minutes."""
 OPENAI_TTL: Mapping[CacheMark, str] = {"30m": "30m", "12h": "12h"}
 OPENAI_MARKS = ("explicit", *OPENAI_TTL)
-"""Anthropic's marks are not sent to OpenAI, which caches by itself and accepts four marks of its own."""
+"""Marks that are sent to OpenAI. Anthropic's are not, because OpenAI caches automatically and accepts only four marks."""
 
 
 def cache_control(mark: CacheMark) -> dict[str, Any]:

@@ -1,9 +1,10 @@
-"""The chunks of OpenAI's chat completion stream, read from bytes.
+"""Decoder for the chunks of OpenAI's Chat Completions stream.
 
-The SDK's own reader makes a pydantic tree of every chunk, about 0.2 ms each (`make bench`, decision 0010);
-a router reads thousands of them a second, and needs a handful of their fields. Unknown fields are passed
-over; one that holds the answer and is of the wrong type makes the stream garbled. What only holds accounts
-may be anything: `usage.py` judges it.
+A router reads thousands of chunks per second and needs only a few of their fields. The SDK's decoder builds a pydantic
+tree of every chunk, which takes about 0.2 ms (`make bench`, decision 0010).
+
+Unknown fields are ignored. A field of the answer with the wrong type makes the stream unreadable. Usage fields may have
+any type: `usage.py` checks them.
 """
 
 import json
@@ -16,27 +17,27 @@ from serving.workers.event_stream import Event, EventReader, json_of
 from serving.workers.stream_errors import error_in_event
 
 MOST_GROUP_CHARS = 256
-"""Of words that arrived in one read and are passed on as one piece."""
+"""Longest text that is assembled from several chunks of one read and passed on as one piece."""
 TEXT_FIELDS = ("text", "thinking", "reasoning", "refusal", "content", "summary", "value")
-"""Where the parts of a message have their words."""
+"""Fields in which parts of a message have their text."""
 
 
 class FunctionPiece(msgspec.Struct):
-    """A piece of what is called, and with what."""
+    """Piece of a function call."""
 
     name: str | None = None
     arguments: str | dict[str, Any] | None = None
-    """OpenAI's are text. Some servers send the object itself."""
+    """JSON text from OpenAI; some servers send the object itself."""
 
     @property
     def text(self) -> str:
-        """The arguments as text. An object without fields stands for arguments that come later, or for none."""
-        given = self.arguments
-        return given if isinstance(given, str) else json.dumps(given, ensure_ascii=False) if given else ""
+        """Arguments as text. An empty object counts as no text, because the arguments may follow later."""
+        value = self.arguments
+        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) if value else ""
 
 
 class CallPiece(FunctionPiece):
-    """A piece of a call of a tool; some servers have no `function` in it, but its fields."""
+    """Piece of a tool call. Some servers put the fields of `function` directly into it."""
 
     index: object = None
     id: object = None
@@ -45,10 +46,10 @@ class CallPiece(FunctionPiece):
 
 
 class ChunkDelta(msgspec.Struct):
-    """A piece of the message."""
+    """Piece of the message."""
 
     content: str | list[Any] | dict[str, Any] | None = None
-    """Mistral's are lists of parts, thoughts among them."""
+    """Text, or from Mistral a list of parts that may include thoughts."""
     refusal: str | None = None
     reasoning_content: object = None
     reasoning: object = None
@@ -59,27 +60,27 @@ class ChunkDelta(msgspec.Struct):
 
     @property
     def calls(self) -> list[CallPiece]:
-        """The pieces of calls in it."""
+        """Pieces of tool calls in either form."""
         listed = self.tool_calls if isinstance(self.tool_calls, list) else [self.tool_calls]
         calls = [each for each in listed if each is not None]
         return calls or ([CallPiece(function=self.function_call)] if self.function_call else [])
 
 
 class Choice(msgspec.Struct):
-    """One of the answers; we ask for one, and read no other."""
+    """One of the answers. Requests ask for one, and further ones are ignored."""
 
     index: object = None
     delta: ChunkDelta | None = None
     message: ChunkDelta | None = None
-    """All of it at once: from servers that do not stream."""
+    """Complete message, from servers that do not stream."""
     finish_reason: object = None
     stop_reason: object = None
-    """vLLM's: the stop sequence that ended the answer, or the number of a token that did."""
+    """From vLLM: the stop sequence or token number that ended the answer."""
     text: str | None = None
-    """In place of `delta`, where a text is completed."""
+    """Text of a completion, instead of `delta`."""
     logprobs: object = None
     error: object = None
-    """OpenRouter's."""
+    """From OpenRouter."""
 
 
 class ChatChunk(msgspec.Struct):
@@ -87,14 +88,14 @@ class ChatChunk(msgspec.Struct):
 
     choices: list[Choice] | None = None
     usage: object = None
-    """Tokens so far, and on some servers dollars."""
+    """Tokens so far, and the cost from some servers."""
     model: object = None
     error: Any = None
     podium: object = None
 
     @property
     def choice(self) -> Choice | None:
-        """The first of the answers, where the chunk has a piece of it."""
+        """Piece of the first answer, if the chunk has one."""
         for each in self.choices or ():
             if each.index in (0, None, "0"):
                 return each
@@ -102,7 +103,7 @@ class ChatChunk(msgspec.Struct):
 
 
 def words_of(choice: Choice | None) -> tuple[str, str]:
-    """Return the words of the answer and of thoughts in a piece."""
+    """Return the text of the answer and of thoughts in a piece."""
     delta = choice.delta if choice else None
     if delta is None:
         return (choice.text or "" if choice else ""), ""
@@ -116,11 +117,11 @@ def words_of(choice: Choice | None) -> tuple[str, str]:
 
 
 def plain_words(chunk: ChatChunk, model: str | None) -> str | None:
-    """Return the words of a chunk that has nothing else, as nearly all have; None if it may say more.
+    """Return the text of a chunk that has nothing else, or None if it may have more. Nearly all chunks are plain.
 
     Args:
-        chunk: one of the answer.
-        model: what chunks before have said of it.
+        chunk: a chunk of the answer.
+        model: the model name in earlier chunks.
     """
     if chunk.usage is not None or chunk.podium is not None or not chunk.choices or len(chunk.choices) > 1:
         return None
@@ -145,7 +146,7 @@ def plain_words(chunk: ChatChunk, model: str | None) -> str | None:
 
 
 def _words_in(content: list[Any] | dict[str, Any]) -> tuple[str, str]:
-    """The words of the answer in parts of a message, and of thoughts."""
+    """Return the text of the answer and of thoughts in parts of a message."""
     words, thoughts = list[str](), list[str]()
     for part in content if isinstance(content, list) else [content]:
         is_thought = fields(part).get("type") in ("thinking", "reasoning")
@@ -154,31 +155,32 @@ def _words_in(content: list[Any] | dict[str, Any]) -> tuple[str, str]:
 
 
 def text_of(value: object) -> str:
-    """The words in a text, in a part of a message, or in a list of parts."""
+    """Return the text in a string, in a part of a message, or in a list of parts."""
     match value:
         case str():
             return value
         case list():
             return "".join(map(text_of, cast(list[object], value)))
         case dict():
-            given = fields(cast(object, value))
-            return next((text for name in TEXT_FIELDS if (text := text_of(given.get(name)))), "")
+            part = fields(cast(object, value))
+            return next((text for name in TEXT_FIELDS if (text := text_of(part.get(name)))), "")
         case _:
             return ""
 
 
 def together(words: list[tuple[str, str]]) -> tuple[str, str]:
-    """Join words that arrived in one read."""
+    """Join the texts of one read: of the answer, and of thoughts."""
     return "".join([text for text, _ in words]), "".join([thought for _, thought in words])
 
 
 def groups_of(words: list[tuple[str, str]], left: int | None) -> Iterator[list[tuple[str, str]]]:
-    """Split words that arrived in one read into groups that are passed on as one piece each: short ones of the answer, or
-    of thoughts.
+    """Split the texts of one read into groups that are passed on as one piece each.
+
+    A group is short, and has either answer texts or thoughts.
 
     Args:
-        words: those that arrived.
-        left: so many may come before the answer passes its limit; no group goes beyond. None: any number.
+        words: texts of the answer and of thoughts, per chunk.
+        left: number of chunks until the answer exceeds its limit; no group goes beyond it. None: no limit.
     """
     group, n_chars = list[tuple[str, str]](), 0
     for each in words:
@@ -195,7 +197,7 @@ def groups_of(words: list[tuple[str, str]], left: int | None) -> Iterator[list[t
 
 
 def fields(value: object) -> dict[str, object]:
-    """The fields of a JSON object; none where it is something else."""
+    """Return `value` if it is a JSON object, else an empty dict."""
     return cast(dict[str, object], value) if isinstance(value, dict) else {}
 
 
@@ -203,38 +205,38 @@ _decode = msgspec.json.Decoder(ChatChunk, strict=False).decode
 
 
 def decode(data: bytes) -> ChatChunk:
-    """The chunk in an event's data; also where its accounts hold numbers that JSON or 64 bits do not.
+    """Return the chunk in an event's data, even if its usage has numbers that are not valid JSON or exceed 64 bits.
 
     Raises:
-        msgspec.DecodeError: it is none.
+        msgspec.DecodeError: the data is not a chunk.
     """
     try:
         return _decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError):
         value = json_of(data)
         if not isinstance(value, dict):
-            raise msgspec.DecodeError("A chunk is no object.") from None
+            raise msgspec.DecodeError("A chunk is not an object.") from None
         return msgspec.convert(value, ChatChunk, strict=False)
 
 
 class ChunkReader:
-    """Bytes as they arrive in, the chunks that became whole with them out."""
+    """Incremental reader: takes bytes as they arrive, and returns the chunks that they complete."""
 
     def __init__(self) -> None:
         self._events = EventReader()
         self._has_spoken = False
         self.error: object = None
-        """The error that the stream told of; nothing is read after it."""
+        """The error in the stream, if any. Later bytes are ignored."""
         self.fault: msgspec.DecodeError | None = None
-        """Why the next event is no chunk; nothing is read after it."""
+        """Why an event is not a chunk, if so. Later bytes are ignored."""
 
     @property
     def is_done(self) -> bool:
-        """Whether `[DONE]` came."""
+        """True once `[DONE]` has arrived."""
         return self._events.is_done
 
     def feed(self, piece: bytes) -> list[ChatChunk]:
-        """The chunks that `piece` completes, up to the first `error` or `fault`; none after `[DONE]`.
+        """Return the chunks that `piece` completes, up to the first `error` or `fault`. None follow `[DONE]`.
 
         Raises:
             BodyRefused: an event is too long.
@@ -242,7 +244,7 @@ class ChunkReader:
         return self._chunks(self._events.feed(piece))
 
     def end(self) -> list[ChatChunk]:
-        """The chunks that the end of the body completes."""
+        """Return the chunks that the end of the body completes."""
         return self._chunks(self._events.end())
 
     def _chunks(self, events: list[Event]) -> list[ChatChunk]:
@@ -264,7 +266,7 @@ class ChunkReader:
         return chunks
 
     def _read_message(self, choice: Choice) -> None:
-        """Take a whole message for the piece that it is, unless it repeats what came before it."""
+        """Use a complete message as the piece of a chunk. Only called before the first content, which it may repeat."""
         if choice.message is not None:
             choice.delta = choice.message
             choice.finish_reason = choice.finish_reason or "stop"
@@ -273,7 +275,7 @@ class ChunkReader:
 
 
 def _error_in(chunk: ChatChunk, event: Event) -> Mapping[str, object] | None:
-    """Return the error that a chunk tells of; None if it tells of none. Servers do so in many ways; see `error_in_event`."""
+    """Return the error in a chunk in any of the forms of `error_in_event`, or None if it has none."""
     in_choice = None
     for each in chunk.choices or ():
         in_choice = in_choice or each.error

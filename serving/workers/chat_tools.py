@@ -1,9 +1,8 @@
-"""Tools in the language of OpenAI's chat completions: what goes out of a conversation, and the calls that come back
-in pieces.
+"""Messages and tools in OpenAI's Chat Completions format, and tool calls that arrive in pieces.
 
-OpenAI's: https://platform.openai.com/docs/guides/function-calling. Thoughts that must come back with the calls they
-led to (`reasoning_content`, `reasoning`, `reasoning_details`) and what servers add to a call (`extra_content`) are
-kept as they came.
+API: https://platform.openai.com/docs/guides/function-calling. Some servers require thoughts to be sent back with the
+calls that they led to (`reasoning_content`, `reasoning`, `reasoning_details`), and add fields to a call
+(`extra_content`). Both are stored unchanged.
 """
 
 import json
@@ -25,15 +24,15 @@ from serving.workers.wire_tools import (
 )
 
 Content = Callable[[Message], object]
-"""The `content` of a message without tools."""
+"""Returns the `content` of a message without its tool calls."""
 MOST_NAME_CHARS = 4096
-"""Of a call's name and id together, which are no output and go back as they came."""
+"""Limit of a call's name and id together, which do not count as output and go back unchanged."""
 NOTHING = "(no output)"
-"""For a tool that gave nothing: some servers refuse an empty message."""
+"""Sent for an empty tool result, because some servers reject an empty message."""
 
 
 def tools_json(tools: WireTools, *, takes_strict: bool, show_mark: ShowMark = no_marks) -> dict[str, object]:
-    """The fields of the body that offer the tools."""
+    """Return the request fields for the tools."""
     if not tools:
         return {}
     listed = [_tool_json(tool, takes_strict) | show_mark(tool.cache) for tool in tools.tools]
@@ -62,8 +61,10 @@ def _tool_json(tool: Tool, takes_strict: bool) -> dict[str, object]:
 def messages_json(
     messages: Iterable[Message], content: Content, show_mark: ShowMark = no_marks
 ) -> list[dict[str, object]]:
-    """The conversation. Pictures and files that tools gave come after all results of the turn, as the user's: a result is
-    words alone here.
+    """Return the conversation as Chat Completions messages.
+
+    A tool result can only be text. Pictures and files of tool results follow as a user message after all results of the
+    turn.
     """
     lines: list[dict[str, object]] = []
     shown: list[Image | File] = []
@@ -79,14 +80,14 @@ def messages_json(
             part for result in message.tool_results for part in result.parts if isinstance(part, Image | File)
         ]
         if message.role != "tool":
-            lines.append(_said_json(message, content))
+            lines.append(_message_json(message, content))
     return [*lines, _pictures(shown, content)] if shown else lines
 
 
-def _said_json(message: Message, content: Content) -> dict[str, object]:
+def _message_json(message: Message, content: Content) -> dict[str, object]:
     calls = [_call_json(call) for call in message.tool_calls]
-    said = (content(message) if message.text else None) if calls else content(message)
-    return {"role": message.role, "content": said, **message.thoughts} | (
+    shown = (content(message) if message.text else None) if calls else content(message)
+    return {"role": message.role, "content": shown, **message.thoughts} | (
         {"tool_calls": calls} if calls else {}
     )
 
@@ -100,19 +101,19 @@ def _result_json(result: ToolResult, show_mark: ShowMark) -> dict[str, object]:
     shows = next((each for each in result.parts if not isinstance(each, Text)), None)
     kind = "file" if isinstance(shows, File) else "picture"
     text = result.text or (f"(see the {kind} below)" if shows else NOTHING)
-    said = f"Error: {text}" if result.is_error else text
+    content = f"Error: {text}" if result.is_error else text
     marks: list[CacheMark] = [result.cache, *(part.cache for part in result.parts)]
     shown = [field for mark in marks if (field := show_mark(mark))]
     return {
         "role": "tool",
         "tool_call_id": wire_id(result.id),
-        "content": [{"type": "text", "text": said, **shown[0]}] if shown else said,
+        "content": [{"type": "text", "text": content, **shown[0]}] if shown else content,
     }
 
 
 def _pictures(shown: list[Image | File], content: Content) -> dict[str, object]:
-    what = "pictures" if all(isinstance(each, Image) for each in shown) else "files"
-    message = Message("user", (Text(f"The {what} that the tools gave:"), *shown))
+    kind = "pictures" if all(isinstance(each, Image) for each in shown) else "files"
+    message = Message("user", (Text(f"The {kind} that the tools gave:"), *shown))
     return {"role": "user", "content": content(message)}
 
 
@@ -122,59 +123,60 @@ class _Call:
     name: str = ""
     arguments: list[str] = field(default_factory=list[str])
     n_chars: int = 0
-    """Of the arguments."""
+    """Length of the arguments."""
     extra: object = None
 
     @property
     def text(self) -> str:
-        """The arguments."""
+        """Arguments so far."""
         return whole("".join(self.arguments))
 
     @property
     def is_whole(self) -> bool:
-        """Whether the arguments are JSON of an object. Its end is looked at first: some servers ask with each piece."""
+        """True if the arguments are a complete JSON object."""
+        # checks the end first, because this may be called for each piece
         newest = next((piece for piece in reversed(self.arguments) if piece.strip()), "")
         return newest.rstrip().endswith("}") and _is_object(self.text)
 
     @property
     def says_something(self) -> bool:
-        """False for a placeholder that some servers send with words."""
+        """False for an empty placeholder that some servers send with text."""
         return bool(self.name or self.arguments)
 
 
 class CallCollector:
-    """The calls of an answer, put together from their pieces, and the thoughts that go back with them.
+    """Tool calls of an answer, assembled from their pieces, and the thoughts that go back with them.
 
-    A piece belongs to the call of its index. Not all servers count: pieces without an index, or calls that all have the
-    same one, are told apart by their ids and names.
+    A piece belongs to the call with its index. Some servers send no index, or the same one for all calls; then ids and
+    names distinguish the calls.
     """
 
     def __init__(self, meter: OutputMeter) -> None:
         self._meter = meter
         self._calls: list[_Call] = []
         self._newest: dict[str, _Call] = {}
-        """Of each index."""
+        """Newest call of each index."""
         self._by_id: dict[tuple[str, str], _Call] = {}
-        """By index and id."""
+        """Calls by index and id."""
         self._thoughts: dict[str, list[Any]] = {}
 
     def __bool__(self) -> bool:
         return any(call.says_something for call in self._calls)
 
     def add(self, delta: ChunkDelta | None) -> bool:
-        """The next piece of the answer; whether it tells more of a call or of thoughts than was known.
+        """Add the next piece of the answer. Return whether it has new content for a call or for thoughts.
 
         Raises:
-            OutputPassed: there is more than an answer may hold.
-            ValueError: a call's name or id is too long to be one.
+            OutputPassed: the answer exceeds a limit.
+            ValueError: a call's name and id are too long.
         """
         if delta is None:
             return False
         is_new = False
         for name in ("reasoning_content", "reasoning"):
-            said = getattr(delta, name)
-            if isinstance(said, str) and said:
-                self._thoughts.setdefault(name, []).append(said)
+            thought = getattr(delta, name)
+            if isinstance(thought, str) and thought:
+                self._thoughts.setdefault(name, []).append(thought)
         details = cast(list[Any], delta.reasoning_details or [])
         if isinstance(delta.reasoning_details, list) and details:
             self._meter.keep(details)
@@ -207,7 +209,7 @@ class CallCollector:
             self._meter.keep(piece.extra_content)
             call.extra = piece.extra_content
         is_repeated = len(text) == call.n_chars and text.startswith("{") and text == call.text
-        if text and not is_repeated:  # some say all of it again at the end
+        if text and not is_repeated:  # some servers repeat all arguments at the end
             if call.arguments == ["{}"]:
                 call.arguments.clear()
                 call.n_chars = 0
@@ -216,11 +218,11 @@ class CallCollector:
             call.n_chars += len(text)
             is_new = True
         if len(call.id) + len(call.name) > MOST_NAME_CHARS:
-            raise ValueError("A call has a name or an id that is too long.")
+            raise ValueError("The name or id of a tool call is too long.")
         return is_new
 
     def calls(self, tools: WireTools) -> tuple[ToolCall, ...]:
-        """All of them, whole. One without an id, or with that of another call, is given one."""
+        """Return the complete calls. A call without an id, or with the id of another one, gets a new id."""
         self._calls = [call for call in self._calls if call.says_something]
         ids = set[str]()
         for call in self._calls:
@@ -230,12 +232,12 @@ class CallCollector:
         return tuple(tools.call(call.id, call.name, call.text) for call in self._calls)
 
     def turn(self, text: str) -> dict[str, object] | None:
-        """The turn as it has to come back, once `calls` were read; None where nothing is in it but calls."""
+        """Return the turn as it has to be sent back, or None if it has only calls. Call `calls` first."""
         if not self._thoughts and not any(call.extra for call in self._calls):
             return None
         thoughts = {
-            name: said if name == "reasoning_details" else "".join(said)
-            for name, said in self._thoughts.items()
+            name: pieces if name == "reasoning_details" else "".join(pieces)
+            for name, pieces in self._thoughts.items()
         }
         return {
             "role": "assistant",
@@ -246,9 +248,10 @@ class CallCollector:
 
 
 def _starts_another(call: _Call, id: str, name: str, text: str) -> bool:
-    """Return whether a piece is the first of another call than `call`, the newest one of its index.
+    """Return whether a piece starts another call than `call`, the newest one of its index.
 
-    A new id alone starts none, because some servers make one up for each piece. Nor does the same name: some repeat it.
+    A new id alone does not start one, because some servers invent an id for each piece. The same name does not either,
+    because some servers repeat it.
     """
     if not (name and call.name) or (not id and _may_be_rest_of_name(call)):
         return False
@@ -260,7 +263,7 @@ def _starts_another(call: _Call, id: str, name: str, text: str) -> bool:
 
 
 def _may_be_rest_of_name(call: _Call) -> bool:
-    """Return whether a name without an id goes on with the name of `call`: a server that gives ids gives one to each call."""
+    """Return whether a name without an id continues the name of `call`: servers with ids send one for each call."""
     return bool(call.id and call.name) and not call.text.strip()
 
 

@@ -1,7 +1,6 @@
-"""How models are reached through a cloud, each by its own SDK: who is asked for credentials, and what goes wrong there.
+"""Access to models through Azure, AWS and Google Cloud: libraries, credentials and their errors.
 
-Azure's and AWS's libraries come with the extras `azure` and `bedrock`; they are imported only where a worker
-needs them.
+Azure's and AWS's libraries come with the extras `azure` and `bedrock`. They are imported only if a worker needs them.
 """
 # boto3 and google-auth have no types of their own.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -24,36 +23,36 @@ if TYPE_CHECKING:
 ENTRA_SCOPE = "https://cognitiveservices.azure.com/.default"
 GOOGLE_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 LIBRARIES: dict[Service, str] = {"azure": "azure.identity", "bedrock": "boto3"}
-"""What is needed beyond the base, by the module's name."""
+"""Module that each cloud needs in addition to the base installation."""
 ERRORS = {
     "azure.core.exceptions": "AzureError",
     "botocore.exceptions": "BotoCoreError",
     "google.auth.exceptions": "GoogleAuthError",
 }
-"""What the clouds' libraries raise where there are no credentials, or none that are taken."""
+"""Error class of each cloud library for missing or rejected credentials."""
 GARBLES = {"botocore.eventstream": "ParserError"}
-"""And where what came is none of their frames."""
+"""Error class for a response that is not in the cloud's framing."""
 
 
 def check_installed(worker: ApiSettings) -> None:
-    """What the worker's cloud needs is installed.
+    """Check that the library of the worker's cloud is installed.
 
     Raises:
-        SettingsError: it is not.
+        SettingsError: it is not installed.
     """
     module = LIBRARIES.get(worker.service) if worker.service else None
     if module is None or (worker.service == "azure" and _has_key(worker)):
         return
     if find_spec(module.partition(".")[0]) is None or find_spec(module) is None:
         raise SettingsError(
-            f"Worker {worker.name!r}: service {worker.service!r} needs {module}, which is not installed here. "
+            f"Worker {worker.name!r}: service {worker.service!r} needs {module}, which is not installed. "
             f"Run `pip install 'podium[{worker.service}]'` where the router runs.",
             at=("workers", worker.name, "service"),
         )
 
 
 class EntraTokens:
-    """Tokens for Azure, kept until they expire: of whoever the router's process is to Entra ID."""
+    """Cached Entra ID tokens for Azure, for the identity of the router's process."""
 
     def __init__(self) -> None:
         from azure.identity.aio import DefaultAzureCredential, get_bearer_token_provider
@@ -62,16 +61,16 @@ class EntraTokens:
         self._tokens = get_bearer_token_provider(self._credential, ENTRA_SCOPE)
 
     async def __call__(self) -> str:
-        """One that is in force."""
+        """Return a valid token."""
         return await self._tokens()
 
     async def aclose(self) -> None:
-        """Close its connections."""
+        """Close the connections to Entra ID."""
         await self._credential.close()
 
 
 def entra_tokens(account: Account) -> EntraTokens | None:
-    """Where the account's tokens for Azure come from; None: it has a key, or is not there."""
+    """Return the source of the account's Azure tokens, or None if it has a key or is not on Azure."""
     is_needed = account.access.service == "azure" and account.api_key == NO_KEY
     return EntraTokens() if is_needed else None
 
@@ -79,7 +78,7 @@ def entra_tokens(account: Account) -> EntraTokens | None:
 def azure_client(
     account: Account, http: "httpx2.AsyncClient", tokens: EntraTokens | None
 ) -> "openai.AsyncAzureOpenAI":
-    """The SDK's client for Azure's dated API."""
+    """Return the SDK's client for Azure's dated API."""
     import openai
 
     access = account.access
@@ -96,7 +95,7 @@ def azure_client(
 
 
 def vertex_address(access: Access) -> str | None:
-    """Where Vertex AI is in a region; None: the model is not reached there."""
+    """Return the address of Vertex AI in the region, or None if the model is not reached through Vertex AI."""
     region = access.region
     if access.service != "vertex":
         return None
@@ -106,7 +105,7 @@ def vertex_address(access: Access) -> str | None:
 
 
 def google_credentials(access: Access, worker: str) -> Any | None:
-    """Of the service account in `credentials_file`; None: the SDK looks for Application Default Credentials.
+    """Return the credentials in `credentials_file`. None makes the SDK look for Application Default Credentials.
 
     Raises:
         SettingsError: the file cannot be used.
@@ -120,27 +119,27 @@ def google_credentials(access: Access, worker: str) -> Any | None:
     try:
         if path.stat().st_mode & 0o007:
             raise SettingsError(
-                f"{place} can be read by every account of the machine. Run `chmod 600 {path}`.", at=at
+                f"{place} is readable by every user of the machine. Run `chmod 600 {path}`.", at=at
             )
         return Credentials.from_service_account_file(str(path), scopes=[GOOGLE_SCOPE])
     except OSError as exc:
         raise SettingsError(f"{place} cannot be read: {exc.strerror}.", at=at) from exc
-    except ValueError as exc:  # its words may quote the file
-        raise SettingsError(f"{place} is no key file of a service account.", at=at) from exc
+    except ValueError as exc:  # its message may quote the file
+        raise SettingsError(f"{place} is not a service account's key file.", at=at) from exc
 
 
 def credential_errors() -> tuple[type[Exception], ...]:
-    """See `ERRORS`."""
+    """Return the classes of `ERRORS` whose libraries are loaded."""
     return _classes_of(ERRORS)
 
 
 def garble_errors() -> tuple[type[Exception], ...]:
-    """See `GARBLES`."""
+    """Return the classes of `GARBLES` whose libraries are loaded."""
     return _classes_of(GARBLES)
 
 
 def _classes_of(errors: Mapping[str, str]) -> tuple[type[Exception], ...]:
-    """Those of libraries that are loaded: no other can have raised one."""
+    # a library that is not loaded cannot have raised an error
     return tuple(
         getattr(module, name)
         for path, name in errors.items()

@@ -1,6 +1,6 @@
-"""How an answer ended: its provider's word for it, and what is in it.
+"""Finish reasons: mapping of the providers' words, and checks against the content of the answer.
 
-One table for all wires, because proxies and compatible servers use one another's words. Knows no wire.
+All APIs share one table, because proxies and compatible servers use one another's words.
 """
 
 from conductor.model.reply import FinishReason
@@ -20,14 +20,19 @@ WORDS = {
 """The providers' words for each reason, in lower case."""
 REASONS = {word: reason for reason, words in WORDS.items() for word in words.split()}
 NO_REASON = ("", "null", "none", "finish_reason_unspecified")
-"""Sent by servers for null."""
+"""Words that servers send instead of null."""
 
 
 def finish_of(word: object, faults: ErrorMapper, usage: Usage | None) -> FinishReason | None:
-    """Return the reason that `word` stands for, or None while the answer goes on.
+    """Return the finish reason that `word` stands for, or None while the answer goes on.
+
+    Args:
+        word: the provider's word.
+        faults: the worker's error mapper.
+        usage: what the server has counted, for the error.
 
     Raises:
-        WorkerUnavailable: no wire has such a reason. `usage` is what the server counted.
+        WorkerUnavailable: the word is unknown.
     """
     if word is None:
         return None
@@ -40,13 +45,13 @@ def finish_of(word: object, faults: ErrorMapper, usage: Usage | None) -> FinishR
 
 
 def is_over(finish: FinishReason | None, *, has_answer: bool) -> bool:
-    """Return whether an answer that ended with `finish` may be waited for no longer.
+    """Return whether the answer is complete after `finish`.
 
-    Some servers say `stop` before the first word, so an empty answer is over only when its connection is.
+    Some servers send `stop` before the first token, so an empty answer ends only with its connection.
 
     Args:
-        finish: the newest reason, if any.
-        has_answer: words or calls have come.
+        finish: the newest finish reason, if any.
+        has_answer: whether text or tool calls have arrived.
     """
     may_be_early = finish in (FinishReason.STOP, FinishReason.TOOL_CALLS)
     return finish is not None and (has_answer or not may_be_early)
@@ -61,22 +66,23 @@ def end_of(
     has_words: bool,
     usage: Usage | None,
 ) -> FinishReason:
-    """Return why the answer ended, by what is in it: servers say `stop` after calls, and `tool_calls` after words.
+    """Return the finish reason that fits the content of the answer.
 
-    Calls in an answer that was cut are left out, because the last one may not be whole.
+    Some servers send `stop` after tool calls, or `tool_calls` after text. Tool calls of an answer that was cut off do
+    not count, because the last one may be incomplete.
 
     Raises:
-        WorkerRefused: it calls tools, and was offered none.
-        WorkerUnavailable: it says that it calls a tool, and has neither calls nor words.
+        WorkerRefused: the answer calls tools although none was offered.
+        WorkerUnavailable: the finish reason is `tool_calls`, but the answer has neither calls nor text.
     """
     if finish not in (FinishReason.STOP, FinishReason.TOOL_CALLS):
         return finish
     if has_calls and not tools.is_offered:
-        raise faults.refusal("wants to call a tool, and was offered none.", "Look at its extra_body.")
+        raise faults.refusal("called a tool, but none was offered.", "Check its extra_body for tools.")
     if has_calls:
         return FinishReason.TOOL_CALLS
     if finish is FinishReason.TOOL_CALLS and not has_words:
-        error = faults.unavailable("ended its answer to call a tool, and sent no call. Try again.")
+        error = faults.unavailable("ended its answer with tool_calls but sent no call. Try again.")
         error.billed_at_bound, error.only_this_call = usage is None, True
         raise error
     return FinishReason.STOP

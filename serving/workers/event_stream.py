@@ -1,8 +1,8 @@
-"""Server-sent events, read from bytes: in linear time, and no event larger than is held in memory.
+"""Parser for server-sent events, in linear time and bounded memory.
 
-The format: https://html.spec.whatwg.org/multipage/server-sent-events.html#parsing-an-event-stream. OpenAI's wires read
-with `EventReader`. The SDKs of Anthropic and Google have readers of their own, which copy an event for each of its
-lines or keep it however long it grows, so they are given whole events of one line of data each: `WholeEvents`.
+Format: https://html.spec.whatwg.org/multipage/server-sent-events.html#parsing-an-event-stream. OpenAI's workers use
+`EventReader`. The SDKs of Anthropic and Google parse events themselves, but copy an event for each of its lines, or
+buffer it without a limit. So `WholeEvents` passes them complete events with one line of data each.
 """
 
 import asyncio
@@ -19,62 +19,60 @@ from serving.workers.http_guard import BodyRefused, in_small_pieces
 
 BOM = b"\xef\xbb\xbf"
 MAX_EVENT_BYTES = 16 * 2**20
-"""Of an event, unpacked; a picture in base64 fits."""
+"""Size limit of a decompressed event. A picture in base64 fits."""
 MOST_VALUES = 200_000
-"""Of JSON in an event: likely tokens by the twenty are ten thousands. A value takes a hundred bytes once it is read."""
+"""Limit of JSON values in an event. Log probabilities with 20 tokens each take tens of thousands. A parsed value takes
+100 bytes of memory."""
 FIELDS = (b"data", b"event", b"id", b"retry", b"")
-"""Of an event; the last one is a comment's."""
+"""Fields of an event. The last one starts a comment."""
 PLAIN = b"data: "
 JSON_BEGINS, JSON_ENDS = (b"{", b"["), (b"}", b"]")
 MOST_EMPTY = 100_000
-"""Lines and events of one answer that hold nothing: blank ones, comments, pings and events of unknown names. A ping a
-second is 3,600 in an hour."""
+"""Limit of lines and events without content in one answer: blank lines, comments, pings and unknown events. A ping per
+second makes 3,600 in an hour."""
 MOST_EMPTY_BYTES = 64 * 2**20
-"""Of such lines and events."""
+"""Size limit of such lines and events together."""
 MOST_BLANK = 100
-"""Bytes after JSON at the end of a line."""
+"""Bytes at the end of a line in which the end of its JSON is looked for."""
 MOST_DIGITS = 100
-"""Of an integer that is read as one."""
+"""Digits from which on an integer is read as infinity."""
 
 
 class Event(NamedTuple):
-    """One event."""
-
     name: bytes
-    """Empty: it has none."""
+    """The event's type; may be empty."""
     data: bytes
 
 
 class EventReader:
-    """Bytes as they arrive in, the events that became whole with them out.
+    """Incremental parser: takes bytes as they arrive, and returns the events that they complete.
 
-    Reads what servers send in place of events, too: JSON without `data:` (a whole answer, or an error), and events with
-    no blank line between them.
+    It also accepts JSON without `data:` (a whole answer, or an error), and events without a blank line between them.
 
     Args:
-        most_values: of JSON in an event.
+        most_values: limit of JSON values in an event.
     """
 
     def __init__(self, most_values: int = MOST_VALUES) -> None:
         self._most_values = most_values
         self._line = bytearray()
-        """The beginning of a line whose end has not come."""
+        """Beginning of an incomplete line."""
         self._data: list[bytes] = []
         self._name = b""
         self._n_bytes = 0
-        """Of the lines of the event that has begun."""
+        """Size of the current event's complete lines."""
         self._n_empty = self._n_empty_bytes = 0
         self._is_first = True
         self._is_bare = False
-        """The event that has begun is JSON without `data:`."""
+        """Whether the current event is JSON without `data:`."""
         self.is_done = False
-        """`[DONE]` came: nothing is read after it."""
+        """Whether `[DONE]` has arrived. Later bytes are ignored."""
 
     def feed(self, piece: bytes) -> list[Event]:
-        """The events with data that `piece` completes.
+        """Return the events with data that `piece` completes.
 
         Raises:
-            BodyRefused: one is longer than `MAX_EVENT_BYTES`, or has too many values; or too much came without content.
+            BodyRefused: an event is too long or has too many values, or too much arrived without content.
         """
         if self.is_done:
             return []
@@ -94,8 +92,9 @@ class EventReader:
         return events
 
     def _read_plain(self, piece: bytes, events: list[Event]) -> bytes:
-        """Read events as nearly all servers send them: one line of JSON after `data: `. Return the rest of the piece, from
-        the first event on that is not like that.
+        """Read events in the usual form: one line of JSON after `data: `.
+
+        Return the rest of the piece, starting with the first event of another form.
         """
         at = 0
         while (end := piece.find(b"\n\n", at)) >= 0:
@@ -115,7 +114,7 @@ class EventReader:
         return piece[at:]
 
     def end(self) -> list[Event]:
-        """The event that has begun, for servers that do not end their last one."""
+        """Return the event that has begun, for servers that do not terminate their last event."""
         events: list[Event] = []
         if not self.is_done:
             self._read([bytes(self._line)], events)
@@ -124,10 +123,10 @@ class EventReader:
         return events
 
     def skip(self, n_bytes: int) -> None:
-        """Count a line or an event that holds nothing.
+        """Count a line or an event without content.
 
         Raises:
-            BodyRefused: there are too many.
+            BodyRefused: there are too many of them.
         """
         self._n_empty += 1
         self._n_empty_bytes += n_bytes
@@ -181,10 +180,12 @@ class EventReader:
 
 
 def json_of(data: bytes) -> Any:
-    """The JSON in an event's data; also where it holds numbers, halves of characters or bytes that msgspec does not read.
+    """Return the JSON in an event's data.
+
+    Falls back to `json` for huge numbers, lone surrogates and invalid UTF-8, which msgspec rejects.
 
     Raises:
-        msgspec.DecodeError: it is none.
+        msgspec.DecodeError: the data is not JSON.
     """
     try:
         return msgspec.json.decode(data)
@@ -193,11 +194,11 @@ def json_of(data: bytes) -> Any:
     try:
         return json.loads(data.decode("utf-8", "replace"), parse_int=_integer)
     except (ValueError, RecursionError) as exc:
-        raise msgspec.DecodeError("This is no JSON.") from exc
+        raise msgspec.DecodeError("Not valid JSON.") from exc
 
 
 def without_framing(body: bytes) -> bytes:
-    """Return the JSON of an answer that was to be no stream, though its server sent it as an event."""
+    """Return the JSON of an answer that should not be a stream, even if the server sent it as an event."""
     body = body.removeprefix(BOM).strip()
     return body if body.startswith(JSON_BEGINS) else body.partition(b"data:")[2].partition(b"\ndata:")[0]
 
@@ -207,7 +208,7 @@ def _integer(digits: str) -> float:
 
 
 def _is_whole(line: bytes) -> bool:
-    """Whether a line of an event is one of its own: its server sends no blank line between events."""
+    """Return whether a line is an event of its own, from a server that sends no blank lines between events."""
     line = line.strip()
     return (line.startswith(b"{") and line.endswith(b"}")) or _is_end(line)
 
@@ -217,10 +218,10 @@ def _is_end(data: bytes) -> bool:
 
 
 def has_more_values(data: bytes, most: int) -> bool:
-    """Whether `data`, if it is JSON, holds more values than `most`, in lists and objects that are counted, too."""
+    """Return whether `data`, if it is JSON, has more than `most` values. Lists and objects count as well."""
     if len(data) <= most or _separators(data) <= most:
         return False
-    # without what is escaped, quotation marks are around strings
+    # after removing escapes, every quotation mark begins or ends a string
     bare = data.replace(b"\\\\", b"").replace(b'\\"', b"")
     if bare.count(b'"') > 4 * most:
         return True
@@ -232,12 +233,12 @@ def _separators(data: bytes) -> int:
 
 
 class WholeEvents(httpx2.AsyncByteStream):
-    """A body of events, one by one, each with its data on one line: JSON means the same with its line ends as blanks.
+    """Body that yields complete events, each with its data on one line. In JSON, line ends can become blanks.
 
     Args:
-        body: unpacked.
-        most_values: see `EventReader`; an SDK's model of each takes up to 0.2 ms.
-        change: what becomes of each.
+        body: decompressed body.
+        most_values: as for `EventReader`. The SDKs take up to 0.2 ms for each value.
+        change: returns the events to pass on in place of an event.
     """
 
     def __init__(
@@ -259,7 +260,7 @@ class WholeEvents(httpx2.AsyncByteStream):
                         yield _written(each)
                     if is_empty:
                         self._reader.skip(len(event.data))
-                    await asyncio.sleep(0)  # whoever models it takes long; others have their turn in between
+                    await asyncio.sleep(0)  # the SDK takes long for each event, so let other tasks run
         for event in self._reader.end():
             for each in self._change(event):
                 yield _written(each)

@@ -1,16 +1,18 @@
-"""Google's Gemini API, through its official SDK.
+"""Worker for Google's Gemini API, with its official SDK.
 
-The wire: https://ai.google.dev/api/generate-content#method:-models.streamgeneratecontent. What differs from
-OpenAI's:
+API: https://ai.google.dev/api/generate-content#method:-models.streamgeneratecontent. Differences from OpenAI's API:
 
-* The system prompt is `system_instruction`; the assistant is called `model`.
-* Thoughts come as parts marked `thought`, and are counted beside the answer: `output_tokens` is the sum.
-* A prompt that is blocked gets no candidate but a reason: an end without a word, by the filter.
+* The system prompt is `system_instruction`, and the assistant's role is `model`.
+* Thoughts are parts marked `thought`, and their tokens are counted separately. `output_tokens` is the sum.
+* A blocked prompt gets a reason instead of a candidate. It becomes an empty answer that the content filter ended.
 
-The SDK is built around: it retries broken connections by itself with aiohttp, resumes broken streams by
-itself, passes no timeout on unless told one figure for everything, and leaves a stream that nobody reads to
-the garbage collector. So it gets an HTTP client of ours, which has the timeouts and remembers each call's
-response for us to close.
+The SDK needs a custom HTTP client, because on its own it
+
+* retries broken connections (with aiohttp) and resumes broken streams,
+* has only one timeout for everything,
+* leaves unread streams to the garbage collector.
+
+The custom client sets the timeouts, and remembers each call's response so that the worker can close it.
 """
 
 import base64
@@ -49,20 +51,20 @@ from serving.workers.wire_tools import WireTools
 
 DEFAULT_BASE_URL = "https://generativelanguage.googleapis.com"
 MAX_CONNECTIONS = 1000
-"""As many as the other SDKs open."""
+"""Connection limit; the same as in the other SDKs."""
 
 _responses: ContextVar[list[httpx2.Response] | None] = ContextVar("_responses", default=None)
-"""Where the HTTP client leaves the response of the call that is just being sent."""
+"""List to which the HTTP client adds the response of the current call."""
 
 
 class GeminiWorker:
     """A Gemini model."""
 
     def __init__(self, account: Account) -> None:
-        """Connects to nobody yet.
+        """Create the HTTP client and the SDK's client, without connecting.
 
         Args:
-            account: of the Gemini API or of Vertex AI; its `base_url` is without the API's version.
+            account: account of the Gemini API or of Vertex AI. Its `base_url` does not include the API's version.
         """
         self.name, self._account, self.origin = account.name, account, account.origin
         address = (account.base_url or vertex_address(account.access) or DEFAULT_BASE_URL).rstrip("/")
@@ -86,11 +88,11 @@ class GeminiWorker:
         self._faults = account.faults("Gemini", "GEMINI_API_KEY", httpx2.URL(address))
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
-        """See `conductor.model.worker.Worker.open`."""
+        """Open `call` as `Worker.open` does."""
         return open_metered(self._account, call, self._deltas, summarizes_thoughts=True)
 
     async def aclose(self) -> None:
-        """Close every connection. The worker is of no use afterwards."""
+        """Close all connections. The worker cannot be used afterwards."""
         await self._http.aclose()
         self._client.close()
 
@@ -127,9 +129,10 @@ class GeminiWorker:
                 if ends or is_new:
                     timer.hear(is_last=ends, is_new=is_new)
                 if delta.text or delta.reasoning:
-                    yield replace(delta, usage=None) if finish else delta  # the end says the rest
+                    # the last delta has the final usage
+                    yield replace(delta, usage=None) if finish else delta
         except WorkerError:
-            # else the answer is whole, and only the accounts were cut off
+            # an answer that is over is complete; only its usage was lost
             if not is_over(finish, has_answer=has_words or turn.has_calls):
                 raise
         finally:
@@ -144,7 +147,7 @@ class GeminiWorker:
             yield check.delta(last)
 
     def _with_calls(self, last: Delta, turn: PartCollector, tools: WireTools, *, has_words: bool) -> Delta:
-        """The end of an answer with the calls in it; see `end_of`."""
+        """Return the last delta with the answer's tool calls, and the finish reason of `end_of`."""
         assert last.finish is not None
         finish = end_of(
             last.finish, self._faults, tools, has_calls=turn.has_calls, has_words=has_words, usage=last.usage
@@ -161,7 +164,7 @@ class GeminiWorker:
         responses: list[httpx2.Response],
         timer: StallTimer,
     ) -> AsyncGenerator[types.GenerateContentResponse]:
-        """The chunks. The first one sends the request, whose response is left in `responses`."""
+        """Yield the chunks. Reading the first one sends the request and adds its response to `responses`."""
         while True:
             before = _responses.set(responses)
             try:
@@ -180,7 +183,7 @@ class GeminiWorker:
         messages = self.origin.messages(call)
         system = "\n\n".join(message.text for message in messages if message.role == "system")
         contents = self._contents(messages)
-        if not contents:  # the API wants at least one turn
+        if not contents:  # the API requires at least one turn
             contents.append({"role": "user", "parts": [{"text": system}]})
             system = ""
         tools = WireTools(call.tools, history=_has_calls(contents))
@@ -203,11 +206,11 @@ class GeminiWorker:
         return contents, config
 
     def _contents(self, messages: list[Message]) -> list[dict[str, object]]:
-        """The conversation without its system messages."""
+        """Return the conversation without system messages."""
         try:
             return contents_json(messages, _part)
         except ValueError as exc:
-            raise self._faults.refusal(f"was not asked: {exc}.") from exc
+            raise self._faults.refusal(f"was not called: {exc}.") from exc
 
     def _finish(self, chunk: types.GenerateContentResponse, usage: Usage | None) -> FinishReason | None:
         candidate = _candidate(chunk)
@@ -219,9 +222,7 @@ class GeminiWorker:
 
     @contextmanager
     def _map_errors(self) -> Generator[None]:
-        """The one place where this SDK's errors become ours. Its other errors are `ValueError`s: garbled
-        chunks.
-        """
+        """Raise exceptions of the SDK as worker errors. Its `ValueError`s stand for malformed chunks."""
         try:
             with self._faults.on_the_wire():
                 yield
@@ -245,19 +246,19 @@ def _client(account: Account, options: types.HttpOptions) -> genai.Client:
 
 
 def fault(faults: ErrorMapper, exc: errors.APIError | errors.ContinuationInterruptedError) -> WorkerError:
-    """What an error of the SDK means. The test beside this file walks all of the SDK's exceptions."""
+    """Return the worker error for an exception of the SDK. A test checks all classes of the SDK."""
     if isinstance(exc, errors.ContinuationInterruptedError):
-        return faults.unavailable("broke off, and was not resumed.")
+        return faults.unavailable("broke off and could not be resumed. Try again.")
     response, details = (
         cast(object, getattr(exc, "response", None)),
         cast(object, getattr(exc, "details", None)),
     )
-    given = cast(Mapping[str, str], getattr(response, "headers", None) or {})
-    headers = {key.lower(): value for key, value in given.items()}
+    sent = cast(Mapping[str, str], getattr(response, "headers", None) or {})
+    headers = {key.lower(): value for key, value in sent.items()}
     delay_s = _in_details(details, "retryDelay")
     if delay_s is not None:
         headers.setdefault("retry-after", delay_s.removesuffix("s"))
-    number = cast(object, exc.code)  # whatever the body says
+    number = cast(object, exc.code)  # copied from the body, so it may be anything
     status = number if isinstance(number, int) else 500
     code = " ".join(filter(None, (_in_details(details, "reason"), str(exc.status or ""))))
     return faults.by_status(status, str(exc.message or exc.status), headers, code)
@@ -270,7 +271,7 @@ async def _remember(response: httpx2.Response) -> None:
 
 
 def _candidate(chunk: types.GenerateContentResponse) -> types.Candidate | None:
-    """The first of the answers, where the chunk has a piece of it; we ask for one, and read no other."""
+    """Return the first candidate of a chunk, if any. Requests ask for one, and further ones are ignored."""
     return next((each for each in chunk.candidates or () if not each.index), None)
 
 
@@ -300,15 +301,17 @@ def _part(part: Text | Image | File) -> dict[str, object]:
 
 
 def _in_details(details: object, name: str) -> str | None:
-    """A field of an error's details, such as `34.07s`, the `retryDelay` of a `google.rpc.RetryInfo`, or
-    `API_KEY_INVALID`, the `reason` of a `google.rpc.ErrorInfo`.
+    """Return a field of an error's details, or None.
+
+    Examples: `34.07s`, the `retryDelay` of a `google.rpc.RetryInfo`; `API_KEY_INVALID`, the `reason` of a
+    `google.rpc.ErrorInfo`.
     """
     if not isinstance(details, Mapping):
         return None
     error: object = cast(Mapping[str, object], details).get("error")
     infos: object = cast(Mapping[str, object], error).get("details") if isinstance(error, Mapping) else None
     for info in cast(list[object], infos) if isinstance(infos, list) else []:
-        found = cast(Mapping[str, object], info).get(name) if isinstance(info, Mapping) else None
-        if isinstance(found, str):
-            return found
+        value = cast(Mapping[str, object], info).get(name) if isinstance(info, Mapping) else None
+        if isinstance(value, str):
+            return value
     return None

@@ -1,9 +1,13 @@
-"""Gemini's event stream on its way to Google's SDK, which refuses a whole chunk, the answer's last words
-included, where a token count in it is of the wrong type or a character is half there, and takes comments for garbage.
+"""Repair of Gemini's event stream before Google's SDK reads it.
 
-A count that is no integer is passed on as -1, which `usage.py` rejects. Halves of characters are joined, and arguments of
-calls that are text are read. Comments are left out, and events passed on whole (`event_stream.py`); an answer that is no
-stream is a list of chunks, or one. Nothing else is touched.
+The SDK rejects a whole chunk, with the text in it, if a token count has the wrong type or a surrogate pair is split. It
+also fails on comments. So this module
+
+- replaces a count that is not an integer by -1, which `usage.py` rejects,
+- joins split surrogate pairs,
+- parses arguments of tool calls that are JSON text,
+- drops comments and passes on complete events (`event_stream.py`),
+- splits an answer that is not a stream into its chunks.
 """
 
 import json
@@ -31,43 +35,43 @@ COUNTS = (
     "cachedContentTokenCount",
 )
 MARKS = (b'"error', b'"usageMetadata"', b'"functionCall"', b"\\ud", b"\\uD")
-"""What stands in a chunk that may have to be changed."""
+"""Bytes in a chunk that may need a repair."""
 NO_COUNT = -1
 MOST = 2**62
-"""What msgspec writes; far beyond what is believed."""
+"""Largest count that is passed on. msgspec can encode it, and `usage.py` rejects it."""
 MOST_VALUES = 20_000
-"""Of JSON in a chunk; the arguments of a call come whole."""
+"""Limit of JSON values in a chunk. The arguments of a tool call arrive in one chunk."""
 
 
 async def check_usage_counts(response: httpx2.Response) -> None:
-    """A response hook: pass on whole events, their counts checked."""
+    """Pass on complete, repaired events (response hook)."""
     if not isinstance(response.stream, httpx2.AsyncByteStream):
         return
     if response.status_code == HTTPStatus.OK:
         response.stream = WholeEvents(response.stream, MOST_VALUES, ChunkChecker().check)
-    else:  # the SDK takes every other status for an error's
+    else:  # the SDK treats every other status as an error
         response.stream = BoundedBody(response.stream, MAX_ERROR_BYTES)
 
 
 class ChunkChecker:
-    """Makes chunks of one answer that the SDK reads."""
+    """Repair of one answer's chunks, so that the SDK accepts them."""
 
     def __init__(self) -> None:
         self._halves = {False: HalfJoiner(), True: HalfJoiner()}
-        """Of the answer, and of thoughts."""
+        """Joiners for the answer (False) and for thoughts (True)."""
         self._holds_half = False
 
     def check(self, event: Event) -> Iterator[Event]:
-        """Yield the chunks in `event`, in which only what the SDK would refuse is replaced."""
+        """Yield the chunks in `event`, changed only where the SDK would reject them."""
         data = event.data
         is_list = data.startswith(b"[")
         if not (is_list or self._holds_half or any(mark in data for mark in MARKS)):
-            yield Event(b"", data)  # the SDK takes the name of an event for JSON
+            yield Event(b"", data)  # without a name, because the SDK would parse it as JSON
             return
         try:
             value: object = json_of(data)
         except msgspec.DecodeError:
-            yield Event(b"", data)  # the SDK says what is wrong with it
+            yield Event(b"", data)  # the SDK raises the error
             return
         chunks: list[Any] = cast(list[Any], value) if isinstance(value, list) else [value]
         for chunk in chunks:
@@ -78,7 +82,7 @@ class ChunkChecker:
                 yield Event(b"", self._check_chunk(chunk, data if chunk is value else b""))
 
     def _check_chunk(self, chunk: object, data: bytes) -> bytes:
-        """The chunk, as it came in `data` where nothing has to be replaced."""
+        """Return the repaired chunk, or `data` if nothing has to be changed."""
         if not isinstance(chunk, dict):
             return data or msgspec.json.encode(chunk)
         body = cast(dict[str, Any], chunk)
@@ -106,20 +110,20 @@ class ChunkChecker:
 
 
 def _as_googles(error: Mapping[str, object]) -> dict[str, object]:
-    """Return an error in the one form that the SDK knows."""
-    words = error["status"] if isinstance(error.get("status"), str) else error_code(error)
+    """Return an error in Google's format, the only one that the SDK knows."""
+    status = error["status"] if isinstance(error.get("status"), str) else error_code(error)
     text = error_text(error)
-    return {**error, "status": words, "code": status_in_stream(error, text), "message": text}
+    return {**error, "status": status, "code": status_in_stream(error, text), "message": text}
 
 
 def _dicts(value: object) -> list[dict[str, Any]]:
-    """The objects in a list."""
+    """Return the objects in a list."""
     listed = cast(list[object], value) if isinstance(value, list) else []
     return [cast(dict[str, Any], each) for each in listed if isinstance(each, dict)]
 
 
 def _parts_of(chunk: dict[str, Any]) -> list[dict[str, Any]]:
-    """The parts of all candidates."""
+    """Return the parts of all candidates."""
     contents: list[Any] = [each.get("content") for each in _dicts(chunk.get("candidates"))]
     return [
         part for each in contents if isinstance(each, dict) for part in _dicts(cast(Any, each).get("parts"))
@@ -127,7 +131,7 @@ def _parts_of(chunk: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _read_arguments(chunk: dict[str, Any]) -> bool:
-    """Read the arguments of calls that are JSON in a text; return whether there are any."""
+    """Parse arguments of tool calls that are JSON text. Return whether there are any."""
     calls = _dicts([part.get("functionCall") for part in _parts_of(chunk)])
     texts = [call for call in calls if isinstance(call.get("args"), str)]
     for call in texts:
@@ -136,7 +140,7 @@ def _read_arguments(chunk: dict[str, Any]) -> bool:
 
 
 def _check_usage(chunk: dict[str, Any]) -> bool:
-    """Replace token counts that the SDK would refuse; return whether there are any."""
+    """Replace token counts that the SDK would reject. Return whether there are any."""
     reported = chunk.get("usageMetadata")
     usage = cast(dict[str, object], reported) if isinstance(reported, dict) else {}
     counts = {name: usage[name] for name in COUNTS if usage.get(name) is not None}

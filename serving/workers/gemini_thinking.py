@@ -1,20 +1,20 @@
-"""How long a Gemini model is told to think, for each `effort` of a call.
+"""Thinking parameters of Gemini models for each `effort` of a call.
 
-2.5 models get a budget in tokens, 3 and later a level, older ones nothing. Where a model cannot stop thinking (the Pro
-ones), `none` and `minimal` mean its least. See https://ai.google.dev/gemini-api/docs/thinking.
+Models of generation 2.5 get a budget in tokens, later ones a level, older ones nothing. Pro models cannot stop thinking,
+so `none` and `minimal` mean their minimum. See https://ai.google.dev/gemini-api/docs/thinking.
 """
 
 from google.genai import types
 
 BUDGET_TOKENS = {"low": 1024, "medium": 8192, "high": 24_576, "xhigh": 24_576, "max": 24_576}
 PRO_BUDGET_TOKENS = {"none": 128, "minimal": 128, "xhigh": 32_768, "max": 32_768}
-"""Where a Pro model's range differs: it cannot stop thinking, and may think longer."""
+"""Budgets of Pro models that differ: they cannot stop thinking, and may think longer."""
 LEVELS = {"none": "MINIMAL", "minimal": "MINIMAL", "low": "LOW", "medium": "MEDIUM", "high": "HIGH"}
 PRO_LEVELS = {"none": "LOW", "minimal": "LOW"}
 
 
 def thinking_for(model: str, effort: str | None) -> types.ThinkingConfig | None:
-    """The thinking configuration for what a call asks of `model`; None means: send nothing."""
+    """Return the thinking configuration for a call of `model`, or None to send none."""
     family = model.removeprefix("models/")
     if effort is None or not family.startswith("gemini-") or family.startswith(("gemini-1", "gemini-2.0")):
         return None

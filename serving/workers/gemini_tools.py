@@ -1,8 +1,8 @@
-"""Tools in the language of Gemini's API: what goes out of a conversation, and the parts of a turn as they came.
+"""Messages and tools in the format of Gemini's API, and the parts of an answer.
 
-https://ai.google.dev/gemini-api/docs/function-calling and .../thought-signatures. A signature belongs to the very part
-that it came with, so the parts of a turn that calls tools go back one by one as they came. A call of another model has
-no signature and is refused: it goes out as words.
+API: https://ai.google.dev/gemini-api/docs/function-calling and .../thought-signatures. A signature belongs to the part
+that it arrived with, so the parts of a turn that calls tools go back unchanged. Calls of other models have no signature
+and would be rejected, so they are sent as text.
 """
 
 import json
@@ -20,7 +20,7 @@ ShowPart = Callable[[Text | Image | File], Part]
 
 
 def tools_config(tools: WireTools) -> dict[str, Any]:
-    """The fields of the configuration that offer the tools. Whether calls come at once is the model's choice."""
+    """Return the configuration fields for the tools. The API has no option for parallel calls."""
     if not tools:
         return {}
     listed = [
@@ -42,11 +42,13 @@ def tools_config(tools: WireTools) -> dict[str, Any]:
 
 
 def contents_json(messages: Iterable[Message], show: ShowPart) -> list[dict[str, Any]]:
-    """The conversation without its system messages; neighbours of one role are one turn, but for the model's own.
-    Empty words are left out. Results stand in the order of their calls, as the API wants them.
+    """Return the conversation without system messages and empty text.
+
+    Consecutive messages of one role become one turn, except native turns. The API requires tool results in the order of
+    their calls.
 
     Raises:
-        ValueError: a turn of the model's own is none.
+        ValueError: a native turn is malformed.
     """
     contents: list[dict[str, Any]] = []
     calls: dict[str, Part] = {}
@@ -104,7 +106,7 @@ def _result(result: ToolResult, called: Part) -> Part:
 
 
 def _sort_results(content: dict[str, Any], order: Sequence[str]) -> None:
-    """Results first, in the order of `order`; what stands beside them after all of them."""
+    """Move the results to the front, in the order of `order`."""
     parts = cast(list[Part], content["parts"])
     if any("_id" in part for part in parts):
         results = sorted(
@@ -122,22 +124,22 @@ def _bare(part: Part) -> Part:
 
 
 class PartCollector:
-    """The parts of an answer, as they came."""
+    """Parts of an answer, unchanged."""
 
     def __init__(self, meter: OutputMeter) -> None:
         self._meter = meter
         self._parts: list[types.Part] = []
         self.has_calls = False
-        """Whether it calls tools."""
+        """Whether the answer calls tools."""
 
     def add(self, candidate: types.Candidate | None) -> bool:
-        """The parts of the next chunk; such as say nothing are left out. Whether one of them calls a tool.
+        """Add the parts of the next chunk, without empty ones. Return whether one of them calls a tool.
 
         Raises:
-            OutputPassed: there is more than an answer may hold.
+            OutputPassed: the answer exceeds a limit.
         """
         content = candidate.content if candidate else None
-        parts = [part for part in (content.parts if content else None) or () if _says_something(part)]
+        parts = [part for part in (content.parts if content else None) or () if not _is_empty(part)]
         called = [part.function_call for part in parts if part.function_call]
         for call in called:
             self._meter.begin_call()
@@ -150,18 +152,18 @@ class PartCollector:
         return bool(called)
 
     def calls(self, tools: WireTools) -> tuple[ToolCall, ...]:
-        """The calls of tools in it; new ids for those without."""
+        """Return the tool calls. A call without an id gets a new one."""
         called = [part.function_call for part in self._parts if part.function_call]
         return tuple(tools.call(each.id or "", each.name or "", _text_of(each.args)) for each in called)
 
     def turn(self, calls: Iterable[ToolCall]) -> dict[str, object]:
-        """The turn as it has to come back, and the ids of its `calls`, which the API may not know."""
+        """Return the turn as it has to be sent back, and the ids of its `calls`, which the API may not have sent."""
         parts = [part.model_dump(mode="json", exclude_none=True) for part in self._parts]
         return {"parts": parts, "ids": [call.id for call in calls]}
 
 
-def _says_something(part: types.Part) -> bool:
-    return part.text != "" or part.thought_signature is not None
+def _is_empty(part: types.Part) -> bool:
+    return part.text == "" and part.thought_signature is None
 
 
 def _text_of(args: dict[str, Any] | None) -> str:

@@ -1,4 +1,4 @@
-"""What Gemini says a call took, in our words: thoughts are counted beside the answer."""
+"""Conversion of Gemini's usage, which counts thoughts separately from the answer."""
 
 from google.genai import types
 
@@ -9,7 +9,7 @@ from serving.workers.usage import UsageCheck
 def usage_of(reported: types.GenerateContentResponseUsageMetadata | None, check: UsageCheck) -> Usage | None:
     if reported is None:
         return None
-    read, tools, written, thoughts, cached = (
+    prompt, tools, answer, thoughts, cached = (
         check.count(name, getattr(reported, name))
         for name in (
             "prompt_token_count",
@@ -20,5 +20,5 @@ def usage_of(reported: types.GenerateContentResponseUsageMetadata | None, check:
         )
     )
     return check.usage(
-        None if read is None else read + (tools or 0), (written or 0) + (thoughts or 0), cached, thoughts
+        None if prompt is None else prompt + (tools or 0), (answer or 0) + (thoughts or 0), cached, thoughts
     )

@@ -1,12 +1,10 @@
-"""What a provider's failure means to us, for the workers that speak HTTP.
+"""Mapping of HTTP failures of providers to `WorkerError`s.
 
-One table from HTTP statuses to `WorkerError`s (what words beside them mean is in `status_words.py`), one
-list of what the HTTP library raises past the SDKs, one way to read Retry-After, and one place that keeps
-keys out of errors. It knows no SDK: each adapter sorts its own SDK's exceptions and comes here with a
-status and what the provider said.
+Maps HTTP statuses (with the help of `status_words.py`) and exceptions of the HTTP libraries, reads Retry-After, and
+removes keys from error texts. Each worker maps its own SDK's exceptions to a status and a text first.
 
-An error's message is for the caller: which worker, and what the caller can do. What the provider said,
-where it was called and what the settings have to do with it is its `detail`, for the operator.
+An error's message is for the caller: it names the worker and what the caller can do. Its `detail` is for the operator:
+the provider's words, the address that was called, and the settings to check.
 """
 
 import json
@@ -39,13 +37,13 @@ from serving.workers.http_guard import BodyRefused
 from serving.workers.status_words import Meaning, is_certain, meaning_of
 
 PROVIDERS_HOSTS = ("openai.com", "anthropic.com", "googleapis.com")
-"""Of the providers themselves; errors name any other server by its address."""
+"""Domains of the providers. Errors name other servers by their address."""
 MAX_QUOTE_CHARS = 300
-"""How much of what a provider said goes into an error's detail."""
+"""Limit of a provider's words in an error's detail."""
 MAX_READ_CHARS = 20_000
-"""How much of it is read for that. What an error inside a stream says may be 16 MiB long."""
+"""Limit of a provider's words that are processed for that. An error inside a stream may be 16 MiB long."""
 MAX_RAW_CHARS = 4000
-"""How much of an error is read that a router quotes of the provider behind it."""
+"""Limit of an error that a router quotes from the provider behind it."""
 WIRE_ERRORS = (
     aiohttp.ClientError,
     httpx2.HTTPError,
@@ -54,13 +52,11 @@ WIRE_ERRORS = (
     OSError,
     RuntimeError,
 )
-"""What the HTTP libraries under the SDKs raise where an SDK lets it through, TLS's errors (`OSError`s)
-among them; a `RuntimeError` where a client was closed, or was given what is no HTTP (`httpx2.StreamError`).
-"""
+"""Exceptions of the HTTP libraries that the SDKs let through. TLS errors are `OSError`s. A client that was closed, or got
+something other than HTTP (`httpx2.StreamError`), raises `RuntimeError`."""
 GARBLED = (ValueError, TypeError, AttributeError, KeyError)
-"""What the SDKs' lenient decoders raise, at once or when a field is read, where a chunk is not what it
-should be: `json.JSONDecodeError`, `UnicodeDecodeError` and pydantic's `ValidationError` are `ValueError`s.
-"""
+"""Exceptions of the SDKs' lenient decoders for a malformed chunk, when it is parsed or when a field is read.
+`json.JSONDecodeError`, `UnicodeDecodeError` and pydantic's `ValidationError` are `ValueError`s."""
 
 _LOOKS_LIKE_A_KEY = re.compile(r"\b(?:sk|pk|gsk|xai|key)-[\w*.-]{6,}|\bAIza[\w*-]{6,}|(?<=Bearer )\S+")
 _OUT_OF_MONEY = re.compile(r"insufficient_quota|billing|spend_limit")
@@ -68,22 +64,20 @@ _OUT_OF_MONEY = re.compile(r"insufficient_quota|billing|spend_limit")
 
 @dataclass(frozen=True, slots=True)
 class ErrorMapper:
-    """Makes the errors of one worker: knows whom to name, and what must not be said."""
+    """Builder of one worker's errors, with the worker's name and without secrets."""
 
     worker: str
     model: str
     provider: str
-    """Who is at the other end, such as `OpenAI`."""
+    """Name of the provider, such as `OpenAI`."""
     key_env: str
-    """Where the key mostly comes from, such as `OPENAI_API_KEY`."""
+    """Usual environment variable of the key, such as `OPENAI_API_KEY`."""
     address: str
-    """Scheme and host that are called."""
+    """Scheme and host of the server."""
     secret: str = field(repr=False)
 
     def quote(self, text: str) -> str:
-        """What the provider said: on one line, shortened, and with nothing in it that is or looks like a
-        key.
-        """
+        """Return a provider's words on one line, shortened, and without anything that is or looks like a key."""
         line = " ".join(whole(text[:MAX_READ_CHARS]).split())
         if self.secret:
             line = line.replace(self.secret, "***")
@@ -92,26 +86,40 @@ class ErrorMapper:
 
     @property
     def _is_providers_own(self) -> bool:
-        """Whether the provider itself is called, not another server that speaks its API."""
+        """True if the provider itself is called, not another server with the same API."""
         host = urlsplit(self.address).hostname or ""
         return any(host == own or host.endswith(f".{own}") for own in PROVIDERS_HOSTS)
 
     def unavailable(self, what: str, detail: str = "") -> WorkerUnavailable:
-        """The call got nowhere or broke: `what` completes the sentence that starts with the worker's name."""
+        """Return the error for a call that failed and may be retried.
+
+        Args:
+            what: the rest of a sentence that starts with the worker's name.
+            detail: for the operator.
+        """
         return WorkerUnavailable(
             f"{self.worker} {self.quote(what)}", worker=self.worker, detail=self.quote(detail)
         )
 
     def odd_end(self, reason: object, usage: Usage | None) -> WorkerUnavailable:
-        """The model stopped for a reason that the wire does not have. It was at work: its provider is paid what its
-        server counted (`usage`), or nobody knows what.
+        """Return the error for an unknown finish reason.
+
+        The model has worked, so the call is billed by `usage`, or at its bound if the server reported none.
         """
-        error = self.unavailable("stopped before its answer's end. Try again.", f"Its reason: {reason!r}.")
+        error = self.unavailable(
+            "stopped before the end of its answer. Try again.", f"Unknown finish reason: {reason!r}."
+        )
         error.billed_at_bound = usage is None
         return error
 
     def refusal(self, what: str, detail: str = "", *, every_call: bool = False) -> WorkerRefused:
-        """The same call would be refused again; `what` as above."""
+        """Return the error for a call that would be refused again.
+
+        Args:
+            what: the rest of a sentence that starts with the worker's name.
+            detail: for the operator.
+            every_call: whether any other call would be refused as well.
+        """
         return WorkerRefused(
             f"{self.worker} {self.quote(what)}",
             worker=self.worker,
@@ -120,112 +128,121 @@ class ErrorMapper:
         )
 
     def unreachable(self, cause: BaseException | None = None) -> WorkerError:
-        """No connection, or it broke; or, where that is the `cause`, none was made to a forbidden address, or the
-        body was not read to its end.
+        """Return the error for a connection that failed or broke.
+
+        An `AddressForbidden` or `BodyRefused` in the chain of `cause` gets an error of its own.
         """
         while cause is not None and not isinstance(cause, AddressForbidden | BodyRefused):
             cause = cause.__cause__
         if isinstance(cause, BodyRefused):
-            return self.unavailable(f"{cause} Try again.", f"It was called at {self.address}.")
+            return self.unavailable(f"{cause} Try again.", f"Address: {self.address}.")
         if cause is not None:
             return self._config_error(
-                f"{cause}, which is not connected to. If its base_url is meant to lead there, set `allow_link_local: true`."
+                f"{cause}, which is not allowed. If its base_url is right, set `allow_link_local: true`."
             )
         return self.unavailable(
             "cannot be reached, or the connection broke. Try again.",
-            f"It was called at {self.address}: is it up, is base_url right?",
+            f"Address: {self.address}. Check that the server is up and that base_url is right.",
         )
 
     def no_credentials(self) -> WorkerRefused:
-        """Its cloud gives no credentials, or takes none that are there. Its library's words may quote secrets."""
+        """Return the error for missing or rejected cloud credentials.
+
+        It does not quote the cloud's library, whose messages may contain secrets.
+        """
         return self._config_error(
-            f"Its cloud's library found no credentials for {self.address}, or they were not taken (settings: service)."
+            f"The credentials for {self.address} are missing or were rejected. Check the cloud login (settings: service)."
         )
 
     def stall(self, has_begun: bool = False) -> WorkerUnavailable:
-        """Connected, or not even that, and then nothing came for too long.
+        """Return the error for a server that was silent for too long.
 
-        Where the server `has_begun` to answer, the model was at work and is probably paid: the same call is
-        not made again.
+        If the server `has_begun` to answer, the model has worked and the call is probably billed, so it is not retried.
         """
         if has_begun:
             return WorkerUnavailable(
-                f"{self.worker} began to answer and then said nothing for too long. Ask for less effort, or another worker.",
+                f"{self.worker} began to answer, then sent no output for too long. Use a lower effort or another worker.",
                 worker=self.worker,
                 retryable=False,
                 billed_at_bound=True,
                 detail=self.quote(
-                    f"It was called at {self.address}, and may have been paid. Raise first_token_timeout_s or stall_timeout_s if it thinks this long."
+                    f"Address: {self.address}. The call may have been billed. Raise first_token_timeout_s or stall_timeout_s if"
+                    " the model needs more time to think."
                 ),
             )
         return self.unavailable(
-            "said nothing for too long. Try again.",
-            f"It was called at {self.address}. Raise first_token_timeout_s or stall_timeout_s if it thinks this long.",
+            "sent no output for too long. Try again.",
+            f"Address: {self.address}. Raise first_token_timeout_s or stall_timeout_s if the model needs more time to think.",
         )
 
     def garble_error(self) -> WorkerUnavailable:
-        """What came is not the wire's language."""
+        """Return the error for an answer that cannot be parsed."""
         return self.unavailable(
             "sent an answer that cannot be read. Try again.",
-            f"It is no {self.provider} stream: does {self.address} speak that API?",
+            f"The answer is not in the format of {self.provider}'s API. Check that {self.address} serves that API.",
         )
 
     def by_status(self, status: int, text: str, headers: Mapping[str, str], code: str = "") -> WorkerError:
-        """The error for an HTTP status, or for an error inside a stream that stands for one.
+        """Return the error for an HTTP status, or for an error inside a stream that stands for one.
 
         Args:
-            status: as on the wire.
-            text: the provider's own words.
+            status: the HTTP status.
+            text: the provider's message.
             headers: of the response, for Retry-After.
-            code: the provider's machine-readable code or type, where it gives one.
+            code: the provider's machine-readable code or type, if any.
         """
         error = self._of_status(status, text, headers, code)
         error.provider_status = status
         return error
 
     def _of_status(self, status: int, text: str, headers: Mapping[str, str], code: str) -> WorkerError:
-        who = self.provider if self._is_providers_own else f"The server at {self.address}"
-        said = f"{who} said {status}: {self.quote(text)}"
+        server = self.provider if self._is_providers_own else f"The server at {self.address}"
+        reply = f"{server} returned {status}: {self.quote(text)}"
         if 300 <= status < 400:
-            where = self.quote(headers.get("location", "nowhere"))
+            location = self.quote(headers.get("location", "nowhere"))
             return self._config_error(
-                f"{self.address} sends its callers elsewhere ({status}, to {where}), and a prompt and a key are not sent after"
-                " it: set base_url to where the API is.",
+                f"{self.address} redirects ({status}, to {location}), which is not followed. Set base_url to the address of the"
+                " API.",
                 in_doubt=True,
             )
         wait_s, meaning = retry_after_s(headers), meaning_of(status, text, code)
         if status == 413 or meaning == "too long":
-            message = f"{self.worker} cannot hold this prompt and its answer: shorten them."
-            return ContextOverflow(message, worker=self.worker, detail=said)
+            message = f"{self.worker}'s context is too small for this prompt and its answer. Shorten them."
+            return ContextOverflow(message, worker=self.worker, detail=reply)
         if status == 429 and _OUT_OF_MONEY.search(code):
-            return self._config_error(f"It is out of credit: check the account's plan. {said}")
+            return self._config_error(f"The account is out of credit. Check its plan. {reply}")
         if status in (429, 529) or (status == 503 and wait_s is not None):
             return WorkerBusy(
                 f"{self.worker} is busy. Try again later.",
                 worker=self.worker,
                 retry_after_s=wait_s,
-                detail=f"Lower its max_concurrency where this is often so. {said}",
+                detail=f"Lower its max_concurrency if this happens often. {reply}",
             )
         if status >= 500 or status in (408, 409, 425, 499):
             message = f"{self.worker} failed on its provider's side. Try again."
-            return WorkerUnavailable(message, worker=self.worker, detail=said)
+            return WorkerUnavailable(message, worker=self.worker, detail=reply)
         if meaning == "filtered":
-            message = f"{self.worker}'s provider has a content filter that stopped this prompt: change it."
-            return ContentFiltered(message, worker=self.worker, detail=said)
+            message = (
+                f"{self.worker}'s provider blocked this prompt with its content filter. Change the prompt."
+            )
+            return ContentFiltered(message, worker=self.worker, detail=reply)
         advice = self._advice(status, meaning)
         if advice is not None:
             is_clear = status == 401 or meaning == "bad key" or is_certain(status, text, code)
-            return self._config_error(f"{advice} {said}", in_doubt=not is_clear)
+            return self._config_error(f"{advice} {reply}", in_doubt=not is_clear)
         return WorkerRefused(
-            f"{self.worker} refused the call: change what is asked, or ask another worker.",
+            f"{self.worker} refused the call. Change the request, or use another worker.",
             worker=self.worker,
-            detail=f"It may also be a matter of its settings, of {self.model!r} or of extra_body. {said}",
+            detail=f"The cause may also be the model {self.model!r} or extra_body in its settings. {reply}",
         )
 
     def _config_error(self, detail: str, *, in_doubt: bool = False) -> WorkerRefused:
-        """The caller can do nothing about it, and any other call would end the same; probably, where that is `in_doubt`."""
+        """Return the error for a refusal that only the operator can fix.
+
+        Any other call would be refused as well, or only probably if `in_doubt`.
+        """
         return WorkerRefused(
-            f"{self.worker} refuses every call for a reason that the operator of this server has to look into.",
+            f"{self.worker} refuses every call because of its configuration or account. Contact the operator of this server.",
             worker=self.worker,
             every_call=True,
             in_doubt=in_doubt,
@@ -233,26 +250,24 @@ class ErrorMapper:
         )
 
     def _advice(self, status: int, meaning: Meaning | None) -> str | None:
-        """What the operator can do where every call would be refused; None where it is this call."""
+        """Return what the operator can do if every call is refused, or None if only this call is."""
         if meaning == "this call":
             return None
         if status == 401 or meaning == "bad key":
-            return f"Check its key (settings: api_key_env, mostly {self.key_env})."
+            return f"Check its key (settings: api_key_env, usually {self.key_env})."
         if status == 402:
             return "Check the account's plan and credit."
         if status == 403:
-            return f"Its key (settings: api_key_env, mostly {self.key_env}) may not use {self.model!r}."
+            return f"Its key (settings: api_key_env, usually {self.key_env}) may not use {self.model!r}."
         if status == 404:
-            return f"Does {self.address} have a model {self.model!r}? (settings: model, base_url)"
+            return f"Check that {self.address} has a model {self.model!r} (settings: model, base_url)."
         return None
 
     def of_wire(self, error: Exception) -> WorkerError | None:
-        """Return what stands for an error that is left once an SDK's own are sorted out: the HTTP library's, and garbled
-        chunks'; None if it is neither.
-        """
+        """Return the error for an exception of an HTTP library or of a malformed chunk, or None for any other."""
         if isinstance(
             error, httpx2.ConnectTimeout
-        ):  # what aiohttp's transport makes of every failure to connect
+        ):  # aiohttp's transport raises it for every failure to connect
             return self.unreachable(error)
         if isinstance(error, (httpx2.TimeoutException, aiohttp.SocketTimeoutError)):
             return self.stall()
@@ -262,7 +277,7 @@ class ErrorMapper:
 
     @contextmanager
     def on_the_wire(self) -> Generator[None]:
-        """Map the errors of `of_wire`."""
+        """Raise the exceptions that `of_wire` maps as worker errors."""
         try:
             yield
         except Exception as exc:
@@ -272,29 +287,28 @@ class ErrorMapper:
 
 
 class WireErrors:
-    """A block in which errors of a wire become ours; one for all calls of a worker, and without a state.
+    """Context manager that maps exceptions to worker errors. It has no state, so a worker uses one for all calls.
 
     Args:
-        map_error: returns what stands for an error; None if that is ours already.
+        map_error: returns the error to raise instead, or None to let the exception pass.
     """
 
     def __init__(self, map_error: Callable[[Exception], WorkerError | None]) -> None:
         self._map_error = map_error
 
     def __enter__(self) -> None:
-        """Nothing is to be done before."""
+        """Do nothing."""
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        """Raise what stands for the error."""
+        """Raise the mapped error, if any."""
         if isinstance(error, Exception) and (mapped := self._map_error(error)) is not None:
             raise mapped from error
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """How long a response asks us to wait: `retry-after-ms`, or Retry-After as seconds or as a date (RFC
-    9110, 10.2.3).
+    """Return the wait in seconds that a response asks for, or None if it asks for none or the value is invalid.
 
-    None where it does not say, or says what is no time.
+    Reads `retry-after-ms`, or Retry-After in seconds or as a date (RFC 9110, 10.2.3).
     """
     for name, per_second in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
         wait_s = _number(headers.get(name))
@@ -307,21 +321,21 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
 
 
 def error_text(body: object) -> str:
-    """The words of an error body, whatever its shape."""
+    """Return the message in an error body of any shape."""
     if isinstance(body, str):
         return body
-    found = _message_in(body)
-    if found is None:
+    message = _message_in(body)
+    if message is None:
         return json.dumps(body, default=str)
-    return f"{found}: {raw}" if (raw := _raw_in(body)) else found
+    return f"{message}: {raw}" if (raw := _raw_in(body)) else message
 
 
 def _raw_in(body: object) -> str:
-    """Return what a router such as OpenRouter quotes of the provider behind it; "" if it quotes nothing."""
+    """Return what a router such as OpenRouter quotes from the provider behind it, or ""."""
     while isinstance(body, Mapping):
         fields = cast(Mapping[str, object], body)
-        about = fields.get("metadata")
-        if isinstance(about, Mapping) and (raw := cast(Mapping[str, object], about).get("raw")):
+        metadata = fields.get("metadata")
+        if isinstance(metadata, Mapping) and (raw := cast(Mapping[str, object], metadata).get("raw")):
             return (raw if isinstance(raw, str) else json.dumps(raw, default=str))[:MAX_RAW_CHARS]
         body = fields.get("error")
     return ""

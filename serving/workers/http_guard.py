@@ -1,9 +1,8 @@
-"""What every HTTP client of an API worker keeps to when it is answered: no endless headers, no body that unpacks to more
-than is read of it, no body that never ends. Where it connects, and that it follows no redirect, is
-`serving.egress.client`'s; how long an event may be is `event_stream.py`'s.
+"""Limits on HTTP responses of providers: number of headers, decompressed size, size of error bodies.
 
-The libraries under the SDKs leave some of it open: they read an error's body whole, however long it is, and a body
-that breaks under aiohttp's C parser is waited for until the timeout.
+They are needed because the HTTP libraries read the whole body of an error, however long it is, and wait until the
+timeout for a body that breaks in aiohttp's C parser. `serving.egress.client` limits connections and redirects, and
+`event_stream.py` the size of an event.
 """
 
 import asyncio
@@ -17,48 +16,52 @@ import aiohttp
 import httpx2
 
 MAX_HEADERS = 256
-"""Of a response. Copying ten thousand takes google-genai 24 s."""
+"""Limit of a response's headers. google-genai takes 24 s to copy ten thousand."""
 MAX_ERROR_BYTES = 64 * 2**10
-"""Read of an error's body; what comes after them is left."""
+"""Bytes that are read of an error's body. The rest is dropped."""
 UNPACKED_BYTES = 64 * 2**10
-"""Of a packed body at a time: half a megabyte of gzip can hold 500."""
+"""Bytes that are decompressed at a time: half a megabyte of gzip can hold 500 MB."""
 PIECE_BYTES = 4096
-"""Of a stream of events, read before everything else has a turn: 450 of the smallest events."""
+"""Bytes of an event stream that are read before other tasks run. They hold up to 450 of the smallest events."""
 UNPACKED_HERE = ("gzip", "x-gzip", "deflate")
 AS_IT_IS = {"accept-encoding": "identity"}
-"""Sent with every request: an answer of a few bytes at a time gains nothing by being packed."""
+"""Header that turns off compression: a stream of small pieces gains nothing from it."""
 
 
 READ_HERE = ("identity", "", *UNPACKED_HERE)
 
 
 class BodyRefused(httpx2.RemoteProtocolError):
-    """A body is not read to its end. The text completes the sentence that starts with the worker's name."""
+    """The rest of a body is not read. The message is the rest of a sentence that starts with the worker's name."""
 
 
 async def bound_response(response: httpx2.Response) -> None:
-    """A response hook: refuse too many headers, unpack the body piece by piece, and end an error's where it is long.
+    """Limit the headers, decompress the body piece by piece, and cut off a long error body (response hook).
+
+    The body of an error with an unsupported encoding is dropped.
 
     Raises:
-        httpx2.RemoteProtocolError: there are too many.
-        BodyRefused: an answer is packed in a way that is not unpacked here; an error's body is left out then.
+        httpx2.RemoteProtocolError: there are too many headers.
+        BodyRefused: an answer has an unsupported encoding.
     """
     if len(response.headers.raw) > MAX_HEADERS:
         await response.aclose()
         raise httpx2.RemoteProtocolError(f"{len(response.headers.raw)} headers")
-    packed = _packing(response.headers)
-    is_read = packed in READ_HERE
+    encoding = _encoding(response.headers)
+    is_read = encoding in READ_HERE
     if response.is_success and not is_read:
         await response.aclose()
-        raise BodyRefused(f"sent an answer packed as {packed!r}, which it was asked not to do.")
+        raise BodyRefused(
+            f"sent an answer with content-encoding {encoding!r}, which the request did not accept."
+        )
     if isinstance(response.stream, httpx2.AsyncByteStream):
         most: float = inf if response.is_success else MAX_ERROR_BYTES if is_read else 0
-        response.stream = BoundedBody(response.stream, most, is_packed=packed in UNPACKED_HERE)
-        response.headers.pop("content-encoding", None)  # or the client unpacks it once more
+        response.stream = BoundedBody(response.stream, most, is_packed=encoding in UNPACKED_HERE)
+        response.headers.pop("content-encoding", None)  # otherwise the client decompresses it again
 
 
 class BoundedBody(httpx2.AsyncByteStream):
-    """The first `most` bytes of a body, unpacked."""
+    """The first `most` bytes of a body, decompressed if it `is_packed`."""
 
     def __init__(self, body: httpx2.AsyncByteStream, most: float = inf, *, is_packed: bool = False) -> None:
         self._body, self._most, self._is_packed = body, most, is_packed
@@ -76,15 +79,15 @@ class BoundedBody(httpx2.AsyncByteStream):
         await self._body.aclose()
 
 
-def _packing(headers: Mapping[str, str]) -> str:
+def _encoding(headers: Mapping[str, str]) -> str:
     return headers.get("content-encoding", "identity").strip().lower()
 
 
 def _parts(unpack: Any, packed: bytes) -> Iterator[bytes]:
-    """Unpack a part of a body.
+    """Yield the decompressed parts of a piece of a body.
 
     Raises:
-        httpx2.DecodingError: it is not packed as it says.
+        httpx2.DecodingError: the piece cannot be decompressed.
     """
     try:
         while part := unpack.decompress(packed, UNPACKED_BYTES):
@@ -95,18 +98,19 @@ def _parts(unpack: Any, packed: bytes) -> Iterator[bytes]:
 
 
 async def _unpack_pieces(body: httpx2.AsyncByteStream) -> AsyncIterator[bytes]:
-    unpack = zlib.decompressobj(zlib.MAX_WBITS | 32)  # gzip's or zlib's, whatever its first bytes say
+    unpack = zlib.decompressobj(zlib.MAX_WBITS | 32)  # detects gzip or zlib by the first bytes
     async for packed in body:
         for part in _parts(unpack, packed):
             yield part
-            await asyncio.sleep(0)  # a bomb takes its time from its own call alone
+            await asyncio.sleep(0)  # a decompression bomb slows down only its own call
         if unpack.eof:
             return
 
 
 async def in_small_pieces(body: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
-    """`body` in pieces that take a few milliseconds to read as events, with a turn for everything else in between: a
-    server that floods brings more than the loop can wait for, without a pause.
+    """Yield `body` in pieces that take a few milliseconds to parse, and let other tasks run in between.
+
+    Otherwise a server that sends without a pause would block the event loop.
     """
     n_bytes = 0
     async for piece in body:
@@ -120,27 +124,29 @@ async def in_small_pieces(body: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
 
 
 def check_answer(response: aiohttp.ClientResponse) -> None:
-    """See `bound_response`, for a response that is read past httpx2.
+    """Check a response of aiohttp as `bound_response` checks one of httpx2.
 
     Raises:
-        httpx2.RemoteProtocolError: it has too many headers.
-        BodyRefused: it is an answer that is packed in a way that is not unpacked here.
+        httpx2.RemoteProtocolError: there are too many headers.
+        BodyRefused: an answer has an unsupported encoding.
     """
     if len(response.raw_headers) > MAX_HEADERS:
         raise httpx2.RemoteProtocolError(f"{len(response.raw_headers)} headers")
-    packed = _packing(response.headers)
-    if 200 <= response.status < 300 and packed not in READ_HERE:
-        raise BodyRefused(f"sent an answer packed as {packed!r}, which it was asked not to do.")
+    encoding = _encoding(response.headers)
+    if 200 <= response.status < 300 and encoding not in READ_HERE:
+        raise BodyRefused(
+            f"sent an answer with content-encoding {encoding!r}, which the request did not accept."
+        )
 
 
 async def pieces_of(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes]:
-    """Yield the body as it arrives, unpacked, in pieces as of `in_small_pieces`.
+    """Yield the decompressed body as it arrives, in pieces as from `in_small_pieces`.
 
     Raises:
-        httpx2.DecodingError: it is not packed as it says.
+        httpx2.DecodingError: the body cannot be decompressed.
     """
     content, n_bytes = response.content, 0
-    unpack = zlib.decompressobj(zlib.MAX_WBITS | 32) if _packing(response.headers) in UNPACKED_HERE else None
+    unpack = zlib.decompressobj(zlib.MAX_WBITS | 32) if _encoding(response.headers) in UNPACKED_HERE else None
     while arrived := await content.readany():
         for part in (arrived,) if unpack is None else _parts(unpack, arrived):
             for begin in range(0, len(part), PIECE_BYTES):
@@ -155,9 +161,9 @@ async def pieces_of(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes]:
 
 
 async def read_error(response: aiohttp.ClientResponse) -> bytes:
-    """Return the beginning of an error's body; nothing of one that is packed in a way that is not unpacked here."""
+    """Return the first `MAX_ERROR_BYTES` of an error's body, or nothing if its encoding is not supported."""
     body = bytearray()
-    if _packing(response.headers) in READ_HERE:
+    if _encoding(response.headers) in READ_HERE:
         async with aclosing(pieces_of(response)) as pieces:
             async for piece in pieces:
                 body += piece
@@ -167,10 +173,10 @@ async def read_error(response: aiohttp.ClientResponse) -> bytes:
 
 
 async def read_whole(response: aiohttp.ClientResponse, most_bytes: int) -> bytes:
-    """The body of an answer that is no stream.
+    """Return the body of an answer that is not a stream.
 
     Raises:
-        BodyRefused: it is longer than `most_bytes`.
+        BodyRefused: the body is longer than `most_bytes`.
     """
     body = bytearray()
     async with aclosing(pieces_of(response)) as pieces:
@@ -184,9 +190,8 @@ async def read_whole(response: aiohttp.ClientResponse, most_bytes: int) -> bytes
 def end_with_connection(response: aiohttp.ClientResponse) -> None:
     """End the body of a response when its connection ends.
 
-    aiohttp's C parser (3.14.5) forgets the body that it reads when its framing breaks, closes the
-    connection and wakes nobody, so the reader waits for bytes that cannot come, without even the read
-    timeout.
+    If the framing of a body breaks, aiohttp's C parser (3.14.5) closes the connection without notifying the reader. The
+    reader would then wait for bytes that cannot arrive, because aiohttp's read timeout does not apply either.
     """
     if response.connection is None:
         return
@@ -206,13 +211,13 @@ def end_with_connection(response: aiohttp.ClientResponse) -> None:
     def forget() -> None:
         closed.remove_done_callback(end)
 
-    closed.remove_done_callback(_retrieve)  # the connection has been used before
+    closed.remove_done_callback(_retrieve)  # an earlier request on this connection may have added it
     closed.add_done_callback(_retrieve)
     closed.add_done_callback(end)
-    content.on_eof(forget)  # the connection is kept, the body is not
+    content.on_eof(forget)  # the connection outlives the body
 
 
 def _retrieve(closed: asyncio.Future[None]) -> None:
-    """asyncio logs an error that nobody retrieved; a reset is told by the body that it breaks."""
+    # asyncio logs errors that are not retrieved; the body raises this one
     if not closed.cancelled():
         closed.exception()

@@ -1,4 +1,4 @@
-"""What a `data:` address holds, for the wires that want bytes and media type apart (RFC 2397)."""
+"""Parsing of `data:` URLs (RFC 2397), for APIs that take media type and content separately."""
 
 import base64
 import binascii
@@ -20,24 +20,27 @@ ALIASES = {
     "image/x-gif": "image/gif",
     "image/x-webp": "image/webp",
 }
-"""Names that are in use for the four formats that every provider takes, by the one that providers know."""
+"""Media type that providers know, by other names in use. All providers accept these four formats."""
 BEGINNINGS = {"/9j/": "image/jpeg", "iVBORw0KGgo": "image/png", "R0lGOD": "image/gif", "UklGR": "image/webp"}
-"""Of these formats in base64. A provider looks at it, and refuses a picture that says that it is another."""
+"""Format of a picture by the beginning of its base64 text. Providers reject a picture with the wrong media type."""
 
 
-def plain_media_type(given: object) -> object:
-    """Return a media type as providers know it: lower case, without parameters, no alias. Anything else as it is."""
-    if not isinstance(given, str):
-        return given
-    plain = given.partition(";")[0].strip().lower()
+def plain_media_type(media_type: object) -> object:
+    """Return a media type as providers know it: lower case, without parameters, no alias.
+
+    A value that is not a string is returned unchanged.
+    """
+    if not isinstance(media_type, str):
+        return media_type
+    plain = media_type.partition(";")[0].strip().lower()
     return ALIASES.get(plain, plain)
 
 
 def picture_url(url: str) -> str:
-    """Return the address of a picture as every server reads it.
+    """Return the URL of a picture in a form that every server accepts.
 
     Raises:
-        ValueError: it is a `data:` address that cannot be read.
+        ValueError: the URL is a malformed `data:` URL.
     """
     scheme, _, rest = url.partition(":")
     if scheme.lower() != "data":
@@ -47,14 +50,14 @@ def picture_url(url: str) -> str:
 
 
 def split_data_url(url: str) -> tuple[str, str]:
-    """Media type and base64 text of a `data:` address.
+    """Return the media type and the base64 text of a `data:` URL.
 
     Raises:
-        ValueError: it is not one, or what it says to be base64 is not.
+        ValueError: the URL is not a `data:` URL, or its base64 is invalid.
     """
     header, comma, content = url[len("data:") :].partition(",")
     if url[: len("data:")].lower() != "data:" or not comma:
-        raise ValueError("an image is given as an https: address or as data:<media type>;base64,<content>")
+        raise ValueError("an image must be an https: URL or data:<media type>;base64,<content>")
     media_type, *flags = (each.strip().lower() for each in header.split(";"))
     media_type = ALIASES.get(media_type, media_type)
     if media_type.startswith("image/"):
@@ -66,10 +69,10 @@ def split_data_url(url: str) -> tuple[str, str]:
     try:
         base64.b64decode(content, validate=True)
     except binascii.Error as exc:
-        raise ValueError("an image's data: address says base64, and its content is not base64") from exc
+        raise ValueError("the content of an image's data: URL is not valid base64") from exc
     return media_type or "text/plain", content
 
 
 def media_type_of(url: str) -> str:
-    """The media type that the ending of an address suggests; `image/jpeg` where it suggests none."""
+    """Return the media type for the file extension of a URL, or `image/jpeg` if it has none."""
     return mimetypes.guess_type(urlsplit(url).path)[0] or "image/jpeg"

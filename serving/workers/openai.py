@@ -1,21 +1,20 @@
-"""Any server that speaks OpenAI's chat completions: OpenAI itself, or whatever `base_url` names.
+"""Worker for servers with OpenAI's Chat Completions API: OpenAI, or the server at `base_url`.
 
-The wire: https://platform.openai.com/docs/api-reference/chat/streaming. What servers add to it and OpenAI
-does not have (`reasoning_content`, `reasoning`) is read where it comes. What one server alone understands
-(vLLM's `structured_outputs`, a chat template's switches) goes into `extra_body`, which is laid over every
-request: this file does not guess what is behind a `base_url`.
+API: https://platform.openai.com/docs/api-reference/chat/streaming. Fields that other servers add
+(`reasoning_content`, `reasoning`) are read if present. Request fields of a single server (vLLM's `structured_outputs`,
+switches of a chat template) go into `extra_body`, which is merged into every request. This module does not guess
+which server is behind a `base_url`.
 
-* The longest answer is sent as `max_completion_tokens` to api.openai.com and to models that are known to
-  take nothing else, and as `max_tokens` elsewhere, which is what every other server has understood from the
-  start.
-* What a model does not accept never comes here: `serving/dispatch/fitting.py`.
-* A `base_url` with an `api-version` in its query is Azure's dated API, which wants the key as `api-key`;
-  its v1 API (`.../openai/v1/`) takes it like OpenAI
-  (https://learn.microsoft.com/azure/foundry/openai/api-version-lifecycle). With `service: azure` the SDK's
-  Azure client says where the deployment is, and who has no key asks Entra ID for a token.
+* The output limit is sent as `max_completion_tokens` to api.openai.com and to models that accept no other field, and as
+  `max_tokens` to all others.
+* Parameters that a model does not accept are removed earlier: `serving/dispatch/fitting.py`.
+* A `base_url` with an `api-version` in its query is Azure's dated API, which takes the key as `api-key`. Azure's v1 API
+  (`.../openai/v1/`) takes it like OpenAI
+  (https://learn.microsoft.com/azure/foundry/openai/api-version-lifecycle). With `service: azure` the SDK's Azure client
+  finds the deployment, and an account without a key gets tokens from Entra ID.
 
-The SDK says where to ask and with which headers, and brings the HTTP client. A call itself goes past both: to the
-aiohttp session under that client (decisions 0010 and 0078).
+The SDK provides addresses, headers and the HTTP client. Calls bypass it and use the client's aiohttp session directly
+(decisions 0010 and 0078).
 """
 
 import json
@@ -82,17 +81,17 @@ EMPTY = Text("")
 
 
 class OpenAIWorker:
-    """A model behind OpenAI's chat completions."""
+    """A model behind OpenAI's Chat Completions API."""
 
     summarizes_thoughts = False
     """See `Meter`."""
 
     def __init__(self, account: Account) -> None:
-        """Connects to nobody yet.
+        """Create the HTTP client, without connecting.
 
         Args:
-            account: its `base_url` is up to and with `/v1`; None: OpenAI, or what the environment's
-                OPENAI_BASE_URL says.
+            account: provider account. Its `base_url` includes `/v1`; None stands for OPENAI_BASE_URL of the environment
+                or else OpenAI.
         """
         self.name, self._account, self.origin = account.name, account, account.origin
         self._http: httpx2.AsyncClient = guard(
@@ -118,7 +117,7 @@ class OpenAIWorker:
         self._wire_errors = WireErrors(self._map_error)
         self._show_mark = _marks_of(account.public_name, url.host)
         self._refused_hints = frozenset(THOUGHTS if self._is_openai else ())
-        """What the server has refused (`openai_hints.py`), so that it is not sent again."""
+        """Hints that the server has rejected (`openai_hints.py`) and that are not sent again."""
 
     def _sdk(self) -> openai.AsyncOpenAI:
         account = self._account
@@ -129,14 +128,14 @@ class OpenAIWorker:
         )
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
-        """See `conductor.model.worker.Worker.open`."""
+        """Open `call` as `Worker.open` does."""
         account = self._account
         if call.site.operation == "embeddings":
             return open_reply(account.name, account.model, self._embedding(call), account.price)
         return open_metered(account, call, self._deltas, summarizes_thoughts=self.summarizes_thoughts)
 
     async def aclose(self) -> None:
-        """Close every connection. The worker is of no use afterwards."""
+        """Close all connections. The worker cannot be used afterwards."""
         await self._http.aclose()
         if self._tokens is not None:
             await self._tokens.aclose()
@@ -158,10 +157,10 @@ class OpenAIWorker:
                     is_new, words = False, list[tuple[str, str]]()
                     with self._wire_errors:
                         for chunk in chunks:
-                            last, said, has_more = self._fold(chunk, last, check, collector)
+                            last, piece, has_more = self._fold(chunk, last, check, collector)
                             is_new |= has_more
-                            if said[0] or said[1]:
-                                words.append(said)
+                            if piece[0] or piece[1]:
+                                words.append(piece)
                     likely = (
                         tuple(each for chunk in chunks for each in logprobs_of(chunk))
                         if wants_logprobs
@@ -172,7 +171,7 @@ class OpenAIWorker:
                     ends = is_over(last.finish, has_answer=bool(texts or collector or reader.is_done))
                     if ends or words or is_new:
                         timer.hear(is_last=ends, is_new=bool(words) or is_new)
-                    so_far = None if last.finish else last.usage  # the end says the rest
+                    so_far = None if last.finish else last.usage  # the last delta has the final usage
                     is_one = call.coalesce or wants_logprobs
                     for group in [words] if is_one and words else groups_of(words, meter.left):
                         text, reasoning = together(group)
@@ -185,7 +184,7 @@ class OpenAIWorker:
                             logprobs=likely,
                         )
         except WorkerError:
-            # else the answer is whole, and only the accounts were cut off
+            # an answer that is over is complete; only its usage was lost
             if not (is_marked or is_over(last.finish, has_answer=bool(texts or collector or reader.is_done))):
                 raise
         if last.finish is None and is_marked:
@@ -196,7 +195,7 @@ class OpenAIWorker:
             yield check.delta(last)
 
     def _with_calls(self, last: Delta, collector: CallCollector, tools: WireTools, text: str) -> Delta:
-        """The end of an answer with the calls in it; see `end_of`."""
+        """Return the last delta with the answer's tool calls, and the finish reason of `end_of`."""
         assert last.finish is not None
         finish = end_of(
             last.finish,
@@ -213,7 +212,7 @@ class OpenAIWorker:
         return replace(last, finish=finish, tool_calls=calls, native=native)
 
     async def _embedding(self, call: Call) -> AsyncGenerator[Delta]:
-        """All vectors as one piece."""
+        """Yield all vectors as one piece."""
         body = embedding_request(self._account.model, call) | dict(self._account.extra_body)
         check, timer = UsageCheck(call, self._account.price), self._account.timer(self._faults, call)
         answer = await timer.wait(self._vectors(body, most_bytes(call), timer))
@@ -221,12 +220,12 @@ class OpenAIWorker:
             delta = embedding_delta(answer, call, check)
         except ValueError as exc:
             error = self._faults.garble_error()
-            error.billed_at_bound = True  # they were made
+            error.billed_at_bound = True  # the server has computed them
             raise error from exc
         yield delta
 
     async def _vectors(self, body: dict[str, Any], most: int, timer: StallTimer) -> object:
-        """The answer to a request for embeddings, of at most `most` bytes."""
+        """Send a request for embeddings and return its answer, which may have `most` bytes."""
         with self._wire_errors:
             async with self._response(self._endpoints["embeddings"], body) as response:
                 timer.begin()
@@ -236,10 +235,10 @@ class OpenAIWorker:
     async def _response(
         self, endpoint: httpx2.URL, body: dict[str, Any]
     ) -> AsyncGenerator[aiohttp.ClientResponse]:
-        """The answer to `body`, its bytes unread.
+        """Send `body` and open the response. Send it again without the hints that the server rejects.
 
         Raises:
-            WorkerError: its status is an error's.
+            WorkerError: the response has an error status.
         """
         refused = for_all = self._refused_hints
         while True:
@@ -273,7 +272,7 @@ class OpenAIWorker:
     async def _arrivals(
         self, endpoint: httpx2.URL, body: dict[str, Any], timer: StallTimer, reader: ChunkReader
     ) -> AsyncGenerator[list[ChatChunk]]:
-        """The chunks that came together, as the network brings them."""
+        """Yield the chunks of each read from the network."""
         with self._wire_errors:
             async with self._response(endpoint, body) as response:
                 timer.begin()
@@ -281,9 +280,7 @@ class OpenAIWorker:
                     async for piece in pieces:
                         chunks = reader.feed(piece)
                         timer.count(len(chunks))
-                        if (
-                            reader.is_done
-                        ):  # nothing comes after it, also where nobody said why the model stopped
+                        if reader.is_done:  # nothing follows `[DONE]`, even if there was no finish reason
                             timer.hear(is_last=True, is_new=False)
                         yield chunks
                         self._check(reader)
@@ -291,14 +288,14 @@ class OpenAIWorker:
                 self._check(reader)
 
     def _check(self, reader: ChunkReader) -> None:
-        """Raise the error that the stream told of, or that it cannot be read any further."""
+        """Raise the error in the stream, or the reason why it cannot be read any further."""
         if reader.error:
             raise self._failure_in_stream(reader.error)
         if reader.fault:
             raise reader.fault
 
     def _failure_in_stream(self, error: object) -> WorkerError:
-        """What an error means that comes in the middle of the stream."""
+        """Return the error for an error inside the stream."""
         text = error_text(error)
         return self._faults.by_status(status_in_stream(error, text), text, {}, error_code(error))
 
@@ -332,41 +329,46 @@ class OpenAIWorker:
         )
 
     def _prompt_json(self, call: Call, messages: list[Message]) -> dict[str, object]:
-        """The conversation, or the text to complete."""
+        """Return the fields for the conversation, or for the text to complete."""
         if call.site.operation == "text_completion":
             return {"prompt": self._prompt("".join(message.text for message in call.messages), call)}
         lines = messages_json(messages, self._content, self._show_mark)
         if not call.prefix:
             return {"messages": lines}
-        begun = {"role": "assistant", "content": call.prefix}
-        return {"messages": [*lines, begun], "add_generation_prompt": False, "continue_final_message": True}
+        prefix = {"role": "assistant", "content": call.prefix}
+        return {"messages": [*lines, prefix], "add_generation_prompt": False, "continue_final_message": True}
 
     def _prompt(self, text: str, call: Call) -> str | list[int]:
-        """The text to complete, or the numbers of its tokens."""
+        """Return the text to complete, or its token numbers."""
         if not call.sampling.options.token_prompt:
             return text
         try:
             return read_tokens(text)
         except ValueError as exc:
-            raise self._faults.refusal(f"was not asked: {TOKENS_GONE}") from exc
+            raise self._faults.refusal(f"was not called: {TOKENS_GONE}") from exc
 
     def _content(self, message: Message) -> object:
-        """Words as a plain string, which every server takes; parts only if the user shows more, or the client has marked
-        one for the prompt cache.
+        """Return a plain string, which every server accepts, or parts if needed.
+
+        Parts are needed for a user's pictures and files, and for marks of the prompt cache.
         """
-        said = [part for part in message.parts if isinstance(part, Text | Image | File)]
+        shown = [part for part in message.parts if isinstance(part, Text | Image | File)]
         shows_more = message.role == "user" and (message.has_image or message.has_pdf)
-        if not shows_more and not any(self._show_mark(part.cache) for part in said):
+        if not shows_more and not any(self._show_mark(part.cache) for part in shown):
             return message.text
         try:
-            return [part_json(part, self._show_mark) for part in said if part != EMPTY]
+            return [part_json(part, self._show_mark) for part in shown if part != EMPTY]
         except ValueError as exc:
-            raise self._faults.refusal(f"was not asked: {exc}.") from exc
+            raise self._faults.refusal(f"was not called: {exc}.") from exc
 
     def _fold(
         self, chunk: ChatChunk, last: Delta, check: UsageCheck, collector: CallCollector
     ) -> tuple[Delta, tuple[str, str], bool]:
-        """Return what the last delta will say, the words of the chunk, and whether it tells of something else that is new."""
+        """Add a chunk to the last delta.
+
+        Returns:
+            The new last delta, the chunk's texts (answer and thoughts), and whether it has other new content.
+        """
         plain = plain_words(chunk, last.model)
         if plain is not None:
             return last, (plain, ""), False
@@ -376,10 +378,8 @@ class OpenAIWorker:
         return now, words_of(choice), is_new
 
     def _last(self, chunk: ChatChunk, choice: Choice | None, last: Delta, check: UsageCheck) -> Delta:
-        """What the last delta will say, as far as it is known with this chunk."""
-        refused = (
-            last.finish is FinishReason.CONTENT_FILTER
-        )  # a refusal in words ends with "stop" all the same
+        """Return the last delta as far as this chunk determines it."""
+        refused = last.finish is FinishReason.CONTENT_FILTER  # servers finish a refusal with "stop"
         usage = usage_of(chunk.usage, check) or last.usage
         cost_usd = check.cost_usd(cost_of(chunk))
         stop = choice.stop_reason if choice else None
@@ -393,9 +393,7 @@ class OpenAIWorker:
         )
 
     def _finish(self, choice: Choice | None, usage: Usage | None) -> FinishReason | None:
-        """Why the chunk says the model stopped; None where it goes on. A refusal in words is a filtered
-        answer.
-        """
+        """Return the chunk's finish reason, or None if the answer goes on. A refusal counts as a filtered answer."""
         if choice is None:
             return None
         if choice.delta and choice.delta.refusal:
@@ -403,7 +401,7 @@ class OpenAIWorker:
         return finish_of(choice.finish_reason, self._faults, usage)
 
     def _map_error(self, error: Exception) -> WorkerError | None:
-        """The one place where this wire's errors become ours."""
+        """Return the worker error for an exception, or None if it is one already or unknown."""
         if isinstance(error, WorkerError):
             return None
         if isinstance(error, msgspec.DecodeError):
@@ -416,27 +414,27 @@ class OpenAIWorker:
         )
 
     def _failure(self, response: aiohttp.ClientResponse, text: str) -> WorkerError:
-        """What an answer means whose status is an error's."""
+        """Return the error for a response with an error status."""
         try:
             content: Any = json.loads(text)
         except (ValueError, RecursionError):
             content = text.strip()
-        told: object = content
-        if isinstance(content, list) and content:  # from Gemini's endpoint for OpenAI's clients
-            told = cast(list[object], content)[0]
-        error = fields(told).get("error", told)
+        body: object = content
+        if isinstance(content, list) and content:  # from Gemini's OpenAI-compatible endpoint
+            body = cast(list[object], content)[0]
+        error = fields(body).get("error", body)
         return self._faults.by_status(response.status, error_text(error), response.headers, error_code(error))
 
 
 def _text_of(response: aiohttp.ClientResponse, body: bytes) -> str:
     try:
         return body.decode(response.charset or "utf-8", "replace")
-    except LookupError:  # no charset has that name
+    except LookupError:  # unknown charset
         return body.decode("utf-8", "replace")
 
 
 def _marks_of(model: str, host: str) -> ShowMark:
-    """How the server takes marks for the prompt cache: in the words of those who made the model."""
+    """Return the form of cache marks that the server accepts: that of the model's maker."""
     if "claude" in model.lower() or host.endswith("openrouter.ai"):
         return cache_control
     is_openais = host.endswith((".openai.azure.com", "api.openai.com")) or OPENAI_MODEL.search(model)
@@ -444,5 +442,5 @@ def _marks_of(model: str, host: str) -> ShowMark:
 
 
 def _is_marked_whole(reader: ChunkReader, texts: list[str], collector: CallCollector) -> bool:
-    """Return whether `[DONE]` ended an answer that has words or calls, for servers that give no finish reason."""
+    """Return whether `[DONE]` ended an answer with text or calls, for servers that send no finish reason."""
     return reader.is_done and not (reader.error or reader.fault) and bool(texts or collector)

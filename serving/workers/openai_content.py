@@ -1,4 +1,4 @@
-"""What stands in a message of OpenAI's wire, and what its answer must look like."""
+"""Message parts and response formats of OpenAI's API."""
 
 from conductor.model.call import Call
 from conductor.model.messages import File, Image, Text
@@ -13,7 +13,7 @@ def part_json(part: Text | Image | File, show_mark: ShowMark = no_marks) -> dict
         return {"type": "file", "file": {"filename": part.name, "file_data": part.url}, **mark}
     if isinstance(part, Image):
         if part.url.startswith("data:"):
-            split_data_url(part.url)  # to refuse here what the server would refuse later
+            split_data_url(part.url)  # raises here what the server would reject later
         return {"type": "image_url", "image_url": {"url": part.url, "detail": part.detail}, **mark}
     return {"type": "text", "text": part.text, **mark}
 

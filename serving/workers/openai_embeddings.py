@@ -1,7 +1,7 @@
-"""OpenAI's embeddings: the request, and its answer read as one line a vector.
+"""OpenAI's embeddings API: requests and answers. An answer becomes text with one vector per line.
 
-The wire: https://platform.openai.com/docs/api-reference/embeddings. Base64 is asked for, unless the
-client wants numbers; what comes is read either way.
+API: https://platform.openai.com/docs/api-reference/embeddings. Requests ask for base64 unless the client wants numbers.
+Answers may have either form.
 """
 
 from typing import Any, cast
@@ -13,18 +13,18 @@ from serving.workers.chat_chunks import fields
 from serving.workers.usage import UsageCheck, integer
 
 MOST_VECTOR_BYTES = 256 * 2**10
-"""Of an answer for each text: 8,192 numbers written out take less."""
+"""Size limit of an answer per text. 8,192 numbers as JSON take less."""
 MOST_BYTES = 128 * 2**20
-"""Of an answer, however many texts there are."""
+"""Size limit of an answer in total."""
 
 
 def most_bytes(call: Call) -> int:
-    """How long an answer may be."""
+    """Return the size limit of the answer to `call`."""
     return min(MOST_BYTES, MOST_VECTOR_BYTES * (len(call.messages) + 4))
 
 
 def embedding_request(model: str, call: Call) -> dict[str, Any]:
-    """The body: a text for each message."""
+    """Return the request body, with a text for each message."""
     body: dict[str, Any] = {
         "model": model,
         "input": [message.text for message in call.messages],
@@ -35,44 +35,44 @@ def embedding_request(model: str, call: Call) -> dict[str, Any]:
 
 
 def embedding_delta(answer: object, call: Call, check: UsageCheck) -> Delta:
-    """All of the answer as one piece.
+    """Return the whole answer as one piece.
 
     Raises:
-        ValueError: it does not hold a vector for each message, all of one length.
+        ValueError: a vector is missing, or the vectors differ in length.
     """
-    said = fields(answer)
-    data = said.get("data")
+    body = fields(answer)
+    data = body.get("data")
     rows = [fields(row) for row in cast(list[object], data)] if isinstance(data, list) else []
     by_index = {_index(row, at): row.get("embedding") for at, row in enumerate(rows)}
     vectors = [_vector(by_index.get(index)) for index in range(len(call.messages))]
     if len({len(vector) for vector in vectors}) > 1:
-        raise ValueError("its vectors are of several lengths")
-    model, usage = said.get("model"), fields(said.get("usage"))
-    read = check.usage(check.count("prompt_tokens", usage.get("prompt_tokens")), 0, None, None)
+        raise ValueError("the vectors differ in length")
+    model, reported = body.get("model"), fields(body.get("usage"))
+    usage = check.usage(check.count("prompt_tokens", reported.get("prompt_tokens")), 0, None, None)
     return check.delta(
         Delta(
             "\n".join(vectors),
             finish=FinishReason.STOP,
-            usage=read,
-            cost_usd=check.cost_usd(usage.get("cost")),
+            usage=usage,
+            cost_usd=check.cost_usd(reported.get("cost")),
             model=model if isinstance(model, str) and model else None,
         )
     )
 
 
 def _index(row: dict[str, object], at: int) -> int:
-    """The number of a row; its place where its server does not count."""
+    """Return the index of a row, or its position if the server sends no index."""
     number = integer(row.get("index"))
     return at if number is None else number
 
 
-def _vector(said: object) -> str:
-    """A vector as text."""
-    if isinstance(said, str):
-        decode(said)
-        return said
-    values = cast(list[object], said) if isinstance(said, list) else []
-    numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
+def _vector(value: object) -> str:
+    """Return a vector as base64 text."""
+    if isinstance(value, str):
+        decode(value)
+        return value
+    values = cast(list[object], value) if isinstance(value, list) else []
+    numbers = [each for each in values if isinstance(each, int | float) and not isinstance(each, bool)]
     if numbers and len(numbers) == len(values):
         return encode(numbers)
     raise ValueError("a vector is missing")

@@ -1,4 +1,4 @@
-"""Where a server of OpenAI's wire is asked for each kind of call."""
+"""Addresses of OpenAI's endpoints for each kind of call."""
 
 import httpx2
 import openai
@@ -15,12 +15,12 @@ PATHS: dict[CallKind, str] = {
 
 
 def address(account: Account, sdk: openai.AsyncOpenAI) -> httpx2.URL:
-    """Up to and with `/v1`, or what stands for it."""
+    """Return the base address, including `/v1` or its equivalent."""
     if account.access.service == "azure":
         return sdk.base_url.copy_with(params={"api-version": account.access.api_version})
     return httpx2.URL(account.base_url) if account.base_url else sdk.base_url
 
 
 def endpoints(url: httpx2.URL) -> dict[CallKind, httpx2.URL]:
-    """Where each kind of call goes, below `url`; its query, such as Azure's `api-version`, stays."""
+    """Return the endpoints below `url`. Its query, such as Azure's `api-version`, is kept."""
     return {kind: url.copy_with(path=url.path.rstrip("/") + path) for kind, path in PATHS.items()}

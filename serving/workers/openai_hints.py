@@ -1,8 +1,8 @@
-"""Fields of OpenAI's wire that change no answer, and that some of its servers refuse: they are asked again without them.
+"""Hints: request fields that do not change the answer. If a server rejects one, the request is sent again without it.
 
-* `prompt_cache_key` and its neighbours, for the prompt cache.
-* Thoughts that a client sent back with an assistant's turn, which some servers want and others refuse.
-* `encoding_format: base64` of embeddings. `float` is asked for in its place, and if that is refused too, nothing.
+* Fields for the prompt cache: `prompt_cache_key`, `prompt_cache_retention`, `prompt_cache_options`.
+* Thoughts that a client sends back with an assistant's turn. Some servers want them, others reject them.
+* `encoding_format: base64` of embeddings. The next request has `float`, and then no format if that is rejected too.
 """
 
 import hashlib
@@ -17,20 +17,20 @@ CACHE = ("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options")
 ENCODING = "encoding_format"
 BASE64 = f"{ENCODING}: base64"
 REFUSALS = (400, 415, 422, 500, 501)
-"""Statuses of an answer that may name a field as the reason."""
+"""Statuses of a response that may name a rejected field."""
 UNKNOWN = re.compile(
     r"\b(unsupported|unknown|unrecogni[sz]ed|unexpected|additional|extra|invalid (argument|field|parameter))"
     r"|\b(not|n't) (be )?(supported?|permitted|allowed|accepted?|available|implemented|recogni[sz]ed|exist)",
     re.IGNORECASE,
 )
-"""Words for a field that a server does not know. Others may be about the value that one client sent."""
+"""Words for a field that a server does not know. Other words may concern the value that one client sent."""
 MOST_KEY_CHARS = 64
-"""Of a cache key, as OpenAI takes it."""
+"""Longest cache key that OpenAI accepts."""
 Json = dict[str, Any]
 
 
 def cache_json(cache: PromptCache | None) -> dict[str, object]:
-    """Return the fields for the prompt cache; None for those that are not sent."""
+    """Return the request fields for the prompt cache. Fields that are not set are None."""
     if cache is None:
         return {}
     key = cache.key
@@ -40,27 +40,30 @@ def cache_json(cache: PromptCache | None) -> dict[str, object]:
     return dict(zip(CACHE, (key or None, cache.retention or None, options or None), strict=True))
 
 
-def refused_hints(body: Mapping[str, Any], status: int, said: str) -> frozenset[str]:
-    """Return the hints in `body` that an error answer refuses. A server that makes no vectors in base64 may not say so."""
+def refused_hints(body: Mapping[str, Any], status: int, text: str) -> frozenset[str]:
+    """Return the hints in `body` that an error response rejects.
+
+    A server without base64 embeddings may not name the field, so 400 and 422 reject `base64` in any case.
+    """
     if status not in REFUSALS:
         return frozenset()
-    named = {name for name in CACHE if name in body and _names(said, name)}
+    named = {name for name in CACHE if name in body and _names(text, name)}
     if any(name in message for message in _messages(body) for name in THOUGHTS):
-        named |= {name for name in THOUGHTS if _names(said, name)}
+        named |= {name for name in THOUGHTS if _names(text, name)}
     form = body.get(ENCODING)
-    is_named = _names(said, ENCODING) or _names(said, "base64")
+    is_named = _names(text, ENCODING) or _names(text, "base64")
     if form is not None and (is_named or (form == "base64" and status in (400, 422))):
         named.add(BASE64 if form == "base64" else ENCODING)
     return frozenset(named)
 
 
-def is_for_all(hint: str, said: str) -> bool:
-    """Return whether an error answer refuses `hint` with whatever value, so that no client's need be sent again."""
-    return hint in (BASE64, ENCODING) or UNKNOWN.search(said) is not None
+def is_for_all(hint: str, text: str) -> bool:
+    """Return whether an error response rejects `hint` with any value, so that it should never be sent again."""
+    return hint in (BASE64, ENCODING) or UNKNOWN.search(text) is not None
 
 
 def without_hints(body: Json, refused: Collection[str]) -> Json:
-    """Return `body` without the hints that its server refuses."""
+    """Return `body` without the hints that the server rejects."""
     if not refused:
         return body
     less = {name: value for name, value in body.items() if name not in refused or name in THOUGHTS}
@@ -78,5 +81,5 @@ def _messages(body: Mapping[str, Any]) -> list[Json]:
     return cast(list[Json], body.get("messages") or [])
 
 
-def _names(said: str, field: str) -> bool:
-    return re.search(rf"(?<![\w-]){field}(?![\w-])", said) is not None
+def _names(text: str, field: str) -> bool:
+    return re.search(rf"(?<![\w-]){field}(?![\w-])", text) is not None

@@ -1,5 +1,6 @@
-"""What OpenAI's wire takes beside the usual, and the log probabilities in its chunks. They change no bill, so
-what is no number is passed over.
+"""Optional request fields of OpenAI's API, and log probabilities in its chunks.
+
+Log probabilities do not affect the bill, so invalid ones are ignored.
 """
 
 from itertools import zip_longest
@@ -14,10 +15,10 @@ from serving.workers.openai_hints import cache_json
 
 
 def options_json(call: Call) -> dict[str, object]:
-    """The fields of the body for the options of `call`; None for those that it does not ask for."""
+    """Return the request fields for the options of `call`. Fields that are not set are None."""
     options = call.sampling.options
     bias = {each.token: each.bias for each in options.logit_bias or ()}
-    given: dict[str, object] = {
+    options_fields: dict[str, object] = {
         "frequency_penalty": options.frequency_penalty,
         "presence_penalty": options.presence_penalty,
         "logit_bias": bias or None,
@@ -27,7 +28,7 @@ def options_json(call: Call) -> dict[str, object]:
         "repetition_penalty": call.sampling.repetition_penalty,
         **cache_json(options.prompt_cache),
     }
-    return given | _logprobs_json(call, options)
+    return options_fields | _logprobs_json(call, options)
 
 
 def _logprobs_json(call: Call, options: WireOptions) -> dict[str, object]:
@@ -39,20 +40,20 @@ def _logprobs_json(call: Call, options: WireOptions) -> dict[str, object]:
 
 
 def logprobs_of(chunk: ChatChunk) -> tuple[TokenLogprob, ...]:
-    """Those of the chunk's words, as a chat or a completion of text has them."""
-    said = fields(chunk.choice.logprobs if chunk.choice else None)
-    if isinstance(content := said.get("content"), list):
+    """Return the log probabilities of the chunk's tokens, in the form of chats or of text completions."""
+    logprobs = fields(chunk.choice.logprobs if chunk.choice else None)
+    if isinstance(content := logprobs.get("content"), list):
         return tuple(each for each in map(_token, cast(list[Any], content)) if each is not None)
-    tokens, values, top = (_list(said.get(name)) for name in ("tokens", "token_logprobs", "top_logprobs"))
-    found = zip_longest(tokens, values[: len(tokens)], top[: len(tokens)])
+    tokens, values, top = (_list(logprobs.get(name)) for name in ("tokens", "token_logprobs", "top_logprobs"))
+    rows = zip_longest(tokens, values[: len(tokens)], top[: len(tokens)])
     return tuple(
         TokenLogprob(whole(str(token)), _number(value), _likely(fields(more).items()))
-        for token, value, more in found
+        for token, value, more in rows
     )
 
 
-def _token(said: Any) -> TokenLogprob | None:
-    each = fields(said)
+def _token(value: Any) -> TokenLogprob | None:
+    each = fields(value)
     if not isinstance(token := each.get("token"), str):
         return None
     others = (fields(other) for other in _list(each.get("top_logprobs")))
@@ -69,5 +70,5 @@ def _list(value: object) -> list[object]:
 
 
 def _number(value: object) -> float:
-    """OpenAI's -9999 stands for what is too unlikely to say."""
+    """Return `value` as a number, or -9999, which OpenAI sends for tokens that are too unlikely."""
     return float(value) if isinstance(value, int | float) and isfinite(value) else -9999.0

@@ -1,7 +1,7 @@
-"""A model behind OpenAI's Responses: the setting `api: responses` of the kind `openai`.
+"""Worker for OpenAI's Responses API (`kind: openai` with `api: responses`).
 
-The wire: https://platform.openai.com/docs/api-reference/responses-streaming. Nothing is stored there (`store: false`),
-so thoughts travel encrypted with the turn they belong to. There is no `stop` and no `seed`: `known_models.py` says so.
+API: https://platform.openai.com/docs/api-reference/responses-streaming. The provider stores nothing (`store: false`), so
+thoughts are sent back encrypted with their turn. The API has no `stop` and no `seed` (see `known_models.py`).
 """
 
 from collections.abc import AsyncGenerator
@@ -41,12 +41,11 @@ STATUSES = ("completed", "incomplete", "failed")
 
 
 class OpenAIResponsesWorker(OpenAIWorker):
-    """A model behind OpenAI's Responses; completions of text and embeddings go where they always go."""
+    """A model behind OpenAI's Responses API. Text completions and embeddings use their usual endpoints."""
 
     summarizes_thoughts = True
 
     def __init__(self, account: Account) -> None:
-        """See `OpenAIWorker`."""
         super().__init__(account)
         chat = self._endpoints["chat"]
         self._responses = chat.copy_with(path=chat.path.removesuffix("/chat/completions") + "/responses")
@@ -74,7 +73,7 @@ class OpenAIResponsesWorker(OpenAIWorker):
                         if last.finish is not None and event.get("type") in ENDS:
                             with self._wire_errors:
                                 items.end(fields(event.get("response")).get("output"))
-                            text, thoughts = items.words  # of servers that do not send them in pieces
+                            text, thoughts = items.words  # for servers that do not send them in pieces
                             missed = Delta("" if has_words else text, "" if has_thoughts else thoughts)
                             delta = missed if missed.text or missed.reasoning else None
                         if delta or is_new or last.finish is not None:
@@ -98,7 +97,7 @@ class OpenAIResponsesWorker(OpenAIWorker):
     async def _events(
         self, endpoint: httpx2.URL, body: dict[str, Any], timer: StallTimer
     ) -> AsyncGenerator[list[Event]]:
-        """The events that came together."""
+        """Yield the events of each read from the network."""
         reader = EventReader()
         with self._wire_errors:
             async with self._response(endpoint, body) as response:
@@ -122,7 +121,7 @@ class OpenAIResponsesWorker(OpenAIWorker):
         try:
             items = input_json(messages, takes_custom=self._is_openai, show_mark=self._show_mark)
         except ValueError as exc:
-            raise self._faults.refusal(f"was not asked: {exc}.") from exc
+            raise self._faults.refusal(f"was not called: {exc}.") from exc
         format = fields(response_format_of(call))
         text: dict[str, object] = (
             {"format": {"type": format["type"], **fields(format.get("json_schema"))}} if format else {}
@@ -144,10 +143,10 @@ class OpenAIResponsesWorker(OpenAIWorker):
         return request | sent | dict(self._account.extra_body)
 
     def _last_delta(self, event: Event, last: Delta, check: UsageCheck) -> Delta:
-        """What the last delta will say, as far as it is known with this event.
+        """Return the last delta as far as this event determines it.
 
         Raises:
-            WorkerError: it tells of an error.
+            WorkerError: the event reports an error.
         """
         kind, response = event.get("type"), fields(event.get("response"))
         error = response.get("error") or (
@@ -172,7 +171,7 @@ class OpenAIResponsesWorker(OpenAIWorker):
         return finish
 
     def _with_items(self, last: Delta, items: ItemCollector, tools: WireTools, *, has_words: bool) -> Delta:
-        """The end of an answer with the calls in it; see `end_of`."""
+        """Return the last delta with the answer's tool calls, and the finish reason of `end_of`."""
         assert last.finish is not None
         calls = items.calls(tools) if last.finish is FinishReason.STOP else ()
         finish = end_of(
@@ -183,52 +182,55 @@ class OpenAIResponsesWorker(OpenAIWorker):
 
 
 def _read_all(sent: list[SentEvent]) -> tuple[list[Event], ValueError | None]:
-    """The events up to the first that cannot be read, and why it cannot."""
+    """Return the events up to the first malformed one, and the error of that one."""
     events = list[Event]()
     for each in sent:
         try:
             events.append(_read(each))
-        except ValueError as exc:  # msgspec's are such
+        except ValueError as exc:  # includes msgspec's errors
             return events, exc
     return events, None
 
 
 def _read(event: SentEvent) -> Event:
-    """The event in what was sent, which may be a whole response from a server that does not stream.
+    """Return the event as JSON. A whole response, from a server that does not stream, becomes its last event.
 
     Raises:
-        ValueError: it is no JSON object.
+        ValueError: the event is not a JSON object.
     """
     value: object = json_of(event.data)
     if not isinstance(value, dict):
-        raise ValueError("An event is no object.")
-    told = cast(Event, value)
-    if told.get("object") == "response":
-        status = str(told.get("status"))
-        return {"type": f"response.{status if status in STATUSES else 'completed'}", "response": told}
+        raise ValueError("An event is not an object.")
+    body = cast(Event, value)
+    if body.get("object") == "response":
+        status = str(body.get("status"))
+        return {"type": f"response.{status if status in STATUSES else 'completed'}", "response": body}
     return (
-        told if told.get("type") or not event.name else told | {"type": event.name.decode("utf-8", "replace")}
+        body if body.get("type") or not event.name else body | {"type": event.name.decode("utf-8", "replace")}
     )
 
 
 def _words(event: Event, model: str | None) -> Delta | None:
     kind = event.get("type")
-    if kind not in SPEAKS or not (said := text_of(event.get("delta"))):
+    if kind not in SPEAKS or not (text := text_of(event.get("delta"))):
         return None
     if kind in TEXT:
-        return Delta(said, model=model)
-    return Delta(reasoning=said, model=model)
+        return Delta(text, model=model)
+    return Delta(reasoning=text, model=model)
 
 
 def _usage(reported: object, check: UsageCheck) -> Usage | None:
     usage = fields(reported)
     if not usage:
         return None
-    read, written = fields(usage.get("input_tokens_details")), fields(usage.get("output_tokens_details"))
+    of_input, of_output = (
+        fields(usage.get("input_tokens_details")),
+        fields(usage.get("output_tokens_details")),
+    )
     return check.usage(
         check.count("input_tokens", usage.get("input_tokens")),
         check.count("output_tokens", usage.get("output_tokens")),
-        check.count("cached_tokens", read.get("cached_tokens")),
-        check.count("reasoning_tokens", written.get("reasoning_tokens")),
-        check.count("cache_write_tokens", read.get("cache_write_tokens")),
+        check.count("cached_tokens", of_input.get("cached_tokens")),
+        check.count("reasoning_tokens", of_output.get("reasoning_tokens")),
+        check.count("cache_write_tokens", of_input.get("cache_write_tokens")),
     )

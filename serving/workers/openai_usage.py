@@ -1,4 +1,4 @@
-"""What OpenAI's chunks say a call took, in the words of the servers that speak that wire."""
+"""Usage and cost in chunks of OpenAI-compatible servers."""
 
 from conductor.model.usage import Usage
 from serving.workers.chat_chunks import ChatChunk, fields
@@ -6,8 +6,10 @@ from serving.workers.usage import UsageCheck, integer
 
 
 def cost_of(chunk: ChatChunk) -> object:
-    """What the server says the call cost so far: OpenRouter's `usage.cost`, or another Podium's
-    `podium.cost_usd`. Where OpenRouter uses a key of ours, its cost is its fee alone: none is known then.
+    """Return the cost so far as the server reports it, or None.
+
+    It is OpenRouter's `usage.cost` or another Podium's `podium.cost_usd`. If OpenRouter uses a provider key of the
+    account (`is_byok`), its cost is only its fee, so the result is None.
     """
     usage = fields(chunk.usage)
     if usage.get("is_byok"):
@@ -17,7 +19,7 @@ def cost_of(chunk: ChatChunk) -> object:
 
 
 def usage_of(reported: object, check: UsageCheck) -> Usage | None:
-    """The tokens that `reported` says; None where it says none, or what cannot be true."""
+    """Return the usage in `reported`, or None if there is none or it is implausible."""
     if reported is None:
         return None
     usage = fields(reported)
@@ -25,15 +27,19 @@ def usage_of(reported: object, check: UsageCheck) -> Usage | None:
         fields(usage.get("prompt_tokens_details")),
         fields(usage.get("completion_tokens_details")),
     )
-    read = check.count("prompt_tokens", usage.get("prompt_tokens"))
-    said = check.count("completion_tokens", usage.get("completion_tokens"))
-    thought = check.count("reasoning_tokens", of_answer.get("reasoning_tokens"))
-    if read and thought and integer(usage.get("total_tokens")) == read + (said or 0) + thought:
-        said = (said or 0) + thought  # as xAI counts: beside the answer, not in it
+    n_input = check.count("prompt_tokens", usage.get("prompt_tokens"))
+    n_output = check.count("completion_tokens", usage.get("completion_tokens"))
+    n_reasoning = check.count("reasoning_tokens", of_answer.get("reasoning_tokens"))
+    if (
+        n_input
+        and n_reasoning
+        and integer(usage.get("total_tokens")) == n_input + (n_output or 0) + n_reasoning
+    ):
+        n_output = (n_output or 0) + n_reasoning  # xAI's completion_tokens do not include thoughts
     return check.usage(
-        read,
-        said,
+        n_input,
+        n_output,
         check.count("cached_tokens", of_prompt.get("cached_tokens")),
-        thought,
+        n_reasoning,
         check.count("cache_write_tokens", of_prompt.get("cache_write_tokens")),
     )

@@ -1,8 +1,8 @@
-"""An end for answers that pass the limit their call has set: not every server keeps to `max_output_tokens`.
+"""Output limits: cut off answers of servers that ignore `max_output_tokens`.
 
-Tokens are rarely reported while an answer streams, so they are bounded from below: by pieces (no server
-splits a token) and bytes together, and by bytes alone where a piece holds many tokens. What is reported is
-for `usage.py` to judge, whichever packet it comes in; here, whether it goes with the words.
+Servers rarely report tokens while an answer streams, so the number of tokens is estimated from below: by pieces and
+bytes together (no server splits a token), or by bytes alone if pieces hold many tokens. `usage.py` checks whether the
+reported usage is plausible; this module checks whether it fits the length of the text.
 """
 
 import json
@@ -21,38 +21,35 @@ from serving.workers.account import Account
 MARGIN = 1.25
 MARGIN_TOKENS = 32
 BYTES_PER_TOKEN = 4
-"""About what a token of prose is long."""
+"""Average length of a token in prose."""
 MOST_BYTES_PER_TOKEN = 8
-"""No whole answer has more on average, but for odd ones: rules drawn with dashes, blanks by the hundred."""
+"""Highest average of an answer, except odd ones such as long rows of dashes or blanks."""
 MARGIN_BYTES = 512
 
-
 LEAST_COUNT_BYTES = 64
-"""No token has more, but for rules drawn with dashes: a count of tokens that leaves more to each is none."""
+"""Longest token, except rows of dashes. A reported count with more bytes per token is wrong."""
 COUNT_MARGIN_BYTES = 1024
-
-
 MOST_CALLS = 128
-"""Of tools in one answer: as many as OpenAI lets a request offer."""
+"""Limit of tool calls in one answer: the number of tools that OpenAI accepts in a request."""
 NO_LIMIT_TOKENS = 1_000_000
-"""Taken for the longest answer where a call names no limit."""
+"""Longest answer if a call sets no limit."""
 MOST_KEPT_BYTES = 32 * 2**20
-"""Of what goes back with a turn as it came: signatures, encrypted thoughts, pictures."""
+"""Size limit of the parts of a turn that go back unchanged: signatures, encrypted thoughts, pictures."""
 LEAST_KEPT_BYTES = 1024
-"""Counted for each such thing, however small it is."""
+"""Minimum size that is counted for each such part."""
 
 
 class OutputPassed(Exception):
-    """An answer passed what it may hold, and is cut off. The text says what it passed."""
+    """An answer exceeds a limit and is cut off. The message is the rest of a sentence that starts with "The server"."""
 
 
 class OutputMeter:
-    """Counts an answer as it streams, thoughts and the arguments of calls included.
+    """Counter of an answer's pieces and bytes, including thoughts and the arguments of tool calls.
 
     Args:
-        call: what is answered; None: not known, and nothing limits the answer.
-        hides_thoughts: see `Meter`; what may be written unseen is estimated by the time to the first piece.
-        summarizes_thoughts: see `Meter`.
+        call: the call, or None if it is not known and the answer has no limit.
+        hides_thoughts: as in `Meter`. Hidden thoughts are estimated by the time to the first piece.
+        summarizes_thoughts: as in `Meter`.
     """
 
     def __init__(
@@ -65,22 +62,22 @@ class OutputMeter:
         self._pieces = self._bytes = self._argument_bytes = 0
         self._calls = self._kept_bytes = self._likely = 0
         self.told: Usage | None = None
-        """The newest count of the server's that is believed, `UsageCheck` says which."""
+        """The newest usage that the server reported and `UsageCheck` accepted."""
 
     def add(self, delta: Delta) -> None:
-        """One more piece. Of the calls in it, what was not counted while they streamed."""
+        """Count a piece, without the arguments that were counted while they streamed."""
         arguments = sum(_n_bytes(call.arguments) for call in delta.tool_calls)
-        unheard = max(0, arguments - self._argument_bytes)
-        self._argument_bytes += unheard
+        uncounted = max(0, arguments - self._argument_bytes)
+        self._argument_bytes += uncounted
         self._likely += len(delta.logprobs)
         self.hides_thoughts &= not delta.reasoning
-        self._count(_n_bytes(delta.text) + _n_bytes(delta.reasoning) + unheard, delta.pieces)
+        self._count(_n_bytes(delta.text) + _n_bytes(delta.reasoning) + uncounted, delta.pieces)
 
     def begin_call(self) -> None:
-        """A call of a tool began.
+        """Count a tool call.
 
         Raises:
-            OutputPassed: it is one too many.
+            OutputPassed: there are more than `MOST_CALLS`.
         """
         self._note_first()
         self._calls += 1
@@ -88,31 +85,31 @@ class OutputMeter:
             raise OutputPassed(f"called more than {MOST_CALLS} tools")
 
     def add_arguments(self, piece: str) -> None:
-        """A piece of a call's arguments came.
+        """Count a piece of a call's arguments.
 
         Raises:
-            OutputPassed: with it the answer is longer than its limit.
+            OutputPassed: the answer exceeds its limit.
         """
         n_bytes = _n_bytes(piece)
         self._argument_bytes += n_bytes
         self._count(n_bytes, 1)
         most = NO_LIMIT_TOKENS if self.limit is None else self.limit
         if self.has_passed(most):
-            raise OutputPassed(f"passed max_output_tokens ({most})")
+            raise OutputPassed(f"exceeded max_output_tokens ({most})")
 
     @property
     def left(self) -> int | None:
-        """How many pieces may come until the answer has passed its limit; None if there is none."""
+        """Number of pieces after which the answer exceeds its limit, or None without a limit."""
         return None if self.limit is None else self.limit + 1 - self._pieces
 
     @property
     def sent_bytes(self) -> int | None:
-        """See `Meter`. Counted when it is asked for, which is only of a call that broke."""
+        # computed here because only calls that break need it
         return sent_bytes(self._call) if self._call else None
 
     @property
     def streamed_bytes(self) -> int:
-        """See `WorkerError.streamed_bytes`. Before the first piece, any model may have written unseen."""
+        # before the first piece, any model may have written hidden thoughts
         unseen_s = self._unseen_s
         if unseen_s is None:
             return unseen_bytes(time.monotonic() - self._began_s)
@@ -120,18 +117,18 @@ class OutputMeter:
 
     @property
     def has_calls(self) -> bool:
-        """Whether a call of a tool has begun."""
+        """True if a tool call has begun."""
         return self._calls > 0 or self._argument_bytes > 0
 
     def keep(self, part: object) -> None:
-        """A part of the turn came that is no words and goes back as it came.
+        """Count a part of the turn other than text that goes back unchanged.
 
         Raises:
-            OutputPassed: with it there is more than is kept.
+            OutputPassed: the parts exceed `MOST_KEPT_BYTES`.
         """
         self._kept_bytes += LEAST_KEPT_BYTES + len(json.dumps(part, default=str))
         if self._kept_bytes > MOST_KEPT_BYTES:
-            raise OutputPassed(f"sent more than {MOST_KEPT_BYTES} bytes beside its words")
+            raise OutputPassed(f"sent more than {MOST_KEPT_BYTES} bytes besides text")
 
     def _count(self, n_bytes: int, pieces: int) -> None:
         if n_bytes:
@@ -144,15 +141,16 @@ class OutputMeter:
             self._unseen_s = time.monotonic() - self._began_s
 
     def has_passed(self, limit: int) -> bool:
-        """Whether the answer is longer than `limit` tokens: pieces as long as tokens are tokens, and else it
-        must be clear.
+        """Return whether the answer is longer than `limit` tokens.
+
+        Pieces of the usual length of a token count as tokens. Otherwise a margin applies.
         """
         if self._pieces > limit and self._bytes >= BYTES_PER_TOKEN * self._pieces:
             return True
         return self._is_clearly_over(limit) or self._bytes > MOST_BYTES_PER_TOKEN * limit + MARGIN_BYTES
 
     def contradicts(self, output_tokens: int) -> bool:
-        """Whether the answer cannot have been written with so few tokens."""
+        """Return whether the answer is too long for the reported `output_tokens`."""
         if not output_tokens:
             return self._bytes > 0
         too_long = self._bytes > LEAST_COUNT_BYTES * output_tokens + COUNT_MARGIN_BYTES
@@ -170,7 +168,7 @@ def open_metered(
     *,
     summarizes_thoughts: bool,
 ) -> AbstractAsyncContextManager[Reply]:
-    """Open an answer of a provider's as `Worker.open` does, counted and ended at the call's limit; see `within_limit`."""
+    """Open a provider's answer as `Worker.open` does, with the output limit of `within_limit`."""
     thinks = account.accepts.thinks(call.sampling.effort)
     meter = OutputMeter(call, hides_thoughts=thinks, summarizes_thoughts=summarizes_thoughts)
     answer = within_limit(deltas(call, meter), meter)
@@ -178,12 +176,13 @@ def open_metered(
 
 
 async def within_limit(deltas: AsyncGenerator[Delta], meter: OutputMeter) -> AsyncGenerator[Delta]:
-    """`deltas`, ended with `length` where they pass the limit of `meter`, and so what is held for them, or where they
-    raise `OutputPassed`; the call is closed then. Its usage is never reported, so it is billed at its bound. So is one
-    whose usage counts fewer tokens than its words can be; before the end such a count is none.
+    """Yield `deltas`, and end them with `length` if they exceed the limit of `meter` or raise `OutputPassed`.
 
-    One that breaks before anything of it was shown says last what its server had counted by then. Where that is no
-    output, though a tool was called, it is billed at its bound: its provider was paid.
+    A call that is cut off is closed and billed at its bound, because its usage is never reported. A call whose final
+    usage is too small for its text is billed at its bound too; an earlier usage that is too small is dropped.
+
+    If the stream breaks before the first piece, the server's last usage is yielded before the error is raised. If that
+    usage has no output tokens although a tool call had begun, the call is billed at its bound.
     """
     limit, is_shown = meter.limit, False
     async with aclosing(deltas):
@@ -196,33 +195,35 @@ async def within_limit(deltas: AsyncGenerator[Delta], meter: OutputMeter) -> Asy
                     continue
                 counted = delta.usage.output_tokens if delta.usage else 0
                 if delta.usage and meter.contradicts(counted):
-                    delta = replace(delta, usage=None)  # some servers count the prompt with each piece
+                    delta = replace(delta, usage=None)  # some servers report only the prompt with each piece
                 yield delta
                 if limit is not None and (counted > limit or meter.has_passed(limit)):
-                    raise OutputPassed(f"passed max_output_tokens ({limit})")
+                    raise OutputPassed(f"exceeded max_output_tokens ({limit})")
         except OutputPassed as exc:
             note = f"The server {exc} and was cut off: billed at the call's bound."
             yield Delta(finish=FinishReason.LENGTH, notes=(note,), billed_at_bound=True)
         except WorkerError as exc:
             exc.streamed_bytes, exc.sent_bytes = meter.streamed_bytes, meter.sent_bytes
-            if not is_shown:  # else `Reply` makes the bill
-                told = meter.told
-                exc.billed_at_bound |= meter.has_calls and not (told and told.output_tokens)
-                if told:
-                    yield Delta(usage=told)
+            if not is_shown:  # otherwise `Reply` computes the bill
+                usage = meter.told
+                exc.billed_at_bound |= meter.has_calls and not (usage and usage.output_tokens)
+                if usage:
+                    yield Delta(usage=usage)
             raise
 
 
 def _checked(last: Delta, meter: OutputMeter, limit: int | None) -> Delta:
-    """The end of an answer: what it says of its tokens goes with its words."""
+    """Return the last piece with a note if its finish reason or usage does not fit the length of the text."""
     finish, notes, is_bound = last.finish, last.notes, last.billed_at_bound
     if limit is not None and finish is FinishReason.STOP and meter.has_passed(limit):
         finish = FinishReason.LENGTH
-        notes += (f"The server passed max_output_tokens ({limit}).",)
+        notes += (f"The server exceeded max_output_tokens ({limit}).",)
     if last.usage is not None and not is_bound and meter.contradicts(last.usage.output_tokens):
         is_bound = True
-        said = last.usage.output_tokens
-        notes += (f"The server's usage is not believed, {said} output tokens are too few for its words: billed at the call's bound.",)  # fmt: skip
+        n_output = last.usage.output_tokens
+        notes += (
+            f"The server's usage is implausible ({n_output} output tokens are too few for the text): billed at the call's bound.",
+        )
     if (finish, notes, is_bound) == (last.finish, last.notes, last.billed_at_bound):
         return last
     return replace(last, finish=finish, notes=notes, billed_at_bound=is_bound)

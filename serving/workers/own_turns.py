@@ -1,8 +1,7 @@
-"""Which turns of a conversation go back to a provider as it wrote them, and what becomes of the others.
+"""Native turns: which turns of a conversation go back to a provider unchanged, and how the others are written.
 
-A provider signs its turns (thoughts, reasoning items, calls of tools) for itself, for the account that paid and for
-what stood before them. So its own turns stay where they are and as they are, and the words between them depend on
-nothing that comes later.
+A provider signs its turns (thoughts, reasoning items, tool calls) for one account and for the conversation before them.
+So its own turns keep their place and their content, and the text between them must not depend on later turns.
 """
 
 from collections.abc import Sequence
@@ -15,35 +14,35 @@ from conductor.plan.prompts import with_tools_as_text
 
 
 class Origin:
-    """Whose turns are whose.
+    """Worker and provider account that turns belong to.
 
     Args:
-        worker: the name of the worker that asks.
-        account: the provider's account that it asks with.
+        worker: the worker's name.
+        account: the provider account.
     """
 
     def __init__(self, worker: str, account: str) -> None:
         self.worker, self.account = worker, account
 
     def wrote(self, message: Message) -> bool:
-        """Whether the turn goes back as it is."""
+        """Return whether the turn was written by this worker and account, so that it goes back unchanged."""
         native = message.native
         return native is not None and (native.worker, native.account) == (self.worker, self.account)
 
     def sign(self, payload: object) -> Native:
-        """A turn that has to come back."""
+        """Return `payload` as a native turn of this worker and account."""
         return Native(self.worker, self.account, payload)
 
     def messages(
         self, call: Call, *, keep_foreign: bool = False, keep_volatile: bool = False
     ) -> list[Message]:
-        """The conversation of `call`, in which only its own turns are native.
+        """Return the conversation of `call`, in which only turns of this origin are native.
 
         Args:
-            call: what is asked.
-            keep_foreign: the provider takes calls of tools that it did not write. Where they do not fit their
-                results, it does not.
-            keep_volatile: a client's volatile lines (`marks.py`) are for this provider.
+            call: the call.
+            keep_foreign: whether the provider accepts tool calls of other models. They are kept only if calls and
+                results match.
+            keep_volatile: whether to keep the client's volatile lines (`marks.py`).
         """
         messages = call.messages if keep_volatile else with_stable_system(call.messages)
         if keep_foreign and _is_paired(messages):
@@ -54,7 +53,7 @@ class Origin:
         return self._with_text(messages)
 
     def _with_text(self, messages: Sequence[Message]) -> list[Message]:
-        """The tools of others as words, between one of its own turns and the next."""
+        """Return the messages with other models' tool calls and results as text, between its own turns."""
         spoken: list[Message] = []
         others: list[Message] = []
         own_ids: set[str] = set()
@@ -70,7 +69,7 @@ class Origin:
 
 
 def _split_results(message: Message, own_ids: set[str]) -> tuple[Message | None, Message | None]:
-    """The results of the provider's own calls, and the rest."""
+    """Split a message into the results of the provider's own calls and the rest."""
     own = tuple(each for each in message.tool_results if each.id in own_ids)
     rest = tuple(part for part in message.parts if part not in own)
     return (replace(message, parts=own) if own else None), (
@@ -79,7 +78,7 @@ def _split_results(message: Message, own_ids: set[str]) -> tuple[Message | None,
 
 
 def _is_paired(messages: Sequence[Message]) -> bool:
-    """Whether every call has its result before the next turn, and every result its call, as providers want it."""
+    """Return whether every call has its result before the next turn, and every result its call."""
     waiting: set[str] = set()
     for message in messages:
         if message.role == "tool":

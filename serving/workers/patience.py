@@ -1,4 +1,4 @@
-"""How long workers that speak no HTTP may go without a word: engines, and workers of one's own."""
+"""Time limits for the silence of workers without HTTP: engines and plugins."""
 
 from dataclasses import dataclass
 from math import inf
@@ -8,25 +8,26 @@ from conductor.model.call import Call
 from serving.workers.stall_timer import StallTimer, shorter
 
 STALL_S = 120.0
-"""An engine shows what it thinks, so this is between two tokens: a step beside the longest prompts, or a turn that was
-put back for want of memory."""
+"""Longest silence between two tokens of an engine, thoughts included. A step that also reads the longest prompts takes
+long, and so does a request that was preempted for lack of memory."""
 FIRST_TOKEN_S = 300.0
-"""A call may wait in the engine's queue, and a long prompt without a GPU takes minutes. Half of the time that a request
-has by itself, so that one more try has as long."""
+"""Longest wait for the first token of an engine: calls wait in its queue, and a long prompt takes minutes without a GPU.
+It is half of a request's default deadline, so that a retry has as much time."""
 BATCH_S = 600.0
-"""Calls that let all others go first wait longer for either."""
+"""Both limits for batch calls, which let all others go first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """What the settings of a worker say."""
+    """Time limits from a worker's settings. None means the default."""
 
     stall_timeout_s: float | None = None
     first_token_timeout_s: float | None = None
 
     def with_engine(self, call: Call) -> StallTimer:
-        """What ends the silence of an engine at `call`; one for each. What is known of first tokens and of pauses does
-        not hold for calls that let all others go first.
+        """Return the stall timer of one call to an engine.
+
+        Usual first-token times and pauses do not apply to batch calls, which let all others go first.
         """
         yields = call.terms.priority == "batch"
         first_s = self.stall_timeout_s or (BATCH_S if yields else FIRST_TOKEN_S)
@@ -40,9 +41,10 @@ class Patience:
             None if yields or self.stall_timeout_s else call.terms.limits.pauses,
         )
 
-    def with_anyone(self, name: str, call: Call) -> StallTimer:
-        """Likewise for `name`, of which nothing is known but what is set: without that it is waited for, unless `call`
-        has somewhere else to go.
+    def with_plugin(self, name: str, call: Call) -> StallTimer:
+        """Return the stall timer of one call to the plugin `name`.
+
+        Without limits in the settings it may be silent forever, unless a fallback needs the rest of the call's time.
         """
         silence_s = self.stall_timeout_s or inf
         return StallTimer(
@@ -54,9 +56,9 @@ USUAL = Patience()
 
 
 def silent(name: str) -> WorkerUnavailable:
-    """`name` said nothing for too long. Nobody bills it for that, so it may be asked again."""
+    """Return the error for a worker that was silent for too long. It is retryable, because silence costs nothing."""
     return WorkerUnavailable(
-        f"{name} said nothing for too long. Try again.",
+        f"{name} sent no output for too long. Try again.",
         worker=name,
-        detail="Raise first_token_timeout_s or stall_timeout_s if it takes this long.",
+        detail="Raise first_token_timeout_s or stall_timeout_s if it needs more time.",
     )

@@ -1,8 +1,7 @@
-"""Which servers may be given the address of a picture.
+"""Check whether a server may fetch pictures by URL, to prevent server-side request forgery.
 
-Whoever gets an address fetches it from where it stands. A provider stands on the internet and finds there
-what anybody finds. A server inside one's own network (Ollama, one's own vLLM) would fetch what a caller
-names from its neighbours and from the cloud's metadata service, and describe it.
+A provider on the internet reaches only what is public. A server in a private network (Ollama, vLLM) could fetch a URL of
+its neighbours or of the cloud's metadata service, and describe the content to the caller.
 """
 
 import asyncio
@@ -14,17 +13,17 @@ from serving.workers.http_errors import ErrorMapper
 
 INLINE = "data:"
 LOOK_UP_S = 5.0
-"""A server whose name takes longer is not known to stand anywhere."""
+"""Time limit of a DNS lookup. A server whose lookup takes longer does not count as public."""
 
 
 async def check_pictures(call: Call, host: str, fetches: bool | None, faults: ErrorMapper) -> None:
-    """Let a call pass whose pictures are in it, or whose server may fetch them.
+    """Check that the call's pictures are inline, or that the server may fetch them.
 
     Args:
-        call: what is about to be sent.
-        host: of the server.
-        fetches: what the settings say; None: where it stands decides.
-        faults: makes the error.
+        call: the call to send.
+        host: the server's host.
+        fetches: the setting `fetches_pictures`. None: only servers at public addresses may fetch.
+        faults: the worker's error mapper.
 
     Raises:
         WorkerRefused: the server would fetch a picture from inside this network.
@@ -34,14 +33,14 @@ async def check_pictures(call: Call, host: str, fetches: bool | None, faults: Er
         return
     if not await may_fetch(host, fetches):
         raise faults.refusal(
-            "was not asked: it fetches no pictures. Send the picture itself, as data:image/...;base64,....",
-            f"{host} is not known to be at public addresses, so it would fetch what callers name from inside a network. "
+            "cannot fetch pictures by URL. Send the picture itself, as data:image/...;base64,....",
+            f"{host} has no known public address, so it could fetch private URLs that callers name. "
             "If it may, set `fetches_pictures: true`.",
         )
 
 
 async def may_fetch(host: str, fetches: bool | None) -> bool:
-    """Whether the server at `host` may be given the address of a picture. `fetches`: see `check_pictures`."""
+    """Return whether the server at `host` may fetch pictures by URL. `fetches`: see `check_pictures`."""
     return await _is_public(host) if fetches is None else fetches
 
 

@@ -1,15 +1,13 @@
-"""Workers of one's own: any object that is a `conductor.model.worker.Worker`, made by a function that the
-settings name.
+"""Plugins: custom workers, built by a function that the settings name.
 
     - {name: search, kind: python, factory: "my_team.search:Search", options: {index: papers}, card: "Finds
       papers."}
 
-One that is no model says so in an attribute, `provenance = "program"`, which `GET /v1/models` and
-evaluation's reports tell.
+A plugin is any object with the interface `conductor.model.worker.Worker`. One that is not a model should have the
+attribute `provenance = "program"`: `GET /v1/models` and evaluation reports show it.
 
-It runs in the router's process and on its event loop, so what blocks or computes for long belongs in a
-thread, or behind HTTP. The layers around it (slots, retries, fallback, span, price) are those of every
-other worker.
+A plugin runs on the router's event loop. Code that blocks or computes for long must run in a thread or behind HTTP.
+Slots, retries, fallbacks, spans and prices work as for every other worker.
 """
 
 from collections.abc import Mapping
@@ -23,44 +21,44 @@ from serving.settings.settings import SettingsError
 
 
 def load_plugin(name: str, price: Price | None, factory: str, options: Mapping[str, Any]) -> Worker:
-    """The worker that `factory(name, price, **options)` gives.
+    """Return the worker that `factory(name, price, **options)` builds.
 
     Args:
-        name: in the pool.
-        price: per token; None: unknown.
+        name: the worker's name in the pool.
+        price: per token, or None if it is unknown.
         factory: `package.module:callable`.
-        options: of the settings; the factory checks them, and raises `ValueError` or `TypeError` for those
+        options: from the settings. The factory checks them, and raises `ValueError` or `TypeError` for options that
             it cannot use.
 
     Raises:
-        SettingsError: there is no such module or callable, it refuses its options, or it gives something
-        that is no worker.
+        SettingsError: the module or callable does not exist, the factory rejects its options, or its result is not a
+            worker.
     """
     module, _, attribute = factory.partition(":")
     where = f"Worker {name!r}, factory {factory!r}"
     at = ("workers", name, "factory")
     try:
-        found = import_module(module)
+        imported = import_module(module)
     except ImportError as exc:
-        hint = "Is the package installed where the router runs, or its folder in PYTHONPATH?"
+        hint = "Install its package where the router runs, or add its folder to PYTHONPATH."
         raise SettingsError(f"{where} cannot be imported: {exc}. {hint}", at=at) from exc
     except Exception as exc:
         raise SettingsError(f"{where} cannot be imported: {type(exc).__name__}: {exc}.", at=at) from exc
-    make = getattr(found, attribute, None)
+    make = getattr(imported, attribute, None)
     if not callable(make):
-        hint = did_you_mean(attribute, [each for each in vars(found) if not each.startswith("_")])
+        hint = did_you_mean(attribute, [each for each in vars(imported) if not each.startswith("_")])
         raise SettingsError(
             f"{where}: the module {module} has no function or class {attribute!r}.{hint}", at=at
         )
     try:
         worker: Any = make(name, price, **options)
     except Exception as exc:
-        what = "" if isinstance(exc, TypeError | ValueError) else f"{type(exc).__name__}: "
+        kind = "" if isinstance(exc, TypeError | ValueError) else f"{type(exc).__name__}: "
         raise SettingsError(
-            f"{where} refuses its options: {what}{exc}", at=("workers", name, "options")
+            f"{where} rejects its options: {kind}{exc}", at=("workers", name, "options")
         ) from exc
     if not callable(getattr(worker, "open", None)):
         raise SettingsError(
-            f"{where} gives {type(worker).__name__}, which has no `open`: it is no worker.", at=at
+            f"{where} returns {type(worker).__name__}, which is not a worker: it has no `open` method.", at=at
         )
     return worker

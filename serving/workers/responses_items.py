@@ -1,8 +1,8 @@
-"""The items of OpenAI's Responses: what goes out of a conversation, and an answer put together from its events.
+"""Items of OpenAI's Responses API: conversations as input items, and answers assembled from events.
 
-https://platform.openai.com/docs/guides/function-calling and .../reasoning#encrypted-reasoning-items. A turn that calls
-tools goes back item by item as it came: a reasoning item stands right before the call it led to, and only the
-organisation that was sent its `encrypted_content` may send it back.
+API: https://platform.openai.com/docs/guides/function-calling and .../reasoning#encrypted-reasoning-items. A turn that
+calls tools goes back unchanged, item by item: a reasoning item must precede the call it led to, and only the
+organisation that received its `encrypted_content` may send it back.
 """
 
 import json
@@ -30,17 +30,17 @@ CALLS = ("function_call", CUSTOM)
 ARGUMENTS = ("response.function_call_arguments.delta", "response.custom_tool_call_input.delta")
 DONE = "response.output_item.done"
 ITEMS = ("response.output_item.added", DONE)
-TOLD = ("name", "arguments", "input", "encrypted_content", "summary")
+CONTENT = ("name", "arguments", "input", "encrypted_content", "summary")
 SPOKEN = ("message", "reasoning")
 TakesCustom = Callable[[ToolCall], bool]
 
 
 def tools_json(tools: WireTools, *, takes_custom: bool) -> dict[str, object]:
-    """The fields of the body that offer the tools.
+    """Return the request fields for the tools.
 
     Args:
-        tools: that are offered.
-        takes_custom: the server has custom tools.
+        tools: the request's tools.
+        takes_custom: whether the server supports custom tools.
     """
     if not tools:
         return {}
@@ -71,10 +71,10 @@ def _tool_json(tool: Tool, takes_custom: bool) -> Item:
 def input_json(
     messages: Iterable[Message], *, takes_custom: bool, show_mark: ShowMark = no_marks
 ) -> list[Item]:
-    """The conversation as input items.
+    """Return the conversation as input items.
 
     Raises:
-        ValueError: a picture is none.
+        ValueError: a picture is malformed.
     """
     items: list[Item] = []
     customs: set[str] = set()
@@ -84,9 +84,9 @@ def input_json(
             customs |= {str(item.get("call_id")) for item in own if item.get("type") == CUSTOM}
             items += own
             continue
-        said = tuple(part for part in message.parts if isinstance(part, Text | Image | File))
-        if said:
-            items.append({"role": message.role, "content": _content(message, said, show_mark)})
+        shown = tuple(part for part in message.parts if isinstance(part, Text | Image | File))
+        if shown:
+            items.append({"role": message.role, "content": _content(message, shown, show_mark)})
         for call in message.tool_calls:
             customs |= {call.id} if takes_custom and call.kind == "custom" else set()
             items.append(_call(call, is_custom=call.id in customs))
@@ -97,13 +97,15 @@ def input_json(
     return items
 
 
-def _content(message: Message, said: tuple[Text | Image | File, ...], show_mark: ShowMark) -> object:
-    """Words as a plain string, parts only if the user shows more, or the client has marked one for the prompt cache. What
-    an assistant said has no marks.
+def _content(message: Message, shown: tuple[Text | Image | File, ...], show_mark: ShowMark) -> object:
+    """Return a plain string, or parts if needed.
+
+    Parts are needed for a user's pictures and files, and for marks of the prompt cache. An assistant's text has no
+    marks.
     """
-    shows_more = message.role == "user" and any(not isinstance(part, Text) for part in said)
-    has_marks = message.role != "assistant" and any(show_mark(part.cache) for part in said)
-    return [_part(part, show_mark) for part in said] if shows_more or has_marks else message.text
+    shows_more = message.role == "user" and any(not isinstance(part, Text) for part in shown)
+    has_marks = message.role != "assistant" and any(show_mark(part.cache) for part in shown)
+    return [_part(part, show_mark) for part in shown] if shows_more or has_marks else message.text
 
 
 def _part(part: Text | Image | File, show_mark: ShowMark) -> Item:
@@ -113,7 +115,7 @@ def _part(part: Text | Image | File, show_mark: ShowMark) -> Item:
     if isinstance(part, File):
         return {"type": "input_file", "filename": part.name, "file_data": part.url, **mark}
     if part.url.startswith("data:"):
-        split_data_url(part.url)  # to refuse here what the server would refuse later
+        split_data_url(part.url)  # raises here what the server would reject later
     return {"type": "input_image", "image_url": part.url, "detail": part.detail, **mark}
 
 
@@ -136,26 +138,26 @@ def _result(result: ToolResult, *, is_custom: bool, show_mark: ShowMark) -> Item
 
 
 class ItemCollector:
-    """The items of an answer, as they came.
+    """Items of an answer, unchanged.
 
-    Servers tell of an item up to three times: when it begins, when it is whole, and with the end of the answer. Some leave
-    out one or two of these, or number all items alike.
+    Servers send an item up to three times: when it begins, when it is complete, and at the end of the answer. Some omit
+    one or two of these, or give all items the same index.
     """
 
     def __init__(self, meter: OutputMeter) -> None:
         self._meter = meter
         self._items: list[tuple[int, Item]] = []
-        """The whole ones, with their numbers."""
+        """Complete items with their index."""
         self._begun: dict[int, Item] = {}
         self._called: set[int] = set()
         self._written: dict[int, list[str]] = {}
-        """The pieces of each call's arguments."""
+        """Pieces of each call's arguments."""
 
     def add(self, event: Mapping[str, object]) -> bool:
-        """The next event. Whether it tells of an item, or more of a call, than was known.
+        """Add the next event. Return whether it has a new item or new arguments of a call.
 
         Raises:
-            OutputPassed: there is more than an answer may hold.
+            OutputPassed: the answer exceeds a limit.
         """
         kind, item = event.get("type"), fields(event.get("item"))
         index = integer(event.get("output_index"))
@@ -177,21 +179,21 @@ class ItemCollector:
         return (kind == DONE and self._keep(index, item)) or is_new
 
     def end(self, output: object) -> None:
-        """The answer ended with `output`, its items once more: keep those that are not known."""
+        """Add the items of the final `output` that are not known yet, and items that began and were never completed."""
         for index, item in enumerate(cast(list[object], output) if isinstance(output, list) else []):
             self._keep(index, fields(item))
         for index, item in self._begun.items():
-            if all(index != kept for kept, _ in self._items):
+            if all(index != other for other, _ in self._items):
                 self._keep(index, item)
 
     def _keep(self, index: int, item: Item) -> bool:
-        """Whether it was not known."""
-        if any(_is_same(item, kept) for _, kept in self._items):
+        """Store an item unless it is known. Return whether it was stored."""
+        if any(_is_same(item, other) for _, other in self._items):
             return False
         if item.get("type") in CALLS:
             name = "input" if item.get("type") == CUSTOM else "arguments"
-            given, written = item.get(name), "".join(self._written.get(index, ()))
-            text = given if isinstance(given, str) else json.dumps(given) if given else ""
+            value, written = item.get(name), "".join(self._written.get(index, ()))
+            text = value if isinstance(value, str) else json.dumps(value) if value else ""
             self._meter.add_arguments(text[len(written) :])
             item = item | {name: text or written}
         self._meter.keep(item)
@@ -200,39 +202,39 @@ class ItemCollector:
 
     @property
     def items(self) -> list[Item]:
-        """In their order."""
+        """Complete items in order."""
         return [item for _, item in sorted(self._items, key=lambda each: each[0])]
 
     def calls(self, tools: WireTools) -> tuple[ToolCall, ...]:
-        """The calls of tools in it."""
-        found: list[ToolCall] = []
+        """Return the tool calls among the items."""
+        calls: list[ToolCall] = []
         for item in self.items:
             id, name = str(item.get("call_id") or ""), str(item.get("name") or "")
             if item.get("type") == "function_call":
-                found.append(tools.call(id, name, item["arguments"]))
+                calls.append(tools.call(id, name, item["arguments"]))
             elif item.get("type") == CUSTOM:
-                found.append(tools.call(id, name, item["input"], is_text=True))
-        return tuple(found)
+                calls.append(tools.call(id, name, item["input"], is_text=True))
+        return tuple(calls)
 
     @property
     def words(self) -> tuple[str, str]:
-        """The words of the answer in the items, and of thoughts."""
-        said = {kind: [text_of(each) for each in self.items if each.get("type") == kind] for kind in SPOKEN}
-        return "".join(said["message"]), "".join(said["reasoning"])
+        """Text of the answer and of thoughts in the items."""
+        texts = {kind: [text_of(each) for each in self.items if each.get("type") == kind] for kind in SPOKEN}
+        return "".join(texts["message"]), "".join(texts["reasoning"])
 
     @property
     def is_refused(self) -> bool:
-        """Whether a message in it is a refusal."""
+        """True if a message is a refusal."""
         parts = [part for each in self.items for part in cast(list[object], each.get("content") or ())]
         return any(fields(part).get("type") == "refusal" for part in parts)
 
 
-def _is_same(item: Item, kept: Item) -> bool:
-    """Whether both are one item, told of twice."""
-    if item.get("type") != kept.get("type"):
+def _is_same(item: Item, other: Item) -> bool:
+    """Return whether both are the same item, which was sent twice."""
+    if item.get("type") != other.get("type"):
         return False
-    ids = [(each.get("call_id"), each.get("id")) for each in (item, kept)]
-    pairs = [(one, other) for one, other in zip(*ids, strict=True) if one and other]
+    ids = [(each.get("call_id"), each.get("id")) for each in (item, other)]
+    pairs = [(one, two) for one, two in zip(*ids, strict=True) if one and two]
     if pairs:
-        return any(one == other for one, other in pairs)
-    return item.get("type") == "message" or all(item.get(name) == kept.get(name) for name in TOLD)
+        return any(one == two for one, two in pairs)
+    return item.get("type") == "message" or all(item.get(name) == other.get(name) for name in CONTENT)

@@ -1,7 +1,6 @@
-"""The fake that ships: it answers what its script says, as fast and as brokenly as the script says.
+"""Worker with scripted answers, speeds and failures.
 
-For tests, load tests and demonstrations that must not depend on a model. It asks nobody and computes
-nothing; its reported model name says that it is a script.
+It is for tests, load tests and demonstrations without a model. It makes no calls, and reports `scripted` as its model.
 """
 
 import asyncio
@@ -24,7 +23,7 @@ from serving.workers.scripted_embedding import embed
 
 KEPT_CALLS, KEPT_BYTES = 1000, 16_000_000
 TOKEN = re.compile(r"\s*\S+|\s+$")
-"""A token, for counting and for pacing: a word with the blanks before it."""
+"""Token for counting and pacing: a word with the blanks before it."""
 ERRORS: dict[str, type[WorkerError]] = {
     "unavailable": WorkerUnavailable,
     "busy": WorkerBusy,
@@ -33,42 +32,43 @@ ERRORS: dict[str, type[WorkerError]] = {
 }
 ErrorKind = Literal[
     "busy", "unavailable", "refused", "overflow"
-]  # in the order of `ScriptedReplySettings`: `typing` keeps one
+]  # same order as in `ScriptedReplySettings`, because `typing` caches equal Literals
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptedReply:
-    """One answer, or one way to fail."""
+    """Scripted answer or failure."""
 
     text: str = ""
-    """`{question}` in it becomes the last words of the user, `{results}` what tools gave last; every other brace stays
-    as it is."""
+    """Text of the answer. `{question}` becomes the user's last message, and `{results}` the newest tool results. Other
+    braces stay."""
     reasoning: str = ""
     """Thoughts shown before the answer. They count as output."""
     calls: tuple[ScriptedCall, ...] = ()
-    """Of tools, after the text."""
+    """Tool calls after the text."""
     error: ErrorKind | None = None
-    """What goes wrong; None: nothing, unless `fail_after_tokens` says so."""
+    """Kind of failure. None: no failure, unless `fail_after_tokens` is set."""
     retry_after_s: float | None = None
-    """For `busy`."""
+    """`Retry-After` of a `busy` failure."""
     fail_after_tokens: int | None = None
-    """Fail after so many tokens, thoughts included, with `error` or else `unavailable`. None: an `error`
-    comes at once."""
+    """Number of tokens, thoughts included, before the failure `error`, or `unavailable` if that is None. None: an
+    `error` is raised before the first token."""
     stall_after_tokens: int | None = None
-    """Say nothing more after so many tokens, until the block is closed."""
+    """Number of tokens after which the answer stalls until the call is closed."""
     finish: FinishReason = FinishReason.STOP
     usage: Usage | None = None
-    """Reported in place of the count."""
+    """Reported usage. None: the actual count."""
 
 
 class ScriptedWorker:
-    """Answers its replies in turn, and starts again after the last. Where replies call tools, each conversation
-    starts with the first.
+    """Worker that returns its replies in turn, and starts again after the last one.
+
+    If a reply calls tools, each conversation starts with the first reply.
 
     Attributes:
-        calls: the newest calls, oldest first, without their callbacks: at most `KEPT_CALLS`, with prompts of `KEPT_BYTES`
-            together. The newest one is always there.
-        open_calls: how many are open now. 0 once every block was left.
+        calls: the newest calls, oldest first, without their callbacks. At most `KEPT_CALLS`, and as many as have
+            `KEPT_BYTES` of prompts together, but at least the newest one.
+        open_calls: the number of calls that are open now.
     """
 
     def __init__(
@@ -80,21 +80,21 @@ class ScriptedWorker:
         price: Price | None = FREE,
         model: str | None = None,
     ) -> None:
-        """Knows its answers.
+        """Create the worker.
 
         Args:
-            name: in the pool.
-            replies: at least one; a string is short for a reply with that text.
-            delay_s: until the first token, or the error.
-            tokens_per_s: the pace after it; None: as fast as the loop turns.
-            price: per token.
-            model: reported as the model's name; None: `scripted`.
+            name: the worker's name in the pool.
+            replies: at least one. A string stands for a reply with that text.
+            delay_s: seconds until the first token or the error.
+            tokens_per_s: tokens per second after that. None: no delay.
+            price: price per token.
+            model: the reported model name. None: `scripted`.
 
         Raises:
-            ValueError: no reply was given.
+            ValueError: `replies` is empty.
         """
         if not replies:
-            raise ValueError(f"the scripted worker {name!r} needs at least one reply")
+            raise ValueError(f"scripted worker {name!r} needs at least one reply")
         self.name = name
         self.model = model or "scripted"
         self.price = price
@@ -102,18 +102,18 @@ class ScriptedWorker:
         self.tokens_per_s = tokens_per_s
         self.calls: deque[Call] = deque(maxlen=KEPT_CALLS)
         self._n_bytes = 0
-        """Of the prompts of `calls`."""
+        """Size of the prompts of `calls`."""
         self.open_calls = 0
         self._replies = [ScriptedReply(reply) if isinstance(reply, str) else reply for reply in replies]
         self._turn = 0
         self._calls_tools = any(reply.calls for reply in self._replies)
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
-        """See `conductor.model.worker.Worker.open`."""
+        """Open `call` as `Worker.open` does."""
         return open_reply(self.name, self.model, self._deltas(call), self.price)
 
     async def aclose(self) -> None:
-        """Nothing to close."""
+        """Do nothing: there are no connections."""
 
     def _keep(self, call: Call) -> None:
         if len(self.calls) == KEPT_CALLS:
@@ -179,7 +179,7 @@ class ScriptedWorker:
     async def _before_token(
         self, index: int, started_s: float, reply: ScriptedReply, is_last: bool = False
     ) -> None:
-        """Wait for the token's time; or fail, or stall, in its place."""
+        """Wait until the token is due, or fail or stall as the reply says."""
         if index == reply.fail_after_tokens:
             raise self._error(reply)
         if index == reply.stall_after_tokens:
@@ -191,22 +191,22 @@ class ScriptedWorker:
         await asyncio.sleep(max(0.0, due_s - asyncio.get_running_loop().time()))
 
     def _pieces(self, call: Call, reply: ScriptedReply) -> tuple[list[Delta], FinishReason, str | None]:
-        """Thoughts and answer, token by token, cut where the call wants them cut; why it ends, and at which stop sequence."""
+        """Return the tokens of thoughts and answer within the call's limits, the finish reason and the stop sequence."""
         question = next((m.text for m in reversed(call.messages) if m.role == "user"), "")
-        gave = next((m.tool_results for m in reversed(call.messages) if m.tool_results), ())
+        results = next((m.tool_results for m in reversed(call.messages) if m.tool_results), ())
         text = reply.text.replace("{question}", question)
-        text = text.replace("{results}", ", ".join(each.text for each in gave))
-        found = ((text.find(stop), stop) for stop in call.sampling.stop if stop and stop in text)
-        at, stop = min(found, default=(len(text), None))
+        text = text.replace("{results}", ", ".join(each.text for each in results))
+        stops = ((text.find(stop), stop) for stop in call.sampling.stop if stop and stop in text)
+        at, stop = min(stops, default=(len(text), None))
         if not text.startswith(call.prefix):
-            message = f"{self.name} has another answer than the one begun."
+            message = f"{self.name} cannot continue the answer: its scripted reply begins differently."
             raise WorkerUnavailable(message, worker=self.name, only_this_call=True)
         text = text[len(call.prefix) : at]
         thoughts = [] if call.prefix else TOKEN.findall(reply.reasoning)
         pieces = [Delta(reasoning=thought, model=self.model) for thought in thoughts]
-        sure = call.sampling.options.top_logprobs is not None  # as a script is of each of its words
+        wants_logprobs = call.sampling.options.top_logprobs is not None
         pieces += [
-            Delta(text=word, model=self.model, logprobs=(TokenLogprob(word, 0.0),) if sure else ())
+            Delta(text=word, model=self.model, logprobs=(TokenLogprob(word, 0.0),) if wants_logprobs else ())
             for word in TOKEN.findall(text)
         ]
         if call.sampling.max_output_tokens is not None and len(pieces) > call.sampling.max_output_tokens:
@@ -222,7 +222,7 @@ class ScriptedWorker:
 
 
 def _without_run(call: Call) -> Call:
-    """`call` without what it holds of its run: a thousand of them would hold a thousand runs, records and all."""
+    """Return `call` without references to its run, so that stored calls do not keep a thousand runs in memory."""
     terms = copy_with(call.terms, refusals=None, observer=None, holds=None, limits=AttemptLimits())
     return copy_with(call, terms=terms)
 
@@ -232,6 +232,6 @@ def _prompt_bytes(call: Call) -> int:
 
 
 def prompt_tokens(call: Call) -> int:
-    """How many tokens a script counts in a prompt: those that `TOKEN` finds, without a list of them."""
+    """Return the number of `TOKEN`s in a prompt, without building a list of them."""
     texts = [message.text for message in call.messages]
     return sum(len(text.split()) + text[-1:].isspace() for text in texts)

@@ -1,4 +1,4 @@
-"""The tools that a script calls: which reply a conversation is at, and whether its own turns come back unchanged."""
+"""Tool calls of scripted workers. A call's turn records its reply, which shows how far a conversation is."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,24 +9,25 @@ from conductor.model.messages import Message, Native, Tool, ToolCall
 
 @dataclass(frozen=True, slots=True)
 class ScriptedCall:
-    """A call of a tool: its name, and its arguments as text."""
+    """Scripted tool call."""
 
     name: str
     arguments: str
+    """Arguments as text."""
 
 
 def own_turns(worker: str, messages: Sequence[Message]) -> list[Native]:
-    """The turns of `messages` that this worker wrote.
+    """Return the turns of `messages` that this worker wrote.
 
     Raises:
-        WorkerRefused: one of them was changed on its way, as providers refuse it of theirs.
+        WorkerRefused: a turn was changed. Real providers reject that as well.
     """
     turns: list[Native] = []
     for message in messages:
         if message.native is None or message.native.worker != worker:
             continue
         if message.native.payload != _payload(message.native.payload["reply"], message.tool_calls):
-            raise WorkerRefused(f"{worker}: a turn of its own came back changed.", worker=worker)
+            raise WorkerRefused(f"{worker}: one of its earlier turns was changed.", worker=worker)
         turns.append(message.native)
     return turns
 
@@ -34,22 +35,22 @@ def own_turns(worker: str, messages: Sequence[Message]) -> list[Native]:
 def calls_of(
     worker: str, reply: int, calls: Sequence[ScriptedCall], offered: Sequence[Tool], n_before: int
 ) -> tuple[tuple[ToolCall, ...], Native | None]:
-    """The calls of a reply, of those tools that are offered, and the turn as it has to come back.
+    """Return a reply's calls of offered tools, and the turn as it has to be sent back.
 
     Args:
-        worker: who calls.
-        reply: which one it is, from 0.
-        calls: of the script.
-        offered: tools.
-        n_before: how many turns of its own there were; ids count on.
+        worker: the worker's name.
+        reply: the index of the reply, from 0.
+        calls: the scripted calls of the reply.
+        offered: the tools of the request.
+        n_before: the number of the worker's earlier turns, which makes the ids unique.
     """
     tools = {tool.name: tool for tool in offered}
-    known = [(call, tools[call.name]) for call in calls if call.name in tools]
-    made = tuple(
+    offered_calls = [(call, tools[call.name]) for call in calls if call.name in tools]
+    tool_calls = tuple(
         ToolCall(f"{worker}-{n_before}-{n}", call.name, call.arguments, tool.kind, tool.namespace)
-        for n, (call, tool) in enumerate(known)
+        for n, (call, tool) in enumerate(offered_calls)
     )
-    return made, Native(worker, "", _payload(reply, made)) if made else None
+    return tool_calls, Native(worker, "", _payload(reply, tool_calls)) if tool_calls else None
 
 
 def _payload(reply: int, calls: Sequence[ToolCall]) -> dict[str, object]:

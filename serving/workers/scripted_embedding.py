@@ -1,4 +1,4 @@
-"""Vectors for the fake that ships: made up of a text's checksum, the same for the same text. They mean nothing."""
+"""Embeddings of scripted workers: vectors from a text's checksum. Equal texts get equal vectors; they have no meaning."""
 
 import hashlib
 import math
@@ -10,7 +10,7 @@ DIMENSIONS = 8
 
 
 def embed(texts: list[str], dimensions: int | None = None) -> str:
-    """A unit vector for each text, as `Operation` says that they are written."""
+    """Return a unit vector for each text, in the format of `Operation`."""
     return "\n".join(encode(_vector(text, dimensions or DIMENSIONS)) for text in texts)
 
 

@@ -1,8 +1,8 @@
-"""How long a server may go without a word. Knows no wire.
+"""Time limit for a server's silence.
 
-The HTTP libraries measure silence from byte to byte, so comments, pings and headers that drip keep a dead
-call alive. Here only words count: the time that a call has waited since its last one, its connection and
-its headers included; and the events that brought none.
+HTTP libraries measure the time between two bytes, so comments, pings and slow headers keep a dead call alive. This
+timer measures the time since the last token, including the connection and the headers. It also limits the number of
+events without content.
 """
 
 import asyncio
@@ -16,26 +16,27 @@ from serving.workers.event_stream import MOST_EMPTY
 from serving.workers.http_guard import BodyRefused
 
 GOODBYE_S = 10.0
-"""Once the model has stopped, so long its usage may take; the answer is whole without it."""
+"""Longest wait for the usage after the model has stopped. The answer is complete without it."""
 
 T = TypeVar("T")
 
 
 def shorter(one_s: float | None, other_s: float | None) -> float | None:
-    """The shorter of two limits; None: there is none."""
+    """Return the shorter of two limits. None means no limit."""
     return min((each for each in (one_s, other_s) if each is not None), default=None)
 
 
 class StallTimer:
-    """Waits for a server's events, until it was waited `limit_s` without a word. A slow reader's time does
-    not count.
+    """Timer that waits for a server's events, and fails after `limit_s` seconds without a token.
+
+    Only time spent waiting counts, not the time that a slow reader takes.
 
     Args:
-        limit_s: the longest silence between two words; `inf`: any.
-        error: makes what is raised then; called with whether the server had begun to answer.
-        first_s: the longest silence before the first one. None: `limit_s`.
-        usual_s: likewise, where less is usual: a call that takes longer is `only_late`. None: not known.
-        pauses: where silences between words are written down, and what is usual of them; None: nowhere.
+        limit_s: longest silence between two tokens; `inf` for no limit.
+        error: returns the error to raise; called with whether the server had begun to answer.
+        first_s: longest silence before the first token. None: `limit_s`.
+        usual_s: usual limit for the first token. If the call exceeds it, the error is `only_late`. None: not known.
+        pauses: records the pauses between tokens, and has their usual limit. None: neither.
     """
 
     def __init__(
@@ -58,28 +59,28 @@ class StallTimer:
         self._waiting: asyncio.Timeout | None = None
         self._since_s = 0.0
         self._n_empty = self._n_latest = 0
-        """Events without a word, and those of the latest arrival, of which that is not known yet."""
+        """Number of events without content; and of the newest events, whose content is not known yet."""
 
     def begin(self) -> None:
-        """The response's headers came: the model is at work. The time goes on, headers are no words."""
+        """Note that the response's headers arrived. They do not restart the time."""
         self._has_begun = True
 
     def count(self, n_events: int) -> None:
-        """Events arrived; if `hear` is called before the next ones are waited for, they brought something.
+        """Count events that arrived. They have no content unless `hear` is called before the next wait.
 
         Raises:
-            BodyRefused: too many brought nothing.
+            BodyRefused: too many events had no content.
         """
         self._n_latest += n_events
         if self._n_empty + self._n_latest > MOST_EMPTY:
             raise BodyRefused(f"sent more than {MOST_EMPTY} events without content.")
 
     def hear(self, *, is_last: bool = False, is_new: bool = True) -> None:
-        """A word came: the time starts again.
+        """Restart the time, because a token arrived.
 
         Args:
-            is_last: the model has stopped; the time is short from then on.
-            is_new: there is something new in it. What is not does not start the time again once the model has stopped.
+            is_last: whether the model has stopped. The time limit is `GOODBYE_S` from then on.
+            is_new: whether the token has new content. After the model has stopped, only new content restarts the time.
         """
         if is_new:
             self._n_latest = 0
@@ -94,7 +95,7 @@ class StallTimer:
         self._restart(min(self.limit_s, GOODBYE_S) if is_last else self.limit_s)
 
     def excuse(self) -> None:
-        """The first word is late for a reason that is known, and being seen to: its time starts again."""
+        """Restart the time for the first token, because its delay has a known cause, such as a cold start."""
         if not self._is_over:
             self._restart(self.first_s)
 
@@ -104,15 +105,19 @@ class StallTimer:
             self._waiting.reschedule(self._ends_s)
 
     async def next(self, events: AsyncIterator[T]) -> T | None:
-        """The next event; None after the last.
+        """Return the next event, or None after the last.
 
         Raises:
-            WorkerUnavailable: the time is over. The wait was cancelled, so whatever `events` holds open is closed.
+            WorkerUnavailable: the time is over. The wait was cancelled, which closes what `events` holds open.
         """
         return await self.wait(anext(events, None))
 
     async def wait(self, event: Awaitable[T]) -> T:
-        """`event`, likewise."""
+        """Return the result of `event`.
+
+        Raises:
+            WorkerUnavailable: the time is over, and the wait was cancelled.
+        """
         self._n_empty, self._n_latest = self._n_empty + self._n_latest, 0
         clock = asyncio.get_running_loop().time
         self._since_s = clock()

@@ -1,4 +1,4 @@
-"""What a provider's words beside an HTTP status mean. Knows no error of ours, and no wire."""
+"""Meaning of an HTTP error by the provider's message and code, if the status alone is ambiguous."""
 
 import re
 from collections.abc import Container, Mapping
@@ -6,7 +6,7 @@ from typing import Literal
 
 Meaning = Literal["too long", "filtered", "this call", "bad key"]
 WORDS: tuple[tuple[Meaning, Container[int], str], ...] = (
-    # OpenAI: alone it is more than may be sent in a minute
+    # OpenAI: the request alone exceeds the tokens per minute
     ("too long", (429,), r"request too large"),
     (
         "filtered",
@@ -15,10 +15,11 @@ WORDS: tuple[tuple[Meaning, Container[int], str], ...] = (
     ),
     # OpenRouter's moderation and guardrails, and xAI
     ("filtered", (403,), r"moderation|flagged|guardrail|prompt injection|violates usage guidelines"),
-    # OpenRouter: less credit than this call may take, and nobody who has the model with tools or with pictures
+    # OpenRouter: not enough credit for this call, or no provider of the model supports tools or pictures
     ("this call", (402,), r"fewer max_tokens|prompt tokens limit exceeded"),
     ("this call", (404,), r"no endpoints found that"),
-    # Gemini and xAI, which say 400, and Gemini of a key that leaked. Only as their first words: what a client wrote is quoted further on
+    # Gemini and xAI answer 400 to a bad key; Gemini also reports leaked keys. Match only the beginning of a message,
+    # because the rest may quote the client
     ("bad key", (400,), r"^API_KEY_INVALID INVALID_ARGUMENT$"),
     ("bad key", (403,), r"^API_KEY_\w+ PERMISSION_DENIED$"),
     (
@@ -27,20 +28,20 @@ WORDS: tuple[tuple[Meaning, Container[int], str], ...] = (
         r"^(incorrect|invalid) API key|^API key (not valid|not found|expired)|^your API key was reported",
     ),
 )
-"""What a status means where the provider's code or its words are these; the first that fits. Anything a client can put
-into a provider's words, such as the name of an argument, must not be read here as a fault of every call.
+"""Meaning, statuses, and pattern for the provider's code or message. The first match counts. Text that a client can bring
+into the message, such as the name of an argument, must not match "bad key", which blames every call.
 """
 
 MOST_CHARS = 20_000
-"""Of a provider's words that are read. An error inside a stream may be as long as an event."""
+"""Limit of a message that is searched. An error inside a stream may be as long as an event."""
 MAY_BE_TOO_LONG = (400, 413, 422, 500)
-"""Statuses that servers give a prompt that their model cannot hold."""
+"""Statuses that servers return for a prompt that exceeds the model's context."""
 TOO_LONG = re.compile(
     r"(context|model)[ _-]?(length|window|size|limit)|max[ _]model[ _]len|prompt[ _]too[ _]long"
     r"|(prompt|inputs?|messages?|conversation)( (is|are))? too (long|large)|too many (input )?tokens",
     re.IGNORECASE,
 )
-"""Words that say it at once."""
+"""Phrases that are unambiguous for a prompt that is too long."""
 PROMPT = re.compile(
     r"\b(inputs?|prompts?|request(ed|s)?|messages?|conversation|sequence|text)\b", re.IGNORECASE
 )
@@ -50,7 +51,7 @@ LIMIT = re.compile(
     r"|\b(at most|reduce|shorten|truncate|overflow)|must be <|should be (in )?\[|\d ?> ?\d",
     re.IGNORECASE,
 )
-"""An error is about a prompt's length where its words name a prompt, a measure and a limit, whatever the sentence."""
+"""A message with a word for the prompt, one for a size and one for a limit is about the length of the prompt."""
 ANOTHER_LIMIT = re.compile(
     r"\b(string|array|list|id|name|description|title|header|url|field|stop|tools?)\b.{0,40}\b(too (long|many|large)|length|exceed)"
     r"|expected an? (string|array)|\b(greater|more|longer) than or equal|(must|should) (be|have) (greater|more|longer|larger|at least)"
@@ -58,23 +59,23 @@ ANOTHER_LIMIT = re.compile(
     r"|budget_tokens|^(?!.*\b(inputs?|prompts?|messages?|context)\b).*\b(completion|output) tokens",
     re.IGNORECASE,
 )
-"""Lengths of other things, and limits of another kind."""
+"""Phrases for the length of something else, or for another kind of limit."""
 ITS_WORDS = re.compile(r"(input|content|prompt|text)(\[\d+\])?['`\"]?:? string too long", re.IGNORECASE)
 FILLERS = re.compile(
     r"\b(invalid|bad)[ _]request(_error)?|\binput validation error|\brequest (failed|id)|api request",
     re.IGNORECASE,
 )
-"""Names a prompt, and means no more than "error"."""
+"""Phrases with a word for the prompt that only mean "error"."""
 
 
 A_RATE = re.compile(
     r"\b(tokens|requests) (per|a|each)[ -](second|minute|min|hour|day|month)\b", re.IGNORECASE
 )
-"""A limit of what may be sent in a time."""
+"""Phrases for a rate limit."""
 
 
 def is_too_long(words: str) -> bool:
-    """Return whether a provider's words say that a prompt is longer than its model can hold."""
+    """Return whether a provider's message says that the prompt exceeds the model's context."""
     words = FILLERS.sub("", words.replace("_", " ") if " " not in words else words)
     if A_RATE.search(words):
         return False
@@ -97,24 +98,23 @@ CERTAIN: Mapping[int, tuple[re.Pattern[str], re.Pattern[str]]] = {
         ),
     ),
 }
-"""A provider's codes, and its first words, where it says itself what the status means. Without them a firewall or a CDN
-may have said it of one prompt; a redirect always.
-"""
+"""Codes and beginnings of messages that show that the provider itself sent the status. Otherwise a firewall or CDN may
+have sent it because of one prompt."""
 
 
 def meaning_of(status: int, text: str, code: str) -> Meaning | None:
-    """What the provider says beside the status, where that changes what the status means."""
+    """Return the meaning of an error by its message and code, or None if they do not change that of the status."""
     text, code = text[:MOST_CHARS], code[:MOST_CHARS]
     if status in MAY_BE_TOO_LONG and any(is_too_long(each) for each in (text, *code.split())):
         return "too long"
     for meaning, statuses, words in WORDS:
-        if status in statuses and any(re.search(words, said, re.IGNORECASE) for said in (code, text)):
+        if status in statuses and any(re.search(words, each, re.IGNORECASE) for each in (code, text)):
             return meaning
     return None
 
 
 def is_certain(status: int, text: str, code: str) -> bool:
-    """Whether it is the provider who says it, and of every call."""
+    """Return whether the provider itself sent the error and it concerns every call."""
     if status not in CERTAIN:
         return False
     codes, first_words = CERTAIN[status]

@@ -1,6 +1,7 @@
-"""Meaning of an error inside a stream, after the HTTP status was sent. All wires use it.
+"""Meaning of an error inside a stream, after the HTTP status was sent.
 
-Servers put the status that it stands for into many fields and forms. Knows no error of ours, and no SDK.
+Servers put the status that the error stands for into many fields and forms. This module covers all of them, independent
+of SDKs and of Podium's error classes.
 """
 
 import re
@@ -57,11 +58,11 @@ STATUS_OF = {
 
 
 def error_in_event(body: Mapping[str, object], name: bytes = b"") -> Mapping[str, object] | None:
-    """Return the error that an event tells of, with the status fields around it; None if it tells of none.
+    """Return the error in an event, with the status fields around it, or None if it has no error.
 
     Args:
         body: the event's data.
-        name: of the event.
+        name: the event's name.
     """
     inner = body.get("error")
     if not inner and isinstance(errors := body.get("errors"), list) and errors:
@@ -77,24 +78,22 @@ def error_in_event(body: Mapping[str, object], name: bytes = b"") -> Mapping[str
 
 
 def error_code(error: object) -> str:
-    """Return the error's machine-readable words: its codes and its type."""
-    return " ".join(str(each) for each in _said(error) if not isinstance(each, float))
+    """Return the error's codes and type, separated by blanks."""
+    return " ".join(str(each) for each in _status_values(error) if not isinstance(each, float))
 
 
 def status_in_stream(error: object, text: str = "") -> int:
-    """Return the HTTP status that an error inside a stream stands for.
-
-    One that does not say what it is, is the server's fault: 500.
+    """Return the HTTP status that an error inside a stream stands for, or 500 if it does not say.
 
     Args:
-        error: its JSON.
-        text: its message.
+        error: the error's JSON.
+        text: the error's message.
     """
-    said = list(_said(error))
-    for each in said:
+    values = list(_status_values(error))
+    for each in values:
         if str(each).isdigit() and 400 <= int(str(each)) <= 599:
             return int(str(each))
-    for each in said:
+    for each in values:
         word = re.sub(r"[^a-z]", "", str(each).lower())
         status = STATUS_OF.get(re.sub(r"(error|exception)+$", "", word), STATUS_OF.get(word))
         if status is not None:
@@ -102,11 +101,11 @@ def status_in_stream(error: object, text: str = "") -> int:
     return 400 if meaning_of(400, text, error_code(error)) else 500
 
 
-def _said(error: object) -> Iterator[object]:
-    """Yield what the fields of an error say of its status, also those of an error inside it."""
+def _status_values(error: object) -> Iterator[object]:
+    """Yield the values of an error's status fields, and of those of nested errors."""
     if not isinstance(error, Mapping):
         return
     body = cast(Mapping[str, object], error)
     yield from (body[name] for name in STATUS_FIELDS if isinstance(body.get(name), str | int) and body[name])
     for name in ("error", "details", "metadata"):
-        yield from _said(body.get(name))
+        yield from _status_values(body.get(name))

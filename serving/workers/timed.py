@@ -1,4 +1,4 @@
-"""An end for the silence of workers of one's own, where the settings set one or another worker is free."""
+"""Silence limits for plugins: from the settings, or because a fallback is free."""
 
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
@@ -11,29 +11,27 @@ from serving.workers.stall_timer import StallTimer
 
 
 class Timed:
-    """`worker`, given up where it is silent for longer than `patience`. Engines and providers' workers see to it
-    themselves.
-    """
+    """Worker whose calls fail if it is silent for longer than `patience`. Engines and API workers do this themselves."""
 
     def __init__(self, worker: Worker, patience: Patience) -> None:
         self.name, self._worker, self._patience = worker.name, worker, patience
 
     @asynccontextmanager
     async def open(self, call: Call) -> AsyncGenerator[Reply]:
-        """See `Worker.open`.
+        """Open `call` as `Worker.open` does.
 
         Raises:
-            WorkerUnavailable: also where it was silent for too long; its call is closed then.
+            WorkerUnavailable: the worker failed, or was silent for too long and its call was closed.
         """
-        timer = self._patience.with_anyone(self.name, call)
+        timer = self._patience.with_plugin(self.name, call)
         async with AsyncExitStack() as opened:
             reply = await timer.wait(opened.enter_async_context(self._worker.open(call)))
             timer.hear()
-            reply.deltas = await opened.enter_async_context(aclosing(_heard(reply.deltas, timer)))
+            reply.deltas = await opened.enter_async_context(aclosing(_with_timer(reply.deltas, timer)))
             yield reply
 
 
-async def _heard(deltas: AsyncGenerator[Delta], timer: StallTimer) -> AsyncGenerator[Delta]:
+async def _with_timer(deltas: AsyncGenerator[Delta], timer: StallTimer) -> AsyncGenerator[Delta]:
     async with aclosing(deltas):
         while (delta := await timer.next(deltas)) is not None:
             timer.hear(is_last=delta.finish is not None)

@@ -1,11 +1,14 @@
-"""What a server says a call took, checked where it crosses the wire: one check for all API workers.
+"""Plausibility check of the usage and cost that servers report, shared by all API workers.
 
-A count is believed up to `SLACK_FACTOR` times what prompt and answer can hold, and `SLACK_TOKENS` beyond:
-providers add prompts of their own, a server that is a team itself reads more than it was sent, and some models
-count a picture as tens of thousands. An answer's tokens have a bound of their own, a little above the call's limit, which counts thoughts with every
-provider; what passes the limit below it is billed as reported. Whatever else is no count (below zero, no
-integer, 10^30) makes the whole usage unknown; the call is then billed at its bound, and the reply's notes
-say why. Whether words and count go together is for `output_limit.py`. It knows no provider's field names.
+- A token count may be up to `SLACK_FACTOR` times the most that prompt and answer can hold, plus `SLACK_TOKENS`.
+  Providers add prompts of their own, a server may be a team that reads more than it was sent, and some models count a
+  picture as tens of thousands of tokens.
+- Output tokens may exceed the call's limit by a small margin, and are then billed as reported. The limit includes
+  thoughts with every provider.
+- Any other value (negative, not an integer, 10^30) makes the whole usage unknown. The call is billed at its bound, and
+  the reply's notes say why.
+
+`output_limit.py` checks whether the text and the reported count agree.
 """
 
 from dataclasses import replace
@@ -23,23 +26,23 @@ from serving.workers.output_limit import MARGIN, NO_LIMIT_TOKENS, OutputMeter
 SLACK_FACTOR = 4
 SLACK_TOKENS = 16_384
 TOKENS_PER_FILE = 2_000_000
-"""No model's context is larger: a PDF of few bytes may have many pages."""
+"""Allowance for a PDF, which may have many pages in few bytes. No model's context is larger."""
 TOKENS_PER_IMAGE = 49_152
-"""Believed of a picture: a model that counts one as 2,833 tokens and 5,667 for each of eight tiles is in use."""
+"""Allowance for a picture: some models count one as 2,833 tokens plus 5,667 for each of eight tiles."""
 OUTPUT_SLACK_TOKENS = 256
-"""Believed of an answer beyond its limit, and `MARGIN` of it."""
+"""Allowance for an answer beyond `MARGIN` times its limit."""
 SLACK_USD = Decimal(1)
 MOST_USD = Decimal(1000)
-"""No single call costs more; the bound where the price per token is not known."""
+"""Highest plausible cost of a call if the price per token is unknown."""
 
 
 class UsageCheck:
-    """The accounts of one call.
+    """Check of the usage that is reported for one call.
 
     Args:
-        call: what was asked.
-        price: what the worker takes, if that is known.
-        meter: of its answer, which is told each usage.
+        call: the call.
+        price: the worker's price, or None if it is unknown.
+        meter: the meter of the answer, which receives each valid usage.
     """
 
     def __init__(self, call: Call, price: Price | None, meter: OutputMeter | None = None) -> None:
@@ -49,8 +52,13 @@ class UsageCheck:
         self._rejected = self._is_over = False
 
     def count(self, name: str, value: object) -> int | None:
-        """`value` as a number of tokens; None where it is missing, and where it cannot be true, which rejects
-        the usage.
+        """Return `value` as a number of tokens, or None if it is missing or implausible.
+
+        An implausible count rejects the whole usage.
+
+        Args:
+            name: of the count, for the note in the record.
+            value: as the server reports it.
         """
         if value is None:
             return None
@@ -69,11 +77,18 @@ class UsageCheck:
         written: int | None = None,
         written_1h: int | None = None,
     ) -> Usage | None:
-        """The usage, from checked counts; None where there is none, where it counts no prompt, which every call
-        has, or where one of them was rejected.
+        """Return the usage from checked counts, or None if a count was rejected or no prompt tokens are reported.
 
-        A part that is larger than its whole is dropped: the whole is billed. What is written to a cache costs
-        more than the whole, so there the usage is rejected.
+        A part that is larger than its whole is dropped, and the whole is billed. Tokens written to a cache cost more
+        than others, so they reject the usage instead.
+
+        Args:
+            input_tokens: tokens of the prompt, including the cached ones.
+            output_tokens: tokens of the answer, including thoughts.
+            cached: input tokens read from the cache.
+            reasoning: output tokens that are thoughts.
+            written: input tokens written to the cache.
+            written_1h: those of `written` that stay for an hour.
         """
         if self._rejected or not input_tokens:
             return None
@@ -84,7 +99,7 @@ class UsageCheck:
         written = max(written or 0, written_1h or 0)
         if cached + written > input_tokens:
             self.reject(
-                f"{written} tokens written to the cache of {input_tokens}, {cached} of them read from it"
+                f"{written} tokens written to the cache and {cached} read from it, but only {input_tokens} input tokens"
             )
             return None
         reasoning = self._part("reasoning tokens", reasoning or 0, total_out)
@@ -93,23 +108,23 @@ class UsageCheck:
         return usage
 
     def reject(self, why: str) -> None:
-        """The usage cannot be true, or is not whole. The first reason is noted."""
+        """Mark the usage as implausible or incomplete. Only the first reason is noted."""
         if self._rejected:
             return
         self._rejected = True
-        self._note(f"The server's usage is not believed, {why}: billed at the call's bound.")
+        self._note(f"The server's usage is implausible ({why}): billed at the call's bound.")
 
     def cost_usd(self, value: object) -> Decimal | None:
-        """What the server says the call cost; None where it says nothing, or what cannot be true."""
+        """Return the cost that the server reports, or None if it is missing or implausible."""
         if value is None:
             return None
         if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= self._most_usd():
             return Decimal(str(value))
-        self._note(f"The server's cost is not believed: {quote(value)}.")
+        self._note(f"The server's cost is implausible ({quote(value)}): ignored.")
         return None
 
     def delta(self, last: Delta) -> Delta:
-        """`last`, the answer's last piece, with what the record must know of its accounts."""
+        """Return `last`, the last piece of the answer, with the notes of this check."""
         if not self._notes:
             return last
         return replace(
@@ -120,24 +135,22 @@ class UsageCheck:
         )
 
     def _fits(self, output_tokens: int) -> bool:
-        """Whether an answer held to the call's limit can have taken `output_tokens`; where not, the usage is
-        rejected.
-        """
+        """Return whether `output_tokens` are plausible for the call's limit. Reject the usage if not."""
         limit = self._call.sampling.max_output_tokens
         if limit is None or output_tokens <= limit:
             return True
         self._is_over = True
         if output_tokens <= MARGIN * limit + OUTPUT_SLACK_TOKENS:
-            self._note(f"The server's usage passes max_output_tokens ({limit}): billed as told.")
+            self._note(f"The server's usage exceeds max_output_tokens ({limit}): billed as reported.")
             return True
-        self.reject(f"{output_tokens} output tokens where max_output_tokens is {limit}")
+        self.reject(f"{output_tokens} output tokens, but max_output_tokens is {limit}")
         return False
 
     def _is_possible(self, number: int) -> bool:
         return number <= SLACK_TOKENS or number <= self._bound()
 
     def _bound(self) -> int:
-        """Measured once, and only where a count is large: the prompt may be."""
+        # measured once, and only for a large count, because the prompt may be long
         if not self._most_tokens:
             longest = self._call.sampling.max_output_tokens or NO_LIMIT_TOKENS
             parts = [part for each in self._call.messages for part in each.all_parts]
@@ -155,7 +168,7 @@ class UsageCheck:
     def _part(self, name: str, part: int, whole: int) -> int:
         if part <= whole:
             return part
-        self._note(f"The server's {name} are not believed: {part} of {whole}.")
+        self._note(f"The server's {name} are implausible ({part} of {whole}): ignored.")
         return 0
 
     def _note(self, note: str) -> None:
@@ -163,12 +176,12 @@ class UsageCheck:
 
 
 def has_grown(before: Usage | None, now: Usage | None) -> bool:
-    """Whether a server counts more output than it did before: it is at work, though it shows no word of it."""
+    """Return whether the server counts more output than before: it is working even if it sends no text."""
     return before is not None and now is not None and now.output_tokens > before.output_tokens
 
 
 def integer(value: object) -> int | None:
-    """`value`, where it is an integer, as a number or in digits."""
+    """Return `value` as an integer if it is a whole number or a string of digits, else None."""
     match value:
         case bool():
             return None

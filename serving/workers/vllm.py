@@ -1,7 +1,7 @@
-"""A model in a vLLM engine, reached through whatever carries an `EngineCall` to it.
+"""Worker for models in vLLM engines, and the messages between a router and an engine's replicas.
 
-Knows what crosses the border to an engine's replica; does not know Ray, nor vLLM. The other side is
-`serving/deployments/engine.py`, what carries it there `serving/deployments/handle.py`.
+This module imports neither Ray nor vLLM. `serving/deployments/engine.py` answers the calls in a replica, and
+`serving/deployments/handle.py` sends them there.
 """
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
@@ -26,9 +26,9 @@ from serving.workers.wire_tools import WireTools
 
 @dataclass(frozen=True, slots=True)
 class EngineCall:
-    """What crosses to the replica: a conversation in OpenAI's form, and how to decode.
+    """Request to a replica: a conversation in OpenAI's format, and sampling parameters.
 
-    `messages` is named so that Ray Serve's prefix-affinity router finds the prompt.
+    Ray Serve's prefix-affinity router finds the prompt by the name `messages`.
     """
 
     messages: list[dict[str, Any]]
@@ -39,52 +39,54 @@ class EngineCall:
     seed: int | None = None
     ebnf: str | None = None
     answer_format: AnswerFormat | None = None
-    """Of an answer that is JSON; a call has this or `ebnf`."""
+    """Format of a JSON answer; not together with `ebnf`."""
     adapter: str | None = None
-    """Where a LoRA adapter is, under a name that is never used twice: see `serving.lora.adapters`."""
+    """Address of a LoRA adapter. Its name is never reused: see `serving.lora.adapters`."""
     gap_s: float = 0.0
-    """The least time between two messages of the answer; the first and the last do not wait."""
+    """Minimum time between two chunks. The first and the last are sent immediately."""
     is_text: bool = False
-    """The words of `messages` are the prompt as they stand: no chat template is laid around them."""
+    """Whether the text of `messages` is the prompt, without a chat template."""
     tokens: tuple[int, ...] = ()
-    """The prompt in place of `messages`, by the numbers of its tokens."""
+    """Token numbers of the prompt, instead of `messages`."""
     penalties: dict[str, Any] = field(default_factory=dict[str, Any])
-    """`frequency_penalty`, `presence_penalty`, `logit_bias`, `top_k`, `min_p` and `repetition_penalty`, as vLLM's
-    sampling parameters take them."""
+    """`frequency_penalty`, `presence_penalty`, `logit_bias`, `top_k`, `min_p` and `repetition_penalty`, as in vLLM's
+    sampling parameters."""
     top_logprobs: int | None = None
     """See `WireOptions.top_logprobs`."""
     tools: tuple[dict[str, Any], ...] = ()
-    """For the chat template, in OpenAI's form."""
+    """Tools for the chat template, in OpenAI's format."""
     reads_calls: bool = False
-    """`tools` may be called: calls are read out of the answer."""
+    """Whether `tools` may be called. If so, calls are parsed from the answer."""
     must_call: bool = False
-    """At least one of `tools` is called, and nothing else is said."""
+    """Whether the answer must consist of at least one call."""
     parallel_calls: bool = True
-    """Several may be called at once."""
+    """Whether the answer may have several calls."""
     priority: int = 0
-    """As vLLM counts: a lower number goes first."""
+    """vLLM's priority: lower numbers go first."""
     prefix: str = ""
-    """How the answer begins: what comes after it is wanted."""
+    """Beginning of the answer. The engine returns only what follows it."""
     places: Places | None = None
-    """The replicas where the call has gone, for whoever chooses one; empty once it has crossed."""
+    """Replicas that the call was sent to, for the choice of the next one. Empty in the replica."""
 
 
 PRIORITIES: dict[Priority, int] = {"interactive": 0, "batch": 1}
-STOP_NOTE = "stop was left out: it would cut the call that the model has to make."
+STOP_NOTE = "stop was ignored, because it could cut off the required tool call."
 UNREAD_GAP_S = 0.25
 """Interval between usage updates for unstreamed answers: rare enough to be cheap, frequent enough that an
 aborted call's tokens are known."""
 
 
 class ChunkCall(NamedTuple):
-    """A call of a tool, whole: its name as it was offered, and its arguments as JSON text."""
+    """Complete tool call."""
 
     name: str
+    """Name of the tool as it was offered."""
     arguments: str
+    """Arguments as JSON text."""
 
 
 class Chunk(NamedTuple):
-    """What comes back, a piece at a time; counts are running totals."""
+    """Piece of the answer from a replica. Token counts are running totals."""
 
     text: str
     reasoning: str
@@ -94,39 +96,36 @@ class Chunk(NamedTuple):
     output_tokens: int
     reasoning_tokens: int
     calls: tuple[ChunkCall, ...] = ()
-    """With the last piece only, whose `finish` is then `tool_calls`."""
+    """Tool calls. Only the last piece has some, and its `finish` is then `tool_calls`."""
     stop_sequence: str | None = None
-    """Which one ended the answer."""
+    """Stop sequence that ended the answer, if any."""
     logprobs: tuple[TokenLogprob, ...] = ()
-    """Of the tokens that begin in `text`, where they were asked for."""
+    """Log probabilities of the tokens that begin in `text`, if requested."""
 
 
 class EngineClient(Protocol):
-    """Carries a call to one of an engine's replicas."""
+    """Client of an engine's replicas."""
 
     def generate(
         self, call: EngineCall, waiting: Callable[[str], None] | None = None
     ) -> AsyncGenerator[Chunk]:
-        """The chunks; closing the generator aborts the request in the engine.
+        """Send `call` to a replica and yield the chunks. Closing the generator aborts the request in the engine.
 
         Args:
-            call: what to answer.
-            waiting: called with a reason while the first chunk is delayed, again and again.
+            call: the request.
+            waiting: called repeatedly with a reason while the first chunk is delayed.
 
         Raises:
-            WorkerError: without a worker's name.
+            WorkerError: the call failed. The error does not name the worker.
         """
         ...
 
     async def ready(self, adapters: Sequence[str] = ()) -> bool:
-        """Whether a replica is up and its engine healthy, with all of `adapters`. Never raises for what it
-        asks about.
-        """
+        """Return whether a replica is up and healthy with all of `adapters`. An error of the replica counts as not ready."""
         ...
 
     async def load(self, adapter: str) -> None:
-        """Fetch, load and try an adapter in every replica that is up; one that starts later does so by
-        itself.
+        """Fetch, load and test an adapter in every replica that is up. Replicas that start later load it on their own.
 
         Raises:
             AdapterError: a replica cannot serve it.
@@ -136,16 +135,16 @@ class EngineClient(Protocol):
 
 
 class VllmWorker:
-    """One worker of an engine; several may share one, each with its own system prompt or adapter.
+    """Worker that an engine serves. Several workers may share an engine, each with its own system prompt or adapter.
 
     Args:
-        name: the worker's.
-        model: for the record: the model, and the adapter over it.
-        engine: who answers.
-        price: of its tokens.
-        adapter: where its adapter is.
-        calls_tools: the engine reads calls of tools. Where not, none are offered, and those of others are words.
-        patience: how long the engine may be silent.
+        name: the worker's name.
+        model: the model's name and adapter, for the record.
+        engine: the client of the engine.
+        price: price per token, or None if it is unknown.
+        adapter: the address of the worker's LoRA adapter, if any.
+        calls_tools: whether the engine parses tool calls. If not, no tools are offered, and earlier calls become text.
+        patience: time limits for the engine's silence.
     """
 
     def __init__(
@@ -169,11 +168,11 @@ class VllmWorker:
 
     @property
     def name(self) -> str:
-        """See `Worker.name`."""
+        """Name of the worker in the pool."""
         return self._name
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
-        """See `Worker.open`."""
+        """Open `call` as `Worker.open` does."""
         return open_reply(self._name, self._model, self._deltas(call), self.price)
 
     async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
@@ -191,7 +190,7 @@ class VllmWorker:
             reasons.add(why)
 
         try:
-            async with aclosing(self._engine.generate(self._across(call), wait)) as chunks:
+            async with aclosing(self._engine.generate(self._engine_call(call), wait)) as chunks:
                 while (chunk := await timer.next(chunks)) is not None:
                     timer.hear(is_last=chunk.finish is not None)
                     text.append(chunk.text)
@@ -215,14 +214,14 @@ class VllmWorker:
                         logprobs=chunk.logprobs,
                     )
         except WorkerError as exc:
-            if finish:  # the answer is whole, and only its stream did not end
+            if finish:  # the answer is complete; only its stream did not end
                 return
-            exc.worker = self._name  # the engine does not know for which of its workers it was asked
+            exc.worker = self._name  # the engine does not know which of its workers was called
             exc.args = (f"{self._name}: {exc.message}",)
             raise
 
     def _tools(self, call: Call) -> WireTools:
-        """The names of the tools that it may call; of those that were called, too."""
+        """Return the tools of `call`, and those that the conversation has called."""
         called = any(message.tool_calls for message in call.messages)
         return WireTools(call.tools if self._calls_tools else NO_TOOLS, history=called)
 
@@ -240,10 +239,10 @@ class VllmWorker:
         return self._origin.messages(call, keep_foreign=True)
 
     def _native(self, turn: Message, thoughts: str) -> Native | None:
-        """The turn with the thoughts that led to its calls, for the chat template; None where there are none."""
+        """Return the turn with the thoughts that led to its calls, for the chat template, or None without thoughts."""
         return self._origin.sign(_lines([turn])[0] | {"reasoning": thoughts}) if thoughts else None
 
-    def _across(self, call: Call) -> EngineCall:
+    def _engine_call(self, call: Call) -> EngineCall:
         tools = self._tools(call)
         if places := call.terms.limits.places:
             places.expect_choice()
@@ -277,9 +276,9 @@ def _must_call(tools: WireTools) -> bool:
 
 
 def _penalties(sampling: Sampling) -> dict[str, Any]:
-    """Those that are asked for."""
+    """Return the sampling parameters that are set, by vLLM's names."""
     options = sampling.options
-    given = {
+    parameters = {
         "frequency_penalty": options.frequency_penalty,
         "presence_penalty": options.presence_penalty,
         "logit_bias": {int(each.token): each.bias for each in options.logit_bias or ()} or None,
@@ -287,17 +286,17 @@ def _penalties(sampling: Sampling) -> dict[str, Any]:
         "min_p": sampling.min_p,
         "repetition_penalty": sampling.repetition_penalty,
     }
-    return {name: value for name, value in given.items() if value is not None}
+    return {name: value for name, value in parameters.items() if value is not None}
 
 
 def _lines(messages: Iterable[Message]) -> list[dict[str, Any]]:
-    """The conversation in OpenAI's form. A turn of calls alone has empty words: chat templates lay words out."""
+    """Return the conversation in OpenAI's format. A turn of only calls has empty text, because chat templates need text."""
     lines: list[dict[str, Any]] = messages_json(messages, _content)
     return [_with_thoughts(line | {"content": line["content"] or ""}) for line in lines]
 
 
 def _with_thoughts(line: dict[str, Any]) -> dict[str, Any]:
-    """Thoughts that a client sent back, under the name that chat templates are given them by."""
+    """Return the line with the thoughts that a client sent back under the name that chat templates use."""
     thoughts = line.pop("reasoning_content", None)
     return line if thoughts is None else {"reasoning": thoughts, **line}
 
@@ -312,6 +311,6 @@ def _content(message: Message) -> str | list[dict[str, Any]]:
                 parts.append({"type": "text", "text": text})
             case Image(url=url):
                 parts.append({"type": "image_url", "image_url": {"url": url}})
-            case _:  # calls and results are lines of their own; an engine is shown no PDF
+            case _:  # calls and results are separate lines, and engines get no PDFs
                 pass
     return parts

@@ -1,6 +1,6 @@
-"""Tools as every provider's wire can have them: functions with plain names, whose arguments are a JSON object.
+"""Tools in the form that all providers accept: functions with plain names and a JSON object as arguments.
 
-A custom tool, whose input is free text, becomes a function with one text. Knows no provider's JSON.
+A custom tool, whose input is free text, becomes a function with one text argument.
 """
 
 import hashlib
@@ -14,22 +14,21 @@ from conductor.model.messages import Tool, ToolCall, Toolset
 from serving.schemas.arguments import object_schema
 
 NAME_CHARS = 64
-"""The longest name of a function that all providers take."""
+"""Longest function name that all providers accept."""
 ID_CHARS = 40
-"""The longest id of a call that all providers take."""
+"""Longest id of a tool call that all providers accept."""
 INPUT = "input"
-"""The one argument of the function that stands for a custom tool."""
+"""Name of the only argument of a function that stands for a custom tool."""
 _ESCAPED_HALF = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class WireTools:
-    """The tools that go out with a call, by the names that they have there.
+    """Tools of a request, and their names in the provider's API.
 
     Args:
-        toolset: of the call.
-        history: whether the conversation has calls in the provider's own form. Then its tools go out also where
-            none may be called: a provider that is shown calls wants to know of what, and binds its signatures
-            to the tools.
+        toolset: the call's tools.
+        history: whether the conversation has tool calls in the provider's own form. If so, its tools are sent even if
+            none may be called: providers need the definitions of called tools, and bind their signatures to them.
     """
 
     def __init__(self, toolset: Toolset, *, history: bool = False) -> None:
@@ -44,27 +43,29 @@ class WireTools:
 
     @property
     def forced(self) -> str | None:
-        """The name of the one function that has to be called; None: any, or none."""
+        """Name of the function that must be called, or None if none must or several are offered."""
         if self.choice.mode != "required" or len(self._by_name) != 1 or not self.choice.names:
             return None
         return next(iter(self._by_name))
 
     def call(self, id: str, name: str, arguments: str, *, is_text: bool = False) -> ToolCall:
-        """A call that came back, as a call of the client's tool. One without an id is given one; one of a tool that
-        is not known goes on as it is: the client says so to the model.
+        """Return a tool call from the provider as a call of the client's tool.
+
+        A call without an id gets a new one. A call of an unknown tool is passed on, so that the client can report the
+        mistake to the model.
 
         Args:
-            id: as the provider gave it; empty: none.
-            name: on the wire.
+            id: the provider's id; may be empty.
+            name: the tool's name in the provider's API.
             arguments: as the model wrote them.
-            is_text: the arguments are the input of a custom tool as it stands.
+            is_text: whether the arguments are the plain input of a custom tool.
 
         Raises:
-            ValueError: it names no tool, or what a lenient decoder took for one of these is no text.
+            ValueError: the name is missing, or an argument is not a string.
         """
-        given = cast(tuple[object, ...], (id, name, arguments))
-        if not name or not all(isinstance(each, str) for each in given):
-            raise ValueError("A call names no tool, or with what is no text.")
+        values = cast(tuple[object, ...], (id, name, arguments))
+        if not name or not all(isinstance(each, str) for each in values):
+            raise ValueError("A tool call has no name, or its id, name or arguments are not text.")
         arguments = _whole_arguments(arguments)
         tool = self._by_name.get(name)
         id = id or f"call_{uuid.uuid4().hex[:24]}"
@@ -78,7 +79,7 @@ class WireTools:
 
 
 def name_of(namespace: str, name: str) -> str:
-    """The name of a tool on the wire; another one for each."""
+    """Return the unique name of a tool in a provider's API."""
     whole = f"{namespace}__{name}" if namespace else name
     plain = re.sub(r"[^A-Za-z0-9_-]", "_", whole)
     if plain == whole and len(plain) <= NAME_CHARS:
@@ -88,7 +89,7 @@ def name_of(namespace: str, name: str) -> str:
 
 
 def wire_id(id: str) -> str:
-    """The id of a call that another provider gave, as all providers take it; the same for the same."""
+    """Return another provider's call id in a form that all providers accept. Equal ids give equal results."""
     if re.fullmatch(rf"[A-Za-z0-9_-]{{1,{ID_CHARS}}}", id):
         return id
     return "call_" + hashlib.sha256(id.encode("utf-8", "surrogatepass")).hexdigest()[:24]
@@ -99,15 +100,15 @@ class WireFunction(NamedTuple):
 
     name: str
     description: str
-    """For the model, with what the schema cannot say."""
+    """Description for the model, with the parts of the schema that were lost."""
     schema: dict[str, Any]
-    """JSON Schema of the arguments: one object."""
+    """JSON Schema of the arguments, of type `object`."""
     is_strict: bool
-    """Whether a provider can hold the arguments to the schema. Not after a union was flattened: properties may be left out."""
+    """Whether the provider can enforce the schema. False if a union was flattened, because properties are optional then."""
 
 
 def function_of(tool: Tool) -> WireFunction:
-    """Return the function that stands for a tool. A custom tool becomes one with a text, and its format is described."""
+    """Return the function that stands for a tool. A custom tool gets one text argument, and its format is described."""
     name = name_of(tool.namespace, tool.name)
     if tool.kind == "function":
         schema, lost = object_schema(tool.parameters)
@@ -125,32 +126,32 @@ def function_of(tool: Tool) -> WireFunction:
 
 
 def arguments_text(call: ToolCall) -> str:
-    """The arguments as JSON text of an object: a model that wrote something else is shown it in `input`."""
+    """Return the arguments as the JSON text of an object. Anything else is wrapped in the field `input`."""
     if call.kind == "custom":
         return json.dumps({INPUT: call.arguments})
     return call.arguments if _object_of(call.arguments) is not None else json.dumps({INPUT: call.arguments})
 
 
 def arguments_of(call: ToolCall) -> dict[str, Any]:
-    """The arguments as an object."""
+    """Return the arguments as an object. Anything else is wrapped in the field `input`."""
     return {INPUT: call.arguments} if call.kind == "custom" else object_or_input(call.arguments)
 
 
 def object_or_input(text: str) -> dict[str, Any]:
-    """The object in JSON text; `text` in its field `input` where it is none."""
+    """Return the object in JSON text, or an object with `text` in the field `input` if there is none."""
     value = _object_of(text)
     return {INPUT: text} if value is None else value
 
 
 def _whole_arguments(text: str) -> str:
-    """`text`, in which JSON escapes no half of a character that whoever reads it could not write."""
+    """Return JSON text without escaped lone surrogates, which its reader could not encode."""
     if not _ESCAPED_HALF.search(text):
         return text
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
         return text
-    return text if (mended := whole_value(value)) == value else json.dumps(mended, ensure_ascii=False)
+    return text if (repaired := whole_value(value)) == value else json.dumps(repaired, ensure_ascii=False)
 
 
 def _object_of(text: str) -> dict[str, Any] | None:
@@ -162,6 +163,6 @@ def _object_of(text: str) -> dict[str, Any] | None:
 
 
 def _input_of(arguments: str) -> str:
-    """The free text that the function's arguments hold; all of them where the model did not keep to it."""
-    given = (_object_of(arguments) or {}).get(INPUT)
-    return given if isinstance(given, str) else arguments
+    """Return the free text in a function's arguments, or all of them if the model did not follow the schema."""
+    text = (_object_of(arguments) or {}).get(INPUT)
+    return text if isinstance(text, str) else arguments

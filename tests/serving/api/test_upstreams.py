@@ -65,7 +65,7 @@ async def test_a_usage_that_cannot_be_harms_neither_the_answer_nor_the_list_of_r
     assert 0.0002 < answer["podium"]["cost_usd"] < 0.001, (
         "the bound: a hundred tokens, and the prompt's bytes"
     )
-    assert ["not believed" in note for note in told["notes"]] == [True]
+    assert ["implausible" in note for note in told["notes"]] == [True]
 
 
 async def test_a_record_that_json_cannot_say_is_told_as_well_as_it_can():

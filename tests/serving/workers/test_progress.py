@@ -110,7 +110,7 @@ async def test_what_says_nothing_keeps_no_call_alive(name: str):
 
     tried = [(tail, idle) for tail in (b"", chunk(BEGUN[name])) for idle in (COMMENT, *PIECES[name].idle)]
     for said in await asyncio.gather(*(outcome(*each) for each in tried)):
-        assert "said nothing for too long" in said
+        assert "sent no output for too long" in said
 
 
 @pytest.mark.parametrize("name", PIECES)
@@ -163,7 +163,7 @@ async def test_more_output_that_a_server_counts_and_does_not_show_is_no_silence(
 async def test_embeddings_that_drip_end_with_the_stall_timeout(drip: bytes):
     head = CHUNKED.replace(b"text/event-stream", b"application/json")
     call = replace(CALL, site=CallSite(operation="embeddings"))
-    with pytest.raises(WorkerUnavailable, match="said nothing for too long"):
+    with pytest.raises(WorkerUnavailable, match="sent no output for too long"):
         await ask("openai", Fault(head, drips=chunk(drip)), call)
 
 

@@ -58,5 +58,5 @@ async def test_it_refuses_a_turn_of_its_own_that_was_changed() -> None:
     worker = agent()
     asked, gave = answered(await ask(worker), "seven")
     other = replace(asked, parts=(replace(asked.tool_calls[0], arguments="{}"),))
-    with pytest.raises(WorkerRefused, match="came back changed"):
+    with pytest.raises(WorkerRefused, match="one of its earlier turns was changed"):
         await ask(worker, other, gave)
