@@ -169,5 +169,7 @@ def test_a_conductor_without_its_key_gives_its_place_to_the_first_that_fits_and_
     settings = settings_with(api("a", card=MATHS), api("b"), conductor={"worker": "own"})
     led = [without_workers(settings, absent).conductor for absent in ({"own"}, {"own", "a"})]
     assert [conductor.worker for conductor in led if conductor] == ["a", "b"]
-    with pytest.raises(SettingsError, match="'own' and its fallbacks have no key|key of the conductor 'own' is not set"):
+    with pytest.raises(
+        SettingsError, match=r"'own' and its fallbacks have no key|key of the conductor 'own' is not set"
+    ):
         without_workers(settings, {"own", "a", "b"})

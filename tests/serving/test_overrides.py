@@ -205,7 +205,8 @@ def test_a_conductor_without_its_key_is_told_of_with_the_variable_and_nobody_tak
 ) -> None:
     led = settings_to_serve(API, conductor="claude")
     with pytest.raises(
-        SettingsError, match=r"'claude' cannot be the conductor: its key is not set\. Set ANTHROPIC_API_KEY\. These workers can: gpt \("
+        SettingsError,
+        match=r"'claude' cannot be the conductor: its key is not set\. Set ANTHROPIC_API_KEY\. These workers can: gpt \(",
     ):
         check_conductor_key(led, {"OPENAI_API_KEY": "sk-1"})
     check_conductor_key(led, {"ANTHROPIC_API_KEY": "sk-1"})

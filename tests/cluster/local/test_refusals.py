@@ -52,7 +52,9 @@ def test_a_conductor_that_cannot_lead_is_refused_with_the_remedy(
     monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
     with pytest.raises(SettingsError) as refused:
         check(HOST, [APP, f"settings={ROOT}/cluster/api.yaml", f"conductor={name}"])
-    expected = f"'{name}' cannot be the conductor: {told} These workers can: gpt (key: OPENAI_API_KEY), gpt-fast"
+    expected = (
+        f"'{name}' cannot be the conductor: {told} These workers can: gpt (key: OPENAI_API_KEY), gpt-fast"
+    )
     assert expected in refused.value.message
 
 
