@@ -241,9 +241,8 @@ class GuardedBackend(httpcore2.AsyncNetworkBackend):
         failure: Exception = httpcore2.ConnectError(f"{host} has no address.")
         for index, (_, address) in enumerate(addresses):
             share_s = None
-            if (
-                timeout is not None
-            ):  # an equal share of the rest, so that one silent address does not use it all
+            if timeout is not None:
+                # An equal share of the rest, so that one silent address does not use it all.
                 share_s = max(0.0, timeout - (time.monotonic() - began_s)) / (len(addresses) - index)
             try:
                 return await self._inner.connect_tcp(address, port, share_s, local_address, socket_options)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from serving.egress.zones import literal_address
 
 THREADS = 64
-"""Most lookups at a time."""
+"""Maximum number of lookups at a time."""
 KEPT_S = 10.0
 """Seconds for which an answer is cached."""
 

@@ -87,8 +87,7 @@ def _zone(address: IPv4Address | IPv6Address) -> Zone:
     if any(address in network for network in WITH_IPV4_INSIDE):
         wrapped.append(last)
     inner = [_zone(each) for each in wrapped if each is not None]
-    if (
-        inner
-    ):  # no server uses these forms today, so they are never public; the wrapped address decides the zone
+    if inner:
+        # No server uses these forms today, so they are never public. The wrapped address decides the zone.
         return Zone.LINK_LOCAL if Zone.LINK_LOCAL in inner else Zone.INSIDE
     return Zone.PUBLIC if address in GLOBAL_UNICAST and address.is_global else Zone.INSIDE

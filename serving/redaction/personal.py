@@ -12,9 +12,9 @@ from serving.redaction.secrets import Redactor, redact_secrets, secrets_in_steps
 from serving.redaction.slices import Steps, finish
 
 MOST_CHECKED = 500
-"""Most different telephone numbers that are validated in all texts of one request; further candidates are
-redacted unchecked. A check takes a tenth of a millisecond (a millisecond at worst) and blocks the router, and
-a client's texts have room for 300,000 of them."""
+"""Maximum number of different telephone numbers that are validated in all texts of one request; further
+candidates are redacted unchecked. A check takes a tenth of a millisecond (a millisecond at worst) and blocks
+the router, and a client's texts have room for 300,000 of them."""
 MOST_CHECKED_IN_FILE = 5_000
 """The same limit for a file, which is redacted in the background."""
 NUMBERS_A_PHONE = 5

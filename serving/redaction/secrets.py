@@ -20,7 +20,7 @@ LEAST_CHARS = 12
 """Shortest secret. A shorter value may be a common word, and would be removed everywhere. All forms are
 longer."""
 MOST_WAITING = 4000
-"""Most characters of a stream that wait for the end of their line."""
+"""Maximum number of characters of a stream that wait for the end of their line."""
 STEP_CHARS = 20_000
 """Characters of a text that are searched in one step."""
 STEP_HITS = 256
@@ -28,7 +28,7 @@ STEP_HITS = 256
 MOST_HEADER = 8000
 """Longest first part of a JSON web token, in characters."""
 MOST_PASSWORD = 1024
-"""Most characters between `://` and `@`."""
+"""Maximum number of characters between `://` and `@`."""
 
 _HEX, _WORD, _DASHED, _BASE64 = "[0-9A-Fa-f]", "[0-9A-Za-z]", r"[\w-]", r"[0-9A-Za-z+/]"
 # Prefix of a key, and pattern of the rest. Lengths are at most the shortest that the provider issues.

@@ -34,7 +34,7 @@ LONG_CHARS = 1_000
 """Length in characters from which a text is also recognised inside other values, such as the question in the
 prompt of a step."""
 GAP_CHARS = 4_000
-"""Most characters between two known texts in one that quotes them."""
+"""Maximum number of characters between two known texts in one that quotes them."""
 Key = tuple[int | str, bool]
 """Identity of a value, or a long text itself, and whether personal data is redacted."""
 _ready = dict[Key, "_Ready"]()
@@ -153,13 +153,8 @@ def _is_long(values: tuple[Any, ...]) -> bool:
     """Return whether the texts of `values` may have `LEAST_CHARS` characters together."""
     try:
         return len(msgspec.json.encode(values)) >= LEAST_CHARS
-    except (
-        TypeError,
-        ValueError,
-        OverflowError,
-        RecursionError,
-    ):  # lone surrogates, or values that JSON cannot express
-        return True
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return True  # lone surrogates, or values that JSON cannot express
 
 
 def _parts(value: Any) -> list[Any]:

@@ -18,10 +18,12 @@ HOW = {
 MOST_REFERENCES = 8
 """Longest chain of references that is followed from the root."""
 MOST_VARIANTS = 256
-"""Most variants that are read, nested ones included. References can make a small schema expand without end."""
+"""Maximum number of variants that are read, nested ones included. References can make a small schema expand
+without end."""
 GROWTH, LEAST_BYTES = 4, 32_768
-"""Most bytes of variants that are read: a multiple of the whole schema's, or `LEAST_BYTES` if that is more. A
-reference can add a megabyte to each variant. A nested variant counts once per level."""
+"""Maximum total size of the variants that are read, in bytes: a multiple of the whole schema's, or
+`LEAST_BYTES` if that is more. A reference can add a megabyte to each variant. A nested variant counts once
+per level."""
 
 
 class _Budget:

@@ -23,7 +23,7 @@ MOST_DEPTH = 100
 """Deepest nesting."""
 MOST_PATTERN_CHARS = 2_000
 MOST_PATTERNS = 50
-"""Most patterns. Each takes up to 10 ms and 2 MB to compile."""
+"""Maximum number of patterns. Each takes up to 10 ms and 2 MB to compile."""
 DRAFTS = re.compile(
     r"https?://json-schema\.org/(draft-0[467]/schema|draft/(2019-09|2020-12)/schema)#?", re.ASCII
 )

@@ -23,7 +23,7 @@ PATTERN_BYTES = 2_100_000
 """Largest compiled pattern."""
 BACKTRACKS = 10_000
 DIGITS = 300
-"""Most digits of an integer. Most parsers cannot represent larger ones as finite numbers."""
+"""Maximum number of digits of an integer. Most parsers cannot represent larger ones as finite numbers."""
 MOST_CHARS = 4_000_000
 """Longest answer."""
 FAULT_CHARS = 400

@@ -33,9 +33,9 @@ SUBSET = Subset(
 some."""
 LENGTHS = frozenset({"minLength", "maxLength"})
 MOST_LENGTHS, LONGEST = 4, 128
-"""Most different limits for the lengths of strings in one grammar, and the largest such limit."""
+"""Maximum number of different limits for the lengths of strings in one grammar, and the largest such limit."""
 MOST_PROPERTIES, MOST_TOGETHER = 300, 2_000
-"""Most properties of one object, and of all together."""
+"""Maximum number of properties of one object, and of all together."""
 ANY_OBJECT: dict[str, Any] = {"type": "object"}
 
 

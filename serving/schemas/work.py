@@ -12,9 +12,9 @@ from typing import Any, cast
 from serving.schemas.walk import SAME_VALUE, Path, Schema, children, subschemas, target
 
 MOST_CHECKS = 1_000
-"""Most schemas that are checked against the same value."""
+"""Maximum number of schemas that are checked against the same value."""
 MOST_PARTS = 50_000
-"""Most parts of a schema with all references expanded."""
+"""Maximum number of parts of a schema with all references expanded."""
 
 
 class TooMuchWork(ValueError):

@@ -27,17 +27,18 @@ class Accepts(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     sampling: Literal["always", "unless_thinking", "never"] = "always"
-    """When `temperature` and `top_p` may be sent."""
+    """When `temperature` and `top_p` may be sent: `always`, `unless_thinking` (only in calls without
+    thoughts), or `never`."""
     max_temperature: float = Field(default=2.0, gt=0)
     """Highest `temperature`. A higher one is lowered to it."""
     temperature_with_top_p: bool = True
     """Allow `temperature` and `top_p` in one call. If false, only `temperature` is sent."""
     stop_sequences: int = Field(default=16, ge=0)
-    """Most stop sequences that may be sent. Podium cuts the answer at the others itself."""
+    """Maximum number of stop sequences that may be sent. Podium cuts the answer at the others itself."""
     blank_stop_sequences: bool = True
     """Allow stop sequences of white space only."""
     seed: Literal["int64", "int32", "none"] = "int64"
-    """Range of `seed`. `none`: it must not be sent."""
+    """Range of `seed`: 64-bit or 32-bit signed integers. `none`: it must not be sent."""
     samplers: tuple[Literal["top_k", "min_p", "repetition_penalty"], ...] = (
         "top_k",
         "min_p",
@@ -53,9 +54,9 @@ class Accepts(BaseModel):
     json_schema: bool = True
     """Allow an answer to be constrained to a JSON schema."""
     prefill: bool = False
-    """Whether the model continues an assistant message at the end of a conversation, so that an answer that
-    broke off continues from its last character (kind `openai`: with vLLM's `continue_final_message`). Never
-    used while it thinks."""
+    """Let the model continue an assistant message at the end of a conversation, so that an answer that broke
+    off continues from its last character (kind `openai`: with vLLM's `continue_final_message`). Never used
+    while it thinks."""
     verbosity: bool = False
     """Allow `verbosity` (kind `openai`)."""
     max_output_tokens: int | None = Field(default=None, ge=1)

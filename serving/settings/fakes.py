@@ -20,7 +20,7 @@ class StandInSettings(Frozen):
     tokens_per_s: float = Field(default=50.0, gt=0)
     """Decoding speed of one answer, in tokens per second."""
     slots: int = Field(default=16, ge=1)
-    """Most concurrent answers; more wait, as in vLLM's queue."""
+    """Maximum number of concurrent answers; more wait, as in vLLM's queue."""
     answer_tokens: int = Field(default=64, ge=1)
     """Length of an answer in tokens."""
 

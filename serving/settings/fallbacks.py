@@ -18,9 +18,9 @@ from serving.settings.worker_price import price_of
 from serving.settings.workers import PythonSettings, ScriptedSettings, VllmSettings, WorkerSettings, places_of
 
 MOST = 3
-"""Most fallbacks that `auto` chooses."""
+"""Maximum number of fallbacks that `auto` chooses."""
 DEAREST = 2
-"""Highest price of a chosen fallback, as a multiple of the worker's, so that a failover does not multiply the
+"""Maximum price of a chosen fallback, as a multiple of the worker's, so that a failover does not multiply the
 bill."""
 TYPICAL = Usage(input_tokens=3000, output_tokens=1000)
 """Typical call, for comparing prices."""

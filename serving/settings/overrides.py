@@ -65,9 +65,8 @@ def with_conductor(settings: Settings, name: str) -> Settings:
     before = settings.conductor
     if before and before.worker == name:
         leader = settings.worker(name)
-        joins = (
-            {"in_pool": True} if isinstance(leader, API_SETTINGS) else {}
-        )  # a local conductor may be trained for plans only
+        # A local conductor may be trained for plans only.
+        joins = {"in_pool": True} if isinstance(leader, API_SETTINGS) else {}
         return _with_worker(settings, leader.model_copy(update={"optional": False, **joins}))
     leader = _leader(settings, name)
     fallback = before.fallback if before else None

@@ -1,5 +1,5 @@
 """Workers that can continue an assistant message at the end of a conversation, by their kinds and models. No
-server is asked.
+server is contacted.
 """
 
 from conductor.model.call import Call

@@ -15,13 +15,13 @@ class Scaling(Frozen):
     """Number of replicas of a deployment, and when it changes; see `serving/deployments/autoscaling.py`."""
 
     min_replicas: int = Field(default=1, ge=0)
-    """Fewest replicas. 0 scales to zero."""
+    """Minimum number of replicas. 0 scales to zero."""
     max_replicas: int = Field(default=1, ge=1)
-    """Most replicas."""
+    """Maximum number of replicas."""
     target_ongoing_requests: float = Field(default=16, gt=0)
     """Target number of concurrent requests per replica, queued ones included."""
     max_ongoing_requests: int = Field(default=256, ge=1)
-    """Most concurrent requests sent to one replica; more wait until a slot is free."""
+    """Maximum number of concurrent requests sent to one replica; more wait until a slot is free."""
     upscale_delay_s: float = Field(default=5, ge=0)
     """Seconds for which demand must exceed capacity before scaling up. The first replica starts immediately."""
     downscale_delay_s: float = Field(default=300, ge=0)
@@ -31,7 +31,7 @@ class Scaling(Frozen):
     look_back_period_s: float = Field(default=15, gt=0)
     """Window over which load is averaged, in seconds."""
     drain_s: float = Field(default=600, gt=0)
-    """Longest time in seconds that a removed replica may take to finish its requests. Set it to the length of
+    """Maximum time in seconds that a removed replica may take to finish its requests. Set it to the length of
     the longest stream. A router then has up to ten more seconds to end the remaining requests in an orderly
     way."""
 
@@ -52,9 +52,9 @@ class Scale(Scaling):
     accelerator_type: str | None = None
     """Ray's name for the GPU type, such as `H100`."""
     messages_per_s: float = Field(default=400, gt=0)
-    """Most pieces of answers that a replica sends per second, over all answers. Each piece costs CPU time on
-    its way to the client, whatever its length. With more concurrent answers the pieces become longer, up to a
-    quarter of a second of text. The first token of an answer is not delayed."""
+    """Maximum number of pieces of answers that a replica sends per second, over all answers. Each piece costs
+    CPU time on its way to the client, whatever its length. With more concurrent answers the pieces become
+    longer, up to a quarter of a second of text. The first token of an answer is not delayed."""
     env: dict[str, str] = Field(default_factory=dict)
     """Environment variables of the replica, in addition to those of its node. Do not put secrets here: Ray
     writes these values to its logs and its store."""

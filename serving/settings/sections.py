@@ -20,8 +20,8 @@ class ConductorSettings(Frozen):
     """Model that writes the plans, and how it is called."""
 
     worker: str
-    """Name of the worker that writes the plans. If its key is not set, the first of its `fallbacks` that has
-    one takes its place."""
+    """Name of the worker that writes the plans. If its key is not set, its first available fallback takes its
+    place."""
     format: Literal["steps", "lists"] = "steps"
     """Format of plans. `steps`: one JSON object per step, so that a step can start while the rest of the plan
     is being written. `lists`: the three lists of the RL Conductor paper."""
@@ -30,15 +30,15 @@ class ConductorSettings(Frozen):
     constrained: bool = True
     """Constrain decoding to the grammar of the format, if the model's server supports it."""
     max_plan_tokens: int = Field(default=PLAN_TOKENS, ge=32)
-    """Longest plan in tokens, not counting thoughts. A longer plan is cut off."""
+    """Maximum length of a plan in tokens, not counting thoughts. A longer plan is cut off."""
     max_thinking_tokens: int | None = Field(default=None, ge=0)
-    """Most tokens that the conductor may think before its plan. They are reserved and paid like those of the
-    plan. If null: by `effort` (low 4096, medium 8192, high 16384) for an API model that is known to think,
-    otherwise 0."""
+    """Maximum number of tokens that the conductor may think before its plan. They are reserved and paid like
+    those of the plan. If null: by `effort` (low 4096, medium 8192, high 16384) for an API model that is known
+    to think, otherwise 0."""
     effort: Effort | None = None
     """Reasoning effort for plans, with the values of a worker's `effort`. If null, the worker's own `effort`."""
     subtask_chars: int = Field(default=SUBTASK_CHARS, ge=20)
-    """Approximate length of the longest subtask that the grammar allows, in characters."""
+    """Approximate maximum length of a subtask that the grammar allows, in characters."""
     fallback: str | None = None
     """Worker that answers alone if no plan can be made. While it has a free slot, the wait for the conductor
     is short, and a conductor with an open circuit is skipped. If null, the first worker of the pool."""
@@ -48,7 +48,7 @@ class ConductorSettings(Frozen):
     """Let an API model write a thought of one or two sentences before the steps. If null: only with the
     built-in prompts, and only if the model does not reason on its own."""
     timeout_s: float = Field(default=PLAN_TIMEOUT_S, gt=0)
-    """Longest time for writing one plan, in seconds from its first token, thoughts included. After that, a
+    """Maximum time for writing one plan, in seconds from its first token, thoughts included. After that, a
     worker answers without a plan."""
 
 
@@ -56,13 +56,14 @@ class ModelSettings(Frozen):
     """Model name that the conductor serves, with the limits of its requests."""
 
     max_steps: int = Field(default=5, ge=1, le=20)
-    """Most steps in one plan."""
+    """Maximum number of steps in one plan."""
     rounds: int = Field(default=1, ge=1, le=5)
-    """Most plans per request. After every plan but the last, the conductor reads the answer and accepts it or
-    plans again."""
+    """Maximum number of plans per request. After every plan but the last, the conductor reads the answer and
+    accepts it or plans again."""
     depth: int = Field(default=0, ge=0, le=3)
-    """Levels to which a step may call the whole team again, as if it were a worker. 0: never. The conductor
-    is shown an approximate cost for it: `max_steps` calls at the mean price of the workers, plus one plan."""
+    """Maximum depth of nested plans: a step may call the whole team again, as if it were a worker. 0: never.
+    The conductor is shown an approximate cost for it: `max_steps` calls at the mean price of the workers,
+    plus one plan."""
     workers: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     """Workers that plans may use. If null, the whole pool."""
     deadline_s: float | None = Field(default=None, gt=0)
@@ -111,44 +112,44 @@ class LimitSettings(Frozen):
     """Limits of one router replica."""
 
     max_body_bytes: int = Field(default=20_000_000, gt=0)
-    """Largest request body in bytes, images included. A larger one gets 413."""
+    """Maximum size of a request body in bytes, images included. A larger one gets 413."""
     max_text_bytes: int = Field(default=4_000_000, gt=0)
-    """Largest text of a request in bytes, not counting images and files. More text gets 413. The default is
-    about a million tokens of English, more than the models of most pools can read."""
+    """Maximum size of the text of a request in bytes, not counting images and files. More text gets 413. The
+    default is about a million tokens of English, more than the models of most pools can read."""
     max_running: int = Field(default=2048, ge=1)
-    """Most requests that run at a time. A request counts until its end is written to the store, also while
-    the store is unavailable. Further requests get 429 with `Retry-After`."""
+    """Maximum number of concurrent requests. A request counts until its end is written to the store, also
+    while the store is unavailable. Further requests get 429 with `Retry-After`."""
     max_running_bytes: int = Field(default=256_000_000, ge=1)
-    """Most bytes that the conversations of these requests may have together, with images and files in base64.
+    """Maximum total size of the conversations of these requests in bytes, with images and files in base64.
     The process needs two to three times as much memory. Runs that are not yet written to the store count.
     Further requests get 429 with `Retry-After`, except those up to 64 kB and one that arrives while no other
     is running."""
     max_reads: int = Field(default=1024, ge=8)
-    """Most reads answered at a time: lists, records, files and event streams, each until its client has the
-    whole answer. One key may use a quarter of them and one team half. Further reads get 429 with
+    """Maximum number of concurrent reads: lists, records, files and event streams, each until its client has
+    the whole answer. One key may use a quarter of them and one team half. Further reads get 429 with
     `Retry-After`. Changes, such as cancelling a run, have a separate limit of a quarter of this one."""
     max_unread_bytes: int = Field(default=256_000_000, ge=1_000_000)
-    """Most bytes that answers to reads may hold until their clients have received them. A file download holds
-    1 MB, an event stream 0.4 MB, and a larger record or list all of its size. One key may use a quarter of it
-    and one team half. Further reads get 429 with `Retry-After`."""
+    """Maximum total size, in bytes, of answers to reads that clients have not received yet. A file download
+    counts as 1 MB, an event stream as 0.4 MB, and a larger record or list as its full size. One key may use a
+    quarter of it and one team half. Further reads get 429 with `Retry-After`."""
     default_deadline_s: float = Field(default=600.0, gt=0)
     """Time limit of a request in seconds, if neither its body nor its model sets one."""
     heartbeat_s: float = Field(default=10.0, gt=0)
-    """Longest silence of a stream in seconds. After it, a comment is sent so that proxies keep the connection
+    """Maximum silence of a stream in seconds. After it, a comment is sent so that proxies keep the connection
     open."""
     unread_s: float = Field(default=60.0, gt=0)
-    """Longest time in seconds that a client may take nothing of an answer while more of it is ready. Then the
+    """Maximum time in seconds for which a client may read nothing while more of its answer is ready. Then the
     answer ends, and its run with it, because both hold a worker's slot or memory. The time starts again
-    whenever the client takes something. Behind HAProxy, that is noticed only about every 100 kB."""
+    whenever the client reads something. Behind HAProxy, that is noticed only about every 100 kB."""
     first_byte_s: float = Field(default=0.1, ge=0)
     """Seconds that a stream waits before its first byte, so that an early failure can still set the HTTP
     status."""
     records: int = Field(default=1000, ge=1)
-    """Most runs that a replica keeps in memory for `GET /v1/workflows` if `store.records` is false: the
-    newest. Beyond that, the key with the most runs loses its oldest. The same limit applies to the names of
-    `Idempotency-Key`, and to the runs that wait while the store is unavailable."""
+    """Maximum number of runs that a replica keeps in memory for `GET /v1/workflows` if `store.records` is
+    false: the newest. Beyond that, the key with the most runs loses its oldest. The same limit applies to the
+    names of `Idempotency-Key`, and to the runs that wait while the store is unavailable."""
     records_bytes: int = Field(default=64_000_000, ge=1)
-    """Most bytes that these runs may take together. Beyond that, the key whose runs take the most loses its
+    """Maximum total size of these runs in bytes. Beyond that, the key whose runs take the most loses its
     oldest. The newest run is kept whatever its size."""
 
 
@@ -158,9 +159,9 @@ class HttpSettings(Frozen):
     """
 
     hosts: tuple[str, ...] | None = None
-    """Names accepted in the `Host` header, in addition to those of the loopback interface. `["*"]` accepts
-    any. If null, any name is accepted, except on connections over loopback, which accept only loopback names.
-    """
+    """Names accepted in the `Host` header, such as `podium.example.com`, in addition to those of the loopback
+    interface. `["*"]` accepts any. If null, any name is accepted, except on connections over loopback, which
+    accept only loopback names."""
     origins: tuple[str, ...] = ()
     """Origins of web pages that may call this server, such as `https://app.example.com`. `["*"]` allows any.
     Pages of the server's own origin always may."""
@@ -191,32 +192,33 @@ class HttpSettings(Frozen):
         return hosts
 
     max_header_bytes: int = Field(default=16_384, ge=1024)
-    """Most bytes of all headers of a request together. More gets 431. The same limit applies to the trailers
-    and the chunk extensions of a body."""
+    """Maximum total size of a request's headers in bytes. More gets 431. The same limit applies to the
+    trailers and the chunk extensions of a body."""
     header_s: float = Field(default=10.0, gt=0)
-    """Longest time in seconds for a new connection to send the headers of its first request. Then the
+    """Maximum time in seconds for a new connection to send the headers of its first request. Then the
     connection is closed."""
     stall_s: float = Field(default=10.0, gt=0)
-    """Longest pause between two pieces of a request body, in seconds. A longer one gets 408."""
+    """Maximum pause between two pieces of a request body, in seconds. A longer one gets 408."""
     body_s: float = Field(default=60.0, gt=0)
-    """Longest time for receiving a whole request body, in seconds. A slower one gets 408."""
+    """Maximum time for receiving a whole request body, in seconds. A slower one gets 408."""
     max_waiting: int = Field(default=4096, ge=16)
-    """Most connections and bodies that may be incomplete at a time. Beyond that, those that have waited
-    longest are dropped."""
+    """Maximum number of incomplete connections and bodies. Beyond that, those that have waited longest are
+    dropped."""
     max_unfinished_bytes: int = Field(default=256_000_000, ge=1_000_000)
-    """Most bytes of incomplete bodies that may be held at a time."""
+    """Maximum total size of incomplete bodies in bytes."""
 
 
 class RouterSettings(Scaling):
     """Size of the HTTP router deployment. Its requests are runs, most of which wait for models."""
 
     min_replicas: int = Field(default=1, ge=1)
-    """Fewest replicas."""
+    """Minimum number of replicas."""
     target_ongoing_requests: float = Field(default=1000, gt=0)
     """Target number of concurrent requests per replica."""
     max_ongoing_requests: int = Field(default=4096, ge=1)
-    """Most concurrent requests sent to one replica; more wait until one ends. A sixteenth is reserved for
-    health probes: the replica answers further requests with 429, first those whose bodies are incomplete."""
+    """Maximum number of concurrent requests sent to one replica; more wait until one ends. A sixteenth is
+    reserved for health probes: the replica answers further requests with 429, first those whose bodies are
+    incomplete."""
     target_calls: float = Field(default=500, gt=0)
     """Target number of concurrent calls to models per replica, including those that wait for a slot."""
     num_cpus: float = Field(default=0.5, ge=0)
@@ -250,18 +252,18 @@ class StoreSettings(Frozen):
     entered in the ledger when the database is back, unless its router ends first. Meanwhile, keys that a
     router has verified within the last hour remain valid."""
     keep_s: float = Field(default=3600.0, gt=0)
-    """Longest time in seconds that a run continues without its client, if it has an `Idempotency-Key`,
+    """Maximum time in seconds that a run continues without its client, if it has an `Idempotency-Key`,
     `podium.keep` or `podium.background`."""
     asked_again_s: float = Field(default=60.0, ge=0)
     """Seconds for which a retried request joins the original run, if that run's answer failed or was cut off
     after a model was called. For as long, such a run continues without its client. Applies to Responses,
     Messages and requests that offer tools. 0: never."""
     tools_wait_s: float = Field(default=86_400.0, gt=0)
-    """Longest time in seconds that a run waits for the results of its client's tools. Meanwhile its texts are
+    """Maximum time in seconds that a run waits for the results of its client's tools. Meanwhile its texts are
     stored unchanged, because providers verify that their own turns come back unchanged. So the run waits no
     longer than `content_days`, here or in a policy."""
     waiting_bytes_per_team: int | None = Field(default=1_000_000_000, ge=0)
-    """Most bytes that a team's runs may take while they wait for tool results. Beyond that, the oldest end
+    """Maximum total size, in bytes, of a team's runs that wait for tool results. Beyond that, the oldest end
     (`expired`). Each key without a team counts as a team. If null, no limit."""
     content_days: float | None = Field(default=30.0, gt=0)
     """Days until the texts of a run are deleted: prompts, outputs and events. Its numbers stay. If null, its
@@ -270,8 +272,8 @@ class StoreSettings(Frozen):
     """Days until the record of a run is deleted with its numbers: tokens, cost, times and workers. The ledger
     stays. If null, never."""
     content_bytes_per_team: int | None = Field(default=5_000_000_000, ge=0)
-    """Most bytes that the texts of a team's runs may take, as stored. Beyond that, the oldest are deleted.
-    Each key without a team counts as a team. If null, no limit."""
+    """Maximum total size of the texts of a team's runs in bytes, as stored. Beyond that, the oldest are
+    deleted. Each key without a team counts as a team. If null, no limit."""
 
 
 class CacheSettings(Frozen):
@@ -290,22 +292,24 @@ class BatchSettings(Frozen):
     """Files (`/v1/files`) and batches (`/v1/batches`): requests that are not urgent."""
 
     max_file_bytes: int = Field(default=50_000_000, ge=1000)
-    """Largest file in bytes. A larger one gets 413. The limit for uploads is read when the server starts."""
+    """Maximum size of a file in bytes. A larger one gets 413. The limit for uploads is read when the server
+    starts."""
     max_lines: int = Field(default=50_000, ge=1)
-    """Most lines in a file of requests, empty ones included. More gets 413. Each line is a request, limited
-    by `limits.max_body_bytes` and `limits.max_text_bytes`."""
+    """Maximum number of lines in a file of requests, empty ones included. More gets 413. Each line is a
+    request, limited by `limits.max_body_bytes` and `limits.max_text_bytes`."""
     max_bytes_per_team: int = Field(default=1_000_000_000, ge=1000)
-    """Most bytes of a team's files together. Further files are rejected. Each key without a team counts as a
-    team."""
+    """Maximum total size of a team's files in bytes. Further files are rejected. Each key without a team
+    counts as a team."""
     file_days: float = Field(default=30.0, gt=0)
     """Days until files and batches are deleted; at most `store.content_days`."""
     max_open_per_team: int = Field(default=100, ge=1)
-    """Most unfinished batches of a team. Further ones get 429. Each key without a team counts as a team."""
+    """Maximum number of unfinished batches of a team. Further ones get 429. Each key without a team counts as
+    a team."""
     at_once: int = Field(default=4, ge=1)
-    """Most batches that one router replica processes at a time, each with its file in memory. Others wait,
+    """Maximum number of concurrent batches in one router replica, each with its file in memory. Others wait,
     and keys take turns."""
     lines_at_once: int = Field(default=8, ge=1)
-    """Most lines that one router replica runs at a time, over all batches."""
+    """Maximum number of concurrent lines in one router replica, over all batches."""
     room: float = Field(default=0.5, gt=0, le=1)
     """Share of `limits.max_running` up to which a line of a batch, or a request with `service_tier: flex`,
     may start. The rest is reserved for interactive requests. Beyond it, lines wait, and flex requests get 429

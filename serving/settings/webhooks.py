@@ -35,7 +35,7 @@ class WebhookSettings(Frozen):
     """Shares of a budget to report, in percent. At 100, a call that was rejected because too little was left
     is reported too."""
     timeout_s: float = Field(default=10.0, gt=0, le=60)
-    """Longest time in seconds to wait for the receiver. If its status is not 2xx, the message is sent again
+    """Maximum time in seconds to wait for the receiver. If its status is not 2xx, the message is sent again
     for three days, at growing intervals."""
 
     @field_validator("secret_env")

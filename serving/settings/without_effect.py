@@ -9,8 +9,8 @@ from serving.settings.settings import Settings
 from serving.settings.workers import API_SETTINGS
 
 LEAST_SLOTS_TO_HEDGE = 4
-"""Fewest slots with which a worker can hedge. With fewer, half of them are never free while a late call and
-its hedge are open. It must agree with `serving/dispatch/build.py`, which a test checks."""
+"""Minimum number of slots with which a worker can hedge. With fewer, half of them are never free while a late
+call and its hedge are open. It must agree with `serving/dispatch/build.py`, which a test checks."""
 
 
 @dataclass(frozen=True, slots=True)

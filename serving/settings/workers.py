@@ -25,7 +25,7 @@ class RetrySettings(Frozen):
     """Retries of a call before its first token, and the waits between them."""
 
     attempts: int = Field(default=3, ge=1, le=10)
-    """Most attempts, the first one included."""
+    """Maximum number of attempts, the first one included."""
     first_wait_s: float = Field(default=0.25, gt=0)
     """Upper bound of the first wait in seconds. It doubles with each attempt. The wait itself is random, up
     to the bound."""
@@ -33,11 +33,11 @@ class RetrySettings(Frozen):
     """Upper bound of every wait in seconds. If a `Retry-After` is longer, the call is not retried: it goes to
     a fallback, or fails."""
     fallback_wait_s: float = Field(default=3.0, ge=0)
-    """Longest total time in seconds that a call waits for `Retry-After` while a fallback could answer,
+    """Maximum total time in seconds that a call waits for `Retry-After` while a fallback could answer,
     because the client asked for this worker. If the server asks for more, or for more than half of the
     request's remaining time, the fallback answers immediately. 0: it always does."""
     share: float = Field(default=0.2, ge=0, le=1)
-    """Most retries, as a share of the worker's calls from one router replica. In addition, 10 retries are
+    """Maximum share of retries in the worker's calls from one router replica. In addition, 10 retries are
     available at the start; for an engine with several replicas, as many as one replica has calls
     (`scale.max_ongoing_requests`), because all of these fail when it is lost. Beyond that, failed calls are
     not retried."""
@@ -51,7 +51,8 @@ class _WorkerBase(Frozen):
     name: str = Field(pattern=NAME)
     """Name of the worker in plans, in records and as `model` in requests."""
     card: str = ""
-    """Description of what the worker is good at, which the conductor reads."""
+    """Description of what the worker is good at, which the conductor reads, such as `Strong at mathematics
+    and code.`"""
     in_pool: bool = True
     """Let plans use the worker. A conductor usually should not be in its own pool."""
     price: PriceSettings | None = None
@@ -59,18 +60,19 @@ class _WorkerBase(Frozen):
     in the table that ships with Podium, looked up by the model's name and endpoint when the settings are
     read. Requests with a cost limit and keys with a budget cannot use a worker whose price is unknown."""
     max_concurrency: int = Field(default=64, ge=1)
-    """Most concurrent calls from one router replica; more wait for a slot."""
+    """Maximum number of concurrent calls from one router replica; more wait for a slot."""
     adaptive_concurrency: bool = True
     """Allow fewer concurrent calls, down to 1, while the worker reports that it is busy, or while its first
     tokens take twice as long as at best and fewer calls make them faster. If false, always `max_concurrency`.
     """
     max_wait_s: float = Field(default=60.0, gt=0)
-    """Approximate longest wait for a slot, in seconds, estimated from the queue and the pace of recent calls.
+    """Approximate maximum wait for a slot, in seconds, estimated from the queue and the pace of recent calls.
     If the wait would be longer, a fallback is called. Without one, a request that would start with this
     worker gets 429 with `Retry-After`, and so does an admitted request whose first call has waited this long.
     Batches, and runs that have already made a call, wait without a limit."""
     max_output_tokens: int = Field(default=4096, ge=1)
-    """Longest answer in tokens, thoughts included. As much is reserved of a budget before a call."""
+    """Maximum length of an answer in tokens, thoughts included. As much is reserved of a budget before a
+    call."""
     temperature: float | None = Field(default=None, ge=0, le=2)
     """Sampling temperature if a request sets none. If null, the model's own default."""
     top_p: float | None = Field(default=None, gt=0, le=1)
@@ -82,7 +84,7 @@ class _WorkerBase(Frozen):
     system_prompt: str = ""
     """System prompt of its calls."""
     sees_images: bool = False
-    """Send images to the worker. Set it if the model accepts them."""
+    """Send images to the worker. Set it only if the model accepts images."""
     reads_pdfs: bool | None = None
     """Send PDF files to the worker. If null: what is known of its kind and model; an unknown model, or a
     server behind a `base_url`, gets none. A vllm worker never does. Every worker gets text files."""
@@ -90,8 +92,8 @@ class _WorkerBase(Frozen):
     """Offer the client's tools to the worker. If null: what is known of its kind and model; an unknown model
     gets them. A vllm worker also needs `tool_call_parser` in its `engine`."""
     context_tokens: int | None = Field(default=None, ge=1)
-    """Longest prompt and answer together, in tokens, shown to the conductor. If null, a vllm worker uses
-    `max_model_len` of its engine."""
+    """Maximum length of prompt and answer together, in tokens, shown to the conductor. If null, a vllm worker
+    uses `max_model_len` of its engine."""
     tokens_per_s: float | None = Field(default=None, gt=0)
     """Approximate speed in tokens per second, shown to the conductor. A scripted worker writes at this speed."""
     fallbacks: tuple[str, ...] | Literal["auto"] = ()
@@ -152,9 +154,9 @@ class VllmSettings(_WorkerBase):
     """Name of another vllm worker whose engine also serves this one. The model, `engine` and `scale` are then
     those of that worker."""
     engine: dict[str, Any] = Field(default_factory=dict)
-    """Engine arguments of vLLM, under vLLM's names, and two of Podium's: `chat_template_kwargs`, and
-    `tool_call_parser`, the parser for the model's tool calls, such as `hermes`. Without a parser the worker
-    makes no tool calls."""
+    """Engine arguments of vLLM, under vLLM's names, such as `max_model_len: 8192`, and two of Podium's:
+    `chat_template_kwargs`, and `tool_call_parser`, the parser for the model's tool calls, such as `hermes`.
+    Without a parser the worker makes no tool calls."""
     adapter: str | None = None
     """LoRA adapter for this worker's calls: a folder, or an address in an object store (`s3://`, `gs://`,
     `abfss://`), that ends in a name such as `conductor@1a2b3c4d`; see `serving.lora.adapters`."""
@@ -167,12 +169,12 @@ class VllmSettings(_WorkerBase):
     """Operations that it serves: `chat`, and `text_completion` (`/v1/completions`, with the prompt
     unchanged)."""
     stall_timeout_s: float | None = Field(default=None, gt=0)
-    """Longest time between two tokens, in seconds. Then the call fails, and the engine aborts it. If null:
+    """Maximum time between two tokens, in seconds. Then the call fails, and the engine aborts it. If null:
     120, or 600 for requests of the priority `batch`, which yield to all others. In the middle of an answer
     that another free worker could continue: four times the p99 of the longest pauses in recent answers, at
     least 20, once 20 are known; not for `batch`."""
     first_token_timeout_s: float | None = Field(default=None, gt=0)
-    """Longest time until the first token, in seconds, including the engine's queue. Time in which no replica
+    """Maximum time until the first token, in seconds, including the engine's queue. Time in which no replica
     is up and one is being started does not count. If null: `stall_timeout_s` if that is set, otherwise 300
     (`batch`: 600). If a free fallback could answer and the priority is not `batch`: four times the p99 of
     recent calls, at least 10; 13 until 20 calls are known, and 30 while its calls fail. Always at most half
@@ -215,14 +217,14 @@ class DeploymentSettings(Access):
     weight: float = Field(default=1.0, gt=0, le=1_000_000)
     """Share of the worker's calls, relative to the weights of the other deployments."""
     requests_per_minute: int | None = Field(default=None, ge=1)
-    """Most calls per minute from one router replica. Beyond that, the other deployments are used. If null, no
-    limit."""
+    """Maximum number of calls per minute from one router replica. Beyond that, the other deployments are
+    used. If null, no limit."""
     tokens_per_minute: int | None = Field(default=None, ge=1)
-    """Most tokens per minute from one router replica, prompts and answers together. Beyond that, the other
-    deployments are used. If null, no limit."""
+    """Maximum number of tokens per minute from one router replica, prompts and answers together. Beyond that,
+    the other deployments are used. If null, no limit."""
     max_concurrency: int | None = Field(default=None, ge=1)
-    """Most concurrent calls from one router replica. Beyond that, the other deployments are used first. If
-    null, the worker's value, which in any case limits all of them together."""
+    """Maximum number of concurrent calls from one router replica. Beyond that, the other deployments are used
+    first. If null, the worker's value, which in any case limits all of them together."""
     model: str | None = None
     """Model's name at the deployment. If null, the worker's."""
     price: PriceSettings | None = None
@@ -242,7 +244,7 @@ class _ApiSettings(Access, _WorkerBase):
     """
 
     model: str
-    """Provider's name of the model, or the name of an Azure deployment."""
+    """Provider's name of the model, such as `gpt-5`, or the name of an Azure deployment."""
     like: str | None = None
     """Public name of the model, such as `gpt-5`, if `model` names a deployment. Accepted parameters and
     prices are looked up by this name."""
@@ -254,18 +256,18 @@ class _ApiSettings(Access, _WorkerBase):
     drawn by weight among those that are healthy and have a free slot. If it fails there before its first
     token, it goes to the next."""
     stall_timeout_s: float | None = Field(default=None, gt=0)
-    """Longest time between two pieces of an answer, in seconds. Comments, pings and headers do not count as
+    """Maximum time between two pieces of an answer, in seconds. Comments, pings and headers do not count as
     pieces. If null: 120, or 600 if the model is known to think at the call's effort. In the middle of an
     answer that another free worker could continue, if the model does not think: four times the p99 of the
     longest pauses in recent answers, at least 20, once 20 are known. A model that had begun to answer is not
     called again: that call is probably billed, and a fallback may still answer."""
     first_token_timeout_s: float | None = Field(default=None, gt=0)
-    """Longest time until the first piece of an answer, in seconds; what counts is as for `stall_timeout_s`.
+    """Maximum time until the first piece of an answer, in seconds; what counts is as for `stall_timeout_s`.
     If null: as `stall_timeout_s`. If a free fallback or deployment could answer and the model does not think
     at the call's effort: four times the p99 of recent calls, at least 10; 13 until 20 calls are known, and 30
     while its calls fail. Always at most half of the request's remaining time while another one is free."""
     connect_timeout_s: float = Field(default=5.0, gt=0)
-    """Longest time for opening a connection, and for looking up its host name, in seconds."""
+    """Maximum time for opening a connection, and for looking up its host name, in seconds."""
     extra_body: dict[str, Any] = Field(default_factory=dict)
     """Extra fields for the body of every call, for features of a server that Podium has no setting for."""
     allow_link_local: bool = False
@@ -339,8 +341,8 @@ class ScriptedSettings(_WorkerBase):
 
     kind: Literal["scripted"]
     replies: tuple[str | ScriptedReplySettings, ...] = ("",)
-    """Replies, given in turn and then again from the first. `{question}` is replaced by the user's last
-    words."""
+    """Replies, used in turn and then again from the first. `{question}` is replaced by the text of the user's
+    last message."""
     serves: Serves = ("chat", "text_completion")
     """Operations that it serves: `chat`, `text_completion`, `embeddings`. Its embeddings are derived from a
     checksum of the text and mean nothing. Plans cannot use a worker without `chat`."""
@@ -361,10 +363,10 @@ class PythonSettings(_WorkerBase):
     options: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments for the factory."""
     stall_timeout_s: float | None = Field(default=None, gt=0)
-    """Longest time between two pieces of an answer, in seconds. Then the call fails and is closed. If null,
+    """Maximum time between two pieces of an answer, in seconds. Then the call fails and is closed. If null,
     no limit."""
     first_token_timeout_s: float | None = Field(default=None, gt=0)
-    """Longest time until the first piece of an answer, in seconds. If null, as `stall_timeout_s`. Always at
+    """Maximum time until the first piece of an answer, in seconds. If null, as `stall_timeout_s`. Always at
     most half of the request's remaining time while another worker is free."""
 
 

@@ -20,20 +20,20 @@ from opentelemetry.trace import Status
 MOST_BYTES = 3_000_000
 """Largest request in bytes, by an estimate that is never too low. Receivers accept 4,194,304 by default."""
 SHORT_BYTES = 2_000
-"""Most bytes of text per span in a request that is sent again after a rejection. The receiver's limit may be
-lower than the default."""
+"""Maximum size of the texts of a span, in bytes, in a request that is sent again after a rejection. The
+receiver's limit may be lower than the default."""
 REJECTED_WITHIN_S = 5.0
-"""Longest time until a rejection. A failure that takes longer is an outage, and the request is not sent
+"""Maximum time until a rejection. A failure that takes longer is an outage, and the request is not sent
 again."""
 SPAN_BYTES, FIELD_BYTES = 1_000, 50
 """Bytes of a span without attributes, and of an attribute without its name and text."""
 MOST_TEXT_BYTES = MOST_BYTES - 100_000
-"""Most bytes of text in one span."""
+"""Maximum size of the texts of a span in bytes."""
 PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 
 MOST_WAITING_BYTES = 64_000_000
-"""Most bytes of spans that wait for the collector. Beyond that, a span is queued without long texts, or
-dropped if there is still no room."""
+"""Maximum total size, in bytes, of spans that wait for the collector. Beyond that, a span is queued without
+long texts, or dropped if there is still no room."""
 
 Attributes = Mapping[str, Any]
 

@@ -122,9 +122,8 @@ def _of_call(call: _Call, providers: Mapping[str, str]) -> Iterator[Measurement]
         yield Measurement(metrics.CALL_DURATION, call.took_s, (*labels, _code(failure)))
     if call.first_chunk_s is not None:
         yield Measurement(metrics.CALL_FIRST_CHUNK, call.first_chunk_s, labels)
-    if (
-        result and result.usage and result.inner_run is None
-    ):  # the calls of an inner run are counted separately
+    # The calls of an inner run are counted separately.
+    if result and result.usage and result.inner_run is None:
         yield from _of_usage(result.usage, labels)
     yield from _of_failures(call)
 
@@ -180,9 +179,8 @@ def _calls(run: Record) -> Iterator[_Call]:
 
 
 def _step(step: StepRecord) -> _Call:
-    ended_s = (
-        step.ended_s if step.status in ("done", "failed") else None
-    )  # the duration of an interrupted step says nothing about the worker
+    # The duration of an interrupted step says nothing about the worker.
+    ended_s = step.ended_s if step.status in ("done", "failed") else None
     return _Call(
         "chat",
         step.worker,

@@ -18,8 +18,8 @@ from serving.health import WINDOW
 from serving.telemetry import spans
 
 MOST_SERIES = 500
-"""Most series of an instrument in a process. Further label values become `OTHER`. A series of a histogram has
-a line for each bucket."""
+"""Maximum number of series of an instrument in a process. Further label values become `OTHER`. A series of a
+histogram has a line for each bucket."""
 OTHER = "other"
 SUFFIXES = {"s": "_seconds", "USD": "_usd"}
 SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
