@@ -12,7 +12,7 @@ from serving.egress.zones import Zone, literal_address, zone_of
 
 
 class AddressForbidden(Exception):
-    """A connection to a forbidden address. For the operator: the message contains the address."""
+    """Connection to a forbidden address. The message contains the address and is meant for the operator."""
 
     def __init__(self, host: str, address: str, zone: Zone) -> None:
         super().__init__(f"{host} resolves to {address}, {zone}" if host != address else f"{host} is {zone}")

@@ -474,9 +474,8 @@ class StreamRedactor:
         if (perhaps := _PEM_PERHAPS.search(text, max(0, len(text) - _PEM_END_CHARS))) is not None:
             end = min(end, perhaps.start())
         for key in _PEM.finditer(text):
-            if not _PEM_END.search(
-                key[0], max(0, len(key[0]) - _PEM_END_CHARS)
-            ):  # the key is not complete yet
+            if not _PEM_END.search(key[0], max(0, len(key[0]) - _PEM_END_CHARS)):
+                # The key is not complete yet.
                 released = self._redact(text[: key.start()]) + REMOVED
                 self._is_in_key = True
                 self._wait(text[key.start() :])

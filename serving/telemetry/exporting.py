@@ -145,7 +145,7 @@ def otlp_exporter() -> SpanExporter:
     from grpc import StatusCode
     from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as Grpc
 
-    # Without RESOURCE_EXHAUSTED: it rejects a request that is too long, and would reject it again.
+    # Without RESOURCE_EXHAUSTED, with which a receiver rejects a request that is too long: a retry would fail too.
     outages = (StatusCode.UNAVAILABLE, StatusCode.DEADLINE_EXCEEDED, StatusCode.CANCELLED, StatusCode.ABORTED)
     return BoundedExporter(Grpc(retryable_error_codes=outages))
 
