@@ -233,8 +233,8 @@ def test_what_set_up_is_told_to_install_has_no_conductor_s_model_in_it() -> None
     told = needs("--conductor=gpt-5", OPENAI_API_KEY="sk-1")
     assert (told.stdout, told.stderr) == ('{"engine": true, "models": ["models/smollm2-135m"]}\n', "")
     for arguments, fault in (
-        (["--conductor=gpt-5"], "set OPENAI_API_KEY"),
-        (["--conductor=gtp-5"], "no worker is called so"),
+        (["--conductor=gpt-5"], "Set OPENAI_API_KEY"),
+        (["--conductor=gtp-5"], "no worker has this name"),
     ):
         refused = needs(*arguments)
         assert refused.returncode == 1

@@ -279,7 +279,7 @@ ENGINE_CHANGES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("worker", ENGINE_CHANGES.values(), ids=ENGINE_CHANGES.keys())
 def test_a_patch_cannot_change_an_engine(worker: dict[str, Any]):
-    with pytest.raises(SettingsError, match="takes a redeploy"):
+    with pytest.raises(SettingsError, match="deploy the settings file again"):
         apply_patch(settings(), {"workers": [worker]})
 
 
