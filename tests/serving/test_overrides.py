@@ -59,7 +59,7 @@ def test_a_model_takes_the_place_of_every_local_engines_but_not_of_those_who_sha
 
 
 def test_a_model_for_settings_without_a_local_engine_is_refused() -> None:
-    with pytest.raises(SettingsError, match=r"MODEL=hub/m .* no engine .* Leave MODEL out"):
+    with pytest.raises(SettingsError, match=r"MODEL=hub/m .* no engine .* Omit MODEL"):
         settings_to_serve(API, "hub/m")
 
 
@@ -214,7 +214,7 @@ def test_a_conductor_without_its_key_is_told_of_with_the_variable_and_nobody_tak
         build_pool(led, {"OPENAI_API_KEY": "sk-1"}, {})
     file = tmp_path / "key"
     kept = parse(FULL | {"workers": [A, B, OPENAI | {"api_key_env": None, "api_key_file": str(file)}]})
-    with pytest.raises(SettingsError, match=f"set {file}"):
+    with pytest.raises(SettingsError, match=f"Set {file}"):
         check_conductor_key(with_conductor(kept, "gpt"), {})
     file.write_text("sk-1")
     file.chmod(0o644)

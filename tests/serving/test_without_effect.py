@@ -27,7 +27,7 @@ def told(*workers: Json, **more: Any) -> list[str]:
 def test_a_hedge_that_can_never_be_made_is_told_with_its_worker():
     (few,) = told(scripted("a"), scripted("b", hedge=True, max_concurrency=1))
     assert few.startswith("`hedge: true` of the worker b (workers[1].hedge) does nothing"), few
-    assert "Set `max_concurrency` of b to 4 or more" in few
+    assert "Set `max_concurrency` of b to at least 4" in few
     places = {"deployments": [{"name": "eu"}, {"name": "us"}]}
     api: Json = {"name": "a", "kind": "openai", "model": "x", "hedge": True}
     assert "(workers[0].hedge)" in told(api | places | {"max_concurrency": 3})[0], (
