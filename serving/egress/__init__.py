@@ -1,3 +1,3 @@
-"""Where this server may connect to by itself: which addresses, decided when a connection is made
-(docs/decisions/0034-connections-are-checked-when-made.md).
+"""Limits on outgoing connections: which addresses the server may connect to, checked when a connection is
+opened (docs/decisions/0034-connections-are-checked-when-made.md).
 """

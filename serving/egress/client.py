@@ -1,9 +1,9 @@
-"""The guard of every HTTP client that calls out: where it connects is checked when it connects, after names
-are resolved, it follows no redirect, and a kept connection that breaks is replaced once.
+"""Guard of every outgoing HTTP client. It checks the address of each connection after names are resolved,
+disables redirects, and replaces a broken kept-alive connection once.
 
-The SDKs bring clients of two kinds: httpx2's own transport, on httpcore2, and one on aiohttp. Neither has a
-public place for this, so `guard` puts it into the transports that a client has, those for the environment's
-proxies included, and refuses a client whose transport it does not know.
+The SDKs bring two kinds of clients: httpx2's own transport, on httpcore2, and one on aiohttp. Neither has a
+public hook for this, so `guard` changes the transports of a client, including those for the environment's
+proxies. It rejects a client with any other transport.
 """
 
 import asyncio
@@ -29,12 +29,13 @@ Client = TypeVar("Client", bound=httpx2.AsyncClient)
 
 
 def guard(client: Client, reach: Reach) -> Client:
-    """The client, which from now on connects within `reach` only. Called before its first request.
+    """Let `client` connect only within `reach`, and return it. Call it before the client's first request.
 
-    What a proxy of the environment is asked for is checked by its spelling alone: the proxy resolves names.
+    For a request through a proxy of the environment, only a literal address in the URL is checked, because
+    the proxy resolves names.
 
     Raises:
-        TypeError: it has a transport that cannot be guarded.
+        TypeError: the client has a transport that cannot be guarded.
     """
 
     async def check_host(request: httpx2.Request) -> None:
@@ -46,17 +47,18 @@ def guard(client: Client, reach: Reach) -> Client:
     for transport in (inside._transport, *inside._mounts.values()):  # noqa: SLF001
         if transport is not None:
             _guard_transport(transport, reach, client.timeout.connect)
-            _replace_kept(transport)
+            _retry_on_broken_connection(transport)
     return client
 
 
 class DirectPost:
-    """POST over the aiohttp sessions under an SDK's guarded client, past httpx2, whose layers take more CPU than aiohttp
-    itself. Addresses, proxies, time limits and the replacement of kept connections are the client's.
+    """POST requests over the aiohttp sessions of an SDK's guarded client. They bypass httpx2, whose layers
+    take more CPU than aiohttp itself. Addresses, proxies, timeouts and the replacement of broken connections
+    are those of the client.
 
     Args:
-        client: guarded; its transports are aiohttp's.
-        reach: with which it was guarded.
+        client: guarded client with aiohttp transports.
+        reach: the reach that it was guarded with.
     """
 
     def __init__(self, client: httpx2.AsyncClient, reach: Reach) -> None:
@@ -66,10 +68,10 @@ class DirectPost:
             sock_connect=limits.connect, sock_read=limits.read, connect=limits.pool
         )
         self._known = dict[httpx2.URL, tuple[URL, Any]]()
-        """Each address as aiohttp takes it, and the transport that leads there."""
+        """URLs in aiohttp's form, and their transports."""
 
     async def __call__(self, url: httpx2.URL, content: bytes, headers: Any) -> aiohttp.ClientResponse:
-        """Send a request. Return the response, its body unread; the caller closes it.
+        """Send a request. Return the response with its body unread; the caller closes it.
 
         Raises:
             AddressForbidden: the address is out of reach.
@@ -111,27 +113,28 @@ class DirectPost:
 
     def _find(self, url: httpx2.URL) -> tuple[URL, Any]:
         self._reach.check_host(url.host)
-        found = self._known[url] = URL(str(url)), self._client._transport_for_url(url)  # noqa: SLF001
-        return found
+        target = self._known[url] = URL(str(url)), self._client._transport_for_url(url)  # noqa: SLF001
+        return target
 
 
 def open_client(reach: Reach, timeout_s: float, *, use_proxies: bool = False) -> httpx2.AsyncClient:
-    """A guarded client for addresses that no SDK is for.
+    """Open a guarded client for addresses that no SDK covers.
 
     Args:
-        reach: where it may connect.
-        timeout_s: for each of connecting, sending and waiting.
-        use_proxies: whether the environment's proxies are asked. Never for an address from a request: what
-            a name leads to is then out of our sight.
+        reach: addresses that it may connect to.
+        timeout_s: time limit for each of connecting, sending and waiting.
+        use_proxies: whether to use the environment's proxies. Never use them for an address from a request: a
+            proxy resolves names, so their addresses cannot be checked.
     """
     http = httpx2.AsyncClient(timeout=timeout_s, trust_env=use_proxies, verify=tls_context())
     return guard(http, reach)
 
 
 def tls_context() -> ssl.SSLContext:
-    """TLS to servers that an authority vouches for which this machine trusts, or which `SSL_CERT_FILE` or `SSL_CERT_DIR`
-    names. One for all clients: reading some hundred and forty certificates takes 40 ms of CPU. A file that was written
-    anew is read again, for the clients that are made then.
+    """Return the TLS context that all clients share, with the certificate authorities of this machine, or
+    those in `SSL_CERT_FILE` or `SSL_CERT_DIR`.
+
+    Loading about 140 certificates takes 40 ms of CPU. If the file changes, later calls load it again.
     """
     file, folder = os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
     written_ns = Path(file).stat().st_mtime_ns if file and Path(file).exists() else None
@@ -150,14 +153,15 @@ def _guard_transport(transport: object, reach: Reach, timeout_s: float | None) -
         of_aiohttp = cast(Any, transport)
         of_aiohttp.client = lambda: _guarded_session(of_aiohttp, reach, timeout_s)
     else:
-        raise TypeError(f"{type(transport).__name__} is a transport that cannot be guarded.")
+        raise TypeError(f"A transport of type {type(transport).__name__} cannot be guarded.")
 
 
-def _replace_kept(transport: Any) -> None:
-    """Let `transport` send a request once more, at once, if it broke on a kept connection before an answer began.
+def _retry_on_broken_connection(transport: Any) -> None:
+    """Let `transport` send a request once more if it failed on a kept-alive connection before a response
+    began.
 
-    Servers close connections that they have kept for long, and all of them when they restart: the request was not read.
-    The other idle connections are closed first, since they are probably broken too.
+    Servers close connections that have been open for long, and all of them at a restart, without reading the
+    request. The other idle connections are closed first, since they are probably broken too.
     """
     send = transport.handle_async_request
 
@@ -175,7 +179,7 @@ def _replace_kept(transport: Any) -> None:
 
 
 def _is_break(exc: Exception) -> bool:
-    """Return whether a connection that was open broke; aiohttp's transport calls it a time-out in connecting."""
+    """Return whether an open connection broke. aiohttp's transport reports that as a timeout of connecting."""
     cause = exc if isinstance(exc, aiohttp.ClientError) else exc.__cause__
     if isinstance(cause, aiohttp.ClientError):
         is_other = isinstance(cause, aiohttp.ClientConnectorError | aiohttp.ServerTimeoutError)
@@ -194,19 +198,19 @@ async def _close_idle(transport: Any) -> None:
     if isinstance(transport, httpx2.AsyncHTTPTransport):
         pool = cast(Any, transport)._pool  # noqa: SLF001
         idle = [each for each in pool.connections if each.is_idle()]
-        for each in idle:  # all before the first is closed: meanwhile other calls would be given them
+        for each in idle:  # all before the first is closed; otherwise other calls could get them meanwhile
             pool._connections.remove(each)  # noqa: SLF001
         for each in idle:
             await each.aclose()
         return
-    kept = transport.client.connector._conns  # noqa: SLF001
-    for protocol, _ in [each for of_host in kept.values() for each in of_host]:
+    idle = transport.client.connector._conns  # noqa: SLF001
+    for protocol, _ in [each for of_host in idle.values() for each in of_host]:
         protocol.close()
-    kept.clear()
+    idle.clear()
 
 
 class GuardedBackend(httpcore2.AsyncNetworkBackend):
-    """httpcore2's sockets, opened to addresses within `reach`."""
+    """Network backend of httpcore2 that connects only to addresses within `reach`."""
 
     def __init__(self, reach: Reach) -> None:
         self._reach = reach
@@ -220,25 +224,26 @@ class GuardedBackend(httpcore2.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
     ) -> httpcore2.AsyncNetworkStream:
-        """Connect to the first address of `host` that answers.
+        """Connect to the first address of `host` that responds.
 
         Raises:
-            AddressForbidden: one of them is beyond reach.
-            httpcore2.ConnectError, httpcore2.ConnectTimeout: none answers.
+            AddressForbidden: one of its addresses is out of reach.
+            httpcore2.ConnectError, httpcore2.ConnectTimeout: no address responds.
         """
         began_s = time.monotonic()
         try:
             async with asyncio.timeout(timeout):
-                found = await self._reach.resolve(host)
-        except TimeoutError as exc:  # an OSError too
+                addresses = await self._reach.resolve(host)
+        except TimeoutError as exc:  # before OSError, its base class
             raise httpcore2.ConnectTimeout(str(exc)) from exc
         except OSError as exc:
             raise httpcore2.ConnectError(str(exc)) from exc
-        failure: Exception = httpcore2.ConnectError("It has no address.")
-        for index, (_, address) in enumerate(found):
+        failure: Exception = httpcore2.ConnectError(f"{host} has no address.")
+        for index, (_, address) in enumerate(addresses):
             share_s = None
-            if timeout is not None:  # what is left, shared: one that is silent leaves time for the others
-                share_s = max(0.0, timeout - (time.monotonic() - began_s)) / (len(found) - index)
+            if timeout is not None:
+                # An equal share of the rest, so that one silent address does not use it all.
+                share_s = max(0.0, timeout - (time.monotonic() - began_s)) / (len(addresses) - index)
             try:
                 return await self._inner.connect_tcp(address, port, share_s, local_address, socket_options)
             except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as exc:
@@ -246,16 +251,15 @@ class GuardedBackend(httpcore2.AsyncNetworkBackend):
         raise failure
 
     async def sleep(self, seconds: float) -> None:
-        """See the base class."""
         await self._inner.sleep(seconds)
 
 
 class GuardedResolver(AbstractResolver):
-    """aiohttp's resolver; gives addresses within `reach`.
+    """Resolver of aiohttp that returns only addresses within `reach`.
 
     Args:
-        reach: where it may lead.
-        timeout_s: of a look-up, which aiohttp's time to connect leaves out; None: no limit.
+        reach: addresses that are allowed.
+        timeout_s: time limit of a lookup, which aiohttp's connect timeout does not cover. None for no limit.
     """
 
     def __init__(self, reach: Reach, timeout_s: float | None) -> None:
@@ -264,32 +268,37 @@ class GuardedResolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        """See the base class.
+        """Resolve `host` as the base class does.
 
         Raises:
-            AddressForbidden: one of them is beyond reach.
-            OSError: there is none, or it takes too long to find.
+            AddressForbidden: one of its addresses is out of reach.
+            OSError: it has no address, or the lookup timed out.
         """
         try:
             async with asyncio.timeout(self._timeout_s):
-                found = await self._reach.resolve(host)
+                addresses = await self._reach.resolve(host)
         except TimeoutError as exc:
-            raise OSError(errno.ETIMEDOUT, f"The look-up of {host} took too long.") from exc
+            raise OSError(errno.ETIMEDOUT, f"The lookup of {host} timed out.") from exc
         return [
             ResolveResult(
-                hostname=host, host=address, port=port, family=of, proto=0, flags=socket.AI_NUMERICHOST
+                hostname=host,
+                host=address,
+                port=port,
+                family=its_family,
+                proto=0,
+                flags=socket.AI_NUMERICHOST,
             )
-            for of, address in found
-            if family in (socket.AF_UNSPEC, of)
+            for its_family, address in addresses
+            if family in (socket.AF_UNSPEC, its_family)
         ]
 
     async def close(self) -> None:
-        """See the base class."""
+        """Do nothing: there is nothing to close."""
 
 
 def _guarded_session(transport: Any, reach: Reach, timeout_s: float | None) -> aiohttp.ClientSession:
-    """As the transport would make it, with the guard before each socket: a literal address, such as a
-    proxy's, is not asked of the resolver.
+    """Open a session as the transport would, with a check of each socket's address. A literal address, such
+    as a proxy's, does not pass through the resolver.
     """
 
     def open_socket(address: "tuple[int, int, int, str, tuple[Any, ...]]") -> socket.socket:
@@ -302,7 +311,7 @@ def _guarded_session(transport: Any, reach: Reach, timeout_s: float | None) -> a
         keepalive_timeout=transport.limits.keepalive_expiry,
         ssl=transport.ssl_context,
         resolver=GuardedResolver(reach, timeout_s),
-        use_dns_cache=False,  # names are kept for all clients together
+        use_dns_cache=False,  # `NAMES` caches for all clients together
         socket_factory=open_socket,
     )
     return aiohttp.ClientSession(connector=connector)

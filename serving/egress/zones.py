@@ -1,7 +1,7 @@
-"""What kind of place an IP address is, and which names are addresses in disguise.
+"""Zones of IP addresses, and host names that are addresses in disguise.
 
-Knows no sockets and no HTTP. Whoever connects asks here about the address that a name led to, because a name
-may lead somewhere else each time it is asked (DNS rebinding).
+Independent of sockets and HTTP. The code that connects must check the address that a name resolved to,
+because a name may resolve to another address each time (DNS rebinding).
 """
 
 import socket
@@ -10,7 +10,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 
 
 class Zone(StrEnum):
-    """A kind of place, from the outside in."""
+    """Zone of an address, from the outside in."""
 
     PUBLIC = "a public address"
     INSIDE = "a loopback, private or reserved address"
@@ -21,10 +21,10 @@ LINK_LOCAL = tuple(
     map(
         IPv4Network,
         (
-            "169.254.0.0/16",  # AWS, GCP, Azure, OpenStack and others: instance metadata, and credentials
+            "169.254.0.0/16",  # AWS, GCP, Azure, OpenStack and others: instance metadata and credentials
             "100.100.100.200/32",  # Alibaba Cloud
             "192.0.0.192/32",  # Oracle Cloud
-            "168.63.129.16/32",  # Azure's agent and its goal state; a public address by its number
+            "168.63.129.16/32",  # Azure's agent and its goal state, although the range is public
         ),
     )
 )
@@ -32,33 +32,33 @@ LINK_LOCAL_6 = tuple(
     map(IPv6Network, ("fe80::/10", "fd00:ec2::/32", "fd20:ce::254/128"))  # any; AWS; GCP
 )
 GLOBAL_UNICAST = IPv6Network("2000::/3")
-"""All of IPv6 that is routed on the internet today."""
+"""All IPv6 addresses that are routed on the internet today."""
 NAT64 = IPv6Network("64:ff9b::/96")
-"""An IPv4 address as an IPv6-only network writes it (RFC 6052): it leads where that address leads."""
+"""IPv4 addresses as IPv6-only networks write them (RFC 6052). They lead to the IPv4 address."""
 WITH_IPV4_INSIDE = tuple(
     map(
         IPv6Network,
         (
             "::/96",  # IPv4-compatible, long out of use
             "::ffff:0:0:0/96",  # translated (RFC 2765)
-            "64:ff9b:1::/48",  # NAT64 of one's own (RFC 8215)
+            "64:ff9b:1::/48",  # local-use NAT64 (RFC 8215)
         ),
     )
 )
 
 
 def zone_of(address: str) -> Zone:
-    """The zone of an IP address as the system writes it; of the innermost one where it wraps another.
+    """Return the zone of an IP address. If it wraps another address, the innermost one decides.
 
     Raises:
-        ValueError: it is no IP address.
+        ValueError: it is not an IP address.
     """
     return _zone(ip_address(address.partition("%")[0]))
 
 
 def literal_address(host: str) -> str | None:
-    """The IP address that a URL's host is, in any spelling that the system's resolver takes for one
-    (`2130706433`, `0x7f.1`, `0177.0.0.1`); None for a name.
+    """Return the IP address that a URL's host is, in any spelling that the system's resolver accepts
+    (`2130706433`, `0x7f.1`, `0177.0.0.1`), or None for a name.
     """
     host = host.strip("[]")
     try:
@@ -87,6 +87,7 @@ def _zone(address: IPv4Address | IPv6Address) -> Zone:
     if any(address in network for network in WITH_IPV4_INSIDE):
         wrapped.append(last)
     inner = [_zone(each) for each in wrapped if each is not None]
-    if inner:  # no server of today is reached by these: what they wrap decides how bad it is
+    if inner:
+        # No server uses these forms today, so they are never public. The wrapped address decides the zone.
         return Zone.LINK_LOCAL if Zone.LINK_LOCAL in inner else Zone.INSIDE
     return Zone.PUBLIC if address in GLOBAL_UNICAST and address.is_global else Zone.INSIDE

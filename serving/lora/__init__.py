@@ -1,1 +1,1 @@
-"""LoRA adapters: how they are named, which can be served, how a replica fetches one."""
+"""LoRA adapters: names, compatibility with an engine, and fetching."""

@@ -1,8 +1,9 @@
-"""LoRA adapters and their names: a folder in PEFT's form, called `conductor@1a2b3c4d` after what is in it.
+"""LoRA adapters and their names. An adapter is a folder in PEFT's format, named after its content, such as
+`conductor@1a2b3c4d`.
 
-The part behind the `@` is a digest of the content, so a name is never used for two things: vLLM's prefix
-cache knows an adapter by its name alone, and would answer for a changed one with what it kept of the old.
-Standard library only: whoever trains an adapter and whoever serves it import the same lines.
+The part after the `@` is a digest of the content, so a name never refers to two adapters. vLLM's prefix cache
+identifies an adapter by its name alone, and would reuse the cache of an old adapter for a new one. Standard
+library only, because training and serving share this module.
 """
 
 import hashlib
@@ -17,27 +18,26 @@ from conductor.errors import PodiumError
 
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 FILES = (CONFIG, WEIGHTS)
-"""What PEFT writes and an engine reads; other files of the folder are not part of the adapter."""
+"""Files that PEFT writes and an engine reads. Other files of the folder are not part of the adapter."""
 NAME = re.compile(r"(?P<label>[A-Za-z0-9][A-Za-z0-9._-]{0,63})@(?P<digest>[0-9a-f]{8})")
 BLOCK_BYTES = 1 << 20
 
 
 class AdapterError(PodiumError):
-    """An adapter cannot be served; the message says why, and what to do."""
+    """An adapter cannot be served. The message says why, and what to do."""
 
 
 def digest(folder: Path) -> str:
-    """Of an adapter's content: 8 hexadecimal digits.
+    """Return the digest of an adapter's content: 8 hexadecimal digits.
 
-    SHA-256 over the configuration in a canonical form, a zero byte, and the bytes of the weights. Two
-    configurations that differ in the order of keys or of module names only (PEFT writes sets) have one
-    digest.
+    It is the SHA-256 of the configuration in a canonical form, a zero byte, and the weights. Configurations
+    that differ only in the order of keys or of module names (PEFT writes sets) have the same digest.
 
     Args:
-        folder: with `adapter_config.json` and `adapter_model.safetensors`.
+        folder: contains `adapter_config.json` and `adapter_model.safetensors`.
 
     Raises:
-        AdapterError: a file is missing or no JSON object.
+        AdapterError: a file is missing, or the configuration is not a JSON object.
     """
     hashed = hashlib.sha256(_canonical(read_config(folder)).encode() + b"\0")
     try:
@@ -50,79 +50,79 @@ def digest(folder: Path) -> str:
 
 
 def name_with_digest(label: str, folder: Path) -> str:
-    """The name under which `folder` may be served: `label@digest`.
+    """Return the name under which `folder` may be served: `label@digest`.
 
     Raises:
-        AdapterError: the folder is no adapter, or the label no name.
+        AdapterError: the folder is not an adapter, or the label is not a valid name.
     """
     name = f"{label}@{digest(folder)}"
     if not NAME.fullmatch(name):
         raise AdapterError(
-            f"{label!r} is no name for an adapter: up to 64 letters, digits, `.`, `_` and `-`."
+            f"{label!r} is not a valid adapter label: use up to 64 letters, digits, `.`, `_` and `-`, beginning with a letter or digit."
         )
     return name
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """`adapter_config.json` of `folder`.
+    """Return the content of `adapter_config.json` in `folder`.
 
     Raises:
-        AdapterError: it is missing or no JSON object.
+        AdapterError: it is missing, or not a JSON object.
     """
     try:
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     except OSError as exc:
         raise AdapterError(f"The adapter {folder} has no readable {CONFIG}: {exc.strerror}.") from exc
     except ValueError as exc:
-        raise AdapterError(f"{CONFIG} of the adapter {folder} is no JSON: {exc}.") from exc
+        raise AdapterError(f"{CONFIG} of the adapter {folder} is not JSON: {exc}.") from exc
     if not isinstance(config, dict):
-        raise AdapterError(f"{CONFIG} of the adapter {folder} is no JSON object.")
+        raise AdapterError(f"{CONFIG} of the adapter {folder} is not a JSON object.")
     return cast(dict[str, Any], config)
 
 
 def name_of(address: str) -> str:
-    """The name at the end of an address: of `s3://bucket/adapters/conductor@1a2b3c4d` it is
-    `conductor@1a2b3c4d`.
+    """Return the name at the end of an address: `conductor@1a2b3c4d` for
+    `s3://bucket/adapters/conductor@1a2b3c4d`.
 
     Raises:
-        AdapterError: it has none that says what is in it.
+        AdapterError: the address does not end in a name with a digest.
     """
     name = address.split("?")[0].rstrip("/").rsplit("/", 1)[-1]
     if not NAME.fullmatch(name):
         raise AdapterError(
-            f"The adapter {address!r} must end in a name such as conductor@1a2b3c4d, which says what is in it and is never used for "
-            "anything else. `podium adapter publish FOLDER` gives a folder its name."
+            f"The adapter {address!r} must end in a name such as conductor@1a2b3c4d, with a digest of its content. "
+            "`podium adapter publish FOLDER` gives a folder its name."
         )
     return name
 
 
 def verify(folder: Path, name: str) -> None:
-    """See that `folder` holds what `name` says.
+    """Check that the content of `folder` matches the digest in `name`.
 
     Raises:
-        AdapterError: it does not, or is no adapter.
+        AdapterError: it does not, or is not an adapter.
     """
-    found = digest(folder)
-    if found != name.rpartition("@")[2]:
+    actual = digest(folder)
+    if actual != name.rpartition("@")[2]:
         raise AdapterError(
-            f"What is called {name} has the digest {found}: it was changed after it was named, or did not come whole. A name is never "
-            f"used twice: publish it as {name.rpartition('@')[0]}@{found}."
+            f"The adapter {name} has the digest {actual}: it was changed after it was named, or is incomplete. A name is never "
+            f"used twice: publish it as {name.rpartition('@')[0]}@{actual}."
         )
 
 
 def publish(folder: Path, where: Path, label: str) -> Path:
-    """Copy an adapter to `where`, under its name, whole or not at all.
+    """Copy an adapter to `where` under its name, completely or not at all.
 
     Args:
-        folder: as PEFT's `save_pretrained` wrote it; its other files (a card, a report) come along.
-        where: the folder of adapters; made if need be.
-        label: the part of the name before the `@`.
+        folder: as PEFT's `save_pretrained` wrote it. Other files (a card, a report) are copied too.
+        where: folder of adapters, created if it does not exist.
+        label: part of the name before the `@`.
 
     Returns:
-        `where/label@digest`. Where that is there already it is the same adapter, and is left as it is.
+        `where/label@digest`. If it exists already, it has the same content and is not changed.
 
     Raises:
-        AdapterError: the folder is no adapter, or the label no name.
+        AdapterError: the folder is not an adapter, or the label is not a valid name.
         OSError: it cannot be written.
     """
     published = where / name_with_digest(label, folder)
@@ -130,21 +130,21 @@ def publish(folder: Path, where: Path, label: str) -> Path:
         where.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=where, prefix=".publishing-") as part:
             copied = shutil.copytree(folder, Path(part) / published.name, copy_function=shutil.copyfile)
-            copied.chmod(0o755)  # whoever serves it may be another user than whoever trained it
+            copied.chmod(0o755)  # the server may run as another user than the training
             put(copied, published)
     verify(published, published.name)
     return published
 
 
-def put(made: Path, at: Path) -> None:
-    """Rename a folder that is complete; where another did so first, theirs stays: the same name is the same
-    content.
+def put(folder: Path, at: Path) -> None:
+    """Rename a complete folder. If another process has already created the target, keep the target: the same
+    name means the same content.
 
     Raises:
         OSError: it cannot be renamed.
     """
     try:
-        made.rename(at)
+        folder.rename(at)
     except OSError:
         if not at.is_dir():
             raise

@@ -1,8 +1,7 @@
-"""From an adapter's address to a folder of this machine, fetched once, checked by its name, there whole or
-not at all.
+"""Fetching of adapters into a local folder: once, verified by name, and completely or not at all.
 
-`pyarrow.fs` reads local folders, `s3://`, `gs://` and `abfss://`; its credentials are the machine's
-(instance role, or the provider's usual variables in the environment of Ray). Knows neither vLLM nor Ray.
+`pyarrow.fs` reads local folders, `s3://`, `gs://` and `abfss://`. Its credentials are those of the machine:
+the instance role, or the provider's usual variables in the environment of Ray. Independent of vLLM and Ray.
 """
 
 import errno
@@ -19,26 +18,26 @@ BLOCK_BYTES = 1 << 22
 
 
 def cache() -> Path:
-    """Where this machine keeps what was fetched: `$XDG_CACHE_HOME/podium/adapters`, under `~/.cache` where
-    that is not set.
+    """Return the folder of fetched adapters: `$XDG_CACHE_HOME/podium/adapters`, or in `~/.cache` if that is
+    not set.
     """
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "podium" / "adapters"
 
 
 def fetch(address: str, into: Path) -> Path:
-    """The folder of the adapter at `address`, from `into` where it is there already.
+    """Return the local folder of the adapter at `address`. It is fetched if it is not in `into` yet.
 
-    A local one is copied too: what is written over the original afterwards is not what was checked.
-    Replicas of one machine may fetch at the same time. What is kept stays: a running engine reads it again
-    after it has put an adapter out.
+    A local adapter is copied too, because the original may change after the check. Replicas on one machine
+    may fetch at the same time. Adapters stay in `into`, because a running engine reads an evicted adapter
+    again.
 
     Raises:
-        AdapterError: it is not there, cannot be read or kept, or is not what its name says.
+        AdapterError: the adapter does not exist, cannot be read or stored, or does not match its name.
     """
     name = name_of(address)
-    kept = into / name
-    if _holds(kept, name):
-        return kept
+    target = into / name
+    if _holds(target, name):
+        return target
     try:
         into.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=into, prefix=".fetching-") as part:
@@ -46,16 +45,16 @@ def fetch(address: str, into: Path) -> Path:
             folder.mkdir()
             _copy(address, folder)
             verify(folder, name)
-            shutil.rmtree(kept, ignore_errors=True)  # what was there is not what it is called
-            put(folder, kept)
+            shutil.rmtree(target, ignore_errors=True)  # an existing folder does not match its name
+            put(folder, target)
     except OSError as exc:
         full = exc.errno in (errno.ENOSPC, errno.EDQUOT)
         why = "the disk is full" if full else exc.strerror or exc
         raise AdapterError(
-            f"The adapter {address} cannot be kept in {into}: {why}. Make room, or name another folder in XDG_CACHE_HOME "
-            "(the worker's `scale.env`)."
+            f"The adapter {address} cannot be stored in {into}: {why}. Free disk space, or set XDG_CACHE_HOME to another folder "
+            "(in the worker's `scale.env`)."
         ) from exc
-    return kept
+    return target
 
 
 def _holds(folder: Path, name: str) -> bool:
@@ -67,18 +66,18 @@ def _holds(folder: Path, name: str) -> bool:
 
 
 def _copy(address: str, folder: Path) -> None:
-    """The adapter's files, a block at a time.
+    """Copy the adapter's files in blocks.
 
     Raises:
-        AdapterError: one cannot be read at `address`.
-        OSError: one cannot be written.
+        AdapterError: a file cannot be read at `address`.
+        OSError: a file cannot be written.
     """
     filesystem, path = _open_filesystem(address)
     for name in FILES:
         try:
             source = filesystem.open_input_stream(f"{path}/{name}")
         except FileNotFoundError as exc:
-            raise AdapterError(f"The adapter {address} is not there, or has no {name}.") from exc
+            raise AdapterError(f"The adapter {address} does not exist, or has no {name}.") from exc
         except (OSError, ValueError) as exc:
             raise AdapterError(f"The adapter {address} cannot be read: {exc}.") from exc
         with source, (folder / name).open("wb") as target:
@@ -92,7 +91,7 @@ def _read(source: Any, address: str) -> bytes:
     try:
         return source.read(BLOCK_BYTES)
     except (OSError, ValueError) as exc:
-        raise AdapterError(f"The adapter {address} broke off while it was read: {exc}.") from exc
+        raise AdapterError(f"Reading the adapter {address} failed: {exc}.") from exc
 
 
 def _open_filesystem(address: str) -> tuple[Any, str]:
@@ -105,5 +104,5 @@ def _open_filesystem(address: str) -> tuple[Any, str]:
         return arrow.FileSystem.from_uri(address)
     except (OSError, ValueError) as exc:  # ArrowInvalid is a ValueError
         raise AdapterError(
-            f"The adapter's store {address} cannot be opened: {exc}. Known are folders, s3://, gs:// and abfss://."
+            f"The adapter's store {address} cannot be opened: {exc}. Use a folder, s3://, gs:// or abfss://."
         ) from exc

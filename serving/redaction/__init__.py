@@ -1,1 +1,3 @@
-"""What is taken out of texts before they are kept, traced or logged: secrets always, personal data by policy."""
+"""Redaction of texts before they are stored, traced or logged: secrets always, personal data if a policy says
+so.
+"""

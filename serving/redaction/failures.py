@@ -1,5 +1,5 @@
-"""What is said of an error in a log line or a span. Its words may quote a prompt or an answer: a provider's do, where it
-says what it did not like, and so may those of whoever read a plan or an answer.
+"""Descriptions of errors for log lines and spans. An error's message may quote a prompt or an answer: a
+provider's does so to explain a rejection, and so may that of a parser of plans or answers.
 """
 
 from conductor.errors import WorkerError
@@ -8,17 +8,17 @@ from conductor.model.terms import Permit
 from serving.redaction.personal import redactor_of
 
 NAMES = ("reason", "worker", "param")
-"""Facts of a failure that are texts, and are of our own making."""
+"""Facts of a failure that are texts but contain nothing of a prompt or an answer."""
 
 
 def facts_without_words(failure: Failure) -> dict[str, Fact]:
-    """The numbers and names in `failure`."""
+    """Return the numbers and names in `failure`."""
     return {name: fact for name, fact in failure.facts.items() if not isinstance(fact, str) or name in NAMES}
 
 
 def outline(error: Failure | Attempt) -> str:
-    """`error` without its words: its numbers and names, such as `worker: gpt, provider_status: 403`. Its class is said
-    beside it.
+    """Return the numbers and names of `error`, such as `worker: gpt, provider_status: 403`, without its class
+    and message.
     """
     if isinstance(error, Failure):
         facts = facts_without_words(error)
@@ -28,8 +28,10 @@ def outline(error: Failure | Attempt) -> str:
 
 
 def words_in_span(failure: Failure, permit: Permit, *, content: bool) -> str:
-    """What a span says of `failure`: its words where texts are put into spans, by the settings (`content`) and by `permit`;
-    else its outline, and of a worker's error the message, which is of our own making (decision 0020).
+    """Return the description of `failure` for a span.
+
+    If the settings (`content`) and `permit` allow texts in spans, that is its full explanation. Otherwise it
+    is the outline, with the message of a worker's error, which is Podium's own text (decision 0020).
     """
     if content and permit.traces:
         return redactor_of(permit)(failure.explanation)
@@ -38,7 +40,7 @@ def words_in_span(failure: Failure, permit: Permit, *, content: bool) -> str:
 
 
 def line_of(error: Failure | Attempt, *, has_words: bool) -> str:
-    """`error` in the log: its class, and its words or, without them, its outline."""
+    """Return `error` for the log: its class, and its message (`has_words`) or its outline."""
     if isinstance(error, Failure):
         code, words = error.code, error.explanation
     else:

@@ -1,7 +1,7 @@
-"""Personal data that has a form: e-mail addresses, telephone numbers with their country code, numbers of cards
-and of bank accounts. Names and streets have none, and stay.
+"""Redaction of personal data with a recognisable form: e-mail addresses, telephone numbers with a country
+code, card numbers and bank account numbers. Names and street addresses have none and are not redacted.
 
-Numbers are looked up and checked by libraries: phonenumbers (Google's libphonenumber) and python-stdnum.
+Numbers are found and validated by libraries: phonenumbers (Google's libphonenumber) and python-stdnum.
 """
 
 import re
@@ -12,34 +12,34 @@ from serving.redaction.secrets import Redactor, redact_secrets, secrets_in_steps
 from serving.redaction.slices import Steps, finish
 
 MOST_CHECKED = 500
-"""Different telephone numbers in all texts of one request; what has the form of one after that is taken out unchecked. A
-check takes a tenth of a millisecond, a millisecond at worst, in which the router does nothing else, and a stranger's
-texts have room for 300,000 of them.
-"""
+"""Maximum number of different telephone numbers that are validated in all texts of one request; further
+candidates are redacted unchecked. A check takes a tenth of a millisecond (a millisecond at worst) and blocks
+the router, and a client's texts have room for 300,000 of them."""
 MOST_CHECKED_IN_FILE = 5_000
-"""The same of a file, which is looked through beside everything else."""
+"""The same limit for a file, which is redacted in the background."""
 NUMBERS_A_PHONE = 5
-"""As many numbers of cards, and of accounts, may be checked for each telephone number: that is quicker."""
-# Each form begins with a character that is found quickly, and ends after so many: what is looked at in one step
-# (`_numbers`) is a part of the text and `LONGEST` characters more.
+"""Card numbers, and account numbers, that may be validated per telephone number. They are quicker to
+validate."""
+# Each form begins with a character that is quick to find and has a bounded length: one step of `_numbers` reads a part
+# of the text and `LONGEST` more characters.
 LONGEST = 128
-"""Of a number, and of what stands right before and after it."""
+"""Longest number, with the characters right before and after it."""
 STEP_CHARS = 20_000
-"""Looked at in one step."""
+"""Characters that are searched in one step."""
 _ANY = re.compile(r"[\d@]")
 _LOCAL = re.compile(r"[\w.%+-]{1,320}")
 _DOMAIN = re.compile(r"[\w-]{1,255}+(?:\.[\w-]{1,255}+){1,16}+")
 _CARD = re.compile(r"\d(?<!\d\d)(?:[ -]?\d){12,18}(?!\d)")
 _IBAN = re.compile(r"[A-Z](?<!\w[A-Z])[A-Z]\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,4})?\b")
 _PHONE = re.compile(r"[+＋][(\d][\d\s()./\u2010-\u2015-]{5,40}(?:\w{1,2})?")
-"""What a telephone number is found in, and a letter after it, which tells that it is none."""
+"""Candidate for a telephone number, and a letter after it, which shows that it is none."""
 
 
 class PersonalDataRedactor:
-    """A `Redactor` for all texts of one request, or of one file: together they have so many checks.
+    """`Redactor` for all texts of one request, or of one file, which share a budget of checks.
 
     Args:
-        most_checked: telephone numbers; see `MOST_CHECKED`.
+        most_checked: most telephone numbers that are checked; see `MOST_CHECKED`.
     """
 
     def __init__(self, most_checked: int = MOST_CHECKED) -> None:
@@ -49,11 +49,11 @@ class PersonalDataRedactor:
         self._card = _Checked(_without_card, "[card number removed]", most)
 
     def __call__(self, text: str) -> str:
-        """`text` without personal data and without secrets; itself where it has none."""
+        """Return `text` without personal data and secrets, or `text` itself if it has none."""
         return finish(self.steps(text)) if _ANY.search(text) else redact_secrets(text)
 
     def steps(self, text: str) -> Steps[str]:
-        """As a call, in steps."""
+        """Redact `text` as a call does, in steps."""
         text = yield from secrets_in_steps(text)
         text = yield from take_out(text, "@", _email, "[e-mail address removed]")
         text = yield from _numbers(text, _IBAN, self._account)
@@ -63,24 +63,24 @@ class PersonalDataRedactor:
 
 
 def _email(text: str, at: int, done: int) -> tuple[int, int] | None:
-    """The place of the address around the `@` at `at`."""
+    """Return the span of the e-mail address around the `@` at `at`."""
     domain = _DOMAIN.match(text, at + 1)
     local = _LOCAL.match(text[max(done, at - 320) : at][::-1]) if domain else None
     return None if local is None or domain is None else (at - local.end(), domain.end())
 
 
 def _numbers(text: str, pattern: re.Pattern[str], check: "_Checked") -> Steps[str]:
-    """`text` with what `check` gives for each match of `pattern`, in steps."""
+    """Return `text` with each match of `pattern` replaced by the result of `check`, in steps."""
     parts, done, at, end = list[str](), 0, 0, STEP_CHARS
     while at < len(text):
-        found = pattern.search(text, at, end + LONGEST)
-        if found is None or found.start() >= end:
+        match = pattern.search(text, at, end + LONGEST)
+        if match is None or match.start() >= end:
             at, end = max(at, end), end + STEP_CHARS
             yield
             continue
-        at = found.end()
-        if (kept := check(found[0])) is not found[0] and kept != found[0]:
-            parts += text[done : found.start()], kept
+        at = match.end()
+        if (redacted := check(match[0])) is not match[0] and redacted != match[0]:
+            parts += text[done : match.start()], redacted
             done = at
         if check.is_dear:
             yield
@@ -88,24 +88,24 @@ def _numbers(text: str, pattern: re.Pattern[str], check: "_Checked") -> Steps[st
 
 
 def redactor_of(permit: Permit) -> Redactor:
-    """What takes out of the texts of one request what may not be kept, traced or logged of them."""
+    """Return the redactor for all texts of one request that are stored, traced or logged."""
     return PersonalDataRedactor() if permit.hides_personal_data else redact_secrets
 
 
 class _Checked:
-    """What stands for a match: the first different ones are checked.
+    """Replacements of matches, each checked once, up to a limit.
 
     Args:
-        check: gives a match without what is to be taken out, given what to put there.
-        removed: what to put there.
-        most: are checked.
+        check: return a match without its personal data, given the replacement.
+        removed: the replacement.
+        most: most matches that are checked; further ones are replaced unchecked.
     """
 
     def __init__(self, check: Callable[[str, str], str], removed: str, most: int) -> None:
         self._check, self._removed, self._most = check, removed, most
         self._checked = dict[str, str]()
         self.is_dear = False
-        """The latest match had to be looked up."""
+        """Whether the latest match had to be checked."""
 
     def __call__(self, text: str) -> str:
         self.is_dear = text not in self._checked and len(self._checked) < self._most

@@ -1,11 +1,13 @@
-"""Secrets in texts: those that this process uses, and whatever has the form of a well-known sort of key.
+"""Redaction of secrets in texts: those that this process uses, and whatever has the form of a well-known kind
+of key.
 
-The forms are those of gitleaks' rules (version 8.30, MIT) whose keys have a fixed beginning, and of providers of models
-that it does not know (decision 0073). Only forms that hardly anything else has: a word that looks random may as well be
-a digest or a name.
+The forms come from the rules of gitleaks (version 8.30, MIT) whose keys have a fixed prefix, and from model
+providers that it does not cover (decision 0073). Only distinctive forms are included: a random-looking word
+may as well be a digest or a name.
 
-Texts come from clients and are megabytes long. One pattern finds where a key may begin, and each form reads on from
-there: no character is looked at more than a few times, and the work stops after each part (`slices.py`).
+Texts come from clients and may be megabytes long. One pattern finds where a key may begin, and each form is
+matched from there. No character is read more than a few times, and the work pauses after each part
+(`slices.py`).
 """
 
 import re
@@ -15,20 +17,21 @@ from serving.redaction.slices import Steps, finish
 
 REMOVED = "[secret removed]"
 LEAST_CHARS = 12
-"""A shorter value is a word, and would be taken out of everything; all forms are longer."""
+"""Shortest secret. A shorter value may be a common word, and would be removed everywhere. All forms are
+longer."""
 MOST_WAITING = 4000
-"""A piece of a text that is longer does not wait for the end of its line."""
+"""Maximum number of characters of a stream that wait for the end of their line."""
 STEP_CHARS = 20_000
-"""Of a text, looked at in one step."""
+"""Characters of a text that are searched in one step."""
 STEP_HITS = 256
-"""Places where something may begin, looked at in one step."""
+"""Candidates that are read in one step."""
 MOST_HEADER = 8000
-"""Characters of the first part of a web token."""
+"""Longest first part of a JSON web token, in characters."""
 MOST_PASSWORD = 1024
-"""Characters between `://` and `@`."""
+"""Maximum number of characters between `://` and `@`."""
 
 _HEX, _WORD, _DASHED, _BASE64 = "[0-9A-Fa-f]", "[0-9A-Za-z]", r"[\w-]", r"[0-9A-Za-z+/]"
-# A key's beginning, and what comes after it. Lengths are the least that a provider gives out, or less.
+# Prefix of a key, and pattern of the rest. Lengths are at most the shortest that the provider issues.
 _FORMS: tuple[tuple[str, str], ...] = (
     ("pk_", rf"{_WORD}{{49}}"),  # Podium
     # Models.
@@ -145,7 +148,7 @@ _FORMS: tuple[tuple[str, str], ...] = (
     # Headers.
     ("Bearer ", r"[\w.~+/-]{20,}={0,2}"),
     ("Basic ", rf"(?=[A-Za-z+/]*\d){_BASE64}{{16,}}={{0,2}}"),
-    # What keeps secrets.
+    # Secret managers.
     ("hvs.", rf"{_DASHED}{{20,}}"),  # HashiCorp
     ("hvb.", rf"{_DASHED}{{20,}}"),
     ("hvr.", rf"{_DASHED}{{20,}}"),
@@ -207,7 +210,7 @@ _FORMS: tuple[tuple[str, str], ...] = (
 
 
 def _any_of(words: Iterable[str]) -> str:
-    """A pattern for any of `words` that looks at each character once."""
+    """Return a pattern that matches any of `words` and reads each character once."""
     rest = dict[str, list[str]]()
     for word in words:
         if not word:
@@ -223,12 +226,12 @@ _BEGINNING = re.compile(rf"(?<![0-9A-Za-z])({_any_of(_READERS)})")
 _ESCAPED_BEGINNING = re.compile(
     rf"(?:\\(?:[nrtbf]|u[0-9A-Fa-f]{{4}})|%[0-9A-Fa-f]{{2}})({_any_of(_READERS)})"
 )
-"""In JSON or an address within a text, after a character that is written as letters or digits."""
+"""Prefix in JSON or a URL within a text, after an escaped character, which is written as letters or digits."""
 _ALNUM = frozenset("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
 _PICTURE = re.compile(r"data:[\w/+.-]{1,100};base64,", re.ASCII)
 _BASE64_RUN = re.compile(r"[0-9A-Za-z+/]*={0,2}", re.ASCII)
 _BEFORE_COLON = re.compile(r"\d{5,16}(?:(?=tob(?![0-9A-Za-z]))|(?![0-9A-Za-z]))")
-"""Backwards, a bot's number, which `bot` may stand before: in addresses it does."""
+"""The id of a bot, reversed. In URLs, `bot` may precede it."""
 _BOT = re.compile(r"[\w-]{33,36}(?![\w-])", re.ASCII)
 _RUN = re.compile(r"[\w-]*", re.ASCII)
 _PAYLOAD = re.compile(r"[\w-]{5,}(?:\.[\w-]*)?", re.ASCII)
@@ -240,31 +243,32 @@ _PEM_BEGIN, _PEM_END = re.compile(rf"-----BEGIN {_KEY}"), re.compile(rf"-----END
 _PEM = re.compile(rf"-----BEGIN {_KEY}.*?(?:{_PEM_END.pattern}|\Z)", re.DOTALL)
 _PEM_PERHAPS = re.compile(r"-----BEGIN (?:[A-Z0-9]{1,20} ){0,6}[A-Z0-9]{0,20}-{0,5}\Z")
 _PEM_END_CHARS = 160
-"""An end of a key, and the beginning of one, have fewer."""
+"""Longest beginning or end marker of a PEM key, in characters."""
 _known: set[str] = set()
 
 Span = tuple[int, int]
 Read = Callable[[str, int, int], Span | None]
-"""Given a text, where a literal stands in it, and where the latest thing that was taken out ends: the place of a
-secret there, or None.
-"""
+"""Function that returns the span of a secret, or None. Its arguments: the text, the position of a literal in
+it, and the end of the latest span that was removed."""
 
 
 def learn_secret(value: str) -> None:
-    """Take `value` out of every text from now on."""
+    """Remove `value` from every text from now on."""
     if len(value) >= LEAST_CHARS:
         _known.add(value)
 
 
 def redact_secrets(text: str) -> str:
-    """`text` without secrets; itself where it has none."""
+    """Return `text` without secrets, or `text` itself if it has none."""
     if len(text) < LEAST_CHARS or (len(text) <= STEP_CHARS and not _may_hold_secrets(text)):
         return text
     return finish(secrets_in_steps(text))
 
 
 def _may_hold_secrets(text: str) -> bool:
-    """Return whether a short text has to be looked through: pieces of answers are many, and hardly any has to."""
+    """Return whether a short text may contain secrets. This is called for every piece of an answer, and
+    hardly any does.
+    """
     if ("@" in text and "://" in text) or "\\" in text or any(mark in text for mark in _MARKS):
         return True
     if _BEGINNING.search(text) is not None or ("%" in text and _ESCAPED_BEGINNING.search(text) is not None):
@@ -273,7 +277,7 @@ def _may_hold_secrets(text: str) -> bool:
 
 
 def secrets_in_steps(text: str) -> Steps[str]:
-    """As `redact_secrets`, in steps."""
+    """Redact secrets as `redact_secrets` does, in steps."""
     if len(text) < LEAST_CHARS or (yield from _is_picture(text)):
         return text
     is_long = len(text) > STEP_CHARS
@@ -293,7 +297,9 @@ def secrets_in_steps(text: str) -> Steps[str]:
 
 
 def _is_picture(text: str) -> Steps[bool]:
-    """Return whether `text` is a file in base64. No key is sought in it: what looks like one is a part of the file."""
+    """Return whether `text` is a file in base64. It is not searched for keys: what looks like one is part of
+    the file.
+    """
     begin = _PICTURE.match(text) if text.startswith("data:") else None
     if begin is None:
         return False
@@ -308,18 +314,18 @@ def _is_picture(text: str) -> Steps[bool]:
 
 
 def _keys(text: str, beginning: re.Pattern[str]) -> Steps[str]:
-    """`text` without what has one of `_FORMS`, in steps."""
+    """Return `text` without the keys that match `_FORMS`, in steps."""
     parts, done, at, end, hits = list[str](), 0, 0, STEP_CHARS, 0
     while at < len(text):
-        found = beginning.search(text, at, end + LONGEST_BEGINNING)
-        if found is None or found.start() >= end:
+        match = beginning.search(text, at, end + LONGEST_BEGINNING)
+        if match is None or match.start() >= end:
             at, end = max(at, end), end + STEP_CHARS
             yield
             continue
-        key = _READERS[found[1]].match(text, found.end())
-        at = found.start() + 1
+        key = _READERS[match[1]].match(text, match.end())
+        at = match.start() + 1
         if key is not None:
-            parts += text[done : found.start(1)], REMOVED
+            parts += text[done : match.start(1)], REMOVED
             at = done = key.end()
         hits += 1
         if not hits % STEP_HITS:
@@ -328,7 +334,9 @@ def _keys(text: str, beginning: re.Pattern[str]) -> Steps[str]:
 
 
 def take_out(text: str, literal: str, read: Read, removed: str) -> Steps[str]:
-    """`text` with `removed` for what `read` finds at each place of `literal`, in steps."""
+    """Return `text` with `removed` in place of each span that `read` returns for an occurrence of `literal`,
+    in steps.
+    """
     parts, done, at, hits = list[str](), 0, 0, 0
     while at < len(text):
         end = at + 10 * STEP_CHARS + len(literal)
@@ -350,7 +358,7 @@ def take_out(text: str, literal: str, read: Read, removed: str) -> Steps[str]:
 
 
 def _web_token(text: str, at: int, done: int) -> Span | None:
-    """A JSON web token, by the beginning of its second part."""
+    """Return the span of a JSON web token, given the beginning of its second part."""
     begin = max(done, at - MOST_HEADER, text.rfind(".", max(done, at - MOST_HEADER), at) + 1)
     run = _RUN.match(text[begin:at][::-1])
     header = text[at - (run.end() if run else 0) : at]
@@ -364,14 +372,16 @@ def _web_token(text: str, at: int, done: int) -> Span | None:
 
 
 def _bot_token(text: str, at: int, done: int) -> Span | None:
-    """A Telegram bot's: its number, a colon, and 35 characters of which the first is an A."""
+    """Return the span of a Telegram bot token: the bot's id, a colon, and 35 characters that begin with an A."""
     number = _BEFORE_COLON.match(text[max(done, at - 20) : at][::-1])
     end = _BOT.match(text, at + 2)
     return None if number is None or end is None else (at - number.end(), end.end())
 
 
 def _client_secret(text: str, at: int, done: int) -> Span | None:
-    """Of an application in Microsoft Entra: four characters, the last a digit, `Q~` and some more."""
+    """Return the span of a client secret of Microsoft Entra: four characters of which the last is a digit,
+    `Q~`, and about 32 more.
+    """
     begin, end = at - 4, _CLIENT_SECRET.match(text, at + 2)
     if begin < done or not text[at - 1].isdigit() or end is None or not text[begin : at - 1].isascii():
         return None
@@ -379,7 +389,9 @@ def _client_secret(text: str, at: int, done: int) -> Span | None:
 
 
 def _password(text: str, at: int, done: int) -> Span | None:
-    """Of a user in an address, by the `@` after it. It may have a `/`, which by the standard it may not."""
+    """Return the span of a password in a URL, given the `@` after it. It may contain a `/`, which the
+    standard forbids.
+    """
     low = max(done, at - MOST_PASSWORD)
     begin = text.rfind("://", max(low, text.rfind("@", low, at) + 1), at)
     if begin < 0:
@@ -396,10 +408,10 @@ def _password(text: str, at: int, done: int) -> Span | None:
     ):
         return None
     if "/" in user[: colon - begin] or _PORT.match(user):
-        return None  # no user, but a host and its port: the `@` is in the path
-    end = at  # of a password with an `@` in it
-    while (more := _REST.match(text, end + 1, begin + MOST_PASSWORD)) is not None:
-        end = more.end() - 1
+        return None  # a host and its port, not a user: the `@` is in the path
+    end = at
+    while (rest := _REST.match(text, end + 1, begin + MOST_PASSWORD)) is not None:
+        end = rest.end() - 1  # the password contains an `@`
     return (colon + 1, end)
 
 
@@ -425,11 +437,11 @@ Redactor = Callable[[str], str]
 
 
 class StreamRedactor:
-    """Redacts a text that comes in pieces: what may be the beginning of something to be taken out waits.
+    """Redactor of a text that arrives in pieces. Text that may be the beginning of a match is held back.
 
     Args:
-        redact: what takes things out of a text.
-        boundary: the white space that nothing to be taken out goes across.
+        redact: redacts a complete text.
+        boundary: white space characters that no match contains.
     """
 
     def __init__(self, redact: Redactor = redact_secrets, boundary: str = " \t\n") -> None:
@@ -439,46 +451,49 @@ class StreamRedactor:
         self._is_in_key = False
 
     def feed(self, piece: str) -> str:
-        """What can be told after `piece`. What waits is looked at again only where a piece can end it."""
+        """Add `piece`, and return the text that can be released now. Held text is searched again only if a
+        piece may complete it.
+        """
         self._waiting.append(piece)
         self._n_waiting += len(piece)
         if self._is_in_key:
             return self._leave_key()
         blanks = self._boundary if self._n_waiting < MOST_WAITING else " \t\n"
-        return self._tell(blanks) if any(blank in piece for blank in blanks) else ""
+        return self._release(blanks) if any(blank in piece for blank in blanks) else ""
 
     def flush(self) -> str:
-        """The rest: nothing follows."""
-        told = "" if self._is_in_key else self._redact("".join(self._waiting))
+        """Return the rest of the text at its end."""
+        rest = "" if self._is_in_key else self._redact("".join(self._waiting))
         self._wait("")
         self._is_in_key = False
-        return told
+        return rest
 
-    def _tell(self, blanks: str) -> str:
+    def _release(self, blanks: str) -> str:
         text = "".join(self._waiting)
         end = max(text.rfind(blank) for blank in blanks) + 1
         if (perhaps := _PEM_PERHAPS.search(text, max(0, len(text) - _PEM_END_CHARS))) is not None:
             end = min(end, perhaps.start())
         for key in _PEM.finditer(text):
-            if not _PEM_END.search(key[0], max(0, len(key[0]) - _PEM_END_CHARS)):  # it goes on
-                told = self._redact(text[: key.start()]) + REMOVED
+            if not _PEM_END.search(key[0], max(0, len(key[0]) - _PEM_END_CHARS)):
+                # The key is not complete yet.
+                released = self._redact(text[: key.start()]) + REMOVED
                 self._is_in_key = True
                 self._wait(text[key.start() :])
-                return told
+                return released
             end = key.start() if key.start() < end < key.end() else end
         self._wait(text[end:])
         return self._redact(text[:end])
 
     def _leave_key(self) -> str:
-        """Drop a key, up to its end."""
+        """Drop a key up to its end."""
         text = "".join(self._waiting)
-        found = _PEM_END.search(text)
-        if found is None:
+        key_end = _PEM_END.search(text)
+        if key_end is None:
             self._wait(text[-_PEM_END_CHARS:])
             return ""
         self._is_in_key = False
         self._wait("")
-        return self.feed(text[found.end() :])
+        return self.feed(text[key_end.end() :])
 
     def _wait(self, text: str) -> None:
         self._waiting, self._n_waiting = [text], len(text)

@@ -1,5 +1,5 @@
-"""Long work on texts, cut into steps: whoever waits for it shares the event loop with everything else, and keys take
-turns (decision 0073).
+"""Long work on texts, split into steps. It shares the event loop with everything else, and keys take turns
+(decision 0073).
 """
 
 import asyncio
@@ -12,19 +12,19 @@ from weakref import WeakKeyDictionary
 
 T = TypeVar("T")
 READS = "reads"
-"""A payer for what many keys read, whose turns are given out before (`serving/api/admission.py`)."""
+"""Payer of work that many keys need, whose order was decided before (`serving/api/admission.py`)."""
 Steps = Generator[None, None, T]
-"""Work that stops after each step, of a millisecond at most, and returns its result."""
+"""Work that pauses after each step, at most a millisecond, and returns its result."""
 SLICE_S = 0.003
-"""Of work between two looks of the event loop at everything else."""
+"""Longest slice of work before other tasks of the event loop run."""
 LONG_S, MOST_PAUSE_S = 0.01, 0.25
-"""A turn that took more of this thread's time than the first is followed by a pause as long as itself, up to the second: answering a small request takes
-several rounds of the event loop, and without the pause each of them would wait for another large one.
-"""
+"""After a turn that took more than `LONG_S` of this thread's time, there is a pause of the same length, at
+most `MOST_PAUSE_S`. A small request takes several rounds of the event loop, and without the pause each of
+them would wait for another long turn."""
 
 
 def finish(steps: Steps[T]) -> T:
-    """Do all of `steps` at once."""
+    """Run all of `steps` without a pause, and return their result."""
     while True:
         try:
             next(steps)
@@ -33,15 +33,18 @@ def finish(steps: Steps[T]) -> T:
 
 
 async def in_turns(steps: Steps[T], payer: str) -> T:
-    """Do `steps` beside everything else of this process: one slice of one payer's work at a time, payers in turn. A payer's
-    work is done in the order in which it came: of many texts that are begun at once, all would be held until the last has ended.
+    """Run `steps` alongside everything else in this process: one slice of one payer's work at a time, payers
+    in turn.
+
+    A payer's work is done in the order of arrival. If many texts were processed at a time, all would stay in
+    memory until the last one ends.
 
     Args:
         steps: the work.
-        payer: the key whose work it is.
+        payer: the key that the work is for.
     """
     try:
-        until_s = perf_counter() + SLICE_S / 3  # most work is short, and waits for nobody
+        until_s = perf_counter() + SLICE_S / 3  # most work is short and needs no turn
         while perf_counter() < until_s:
             next(steps)
         is_begun = False
@@ -59,12 +62,12 @@ async def in_turns(steps: Steps[T], payer: str) -> T:
 
 @asynccontextmanager
 async def turn(payer: str, *, goes_on: bool = False) -> AsyncGenerator[None]:
-    """Take a turn for one slice of a payer's work, and for what follows it without waiting; everything else of this process has
-    its turn after it.
+    """Take a turn for one slice of a payer's work, and for the synchronous code that follows it. Everything
+    else in this process runs after the turn.
 
     Args:
         payer: whose turn it is.
-        goes_on: whether this work had a turn before. It comes before the payer's other work then.
+        goes_on: whether this work had a turn before. It then precedes the payer's other work.
     """
     loop = asyncio.get_running_loop()
     turns = _TURNS.setdefault(loop, _Turns())
@@ -80,12 +83,14 @@ async def turn(payer: str, *, goes_on: bool = False) -> AsyncGenerator[None]:
 
     try:
         yield
-    finally:  # whoever joins before everything else has had its turn is in time for the next one
+    finally:  # deferred, so that work that joins during this round of the loop can get the next turn
         loop.call_soon(end)
 
 
 class _Turns:
-    """One turn at a time: payers in the order in which they had their last one, and each payer's work in its order."""
+    """Queue of turns, one at a time: payers in the order of their last turns, and each payer's work in order
+    of arrival.
+    """
 
     def __init__(self) -> None:
         self._waiting = OrderedDict[str, deque[asyncio.Future[None]]]()
@@ -101,13 +106,13 @@ class _Turns:
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # it came in the same moment
+            if turn.done() and not turn.cancelled():  # the turn began at the moment of the cancellation
                 self.give_back(payer)
             raise
 
     def give_back(self, payer: str) -> None:
         if payer in self._waiting:
-            self._waiting.move_to_end(payer)  # those who joined during its turn are before it
+            self._waiting.move_to_end(payer)  # payers that joined during its turn come first
         while self._waiting:
             first, turns = next(iter(self._waiting.items()))
             turn = turns.popleft()

@@ -1,7 +1,7 @@
-"""Every text inside a value of dataclasses or JSON, whatever its place, names included.
+"""Redaction of every text inside a value of dataclasses or JSON, names included.
 
-A request's texts may take a second to look through, and its record is asked for several times while it runs. So they
-are looked through once, beside everything else (`known_texts`), and `map_texts` takes what became of them from there.
+The texts of a request may take a second to redact, and its record is read several times while it runs. So
+they are redacted once, in the background (`known_texts`), and `map_texts` reuses the results.
 """
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
@@ -26,55 +26,57 @@ T = TypeVar("T")
 Change = Callable[[str], str]
 Mapper = Callable[[Any, Change], Any]
 STEP_VALUES = 500
-"""Of JSON, looked at in one step."""
+"""JSON values that are read in one step."""
 LEAST_CHARS = 20_000
-"""Texts of a request that are shorter together are looked through at once, in less than a millisecond or two."""
+"""Total length in characters below which texts of a request are redacted immediately, in one or two
+milliseconds."""
 LONG_CHARS = 1_000
-"""A text that is longer is known wherever else it stands, such as the question in the prompt of a step."""
+"""Length in characters from which a text is also recognised inside other values, such as the question in the
+prompt of a step."""
 GAP_CHARS = 4_000
-"""Between two texts that another quotes."""
+"""Maximum number of characters between two known texts in one that quotes them."""
 Key = tuple[int | str, bool]
-"""A value's identity, or a long text itself, and whether personal data goes."""
+"""Identity of a value, or a long text itself, and whether personal data is redacted."""
 _ready = dict[Key, "_Ready"]()
-"""What became of values whose texts have been looked through."""
+"""Redacted values."""
 
 
 @dataclass(slots=True)
 class _Ready:
     value: Any
-    """Held here: its identity stays its own."""
+    """Original value. It is kept alive so that its `id()` stays unique."""
     changed: Any
     n_blocks: int = 0
-    """That are open and use it."""
+    """Open `known_texts` blocks that use it."""
 
 
 def map_texts(value: T, change: Change) -> T:
-    """`value` with `change` made of each text in it, names of JSON included; itself where none changes. Names of members
-    of enumerations are no texts.
+    """Return `value` with `change` applied to each text in it, JSON names included, or `value` itself if
+    nothing changes. Members of enumerations are not texts.
     """
     mapper = _mapper(type(value))
     if mapper is None:
         return value
     if _ready and (isinstance(change, PersonalDataRedactor) or change is redact_secrets):
         known = value if isinstance(value, str) and len(value) >= LONG_CHARS else id(value)
-        found = _ready.get((known, change is not redact_secrets))
-        if found is not None:
-            return value if found.changed == known else cast(T, found.changed)
+        ready = _ready.get((known, change is not redact_secrets))
+        if ready is not None:
+            return value if ready.changed == known else cast(T, ready.changed)
     return cast(T, mapper(value, change))
 
 
 def steps_of(redact: Redactor, text: str) -> Steps[str]:
-    """`redact(text)`, in steps."""
+    """Run `redact(text)` in steps."""
     return redact.steps(text) if isinstance(redact, PersonalDataRedactor) else secrets_in_steps(text)
 
 
 class KnownTexts:
-    """The long texts of one request that were looked through, and those that are made of them meanwhile: a prompt quotes
-    the question. All are known to `map_texts` until `close`.
+    """Long texts of one request that are already redacted, and later texts that quote them, such as prompts
+    that quote the question. `map_texts` reuses all of them until `close`.
 
     Args:
-        redact: what takes things out of texts.
-        values: of `_ready`, by their keys there.
+        redact: redacts texts.
+        values: values in `_ready`, by their keys there.
     """
 
     def __init__(self, redact: Redactor, values: Mapping[Key, Any]) -> None:
@@ -85,12 +87,12 @@ class KnownTexts:
         self._texts = [key[0] for key in self._used if isinstance(key[0], str)]
 
     def learn(self, value: Any) -> None:
-        """Look through the long texts of `value` that are not known, without what they quote of those that are."""
+        """Redact the new long texts of `value`, except what they quote of known texts."""
         if self._texts:
             map_texts(value, self._learn)
 
     def close(self) -> None:
-        """Forget them, but for those that another request has."""
+        """Forget the texts, except those that another request uses."""
         for key in self._used:
             ready = _ready[key]
             ready.n_blocks -= 1
@@ -118,29 +120,29 @@ class KnownTexts:
 
 @asynccontextmanager
 async def known_texts(redact: Redactor, payer: str, *values: Any) -> AsyncGenerator[KnownTexts]:
-    """Look through the texts of `values` beside everything else: inside this block, `map_texts` knows what becomes of
-    them, and of long ones also in other values, whichever redactor of that kind it is given.
+    """Redact the texts of `values` in the background. Inside the block, `map_texts` reuses the results, also
+    for long texts in other values, with any redactor of the same kind.
 
     Args:
-        redact: what takes things out of them.
-        payer: the key whose texts they are; keys take turns.
+        redact: redacts texts.
+        payer: the key that the texts belong to; keys take turns.
         *values: dataclasses.
     """
     hides = isinstance(redact, PersonalDataRedactor)
     if not (_ready or _is_long(values)):
         yield KnownTexts(redact, {})
         return
-    held: dict[Key, Any] = {(id(part), hides): part for value in values for part in _parts(value)}
+    parts: dict[Key, Any] = {(id(part), hides): part for value in values for part in _parts(value)}
     texts = dict[str, str]()
-    for part in held.values():
+    for part in parts.values():
         map_texts(part, lambda text: texts.setdefault(text, text))
     if sum(map(len, texts)) >= LEAST_CHARS:
-        held |= {(text, hides): text for text in texts if len(text) >= LONG_CHARS}
-        if not all(key in _ready for key in held):
-            await in_turns(_look_through(texts, redact), payer)
-            for key, part in held.items():
+        parts |= {(text, hides): text for text in texts if len(text) >= LONG_CHARS}
+        if not all(key in _ready for key in parts):
+            await in_turns(_redact_all(texts, redact), payer)
+            for key, part in parts.items():
                 _ready.setdefault(key, _Ready(part, map_texts(part, texts.__getitem__)))
-    known = KnownTexts(redact, held)
+    known = KnownTexts(redact, parts)
     try:
         yield known
     finally:
@@ -148,20 +150,17 @@ async def known_texts(redact: Redactor, payer: str, *values: Any) -> AsyncGenera
 
 
 def _is_long(values: tuple[Any, ...]) -> bool:
-    """Return whether the texts of `values` may have `LEAST_CHARS` together."""
+    """Return whether the texts of `values` may have `LEAST_CHARS` characters together."""
     try:
         return len(msgspec.json.encode(values)) >= LEAST_CHARS
-    except (
-        TypeError,
-        ValueError,
-        OverflowError,
-        RecursionError,
-    ):  # halves of characters, or what JSON has no word for
-        return True
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return True  # lone surrogates, or values that JSON cannot express
 
 
 def _parts(value: Any) -> list[Any]:
-    """`value` and, before it, what it and its dataclasses consist of: parts outlive a value that is copied with a change."""
+    """Return the parts of `value` and of the dataclasses in it, and then `value`. The parts survive when a
+    value is copied with a change.
+    """
     parts = list[Any]()
     kind = cast(type[Any], type(value))
     for field in names_and_reader(kind)[1](value) if is_dataclass(kind) else ():
@@ -173,7 +172,7 @@ def _parts(value: Any) -> list[Any]:
     ]
 
 
-def _look_through(texts: dict[str, str], redact: Redactor) -> Steps[None]:
+def _redact_all(texts: dict[str, str], redact: Redactor) -> Steps[None]:
     hides = isinstance(redact, PersonalDataRedactor)
     for text in texts:
         ready = _ready.get((text, hides))
@@ -182,56 +181,58 @@ def _look_through(texts: dict[str, str], redact: Redactor) -> Steps[None]:
 
 
 def json_in_steps(value: Any, redact: Redactor) -> Steps[tuple[Any, bool]]:
-    """What becomes of parsed JSON, which is changed in place, and whether anything was; however deep it is."""
+    """Redact parsed JSON of any depth in place. Return it, and whether anything changed."""
     if isinstance(value, str):
         changed = yield from steps_of(redact, value)
         return changed, changed != value
-    waiting: list[Any] = [value] if isinstance(value, list | dict) else []
+    pending: list[Any] = [value] if isinstance(value, list | dict) else []
     has_changed, n_values = False, 0
-    while waiting:
-        held: Any = waiting.pop()
+    while pending:
+        node: Any = pending.pop()
         names = dict[str, str]()
-        items = cast(Iterable[tuple[Any, Any]], held.items() if isinstance(held, dict) else enumerate(held))
+        items = cast(Iterable[tuple[Any, Any]], node.items() if isinstance(node, dict) else enumerate(node))
         for key, each in tuple(items):
             if isinstance(key, str):
                 names[key] = yield from steps_of(redact, key)
             if isinstance(each, str):
                 changed = yield from steps_of(redact, each)
                 if changed != each:
-                    held[key], has_changed = changed, True
+                    node[key], has_changed = changed, True
             elif isinstance(each, list | dict):
-                waiting.append(cast(Any, each))
+                pending.append(cast(Any, each))
             n_values += 1
             if not n_values % STEP_VALUES:
                 yield
-        if isinstance(held, dict) and any(name != changed for name, changed in names.items()):
-            named = cast(dict[str, Any], held)
-            renamed = with_names(named, names.__getitem__)
-            named.clear()
-            named.update(renamed)
+        if isinstance(node, dict) and any(name != changed for name, changed in names.items()):
+            entries = cast(dict[str, Any], node)
+            renamed = with_names(entries, names.__getitem__)
+            entries.clear()
+            entries.update(renamed)
             has_changed = True
     return cast(Any, value), has_changed
 
 
-def with_names(held: Mapping[str, Any], change: Change) -> dict[str, Any]:
-    """`held` with `change` made of each name. No value is lost: of names that become the same, later ones get a number."""
-    named, last = dict[str, Any](), dict[str, int]()
-    for name, each in held.items():
+def with_names(values: Mapping[str, Any], change: Change) -> dict[str, Any]:
+    """Return `values` with `change` applied to each name. If two names become equal, the later one gets a
+    number, so that no value is lost.
+    """
+    renamed, last = dict[str, Any](), dict[str, int]()
+    for name, each in values.items():
         changed = change(name)
         if changed != name:
             begin, n = changed, last.get(changed, 1)
-            while changed in named or changed in held:
+            while changed in renamed or changed in values:
                 n += 1
                 changed = f"{begin} {n}"
             last[begin] = n
-        named[changed] = each
-    return named
+        renamed[changed] = each
+    return renamed
 
 
 @cache
 def _mapper(kind: type[Any]) -> Mapper | None:
-    """What maps values of exactly that type, None: they hold no text. Found once: this is done for every event of every
-    run, and most of its values are numbers.
+    """Return the function that maps values of exactly that type, or None if they contain no text. The result
+    is cached: it is needed for every event of every run, and most values are numbers.
     """
     if kind is str:
         return lambda value, change: change(value)
@@ -251,9 +252,9 @@ def _map_tuple(items: tuple[Any, ...], change: Change) -> tuple[Any, ...]:
     return items if all(a is b for a, b in zip(mapped, items, strict=True)) else mapped
 
 
-def _map_mapping(held: Mapping[str, Any], change: Change) -> Mapping[str, Any]:
-    shaped = with_names({name: map_texts(each, change) for name, each in held.items()}, change)
-    return shaped if shaped != held else held
+def _map_mapping(values: Mapping[str, Any], change: Change) -> Mapping[str, Any]:
+    mapped = with_names({name: map_texts(each, change) for name, each in values.items()}, change)
+    return mapped if mapped != values else values
 
 
 def _fields_mapper(kind: type[Any]) -> Mapper | None:
@@ -266,30 +267,30 @@ def _fields_mapper(kind: type[Any]) -> Mapper | None:
         least_chars = LEAST_SECRET_CHARS if change is redact_secrets else 1
         changed: dict[str, Any] = {}
         for name in names:
-            held = getattr(value, name)
-            if not held:
+            content = getattr(value, name)
+            if not content:
                 continue
-            kind_held = held.__class__
-            if kind_held is str:
-                if len(held) < least_chars:
+            content_type = content.__class__
+            if content_type is str:
+                if len(content) < least_chars:
                     continue
-                mapped = map_texts(held, change) if _ready else change(held)
+                mapped = map_texts(content, change) if _ready else change(content)
             else:
-                mapper = _mapper(kind_held)
+                mapper = _mapper(content_type)
                 if mapper is None:
                     continue
-                mapped = map_texts(held, change) if _ready else mapper(held, change)
-            if mapped is not held:
+                mapped = map_texts(content, change) if _ready else mapper(content, change)
+            if mapped is not content:
                 changed[name] = mapped
         if kind is CallResult and "output" in changed:
-            changed["logprobs"] = ()  # its tokens would tell what was taken out of it
+            changed["logprobs"] = ()  # its tokens would reveal what was redacted
         return replace(value, **changed) if changed else value
 
     return map_fields
 
 
 def _may_hold_text(hint: Any) -> bool:
-    """Return whether a field of that type may hold a text: not if it holds a number, or one of some words."""
+    """Return whether a field of that type may contain a text, unlike a number or a literal."""
     if get_origin(hint) in (Union, UnionType):
         return any(map(_may_hold_text, get_args(hint)))
     if get_origin(hint) is Literal:

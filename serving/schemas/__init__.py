@@ -1,1 +1,1 @@
-"""JSON Schemas of clients: what is taken, what holds to them, and what of them each provider understands."""
+"""JSON Schemas from clients: checks of the schemas and of answers, and their translation for each provider."""

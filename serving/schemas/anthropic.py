@@ -1,6 +1,8 @@
-"""Anthropic's `output_config.format`: https://platform.claude.com/docs/en/build-with-claude/structured-outputs.
+"""Anthropic's `output_config.format`:
+https://platform.claude.com/docs/en/build-with-claude/structured-outputs.
 
-Every object in it is closed, so one that is open on purpose is asked for in words.
+It supports only closed objects, so a schema with an object that is open on purpose goes into the prompt
+instead.
 """
 
 from typing import Any
@@ -25,7 +27,7 @@ SUBSET = Subset(
 
 
 def translate(wanted: AnswerFormat, tools: Toolset) -> Translation:
-    """For Claude models."""
+    """Translate an answer format for Claude models."""
     if wanted.schema is None:
         return in_words(wanted)
     try:
@@ -37,30 +39,30 @@ def translate(wanted: AnswerFormat, tools: Toolset) -> Translation:
 
 
 def _close(schema: dict[str, Any], lost: set[str]) -> None:
-    """Every object closed, and the other rules kept.
+    """Close every object in `schema`, and lower `minItems` to 1 at most.
 
     Raises:
-        NotExpressible: one is open on purpose, or a part says nothing.
+        NotExpressible: an object is open on purpose, or a part has no type.
     """
     for _, part in subschemas(schema):
-        assert isinstance(part, dict), "it was just written"
+        assert isinstance(part, dict), "`narrow` returns dicts"
         if part.get("minItems", 0) not in (0, 1):
             lost.add("minItems")
             part["minItems"] = 1
         if not part.keys() & {"$ref", "anyOf", "const", "enum", "type"}:
-            raise NotExpressible("a part of it does not say what it is")
+            raise NotExpressible("a part of it has no `type`, `enum`, `const`, `anyOf` or `$ref`")
         if part.get("type") != "object" and "properties" not in part:
             continue
         known = set(part.get("properties", ()))
         if part.get("additionalProperties", False) is not False or not known.issuperset(
             part.get("required", ())
         ):
-            raise NotExpressible("an object in it is open")
+            raise NotExpressible("an object in it allows additional properties")
         if not known and "additionalProperties" not in part:
-            raise NotExpressible("an object in it may hold anything")
+            raise NotExpressible("an object in it has no `properties`")
         part["additionalProperties"] = False
 
 
 def output_format(wanted: AnswerFormat) -> dict[str, object]:
-    """The field of a request."""
+    """Return the value of `output_config.format` in a request."""
     return {"type": "json_schema", "schema": wanted.schema}

@@ -1,5 +1,5 @@
-"""The JSON Schema of a tool's arguments, as OpenAI and Anthropic take it: one object with `properties`, and no union, `not` or
-`$ref` at its root.
+"""JSON Schemas of tools' arguments in the form that OpenAI and Anthropic accept: one object with
+`properties`, without a union, `not` or `$ref` at the root.
 """
 
 import json
@@ -9,7 +9,7 @@ from typing import Any, cast
 Schema = dict[str, Any]
 UNIONS = ("anyOf", "oneOf", "allOf")
 CONDITIONS = ("not", "if", "then", "else", "enum", "const", "dependentSchemas", "dependentRequired")
-"""Keywords that OpenAI refuses at the root, beside unions."""
+"""Keywords that OpenAI rejects at the root, in addition to unions."""
 HOW = {
     "anyOf": "The arguments must match at least one of these JSON Schemas",
     "oneOf": "The arguments must match exactly one of these JSON Schemas",
@@ -18,11 +18,12 @@ HOW = {
 MOST_REFERENCES = 8
 """Longest chain of references that is followed from the root."""
 MOST_VARIANTS = 256
-"""Most variants that are read, nested ones included. References can make a small schema endless."""
+"""Maximum number of variants that are read, nested ones included. References can make a small schema expand
+without end."""
 GROWTH, LEAST_BYTES = 4, 32_768
-"""Most bytes of the variants that are read: a multiple of the whole schema, but at least so many. A reference can add a
-megabyte to each of them. A nested variant counts once for each level.
-"""
+"""Maximum total size of the variants that are read, in bytes: a multiple of the whole schema's, or
+`LEAST_BYTES` if that is more. A reference can add a megabyte to each variant. A nested variant counts once
+per level."""
 
 
 class _Budget:
@@ -39,9 +40,11 @@ class _Budget:
         return self._variants >= 0 and self._bytes >= 0
 
 
-def object_schema(given: Mapping[str, Any] | None) -> tuple[Schema, str]:
-    """Return a schema of one object that takes at least all that `given` takes, and in words what is lost by that."""
-    whole = given if given is not None else dict[str, Any]()
+def object_schema(parameters: Mapping[str, Any] | None) -> tuple[Schema, str]:
+    """Return a schema of one object that accepts at least what `parameters` accepts, and in words the rules
+    that it lost.
+    """
+    whole = parameters if parameters is not None else dict[str, Any]()
     root = _resolve(whole, whole)
     lost = [f"{HOW[union]}: {_text(root[union])}" for union in UNIONS if root.get(union)]
     if conditions := {name: root[name] for name in CONDITIONS if name in root}:
@@ -50,19 +53,19 @@ def object_schema(given: Mapping[str, Any] | None) -> tuple[Schema, str]:
     return _flatten(root, root, budget), "\n".join(lost)
 
 
-def _flatten(given: Schema, root: Schema, budget: _Budget) -> Schema:
-    """`given`, a part of `root`, as one object."""
-    schema = {name: value for name, value in given.items() if name not in (*UNIONS, *CONDITIONS)}
+def _flatten(part: Schema, root: Schema, budget: _Budget) -> Schema:
+    """Return `part`, a part of `root`, as one object."""
+    schema = {name: value for name, value in part.items() if name not in (*UNIONS, *CONDITIONS)}
     schema["type"] = "object"
     schema["properties"] = _mapping(schema.get("properties"))
     names = schema.pop("required", None)
     if isinstance(names, list):
         schema["required"] = [name for name in cast(list[Any], names) if isinstance(name, str)]
     for union in UNIONS:
-        listed = cast(list[Any], given[union]) if isinstance(given.get(union), list) else []
+        branches = cast(list[Any], part[union]) if isinstance(part.get(union), list) else []
         variants: list[Schema] = []
         is_whole = True
-        for each in listed:
+        for each in branches:
             variant = _resolve(cast(Schema, each), root) if isinstance(each, Mapping) else {"type": "null"}
             if not _may_be_object(variant):
                 continue
@@ -74,14 +77,16 @@ def _flatten(given: Schema, root: Schema, budget: _Budget) -> Schema:
 
 
 def _merge(schema: Schema, union: str, variants: list[Schema], *, is_whole: bool) -> None:
-    """Add what the variants take to `schema`. If they are not all of a union, nothing is required or forbidden by it."""
+    """Add the properties of the variants to `schema`. If some variants of a union were not read, it requires
+    and forbids nothing.
+    """
     properties = schema["properties"] = dict(schema["properties"])
     for name in dict.fromkeys(name for variant in variants for name in variant["properties"]):
-        given = [variant["properties"][name] for variant in variants if name in variant["properties"]]
+        schemas = [variant["properties"][name] for variant in variants if name in variant["properties"]]
         own = [properties[name]] if name in properties and union == "allOf" else []
         if name in properties and not own:
-            continue  # the root's own rule for it holds in every variant
-        properties[name] = _together([*own, *given], "allOf" if union == "allOf" else "anyOf")
+            continue  # the root's own rule applies to every variant
+        properties[name] = _together([*own, *schemas], "allOf" if union == "allOf" else "anyOf")
     if not is_whole and union != "allOf":
         return
     needed = [set[str](variant.get("required", ())) for variant in variants]
@@ -107,7 +112,9 @@ def _together(schemas: list[Any], union: str) -> Any:
 
 
 def _resolve(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Schema:
-    """Return `schema` with the `$ref` at its root replaced by its target. Rules beside the reference win."""
+    """Return `schema` with the `$ref` at its root replaced by its target. Keywords next to the reference take
+    precedence.
+    """
     resolved = dict(schema)
     for _ in range(MOST_REFERENCES):
         reference = resolved.pop("$ref", None)

@@ -1,6 +1,7 @@
 """Gemini's `response_json_schema`: https://ai.google.dev/gemini-api/docs/structured-output.
 
-A format and tools do not go together before Gemini 3, so an answer after calls of tools is asked for in words.
+Before Gemini 3 it cannot be combined with tools, so the schema of an answer after tool calls goes into the
+prompt.
 """
 
 from collections.abc import Mapping
@@ -23,9 +24,9 @@ SUBSET = Subset(
 
 
 def translate(wanted: AnswerFormat, tools: Toolset) -> Translation:
-    """For Gemini models."""
+    """Translate an answer format for Gemini models."""
     if tools.offered:
-        return in_words(wanted, "the model takes none beside tools")
+        return in_words(wanted, "the model accepts none together with tools")
     if wanted.schema is None:
         return Translation(wanted, instructions(wanted))
     try:
@@ -38,6 +39,6 @@ def translate(wanted: AnswerFormat, tools: Toolset) -> Translation:
 def answer_schema(
     wanted: AnswerFormat | None, grammar: Grammar | None
 ) -> tuple[bool, Mapping[str, Any] | None]:
-    """Whether JSON is asked for, and with which schema."""
+    """Return whether the answer must be JSON, and its schema, if any."""
     schema = wanted.schema if wanted else grammar.json_schema if grammar else None
     return wanted is not None or schema is not None, schema

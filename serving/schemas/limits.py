@@ -1,8 +1,8 @@
-"""What is taken of an untrusted JSON Schema: nothing that fetches, and nothing that takes seconds to check.
+"""Limits for untrusted JSON Schemas: no fetching, and no checks that take seconds.
 
 * References stay inside the schema.
-* It has bounded size and depth, and is a bounded amount of work (`work.py`).
-* Patterns are searched in linear time; those that need look-around or back-references have a bounded number of
+* Size, depth and the work of a check (`work.py`) are bounded.
+* Patterns are matched in linear time. Those with look-around or back-references have a bounded number of
   steps (`serving/schemas/validator.py`).
 """
 
@@ -18,12 +18,12 @@ from serving.schemas.walk import Path, Schema, follow, subschemas, target, writt
 from serving.schemas.work import TooMuchWork, check_work
 
 MOST_CHARS = 200_000
-"""Of a schema as JSON."""
+"""Longest schema, as JSON."""
 MOST_DEPTH = 100
-"""Of brackets in brackets."""
+"""Deepest nesting."""
 MOST_PATTERN_CHARS = 2_000
 MOST_PATTERNS = 50
-"""Each takes up to 10 ms and 2 MB to compile."""
+"""Maximum number of patterns. Each takes up to 10 ms and 2 MB to compile."""
 DRAFTS = re.compile(
     r"https?://json-schema\.org/(draft-0[467]/schema|draft/(2019-09|2020-12)/schema)#?", re.ASCII
 )
@@ -33,11 +33,11 @@ MOST_INTEGER = 2**63
 
 
 class SchemaFault(ValueError):
-    """A schema that is not taken.
+    """A schema is rejected.
 
     Args:
-        path: of the part at fault.
-        why: the rest of a sentence about it.
+        path: path of the faulty part.
+        why: the rest of a sentence about that part.
     """
 
     def __init__(self, path: Path, why: str) -> None:
@@ -46,24 +46,22 @@ class SchemaFault(ValueError):
 
     @property
     def place(self) -> str:
-        """Of the part at fault; empty: the schema as a whole."""
+        """Path of the faulty part as text, or "" for the schema as a whole."""
         return written(self.path)
 
 
 def check_schema(schema: Schema) -> None:
-    """Raise where `schema` is not taken.
+    """Check that `schema` is acceptable.
 
     Raises:
-        SchemaFault: naming the first part at fault.
+        SchemaFault: it is not; the error names the first faulty part.
     """
     _check_json(schema)
     if len(json.dumps(schema, ensure_ascii=False)) > MOST_CHARS:
         raise SchemaFault((), f"is longer than {MOST_CHARS:,} characters")
     draft = schema.get("$schema")
     if draft is not None and not (isinstance(draft, str) and DRAFTS.fullmatch(draft)):
-        raise SchemaFault(
-            ("$schema",), f"{quote(draft)} is no draft that is known: name 2020-12, or leave it out"
-        )
+        raise SchemaFault(("$schema",), f"{quote(draft)} is not a known draft; use 2020-12, or omit it")
     for path, part in subschemas(schema):
         _check_words(schema, path, part)
     _check_patterns(schema)
@@ -79,10 +77,12 @@ def check_schema(schema: Schema) -> None:
 
 
 def _check_json(schema: object) -> None:
-    """Depth, and values that not every reader of JSON understands. No recursion: it is not known to be flat."""
-    waiting: list[tuple[Path, object]] = [((), schema)]
-    while waiting:
-        path, value = waiting.pop()
+    """Check the depth, and that every JSON parser can read the values. Not recursive, because the depth is
+    not known yet.
+    """
+    pending: list[tuple[Path, object]] = [((), schema)]
+    while pending:
+        path, value = pending.pop()
         if len(path) > MOST_DEPTH:
             raise SchemaFault(path[:3], f"is nested deeper than {MOST_DEPTH} levels")
         match value:
@@ -91,14 +91,14 @@ def _check_json(schema: object) -> None:
             case float() if not math.isfinite(value):
                 raise SchemaFault(path, "is not a finite number")
             case int() if abs(value) >= MOST_INTEGER:
-                raise SchemaFault(path, "is a number too large")
+                raise SchemaFault(path, "is out of range; integers must fit in 64 bits")
             case Mapping():
                 items = cast(Mapping[str, object], value)
                 for name in items:
                     _check_text(path, name)
-                waiting += [((*path, name), each) for name, each in items.items()]
+                pending += [((*path, name), each) for name, each in items.items()]
             case Sequence():
-                waiting += [
+                pending += [
                     ((*path, index), each) for index, each in enumerate(cast(Sequence[object], value))
                 ]
             case _:
@@ -107,23 +107,23 @@ def _check_json(schema: object) -> None:
 
 def _check_text(path: Path, text: str) -> None:
     if any("\ud800" <= char <= "\udfff" for char in text):
-        raise SchemaFault(path, "holds half a surrogate pair, which is no character")
+        raise SchemaFault(path, "contains half a surrogate pair, which is not a character")
 
 
 def _check_words(root: Schema, path: Path, part: Schema) -> None:
-    """The references of one part."""
+    """Check the references of one part."""
     for word in NOT_TAKEN:
         if word in part:
-            raise SchemaFault((*path, word), "is not taken: write a $ref to a place in $defs")
+            raise SchemaFault((*path, word), "is not supported; use a $ref to a place in $defs")
     if path and ("$id" in part or "$schema" in part):
-        raise SchemaFault((*path, "$id" if "$id" in part else "$schema"), "is taken at the root only")
+        raise SchemaFault((*path, "$id" if "$id" in part else "$schema"), "is supported only at the root")
     ref: Any = part.get("$ref")
     if ref is not None:
         if not isinstance(ref, str) or not REF.fullmatch(ref):
-            why = f"{quote(ref)} leads elsewhere: only places in the schema are read, such as #/$defs/name"
+            why = f"{quote(ref)} points outside the schema; use a reference such as #/$defs/name"
             raise SchemaFault((*path, "$ref"), why)
         if target(root, ref) is None:
-            raise SchemaFault((*path, "$ref"), f"{quote(ref)} is not there")
+            raise SchemaFault((*path, "$ref"), f"{quote(ref)} does not exist in the schema")
 
 
 def _check_patterns(root: Schema) -> None:
@@ -134,7 +134,7 @@ def _check_patterns(root: Schema) -> None:
             if len(pattern) > MOST_PATTERN_CHARS:
                 raise SchemaFault(place, f"has a pattern of more than {MOST_PATTERN_CHARS:,} characters")
             if count > MOST_PATTERNS:
-                raise SchemaFault(place, f"is one of more than {MOST_PATTERNS} patterns")
+                raise SchemaFault(place, f"exceeds the limit of {MOST_PATTERNS} patterns")
 
 
 def _patterns(path: Path, part: Schema) -> Iterator[tuple[Path, str]]:
@@ -146,7 +146,7 @@ def _patterns(path: Path, part: Schema) -> Iterator[tuple[Path, str]]:
 
 
 def is_object(root: Schema) -> bool:
-    """Whether the schema asks for an object, as strict formats of providers want it."""
+    """Return whether the schema's root is an object, as strict formats of providers require."""
     return follow(root, root).get("type") == "object"
 
 

@@ -1,8 +1,8 @@
-"""OpenAI's `response_format`, and that of servers like it.
+"""OpenAI's `response_format`, and that of compatible servers.
 
 Strict schemas: https://platform.openai.com/docs/guides/structured-outputs#supported-schemas. A schema that
-OpenAI does not take as strict is sent as one that is not; other servers are sent it as it stands, and their
-models read it too: many of them hold decoding to a schema that the model is never shown.
+OpenAI does not accept as strict is sent as not strict. Compatible servers get it unchanged, and it also goes
+into the prompt, because many of them constrain decoding to a schema that the model never sees.
 """
 
 from dataclasses import replace
@@ -26,21 +26,21 @@ SUBSET = Subset(
     takes_root_reference=True,
 )
 MOST_LEVELS = 10
-"""Of objects and lists in one another."""
+"""Deepest nesting of objects and lists."""
 SAYS_WHAT = frozenset(["$ref", "anyOf", "const", "enum", "type"])
-"""A part of a strict schema has one of these."""
+"""Keywords of which every part of a strict schema has one."""
 
 
 def translate(wanted: AnswerFormat, tools: Toolset) -> Translation:
-    """For api.openai.com and Azure."""
-    if wanted.schema is None:  # OpenAI refuses it where the prompt does not speak of JSON
+    """Translate an answer format for api.openai.com and Azure."""
+    if wanted.schema is None:  # OpenAI rejects this format if the prompt does not mention JSON
         return Translation(wanted, instructions(wanted))
     try:
         narrowed = narrow(wanted.schema, SUBSET)
         schema = _alone(narrowed.schema, narrowed.lost)
         _check_strict(schema)
     except NotExpressible as exc:
-        note = f"The answer's schema was sent as one that is not strict: {exc}."
+        note = f"The answer's schema was sent as not strict: {exc}."
         return Translation(replace(wanted, strict=False), "", (note,) if wanted.strict else ())
     if not wanted.strict:
         return Translation(wanted)
@@ -48,16 +48,16 @@ def translate(wanted: AnswerFormat, tools: Toolset) -> Translation:
 
 
 def translate_compatible(wanted: AnswerFormat, tools: Toolset) -> Translation:
-    """For other servers that speak OpenAI's language."""
+    """Translate an answer format for other servers with OpenAI's API."""
     if tools.offered:
-        return in_words(wanted, "few servers take one beside tools")
+        return in_words(wanted, "few servers accept one together with tools")
     return Translation(wanted, instructions(wanted))
 
 
 def _alone(schema: dict[str, Any], lost: set[str]) -> dict[str, Any]:
-    """A `$ref` stands alone."""
+    """Remove the other keywords of parts with a `$ref`, and add them to `lost`."""
     for _, part in subschemas(schema):
-        assert isinstance(part, dict), "it was just written"
+        assert isinstance(part, dict), "`narrow` returns dicts"
         if "$ref" in part and part.keys() - {"$ref", "$defs"}:
             lost |= part.keys() - {"$ref", "$defs", "description", "title"}
             for word in part.keys() - {"$ref", "$defs"}:
@@ -66,28 +66,28 @@ def _alone(schema: dict[str, Any], lost: set[str]) -> dict[str, Any]:
 
 
 def _check_strict(schema: Schema) -> None:
-    """Raise where OpenAI would not take it as strict.
+    """Check that OpenAI accepts the schema as strict.
 
     Raises:
-        NotExpressible: saying why.
+        NotExpressible: it does not; the error says why.
     """
     if schema.get("type") != "object" or "anyOf" in schema:
-        raise NotExpressible("its root is no plain object")
+        raise NotExpressible("its root is not a plain object")
     for path, part in subschemas(schema):
         if not part.keys() & SAYS_WHAT:
-            raise NotExpressible("a part of it does not say what it is")
+            raise NotExpressible("a part of it has no `type`, `enum`, `const`, `anyOf` or `$ref`")
         if sum(word in ("properties", "items") for word in path[::2]) > MOST_LEVELS:
-            raise NotExpressible("it is too deep")
+            raise NotExpressible(f"it is nested deeper than {MOST_LEVELS} levels")
         kind = part.get("type")
         if kind == "object" or (isinstance(kind, list) and "object" in kind) or "properties" in part:
             if part.get("additionalProperties") is not False or "properties" not in part:
-                raise NotExpressible("an object in it is open")
+                raise NotExpressible("an object in it allows additional properties")
             if set(part.get("required", ())) != set(part.get("properties", ())):
-                raise NotExpressible("a property of it may be left out")
+                raise NotExpressible("one of its properties is optional")
 
 
 def response_format(wanted: AnswerFormat) -> dict[str, object]:
-    """The field of a chat completion."""
+    """Return the value of `response_format` in a chat completion."""
     if wanted.schema is None:
         return {"type": "json_object"}
     schema: dict[str, object] = {"name": wanted.name, "schema": wanted.schema, "strict": wanted.strict}

@@ -1,7 +1,7 @@
-"""A JSON Schema in the words that one provider understands.
+"""Translation of a JSON Schema into the keywords that one provider supports.
 
-Words that it does not know are left out: what is left accepts more than the schema did, and the rest is told to
-the model in the prompt. A schema whose meaning would be lost is not translated at all.
+Unsupported keywords are dropped, so the result accepts more than the schema did, and the prompt tells the
+model the rest. A schema whose meaning would be lost is not translated.
 """
 
 import re
@@ -17,30 +17,30 @@ DEFINED = re.compile(r"#/(?:\$defs|definitions)/([^/]+)")
 ANNOTATIONS = frozenset(
     ["$comment", "$id", "$schema", "default", "deprecated", "examples", "readOnly", "title", "writeOnly"]
 )
-"""They hold nothing of an answer back."""
+"""Keywords that do not restrict an answer."""
 OF_TYPE = {
     "object": {"properties", "required", "additionalProperties", "minProperties", "maxProperties"},
     "array": {"items", "prefixItems", "minItems", "maxItems", "uniqueItems"},
     "string": {"format", "pattern", "minLength", "maxLength"},
     "number": {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"},
 }
-"""Words that say something of one type only."""
+"""Keywords that apply to one type only."""
 
 
 class NotExpressible(ValueError):
-    """The provider's words cannot say it; why, as the end of a sentence."""
+    """The provider's keywords cannot express the schema. The message is the end of a sentence that says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subset:
-    """What a provider understands.
+    """Part of JSON Schema that a provider supports.
 
     Args:
-        words: its keywords.
-        formats: values of `format`; None: any.
-        takes_type_lists: `type` may be a list.
-        takes_recursion: a definition may lead back to itself.
-        takes_root_reference: `$ref` may be `#`.
+        words: supported keywords.
+        formats: supported values of `format`, or None for any.
+        takes_type_lists: whether `type` may be a list.
+        takes_recursion: whether a definition may refer to itself, also through others.
+        takes_root_reference: whether `$ref` may be `#`.
     """
 
     words: frozenset[str]
@@ -52,51 +52,53 @@ class Subset:
 
 @dataclass(slots=True)
 class Narrowed:
-    """A schema in a provider's words."""
+    """Schema in a provider's keywords."""
 
     schema: Json
     lost: set[str] = field(default_factory=set[str])
-    """What of it they cannot say."""
+    """Keywords that were dropped."""
 
 
 def narrow(schema: Schema, subset: Subset) -> Narrowed:
-    """`schema` in the words of `subset`.
+    """Return `schema` in the keywords of `subset`.
 
     Raises:
-        NotExpressible: it would lose its meaning.
+        NotExpressible: its meaning would be lost.
     """
     if not subset.takes_recursion and is_recursive(schema):
-        raise NotExpressible("it refers to itself")
+        raise NotExpressible("it is recursive")
     narrowed = Narrowed({})
     narrowed.schema = _narrow(schema, subset, narrowed.lost)
     return narrowed
 
 
 def is_recursive(schema: Schema) -> bool:
-    """Whether a definition leads back to itself."""
+    """Return whether a definition refers to itself, also through others."""
     circle_of = circles(schema)
-    named = [
+    references = [
         (part, target(schema, ref))
         for _, part in subschemas(schema)
         if isinstance(ref := part.get("$ref"), str)
     ]
-    return any(there is not None and leads_back(part, there, circle_of) for part, there in named)
+    return any(
+        definition is not None and leads_back(part, definition, circle_of) for part, definition in references
+    )
 
 
 def _narrow(schema: Schema, subset: Subset, lost: set[str]) -> Json:
     schema = _rewrite(schema, subset, lost)
-    said: Json = {}
+    result: Json = {}
     for word, value in schema.items():
         if word in ANNOTATIONS and word not in subset.words:
             continue
-        if word not in subset.words or not _is_said(word, value, subset):
+        if word not in subset.words or not _is_supported(word, value, subset):
             lost.add(word)
         else:
-            said[word] = _inside(word, value, subset, lost)
-    return said
+            result[word] = _inside(word, value, subset, lost)
+    return result
 
 
-def _is_said(word: str, value: object, subset: Subset) -> bool:
+def _is_supported(word: str, value: object, subset: Subset) -> bool:
     if word == "format":
         return subset.formats is None or value in subset.formats
     if word in ("exclusiveMinimum", "exclusiveMaximum"):
@@ -105,7 +107,7 @@ def _is_said(word: str, value: object, subset: Subset) -> bool:
 
 
 def _inside(word: str, value: object, subset: Subset, lost: set[str]) -> object:
-    """A keyword's value, the schemas in it narrowed too."""
+    """Return a keyword's value with the schemas in it narrowed."""
     if word in MAPS and isinstance(value, Mapping):
         return {name: _part(each, subset, lost) for name, each in cast(Mapping[str, object], value).items()}
     if word in LISTS and isinstance(value, Sequence):
@@ -118,56 +120,58 @@ def _part(value: object, subset: Subset, lost: set[str]) -> object:
 
 
 def _rewrite(schema: Schema, subset: Subset, lost: set[str]) -> Schema:
-    """The same, or nearly so, in words that more providers know."""
-    said = dict(schema)
-    if "definitions" in said and "$defs" not in said:
-        said["$defs"] = said.pop("definitions")
-    if "const" in said and "const" not in subset.words:
-        said["enum"] = [said.pop("const")]
-    if "oneOf" in said and "oneOf" not in subset.words and "anyOf" not in said:
-        said["anyOf"] = said.pop("oneOf")
+    """Return an equivalent schema, or nearly so, in keywords that more providers support."""
+    result = dict(schema)
+    if "definitions" in result and "$defs" not in result:
+        result["$defs"] = result.pop("definitions")
+    if "const" in result and "const" not in subset.words:
+        result["enum"] = [result.pop("const")]
+    if "oneOf" in result and "oneOf" not in subset.words and "anyOf" not in result:
+        result["anyOf"] = result.pop("oneOf")
         lost.add("oneOf")
-    alone = said.get("allOf")
+    alone = result.get("allOf")
     if (
         "allOf" not in subset.words
         and isinstance(alone, Sequence)
         and len(cast(Sequence[object], alone)) == 1
     ):
-        said = _merge(said, cast(Sequence[object], said.pop("allOf"))[0])
-    if isinstance(ref := said.get("$ref"), str):
-        said["$ref"] = _reference(ref, subset)
-    if isinstance(types := said.get("type"), list) and not subset.takes_type_lists:
-        said = _split(said, cast(list[str], types))
-    return said
+        result = _merge(result, cast(Sequence[object], result.pop("allOf"))[0])
+    if isinstance(ref := result.get("$ref"), str):
+        result["$ref"] = _reference(ref, subset)
+    if isinstance(types := result.get("type"), list) and not subset.takes_type_lists:
+        result = _split(result, cast(list[str], types))
+    return result
 
 
-def _merge(said: Json, inner: object) -> Json:
-    """A schema with the only one of its `allOf`, where they say nothing of the same."""
+def _merge(outer: Json, inner: object) -> Json:
+    """Return a schema merged with the only schema of its `allOf`, or with that `allOf` unchanged if both have
+    the same keyword.
+    """
     if not isinstance(inner, Mapping):
-        return said
+        return outer
     known = cast(Schema, inner)
-    both = said.keys() & known.keys() - ANNOTATIONS - {"description"}
-    return {**said, "allOf": [inner]} if both else {**known, **said}
+    both = outer.keys() & known.keys() - ANNOTATIONS - {"description"}
+    return {**outer, "allOf": [inner]} if both else {**known, **outer}
 
 
 def _reference(ref: str, subset: Subset) -> str:
     if ref == "#" and subset.takes_root_reference:
         return ref
-    named = DEFINED.fullmatch(ref)
-    if named is None:
-        raise NotExpressible("it refers to a part that is no definition")
-    return f"#/$defs/{named[1]}"
+    match = DEFINED.fullmatch(ref)
+    if match is None:
+        raise NotExpressible("it refers to a part that is not in `$defs`")
+    return f"#/$defs/{match[1]}"
 
 
-def _split(said: Json, types: list[str]) -> Json:
-    """A list of types as an `anyOf`, each with the words that are about it."""
-    if "anyOf" in said or "$ref" in said:
-        return {word: value for word, value in said.items() if word != "type"}
-    kept = {word: said.pop(word) for word in ("$defs", "description", "title") if word in said}
+def _split(schema: Json, types: list[str]) -> Json:
+    """Return a schema with a list of types as an `anyOf`, each with the keywords that apply to its type."""
+    if "anyOf" in schema or "$ref" in schema:
+        return {word: value for word, value in schema.items() if word != "type"}
+    shared = {word: schema.pop(word) for word in ("$defs", "description", "title") if word in schema}
     about = {word for words in OF_TYPE.values() for word in words}
-    plain = {word: value for word, value in said.items() if word not in about and word != "type"}
+    plain = {word: value for word, value in schema.items() if word not in about and word != "type"}
     kinds: list[Json] = []
     for each in types:
         own = OF_TYPE.get("number" if each == "integer" else each, set[str]())
-        kinds.append({"type": each} | plain | {word: said[word] for word in said.keys() & own})
-    return kept | (kinds[0] if len(kinds) == 1 else {"anyOf": kinds})
+        kinds.append({"type": each} | plain | {word: schema[word] for word in schema.keys() & own})
+    return shared | (kinds[0] if len(kinds) == 1 else {"anyOf": kinds})

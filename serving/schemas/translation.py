@@ -1,4 +1,4 @@
-"""What a provider is sent of the format that a client wants, and what its model is told in words instead."""
+"""Translation of an answer format: what goes into the provider's field, and what goes into the prompt."""
 
 import json
 from collections.abc import Callable, Collection, Mapping
@@ -11,11 +11,11 @@ from conductor.model.messages import Toolset
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """The two parts of it.
+    """Answer format, split between the provider's field and the prompt.
 
     Args:
-        native: for the provider's own field, in its own subset of JSON Schema; None: nothing is sent there.
-        instructions: for the prompt; empty: the provider's field says all of it.
+        native: for the provider's own field, in its subset of JSON Schema, or None if the field is not sent.
+        instructions: for the prompt, or "" if the provider's field expresses all of it.
         notes: for the record.
     """
 
@@ -25,26 +25,30 @@ class Translation:
 
 
 Translate = Callable[[AnswerFormat, Toolset], Translation]
-"""For one sort of provider. The tools are those that the answering call may make use of."""
+"""Translation for one kind of provider. The tools are those that the answering call may use."""
 
 
 def in_words(wanted: AnswerFormat, why: str = "") -> Translation:
-    """Where the provider is told nothing but words; `why` is for the record."""
-    notes = (f"The answer's format was asked for in words: {why}.",) if why else ()
+    """Put the whole format into the prompt. `why` is the reason for the record."""
+    notes = (
+        (f"The answer's format was put into the prompt instead of the provider's field: {why}.",)
+        if why
+        else ()
+    )
     return Translation(None, instructions(wanted), notes)
 
 
 def in_part(wanted: AnswerFormat, schema: Mapping[str, Any], lost: Collection[str]) -> Translation:
-    """`schema` for the provider, and the words that its language lacks for the prompt."""
+    """Send `schema` to the provider, and put the whole format into the prompt if keywords were lost."""
     native = replace(wanted, schema=schema)
     if not lost:
         return Translation(native)
-    note = f"Of the answer's schema, {', '.join(sorted(lost))} was asked for in words."
+    note = f"Keywords of the answer's schema that were put into the prompt: {', '.join(sorted(lost))}."
     return Translation(native, instructions(wanted), (note,))
 
 
 def instructions(wanted: AnswerFormat) -> str:
-    """The format, for a model to read."""
+    """Return the format as a text for the prompt."""
     alone = "and nothing else: no prose, no Markdown, no code fence"
     if wanted.schema is None:
         return f"Your final answer is one JSON object {alone}."
@@ -54,5 +58,5 @@ def instructions(wanted: AnswerFormat) -> str:
 
 
 def translate_to_words(wanted: AnswerFormat, tools: Toolset) -> Translation:
-    """For workers without a field for it."""
+    """Translate for workers without a field for answer formats."""
     return in_words(wanted)

@@ -1,8 +1,8 @@
-"""Whether an answer is JSON, and holds to its schema. The schema is untrusted, and so is the answer.
+"""Validator for answers: JSON, and valid by the schema. Both the schema and the answer are untrusted.
 
-Nothing is fetched, whatever the schema says. Patterns run in an engine whose time grows with the text alone;
-those with look-around or back-references, which that engine does not know, in one that gives up after a
-bounded number of steps: a text that it gives up on does not match.
+Nothing is fetched, whatever the schema refers to. Patterns run in a linear-time engine. Those with
+look-around or back-references, which that engine does not support, run in one with a bounded number of steps.
+A text that exceeds the bound does not match.
 """
 
 import json
@@ -20,29 +20,29 @@ from serving.schemas.walk import Schema
 from serving.schemas.work import unroll
 
 PATTERN_BYTES = 2_100_000
-"""Of a compiled pattern."""
+"""Largest compiled pattern."""
 BACKTRACKS = 10_000
 DIGITS = 300
-"""Of a number without a fraction: more is not finite for most readers."""
+"""Maximum number of digits of an integer. Most parsers cannot represent larger ones as finite numbers."""
 MOST_CHARS = 4_000_000
-"""Of an answer."""
+"""Longest answer."""
 FAULT_CHARS = 400
-"""Of a sentence about what is wrong."""
+"""Longest message about a fault."""
 
 
 class _Unreadable(ValueError):
-    """A text that is no JSON, or JSON that not every reader understands in the same way."""
+    """The text is not JSON, or parsers would disagree about it."""
 
 
 def _refuse_fetching(uri: str) -> NoReturn:
-    raise ValueError(f"nothing is fetched: {uri}")
+    raise ValueError(f"references are not fetched: {uri}")
 
 
 def compile_schema(schema: Schema) -> jsonschema_rs.Validator:
-    """What tells whether values hold to `schema`.
+    """Return the validator of `schema`.
 
     Raises:
-        ValueError: it is no valid schema, or has a pattern that is too large.
+        ValueError: the schema is invalid, or a pattern is too large.
     """
     return _compile(json.dumps(schema, ensure_ascii=False))
 
@@ -64,7 +64,9 @@ def _with(schema: dict[str, Any], patterns: RegexOptions | FancyRegexOptions) ->
 
 
 def find_fault(text: str, wanted: AnswerFormat) -> str | None:
-    """Why `text` is not what was wanted, in a sentence for its writer; None where it is."""
+    """Return why `text` is not in the wanted format, as a sentence for the model that wrote it, or None if it
+    is.
+    """
     try:
         value = read_json(text)
     except _Unreadable as exc:
@@ -80,8 +82,10 @@ def find_fault(text: str, wanted: AnswerFormat) -> str | None:
 
 
 def _explain(schema: Schema, value: object) -> str:
-    """What is wrong with `value`. Where a schema leads back to itself only the first level is explained: the
-    validator looks at every way through it before it says what is wrong, and tells right from wrong at once.
+    """Return why `value` is invalid.
+
+    For a recursive schema, only the first level is explained: to explain a fault the validator tries every
+    path through the schema, while the check itself is quick.
     """
     try:
         compile_schema(unroll(schema)).validate(value)
@@ -91,7 +95,7 @@ def _explain(schema: Schema, value: object) -> str:
 
 
 def without_fences(text: str) -> str | None:
-    """What is inside a Markdown fence around the whole text; None where there is none."""
+    """Return the content of a Markdown fence around the whole text, or None if there is none."""
     head, _, body = text.strip().partition("\n")
     if head.removeprefix("```").strip().lower() not in ("", "json") or not head.startswith("```"):
         return None
@@ -99,10 +103,10 @@ def without_fences(text: str) -> str | None:
 
 
 def read_json(text: str) -> object:
-    """The value that `text` is, where every reader of JSON would see the same.
+    """Return the parsed value of `text`, if all JSON parsers would agree about it.
 
     Raises:
-        ValueError: saying why it is none.
+        ValueError: it is not such JSON; the message says why.
     """
     if len(text) > MOST_CHARS:
         raise _Unreadable(f"The answer is longer than {MOST_CHARS:,} characters.")
@@ -115,7 +119,7 @@ def read_json(text: str) -> object:
             parse_float=_float,
             parse_int=_integer,
         )
-        json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair may be written as an escape
+        json.dumps(value, ensure_ascii=False).encode()  # finds half a surrogate pair that was escaped
     except _Unreadable:
         raise
     except UnicodeEncodeError:

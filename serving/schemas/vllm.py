@@ -1,11 +1,12 @@
-"""vLLM's structured outputs, as xgrammar reads a schema.
+"""vLLM's structured outputs, compiled by xgrammar.
 
-The whole output is held to it, so nothing is constrained where tools may be called. The model reads the schema
-too: a grammar does not tell it what to write.
+A grammar constrains the whole output, so nothing is constrained if tools may be called. The schema also goes
+into the prompt, because a grammar does not tell the model what to write.
 
-An engine compiles each grammar before it answers, and other grammars wait for that, plans among them. Schemas are
-strangers' words, so what takes xgrammar seconds is left out (measured with 0.2.x on two cores): a string's length takes it
-up to 3 s, 300 different ones minutes; an object's properties take it a time that grows with their square.
+An engine compiles each grammar before it answers, and other requests with grammars wait for that, including
+plans. Clients choose the schemas, so whatever takes xgrammar seconds is dropped (measured with 0.2.x on two
+cores). A limit for a string's length takes up to 3 s, and 300 different limits take minutes. The time for an
+object's properties grows with their square.
 """
 
 from collections.abc import Sequence
@@ -28,17 +29,18 @@ SUBSET = Subset(
     WORDS,
     takes_root_reference=True,
 )
-"""Without `pattern` and `format`: an engine reads them in a dialect of its own, and refuses some."""
+"""Supported keywords, without `pattern` and `format`: an engine reads these in its own dialect and rejects
+some."""
 LENGTHS = frozenset({"minLength", "maxLength"})
 MOST_LENGTHS, LONGEST = 4, 128
-"""Different lengths of strings in one grammar, and the longest of them."""
+"""Maximum number of different limits for the lengths of strings in one grammar, and the largest such limit."""
 MOST_PROPERTIES, MOST_TOGETHER = 300, 2_000
-"""Of one object; of all."""
+"""Maximum number of properties of one object, and of all together."""
 ANY_OBJECT: dict[str, Any] = {"type": "object"}
 
 
 def translate(wanted: AnswerFormat, tools: Toolset) -> Translation:
-    """For local engines."""
+    """Translate an answer format for local engines."""
     if tools.offered:
         return in_words(wanted, "it would keep the model from calling tools")
     if wanted.schema is None:
@@ -51,13 +53,14 @@ def translate(wanted: AnswerFormat, tools: Toolset) -> Translation:
 
 
 def hold_to(schema: Schema) -> dict[str, Any]:
-    """What decoding is held to for a schema that was checked (`limits.py`): it accepts no less.
+    """Return the schema that constrains decoding, for a schema that was checked (`limits.py`). It accepts at
+    least as much.
 
     Raises:
-        NotExpressible: nothing that an engine compiles soon.
+        NotExpressible: an engine would compile the schema too slowly, or cannot express it.
     """
-    held = narrow(schema, SUBSET).schema
-    parts = [part for _, part in subschemas(held)]
+    narrowed = narrow(schema, SUBSET).schema
+    parts = [part for _, part in subschemas(narrowed)]
     counts = [len(cast(Schema, part.get("properties", {}))) for part in parts]
     if max(counts) > MOST_PROPERTIES or sum(counts) > MOST_TOGETHER:
         raise NotExpressible(
@@ -66,24 +69,25 @@ def hold_to(schema: Schema) -> dict[str, Any]:
     lengths = {(word, part[word]) for part in parts for word in LENGTHS & part.keys()}
     if len(lengths) > MOST_LENGTHS or any(length > LONGEST for _, length in lengths):
         return narrow(schema, replace(SUBSET, words=WORDS - LENGTHS)).schema
-    return held
+    return narrowed
 
 
 def hold_calls_to(parameters: Sequence[Schema | None]) -> list[dict[str, Any]]:
-    """The same for the arguments of several tools, whose schemas were not checked: any object where one is too much.
-    Their `$defs` can be put together.
+    """Return the schemas that constrain the arguments of several tools, which were not checked before.
+
+    A schema that would be too slow is replaced by any object. Their `$defs` can be merged.
     """
-    defined, held = dict[str, object](), list[dict[str, Any]]()
+    defined, constraints = dict[str, object](), list[dict[str, Any]]()
     for each in parameters:
         schema = _hold_call_to(each)
         own: dict[str, object] = schema.get("$defs", {})
         is_clear = all(defined.setdefault(name, part) == part for name, part in own.items())
-        held.append(schema if is_clear else ANY_OBJECT)
+        constraints.append(schema if is_clear else ANY_OBJECT)
     try:
-        hold_to({"anyOf": held})
+        hold_to({"anyOf": constraints})
     except NotExpressible:
-        return [ANY_OBJECT for _ in held]
-    return held
+        return [ANY_OBJECT for _ in constraints]
+    return constraints
 
 
 def _hold_call_to(parameters: Schema | None) -> dict[str, Any]:
@@ -91,8 +95,8 @@ def _hold_call_to(parameters: Schema | None) -> dict[str, Any]:
         return ANY_OBJECT
     try:
         check_schema(parameters)
-        held = hold_to(parameters)
+        constraint = hold_to(parameters)
     except (SchemaFault, NotExpressible):
         return ANY_OBJECT
-    refers_to_root = any(part.get("$ref") == "#" for _, part in subschemas(held))
-    return ANY_OBJECT if refers_to_root else held
+    refers_to_root = any(part.get("$ref") == "#" for _, part in subschemas(constraint))
+    return ANY_OBJECT if refers_to_root else constraint

@@ -1,6 +1,6 @@
-"""The parts of a JSON Schema: which keywords hold schemas, and which of those look at the same value.
+"""Traversal of a JSON Schema: which keywords contain schemas, and which of those apply to the same value.
 
-Knows every draft's words at once; does not know what any of them means.
+Covers the keywords of every draft at once, without their meaning.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,11 +32,11 @@ MAPS = frozenset(
 SAME_VALUE = frozenset(
     ["allOf", "anyOf", "dependencies", "dependentSchemas", "else", "if", "not", "oneOf", "then"]
 )
-"""Their schemas are checked against the value itself, not against a part of it."""
+"""Keywords whose schemas are checked against the value itself, not against a part of it."""
 
 
 def children(schema: Schema) -> Iterator[tuple[Path, Schema]]:
-    """The schemas directly inside `schema`, with their paths from it."""
+    """Yield the schemas directly inside `schema`, with their paths from it."""
     for keyword, value in schema.items():
         if keyword in ONE and isinstance(value, Mapping):
             yield (keyword,), cast(Schema, value)
@@ -51,39 +51,39 @@ def children(schema: Schema) -> Iterator[tuple[Path, Schema]]:
 
 
 def subschemas(root: Schema) -> Iterator[tuple[Path, Schema]]:
-    """`root` and every schema inside it, with their paths."""
-    waiting: list[tuple[Path, Schema]] = [((), root)]
-    while waiting:
-        path, schema = waiting.pop()
+    """Yield `root` and every schema inside it, with their paths."""
+    pending: list[tuple[Path, Schema]] = [((), root)]
+    while pending:
+        path, schema = pending.pop()
         yield path, schema
-        waiting += [((*path, *below), each) for below, each in children(schema)]
+        pending += [((*path, *below), each) for below, each in children(schema)]
 
 
 def target(root: Schema, ref: str) -> Schema | None:
-    """What a `$ref` such as `#/$defs/name` names in `root`; None where there is nothing."""
-    found: object = root
+    """Return the schema that a `$ref` such as `#/$defs/name` refers to in `root`, or None if there is none."""
+    node: object = root
     for part in ref.removeprefix("#").split("/")[1:]:
         name = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(found, Mapping):
-            found = cast(Mapping[str, object], found).get(name)
-        elif isinstance(found, Sequence) and not isinstance(found, str) and name.isdecimal():
-            items = cast(Sequence[object], found)
-            found = items[int(name)] if len(name) < 7 and int(name) < len(items) else None
+        if isinstance(node, Mapping):
+            node = cast(Mapping[str, object], node).get(name)
+        elif isinstance(node, Sequence) and not isinstance(node, str) and name.isdecimal():
+            items = cast(Sequence[object], node)
+            node = items[int(name)] if len(name) < 7 and int(name) < len(items) else None
         else:
             return None
-    return cast(Schema, found) if isinstance(found, Mapping) else None
+    return cast(Schema, node) if isinstance(node, Mapping) else None
 
 
 def follow(root: Schema, schema: Schema) -> Schema:
-    """`schema`, or what it stands for where it is a `$ref`."""
+    """Return `schema`, or the schema that its `$ref` leads to."""
     for _ in range(100):
         ref = schema.get("$ref")
-        if not isinstance(ref, str) or (found := target(root, ref)) is None:
+        if not isinstance(ref, str) or (definition := target(root, ref)) is None:
             break
-        schema = found
+        schema = definition
     return schema
 
 
 def written(path: Path) -> str:
-    """A path as a caller writes it: `properties.tags.items`."""
+    """Return a path as text, such as `properties.tags.items`."""
     return ".".join(str(part) for part in path)

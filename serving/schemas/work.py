@@ -1,8 +1,9 @@
-"""How much work a schema is to check, found before anything is checked.
+"""Bounds on the work of checking a schema, computed before any value is checked.
 
-A few definitions that name the next one twice each would double the work with each of them. So the schemas are
-counted that are checked against one and the same value, and those of the whole schema written out. A reference
-that leads back counts once there: the validator remembers what it has found for a value and a definition.
+A few definitions that each refer twice to the next would double the work with every one. So two numbers are
+bounded: the schemas that are checked against the same value, and the size of the schema with all references
+expanded. A reference that closes a cycle counts once, because the validator caches its result for a value and
+a definition.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,17 +12,17 @@ from typing import Any, cast
 from serving.schemas.walk import SAME_VALUE, Path, Schema, children, subschemas, target
 
 MOST_CHECKS = 1_000
-"""Schemas that are checked against one and the same value."""
+"""Maximum number of schemas that are checked against the same value."""
 MOST_PARTS = 50_000
-"""Of a schema written out: each definition as often as it is named."""
+"""Maximum number of parts of a schema with all references expanded."""
 
 
 class TooMuchWork(ValueError):
-    """The schema is too much work.
+    """Checking the schema would be too much work.
 
     Args:
-        path: of the part at fault.
-        why: the rest of a sentence about it.
+        path: path of the faulty part.
+        why: the rest of a sentence about that part.
     """
 
     def __init__(self, path: Path, why: str) -> None:
@@ -30,16 +31,16 @@ class TooMuchWork(ValueError):
 
 
 def check_work(root: Schema) -> None:
-    """Raise where `root` is too much work.
+    """Check that values can be checked against `root` with bounded work.
 
     Raises:
-        TooMuchWork: naming the part.
+        TooMuchWork: they cannot; the error names the part.
     """
     try:
         _check_one_value(root)
         _check_parts(root)
     except RecursionError as exc:
-        raise TooMuchWork((), "has references that lead too far") from exc
+        raise TooMuchWork((), "has too long a chain of references") from exc
 
 
 def _check_one_value(root: Schema) -> None:
@@ -48,7 +49,7 @@ def _check_one_value(root: Schema) -> None:
 
     def count(path: Path, part: Schema) -> int:
         if id(part) in open_parts:
-            raise TooMuchWork(path, "refers to itself without an end")
+            raise TooMuchWork(path, "refers to itself endlessly")
         if id(part) not in checks:
             open_parts.add(id(part))
             inner = [(below, each) for below, each in _edges(root, part) if below[0] in (*SAME_VALUE, "$ref")]
@@ -77,30 +78,28 @@ def _check_parts(root: Schema) -> None:
 
     for path, part in subschemas(root):
         if size(part) > MOST_PARTS:
-            raise TooMuchWork(
-                path, f"would have more than {MOST_PARTS:,} parts with its references written out"
-            )
+            raise TooMuchWork(path, f"would have more than {MOST_PARTS:,} parts with all references expanded")
 
 
 def leads_back(part: Schema, named: Schema, circle_of: Mapping[int, int]) -> bool:
-    """Whether a reference of `part` to `named` is one of a circle."""
+    """Return whether a reference from `part` to `named` is part of a cycle."""
     return circle_of[id(part)] == circle_of[id(named)]
 
 
 def _edges(root: Schema, part: Schema) -> Iterator[tuple[Path, Schema]]:
-    """The schemas in a part, and the one that it names."""
+    """Yield the schemas directly inside a part, and the one that it refers to."""
     yield from children(part)
     if isinstance(ref := part.get("$ref"), str) and (named := target(root, ref)) is not None:
         yield ("$ref",), named
 
 
 def circles(root: Schema) -> dict[int, int]:
-    """For each part the number of its strongly connected component (Tarjan, SIAM J. Comput. 1, 1972): two parts
-    with the same one lead to each other.
+    """Return the strongly connected component of each part (Tarjan, SIAM J. Comput. 1, 1972), by its `id()`.
+    Two parts of the same component refer to each other, directly or not.
     """
     order: dict[int, int] = {}
     lowest: dict[int, int] = {}
-    found: dict[int, int] = {}
+    components: dict[int, int] = {}
     stack: list[int] = []
 
     def visit(part: Schema) -> None:
@@ -111,20 +110,22 @@ def circles(root: Schema) -> dict[int, int]:
             if id(each) not in order:
                 visit(each)
                 lowest[this] = min(lowest[this], lowest[id(each)])
-            elif id(each) not in found:
+            elif id(each) not in components:
                 lowest[this] = min(lowest[this], order[id(each)])
         if lowest[this] == order[this]:
-            while stack and this not in found:
-                found[stack.pop()] = order[this]
+            while stack and this not in components:
+                components[stack.pop()] = order[this]
 
     for _, part in subschemas(root):
         if id(part) not in order:
             visit(part)
-    return found
+    return components
 
 
 def unroll(root: Schema) -> dict[str, Any]:
-    """`root` with references that lead back left open: what it says of the first level."""
+    """Return `root` with references that close a cycle replaced by an empty schema, so that only the first
+    level is checked.
+    """
     circle_of = circles(root)
 
     def copy(value: object) -> object:

@@ -1,1 +1,1 @@
-"""What a settings file may say, what follows from it, and where keys are read."""
+"""Settings files: their fields, checks, derived values, and the sources of API keys."""

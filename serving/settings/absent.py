@@ -1,4 +1,4 @@
-"""Workers that are left out because nobody has set their keys."""
+"""Optional workers whose API keys are not set, and settings without them."""
 
 from collections.abc import Mapping
 
@@ -9,13 +9,13 @@ from serving.settings.workers import API_SETTINGS, WorkerSettings, places_of
 
 
 def without_workers(settings: Settings, absent: set[str]) -> Settings:
-    """`settings` without the workers and the deployments in `absent`: also gone from fallbacks, models and
-    workflows; a workflow that used one is left out.
+    """Return `settings` without the workers and deployments in `absent`.
 
-    The conductor's place is taken by the first of its worker's fallbacks that is there.
+    They are also removed from fallbacks and models, and workflows that use one of them are dropped. If the
+    conductor's worker is absent, the first of its fallbacks that is present takes its place.
 
     Raises:
-        SettingsError: the conductor and all its fallbacks are among them.
+        SettingsError: the conductor and all its fallbacks are absent.
     """
     conductor = settings.conductor
     if conductor:
@@ -46,7 +46,7 @@ def without_workers(settings: Settings, absent: set[str]) -> Settings:
 
 
 def _without(worker: WorkerSettings, absent: set[str]) -> WorkerSettings:
-    """`worker` without the fallbacks and the deployments in `absent`."""
+    """Return `worker` without the fallbacks and the deployments in `absent`."""
     update: dict[str, object] = {}
     if worker.named_fallbacks:
         update["fallbacks"] = tuple(name for name in worker.named_fallbacks if name not in absent)
@@ -57,29 +57,34 @@ def _without(worker: WorkerSettings, absent: set[str]) -> WorkerSettings:
 
 
 def _no_conductor(settings: Settings, leader: WorkerSettings) -> str:
-    """What to set so that somebody can plan."""
+    """Return an error message that names the keys of which one must be set."""
     candidates = [leader, *(settings.worker(name) for name in fallbacks_of(leader, settings))]
     variables = dict.fromkeys(
         each.api_key_env for each in candidates if isinstance(each, API_SETTINGS) and each.api_key_env
     )
     if len(variables) > 1:
-        return f"No conductor has its key. Set one of these variables: {', '.join(map(str, variables))}."
+        return (
+            f"The conductor {leader.name!r} and its fallbacks have no key. "
+            f"Set one of these variables: {', '.join(map(str, variables))}."
+        )
     return (
-        f"The conductor is the worker {leader.name!r}, whose key is not set. "
+        f"The key of the conductor {leader.name!r} is not set. "
         f"Set {', '.join(map(str, variables)) or 'it'}, or name another conductor."
     )
 
 
 def absent_workers(settings: Settings, environment: Mapping[str, str]) -> dict[str, str]:
-    """Optional workers without a key: name to the variable or file that should hold it. Their deployments
-    without one are in it too, as `WORKER@DEPLOYMENT`; the worker where all of them are.
+    """Return the optional workers without a key, each with the variable or file that should hold it.
+
+    Deployments without a key are included as `WORKER@DEPLOYMENT`. A worker is included if all its deployments
+    are.
 
     Args:
-        settings: all of them.
+        settings: with all workers.
         environment: of the process that will call the workers.
 
     Raises:
-        SettingsError: a worker that is not optional has no key, or a key's file cannot be used.
+        SettingsError: a worker that is not optional has no key, or a key file cannot be used.
     """
     absent: dict[str, str] = {}
     for worker in settings.workers:
@@ -95,7 +100,8 @@ def absent_workers(settings: Settings, environment: Mapping[str, str]) -> dict[s
 
 
 def key_that_is_missing(worker: ApiSettings, environment: Mapping[str, str]) -> str | None:
-    """Where a key should be that is not there; None where there is one, or none is named.
+    """Return the variable or file in which the worker's key is missing, or None if it has a key or needs
+    none.
 
     Raises:
         SettingsError: see `absent_workers`.
@@ -118,11 +124,11 @@ def _key_setting(worker: ApiSettings) -> tuple[str, str, str]:
 def _missing(worker: ApiSettings) -> str:
     if worker.api_key_file:
         return (
-            f"Worker {worker.name!r} needs its key in the file {worker.api_key_file}, which is not there, or empty, where the router runs. "
-            "Write it there with mode 600, or write `optional: true` to leave the worker out without it."
+            f"Worker {worker.name!r} needs its key in the file {worker.api_key_file}, which is missing or empty where the router runs. "
+            "Write the key there with mode 600, or set `optional: true` to drop the worker without it."
         )
     return (
         f"Worker {worker.name!r} needs its key in the variable {worker.api_key_env}, which is not set where the router runs. "
-        "Set it in the environment that Ray is started in (on a cluster: of every router node; the shell of `serve run` or "
-        "`serve deploy` does not reach them), name a file in `api_key_file`, or write `optional: true` to leave the worker out without it."
+        "Set it in the environment that Ray is started in, on every router node (not in the shell of `serve run` or `serve deploy`), "
+        "name a file in `api_key_file`, or set `optional: true` to drop the worker without it."
     )

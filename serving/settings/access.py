@@ -1,4 +1,4 @@
-"""How a model behind an API is reached: at which address, through which cloud, and as whom."""
+"""Access to a model behind an API: address, cloud service and credentials."""
 
 import re
 from typing import Literal, Self
@@ -13,7 +13,7 @@ SERVICES: dict[str, tuple[Service, ...]] = {
     "anthropic": ("bedrock", "vertex"),
     "gemini": ("vertex",),
 }
-"""The clouds through which the models of each kind are reached."""
+"""Cloud services that offer the models of each kind."""
 NEEDS: dict[Service, tuple[str, ...]] = {
     "azure": ("base_url", "api_version"),
     "bedrock": ("region",),
@@ -28,7 +28,7 @@ TAKES: dict[str, tuple[Service, ...]] = {
 
 
 ENDPOINTS = ("/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/embeddings")
-"""What workers add to their `base_url` themselves."""
+"""Paths that workers append to their `base_url`."""
 
 
 class Frozen(BaseModel):
@@ -36,40 +36,40 @@ class Frozen(BaseModel):
         frozen=True,
         extra="forbid",
         protected_namespaces=(),
-        allow_inf_nan=False,  # null says that there is no limit
-        hide_input_in_errors=True,  # what is refused may be a secret, and a traceback goes into a log
+        allow_inf_nan=False,  # null means no limit
+        hide_input_in_errors=True,  # a rejected value may be a secret, and tracebacks are logged
     )
 
 
 class Access(Frozen):
-    """Where a model is reached, and as whom."""
+    """Address and credentials of a model."""
 
     service: Service | None = None
-    """The cloud through which it is reached: `azure` (kind `openai`; Azure's dated API, whose v1 API is a plain
-    `base_url`), `bedrock` (kind `anthropic`) or `vertex` (kinds `anthropic` and `gemini`). null: the provider
-    itself, or whatever `base_url` names."""
+    """Cloud service that the model is called through: `azure` (kind `openai`, with Azure's dated API; its v1
+    API is a plain `base_url`), `bedrock` (kind `anthropic`) or `vertex` (kinds `anthropic` and `gemini`). If
+    null, the provider itself, or the server at `base_url`."""
     api_key_env: str | None = None
-    """The variable that holds its key where the router runs. Without a key, `azure` asks Entra ID
-    (`DefaultAzureCredential`) and `bedrock` looks for AWS credentials as boto3 does."""
+    """Environment variable of the router that holds the API key. Without a key, `azure` uses Entra ID
+    (`DefaultAzureCredential`) and `bedrock` finds AWS credentials as boto3 does."""
     api_key_file: str | None = None
-    """In its place: a file that holds the key, readable by its owner only. Read again whenever the pool is
-    made again."""
+    """File that holds the API key, instead of `api_key_env`; it must not be readable by other users. It is
+    read again whenever the pool of workers is rebuilt."""
     credentials_file: str | None = None
-    """`vertex`: the JSON file of a service account's key, readable by its owner only. null: Application Default
+    """JSON key file of a service account (`vertex`), readable by its owner only. If null, Application Default
     Credentials."""
     profile: str | None = None
-    """`bedrock`: of AWS's configuration files. null: boto3's own search."""
+    """Profile in AWS's configuration files (`bedrock`). If null, boto3's own search."""
     base_url: str | None = None
-    """null: the provider's own. `azure`: the resource, such as `https://NAME.openai.azure.com`. A query in it
-    (kind `openai`) is sent with every call."""
+    """Base URL of the API. If null, the provider's own. For `azure`, the resource, such as
+    `https://NAME.openai.azure.com`. Its query (kind `openai`) is sent with every call."""
     region: str | None = None
-    """Where it runs: of `bedrock` and `vertex` the cloud's own name, such as `eu-central-1` or `europe-west4`;
-    else, for policies alone, any name, such as `eu`. null: nobody said, so a policy that names regions leaves it
-    out."""
+    """Region where the model runs. For `bedrock` and `vertex`, the cloud's own name, such as `eu-central-1`
+    or `europe-west4`. Otherwise any name, such as `eu`, used only by policies. If null, unknown: a policy
+    that names regions excludes the worker."""
     project: str | None = None
-    """`vertex`: the Google Cloud project that pays."""
+    """Google Cloud project that is billed (`vertex`)."""
     api_version: str | None = None
-    """`azure`: such as `2024-10-21`."""
+    """API version (`azure`), such as `2024-10-21`."""
 
     @field_validator("base_url")
     @classmethod
@@ -86,62 +86,61 @@ class Access(Frozen):
     @model_validator(mode="after")
     def _one_key(self) -> Self:
         if self.api_key_env is not None and self.api_key_file is not None:
-            raise ValueError("has both `api_key_env` and `api_key_file`; name one")
+            raise ValueError("has both `api_key_env` and `api_key_file`; set only one")
         return self
 
 
 def check_variable(name: str) -> str:
-    """Return the name of a variable.
+    """Return `name` if it is a valid name of an environment variable.
 
     Raises:
-        ValueError: it cannot be one; it may be the secret itself, so it is not shown.
+        ValueError: it is not. It may be the secret itself, so the message does not contain it.
     """
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-        raise ValueError(
-            "must be the name of an environment variable, such as OPENAI_API_KEY, and not what is in it"
-        )
+        raise ValueError("must be the name of an environment variable, such as OPENAI_API_KEY, not its value")
     return name
 
 
 def check_url(url: str) -> None:
-    """See that a model can be asked at an address.
+    """Check that `url` can be the base URL of a model.
 
     Raises:
-        ValueError: it cannot; the message says what may be meant.
+        ValueError: it cannot. The message suggests a correction.
     """
     try:
         parts = urlsplit(url)
         has_port_number = parts.port != 0
     except ValueError as exc:
-        raise ValueError(f"is no address ({exc}); write it as https://HOST:PORT/PATH") from exc
+        raise ValueError(f"is not a URL ({exc}); write it as https://HOST:PORT/PATH") from exc
     if "@" in parts.netloc:
         raise ValueError(
-            "has a user or a password before its host; name the key's variable in `api_key_env` instead, "
-            "so that it is written nowhere"
+            "has a user or a password before its host; remove it, and name the key's variable in `api_key_env`"
         )
     if url != url.strip() or " " in url:
-        raise ValueError("has a blank in it; take it out")
+        raise ValueError("contains a space; remove it")
     if parts.scheme not in ("http", "https") or not parts.hostname:
         rest = re.sub(r"^[a-z]*:?/+", "", url)
         meant = f"{'http' if _is_near(rest) else 'https'}://{rest}"
         hint = f" Did you mean {meant!r}?" if urlsplit(meant).hostname and "@" not in rest else ""
         raise ValueError(f"must begin with http:// or https:// and name a host.{hint}".removesuffix("."))
     if not has_port_number:
-        raise ValueError("names the port 0, at which no server answers")
+        raise ValueError("has the port 0; write the port of the server")
     if end := next((each for each in ENDPOINTS if parts.path.rstrip("/").endswith(each)), None):
         raise ValueError(
-            f"must end before {end!r}, which is added to it. Did you mean {url.partition(end)[0]!r}?"
+            f"must not contain {end!r}, which is appended to it. Did you mean {url.partition(end)[0]!r}?"
         )
 
 
 def _is_near(address: str) -> bool:
-    """Whether an address without a scheme looks like one of one's own machines, which mostly speak plain HTTP."""
+    """Return whether an address without a scheme looks like one of your own machines, which mostly use plain
+    HTTP.
+    """
     host = address.partition("/")[0]
     return ":" in host or "." not in host or re.fullmatch(r"[\d.]+", host) is not None
 
 
 def check_access(kind: str, access: Access) -> None:
-    """`access` is whole, and fits the kind of worker.
+    """Check that `access` is complete and fits the kind of worker.
 
     Raises:
         ValueError: it is not.
@@ -149,17 +148,17 @@ def check_access(kind: str, access: Access) -> None:
     service = access.service
     known = SERVICES.get(kind, ())
     if service is not None and service not in known:
-        others = f"; it takes {' or '.join(known)}" if known else ""
-        raise ValueError(f"service {service!r} is not for kind {kind!r}{others}")
+        others = f"; use {' or '.join(known)}" if known else ""
+        raise ValueError(f"service {service!r} is not available for kind {kind!r}{others}")
     for name in NEEDS[service] if service else ():
         if getattr(access, name) is None:
             raise ValueError(f"service {service!r} needs `{name}`")
     for name, services in TAKES.items():
         if getattr(access, name) is not None and service not in services:
-            raise ValueError(f"`{name}` is for service {' or '.join(services)}")
+            raise ValueError(f"`{name}` is only for service {' or '.join(services)}")
     if access.api_key_env is None and access.api_key_file is None:
         return
     if service == "vertex":
-        raise ValueError("service 'vertex' takes no key; name a `credentials_file`, or nothing")
+        raise ValueError("service 'vertex' accepts no API key; set `credentials_file`, or neither")
     if access.profile is not None:
-        raise ValueError("has both a key and `profile`; name one")
+        raise ValueError("has both an API key and `profile`; set only one")

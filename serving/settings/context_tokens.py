@@ -1,11 +1,13 @@
-"""How long a prompt and its answer may be together, as far as it is known."""
+"""Context lengths of workers, as far as they are known."""
 
 from serving.settings.settings import Settings
 from serving.settings.workers import VllmSettings, WorkerSettings
 
 
 def context_tokens_of(worker: WorkerSettings, settings: Settings) -> int | None:
-    """What the settings say, else what its vLLM engine is configured for; None where vLLM decides."""
+    """Return the worker's context length in tokens: from the settings, or from its vLLM engine's arguments.
+    None if vLLM decides.
+    """
     if worker.context_tokens:
         return worker.context_tokens
     owner = (

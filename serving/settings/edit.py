@@ -1,8 +1,8 @@
-"""Sets fields of workers in the text of a settings file; every other character stays, comments and layout
-too.
+"""Edits of workers' fields in the text of a settings file, which keep all other characters, comments and
+layout included.
 
-YAML's own marks say where a value begins and ends, so only that is replaced. A library that reads and writes
-the whole file would wrap its lines anew (docs/decisions/0025).
+YAML's marks say where a value begins and ends, so only the value is replaced. A library that reads and writes
+the whole file would wrap its lines differently (docs/decisions/0025).
 """
 
 import json
@@ -15,14 +15,15 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from serving.settings.settings import SettingsError
 
 Fields = Mapping[str, Mapping[str, str | float]]
-"""By worker: field and value."""
+"""Fields and their values, by worker."""
 
 
 def edit_workers(text: str, fields: Fields) -> str:
-    """`text` with these fields of these workers set; a field that is not there is put after the name.
+    """Return `text` with these fields of these workers set. A field that is missing is inserted after the
+    name.
 
     Raises:
-        SettingsError: it is no settings file, has no such worker, or more than these fields would change.
+        SettingsError: `text` is not a settings file, has no such worker, or other fields would change too.
     """
     edits: list[tuple[int, int, str]] = []
     workers = _workers(text)
@@ -43,15 +44,15 @@ def _workers(text: str) -> dict[str, MappingNode]:
         root: Node | None = cast(Any, yaml.SafeLoader(text)).get_single_node()
     except yaml.YAMLError as exc:
         raise SettingsError(f"The settings are not YAML: {exc}") from exc
-    listed = _value(root, "workers") if isinstance(root, MappingNode) else None
-    if not isinstance(listed, SequenceNode):
+    entries = _value(root, "workers") if isinstance(root, MappingNode) else None
+    if not isinstance(entries, SequenceNode):
         raise SettingsError("The settings have no list of `workers`.")
-    found: dict[str, MappingNode] = {}
-    for node in cast(list[Node], listed.value):
+    workers: dict[str, MappingNode] = {}
+    for node in cast(list[Node], entries.value):
         name = _value(node, "name") if isinstance(node, MappingNode) else None
         if isinstance(node, MappingNode) and isinstance(name, ScalarNode):
-            found[str(name.value)] = node
-    return found
+            workers[str(name.value)] = node
+    return workers
 
 
 def _value(node: MappingNode, key: str) -> Node | None:
@@ -60,14 +61,14 @@ def _value(node: MappingNode, key: str) -> Node | None:
 
 
 def _edit(text: str, worker: MappingNode, field: str, new: str) -> tuple[int, int, str]:
-    """What to replace: from, to, by what."""
+    """Return the start and the end of the text to replace, and its replacement."""
     old = _value(worker, field)
     if old is None:
         return _insertion(text, worker, f"{field}: {new}")
     begin, end = old.start_mark.index, old.end_mark.index
     if not worker.start_mark.index <= begin < worker.end_mark.index:
         raise SettingsError(
-            f"`{field}` is an alias (*) of a value elsewhere in the file; write the value out first."
+            f"`{field}` is an alias (*) of a value elsewhere in the file; replace it with the value first."
         )
     span = text[begin:end]
     _, _, comment = span.partition("\n")[0].partition("#")
@@ -89,7 +90,7 @@ def _insertion(text: str, worker: MappingNode, line: str) -> tuple[int, int, str
 
 
 def _check(old: str, new: str, fields: Fields) -> None:
-    """That the files differ in these fields alone: anchors and merges can carry a value elsewhere."""
+    """Check that only these fields differ. Anchors and merges can change a value elsewhere too."""
     before: Any = yaml.safe_load(old)
     try:
         after: Any = yaml.safe_load(new)
@@ -104,7 +105,7 @@ def _check(old: str, new: str, fields: Fields) -> None:
             if one != other
         ]
         raise SettingsError(
-            "More than these fields would change, because values are shared by an anchor (&) or a merge (<<)"
+            "Other fields would change too, because values are shared by an anchor (&) or a merge (<<)"
             + (f": see the worker {changed[0]!r}" if changed else "")
-            + ". Give each of these workers a value of its own first."
+            + ". Give each of these workers its own value first."
         )

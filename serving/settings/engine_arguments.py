@@ -1,4 +1,6 @@
-"""The names of vLLM's engine arguments, read from the source of the vLLM that is installed: to import it takes seconds."""
+"""Names of vLLM's engine arguments, read from the source of the installed vLLM, because importing it takes
+seconds.
+"""
 
 import ast
 from functools import cache
@@ -10,7 +12,7 @@ from serving.settings.faults import SettingsError
 from serving.settings.workers import VllmSettings
 
 OURS = frozenset({"chat_template_kwargs", "tool_call_parser"})
-"""Arguments of Podium's own."""
+"""Podium's own arguments."""
 CLASSES = ("EngineArgs", "AsyncEngineArgs")
 FROM_ELSEWHERE = {
     "max_model_length": "max_model_len",
@@ -22,7 +24,7 @@ FROM_ELSEWHERE = {
     "tp": "tensor_parallel_size",
     "tp_size": "tensor_parallel_size",
 }
-"""Names that other servers use for them."""
+"""Names of these arguments in other servers and in older versions."""
 
 
 def engine_faults(worker: VllmSettings) -> list[SettingsError]:
@@ -42,8 +44,8 @@ def engine_faults(worker: VllmSettings) -> list[SettingsError]:
 
 def _nearest(name: str, known: frozenset[str]) -> str:
     plain = name.lstrip("-").replace("-", "_").lower()
-    found = FROM_ELSEWHERE.get(plain, plain)
-    return f" Did you mean {found!r}?" if found in known else did_you_mean(plain, known)
+    argument = FROM_ELSEWHERE.get(plain, plain)
+    return f" Did you mean {argument!r}?" if argument in known else did_you_mean(plain, known)
 
 
 @cache

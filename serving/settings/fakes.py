@@ -1,4 +1,6 @@
-"""What the settings say of fakes that ship: a stand-in for an engine, and the replies of a scripted worker."""
+"""Settings of the fakes that ship with Podium: a stand-in for an engine, and the replies of a scripted
+worker.
+"""
 
 from typing import Any, Literal
 
@@ -9,47 +11,48 @@ from serving.settings.access import Frozen
 
 
 class StandInSettings(Frozen):
-    """A FAKE engine, with the times of a real one; see `serving.deployments.fake_engine.FakeEngine`."""
+    """Fake engine with the timing of a real one; see `serving.deployments.fake_engine.FakeEngine`."""
 
     start_s: float = Field(default=0.0, ge=0)
-    """Time to load the weights."""
+    """Time to load the weights, in seconds."""
     first_token_s: float = Field(default=0.05, ge=0)
-    """Time to first token."""
+    """Time to first token, in seconds."""
     tokens_per_s: float = Field(default=50.0, gt=0)
-    """Decoding speed of one answer."""
+    """Decoding speed of one answer, in tokens per second."""
     slots: int = Field(default=16, ge=1)
-    """Answers at once; more wait, as in vLLM's queue."""
+    """Maximum number of concurrent answers; more wait, as in vLLM's queue."""
     answer_tokens: int = Field(default=64, ge=1)
-    """How long an answer is."""
+    """Length of an answer in tokens."""
 
 
 class ScriptedCallSettings(Frozen):
-    """A call of one of the client's tools."""
+    """Call of one of the client's tools."""
 
     name: str
-    """Of the tool. A call of one that the request does not offer is left out."""
+    """Name of the tool. A call of a tool that the request does not offer is dropped."""
     arguments: dict[str, Any] | str = Field(default_factory=dict[str, Any])
-    """Of a function: its fields. Of a custom tool: its input, a text."""
+    """Arguments: the fields for a function, or the input text for a custom tool."""
 
 
 class ScriptedReplySettings(Frozen):
-    """One reply of a scripted worker; see `serving.workers.scripted.ScriptedReply`."""
+    """Reply of a scripted worker; see `serving.workers.scripted.ScriptedReply`."""
 
     text: str = ""
-    """The answer. `{question}` becomes the last words of the user, `{results}` what tools gave last."""
+    """Text of the answer. `{question}` is replaced by the text of the user's last message, `{results}` by the
+    latest results of tools."""
     reasoning: str = ""
-    """Thoughts that come before it."""
+    """Thoughts that come before the answer."""
     calls: tuple[ScriptedCallSettings, ...] = ()
-    """Calls of tools, all at once, after the text. A script that has some begins anew with each conversation, and each
-    result of tools is answered by the reply after the one that called. Where a request offers no tools, replies that
-    call some are passed over."""
+    """Tool calls, all made together after the text. A script with tool calls starts again for each
+    conversation, and tool results are answered by the reply after the one that made the calls. If a request
+    offers no tools, replies with tool calls are skipped."""
     error: Literal["busy", "unavailable", "refused", "overflow"] | None = None
-    """Fail in this way instead; after `fail_after_tokens`, where that is set."""
+    """Error to fail with instead of answering, or after `fail_after_tokens` if that is set."""
     retry_after_s: float | None = None
-    """The `Retry-After` of the error."""
+    """`Retry-After` of the error, in seconds."""
     fail_after_tokens: int | None = None
-    """Fail after this many tokens; as `unavailable`, where `error` is not set."""
+    """Number of tokens after which the reply fails, with `unavailable` if `error` is not set."""
     stall_after_tokens: int | None = None
-    """Fall silent after this many tokens."""
+    """Number of tokens after which the reply stalls."""
     finish: FinishReason = FinishReason.STOP
-    """The finish reason."""
+    """Finish reason."""

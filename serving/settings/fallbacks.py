@@ -1,6 +1,6 @@
-"""Who answers in a worker's place: those that its settings name, or with `auto` those of the pool that fit.
+"""Fallbacks of workers: those that the settings name, or with `auto` suitable ones of the pool.
 
-Worked out from the settings alone: the same settings have the same chains.
+They depend on the settings alone: the same settings give the same fallbacks.
 """
 
 from collections.abc import Collection
@@ -18,47 +18,48 @@ from serving.settings.worker_price import price_of
 from serving.settings.workers import PythonSettings, ScriptedSettings, VllmSettings, WorkerSettings, places_of
 
 MOST = 3
-"""How many are chosen at most."""
+"""Maximum number of fallbacks that `auto` chooses."""
 DEAREST = 2
-"""How many times as much they may cost: a failover must not multiply a bill unasked."""
+"""Maximum price of a chosen fallback, as a multiple of the worker's, so that a failover does not multiply the
+bill."""
 TYPICAL = Usage(input_tokens=3000, output_tokens=1000)
-"""The call by which prices are compared."""
+"""Typical call, for comparing prices."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """One who answers in a worker's place."""
+    """Worker that answers in another's place."""
 
     worker: str
     why: str = ""
-    """How it was chosen; empty: the settings name it."""
+    """How it was chosen, or "" if the settings name it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """One who may answer in a worker's place."""
+    """Worker that may become a fallback."""
 
     name: str
     likeness: float
-    """Of the cards, in steps of 0.1: within one they are about equally alike."""
+    """Similarity of the two cards in steps of 0.1: within one step they count as equally similar."""
     usd: Decimal
-    """The most that a typical call of it costs."""
+    """Highest cost of a typical call, over its deployments."""
 
 
 def fallbacks_of(worker: WorkerSettings, settings: Settings, absent: Collection[str] = ()) -> tuple[str, ...]:
-    """The names of those that are asked where `worker` fails; see `chain_of`."""
+    """Return the names of the worker's fallbacks; see `chain_of`."""
     return tuple(each.worker for each in chain_of(worker, settings, absent))
 
 
 def chain_of(
     worker: WorkerSettings, settings: Settings, absent: Collection[str] = ()
 ) -> tuple[Fallback, ...]:
-    """Those that are asked where `worker` fails, in order.
+    """Return the fallbacks of `worker`, in the order in which they are called.
 
     Args:
-        worker: who fails.
-        settings: with everybody who may be chosen, and with prices.
-        absent: names of those who may not.
+        worker: the worker that fails.
+        settings: with all workers, and their prices.
+        absent: names of workers that may not be chosen.
     """
     if worker.fallbacks != "auto":
         return tuple(Fallback(name) for name in worker.fallbacks)
@@ -77,7 +78,7 @@ def chain_of(
 
 
 def _candidate(other: WorkerSettings, worker: WorkerSettings, settings: Settings) -> _Candidate | None:
-    """`other`, where it can do all that `worker` can and its price is known."""
+    """Return `other` as a candidate, or None if it lacks an ability of `worker` or its price is unknown."""
     usd = _most_usd(other)
     is_leader = settings.conductor is not None and settings.conductor.worker == other.name
     if other.name == worker.name or is_leader or isinstance(other, PythonSettings) or usd is None:
@@ -88,7 +89,7 @@ def _candidate(other: WorkerSettings, worker: WorkerSettings, settings: Settings
 
 
 def _is_as_able(other: WorkerSettings, worker: WorkerSettings, settings: Settings) -> bool:
-    """Whether `other` takes what `worker` takes, as far as it is known."""
+    """Return whether `other` accepts all that `worker` accepts, as far as that is known."""
     own_tokens, tokens = (context_tokens_of(each, settings) for each in (worker, other))
     return (
         (other.sees_images or not worker.sees_images)
@@ -99,8 +100,10 @@ def _is_as_able(other: WorkerSettings, worker: WorkerSettings, settings: Setting
 
 
 def _is_as_near(other: WorkerSettings, worker: WorkerSettings, settings: Settings) -> bool:
-    """Whether `other` is somewhere else than `worker`, but on one's own machines where `worker` is there; and a model
-    where `worker` is one.
+    """Return whether `other` runs in a suitable place.
+
+    It may not share the engine of `worker`, must be local if `worker` is, and must be a real model if
+    `worker` is.
     """
     owner = _engine_owner(worker)
     return (
@@ -124,14 +127,14 @@ def _is_scripted(worker: WorkerSettings, settings: Settings) -> bool:
 
 
 def _least_usd(worker: WorkerSettings) -> Decimal:
-    """What a typical call costs where it is cheapest. A price that is not known counts as none, so that only
-    those who cost nothing take its place.
+    """Return the cost of a typical call at the cheapest deployment. An unknown price counts as zero, so that
+    only free workers are chosen as fallbacks.
     """
     return min(cost or Decimal(0) for cost in _costs(worker))
 
 
 def _most_usd(worker: WorkerSettings) -> Decimal | None:
-    """What it costs where it is dearest; None where this is not known."""
+    """Return the cost of a typical call at the most expensive deployment, or None if a price is unknown."""
     costs = [cost for cost in _costs(worker) if cost is not None]
     return max(costs) if len(costs) == len(places_of(worker)) else None
 
@@ -141,11 +144,11 @@ def _costs(worker: WorkerSettings) -> list[Decimal | None]:
 
 
 def _why(candidate: _Candidate, usd: Decimal) -> str:
-    """How it was chosen; `usd` is what a typical call costs of the one whose place it takes."""
+    """Return how a fallback was chosen. `usd` is the cost of a typical call to the worker that it replaces."""
     how = (
         f"by card (likeness {candidate.likeness})"
         if candidate.likeness
-        else "by price, as its card is not alike"
+        else "by price, because no card is similar"
     )
-    cost = f"at {candidate.usd / usd:.2g} times its price" if candidate.usd else "at no price"
+    cost = f"at {candidate.usd / usd:.2g} times its price" if candidate.usd else "at no cost"
     return f"{how}, {cost}"

@@ -1,6 +1,6 @@
-"""What is wrong with a settings file, in plain words: the line, the worker, the field, and what may be meant.
+"""Error messages for settings files: the line, the worker, the field, and what may be meant.
 
-Knows pydantic's kinds of errors and YAML's nodes; knows no setting but by the models that are given.
+Uses pydantic's error types and YAML's nodes. Settings are known only through the models that callers pass in.
 """
 
 import re
@@ -15,19 +15,20 @@ from pydantic_core import ErrorDetails
 from conductor.errors import PodiumError, did_you_mean
 
 Loc = Sequence[int | str]
-"""Where a setting is: keys and positions from the top of the file. A key in place of a position is an entry's `name`."""
+"""Path of a setting: keys and positions from the top of the file. In a list, an entry's `name` may replace
+its position."""
 RENAMED = {
     "to_zero_delay_s": "downscale_to_zero_delay_s",
     "look_back_s": "look_back_period_s",
     "longest_wait_s": "max_wait_s",
 }
-"""Settings of an older version, and what they are called now."""
+"""Settings of older versions, and their new names."""
 TYPES = {
     "string": "a text (put it in quotes)",
     "int": "a whole number",
     "float": "a number",
     "decimal": "a number",
-    "finite": "a number with an end; null means no limit",
+    "finite": "a finite number; null means no limit",
     "bool": "true or false",
     "list": "a list",
     "tuple": "a list",
@@ -35,7 +36,7 @@ TYPES = {
     "model": "a mapping of names to values",
     "path": "a path",
 }
-"""What a value must be, by how pydantic's kind of error begins."""
+"""Expected values, by the first word of pydantic's error type."""
 BOUNDS = {
     "greater_than": ("gt", "more than"),
     "greater_than_equal": ("ge", "at least"),
@@ -51,14 +52,14 @@ NAME_WORDS = (
 
 
 class SettingsError(PodiumError):
-    """A settings file cannot be used; the message says where and what to write instead."""
+    """A settings file is invalid. The message says where, and what to write instead."""
 
     at: Loc = ()
-    """Where in the file, if that is known and the message does not say the line."""
+    """Path of the setting, if it is known and the message does not give the line."""
 
 
 class At(ValueError):
-    """What is wrong with settings as a whole, and where."""
+    """Fault in the settings as a whole, with the path of the setting that causes it."""
 
     def __init__(self, message: str, *at: int | str) -> None:
         super().__init__(message)
@@ -66,7 +67,7 @@ class At(ValueError):
 
 
 def in_file(error: SettingsError, path: str | Path) -> SettingsError:
-    """Return `error` with the file and the line, if it says where in the settings it is."""
+    """Return `error` with the file and the line added, if it has the path of a setting."""
     if not error.at:
         return error
     try:
@@ -77,25 +78,28 @@ def in_file(error: SettingsError, path: str | Path) -> SettingsError:
 
 
 def describe(fault: ErrorDetails, data: object, root: yaml.Node | None, model: type[BaseModel]) -> str:
-    """Return a fault with its place, such as `line 4, worker 'gpt': workers[0].base_url: must begin with ...`.
+    """Return a fault as text with its place, such as `line 4, worker 'gpt': workers[0].base_url: must begin
+    with ...`.
 
     Args:
-        fault: as pydantic tells it.
-        data: the settings, as YAML gives them.
-        root: of the file; None: they come from no file.
-        model: of the settings.
+        fault: from pydantic.
+        data: the settings as parsed from YAML.
+        root: YAML node of the file, or None if the settings come from no file.
+        model: class of the settings.
     """
     cause = fault.get("ctx", {}).get("error")
     is_whole = isinstance(cause, At) and not fault["loc"]
     line = line_of(root, cause.at if isinstance(cause, At) and is_whole else fault["loc"])
-    place, said = place_of(fault["loc"]), say(fault, fields_at(model, fault["loc"]))
+    place, message = place_of(fault["loc"]), say(fault, fields_at(model, fault["loc"]))
     name = None if is_whole or root is None else _worker_name(data, fault["loc"])
     facts = ", ".join([*([f"line {line}"] if line else []), *([f"worker {name!r}"] if name else [])])
-    return ": ".join(filter(None, (facts, "" if is_whole else place, said)))
+    return ": ".join(filter(None, (facts, "" if is_whole else place, message)))
 
 
 def place_of(loc: Loc) -> str:
-    """Return where a setting is, as `workers[0].name`: without the kind of worker that pydantic puts in."""
+    """Return the path of a setting as text, such as `workers[0].name`, without the kind of worker that
+    pydantic inserts.
+    """
     kinds = {"vllm", "openai", "anthropic", "gemini", "scripted", "python"}
     return re.sub(
         r"\.\[",
@@ -105,11 +109,11 @@ def place_of(loc: Loc) -> str:
 
 
 def say(fault: ErrorDetails, known: Sequence[str] = ()) -> str:
-    """Return what is wrong, as the end of a sentence that begins with the field.
+    """Return what is wrong, as the rest of a sentence that begins with the field.
 
     Args:
-        fault: as pydantic tells it.
-        known: the fields that there are beside the one at fault.
+        fault: from pydantic.
+        known: the other fields at this place, for suggestions.
     """
     kind, facts = fault["type"], cast(Mapping[str, Any], fault.get("ctx", {}))
     if kind in BOUNDS:
@@ -138,7 +142,7 @@ def say(fault: ErrorDetails, known: Sequence[str] = ()) -> str:
 
 
 def fields_at(model: type[BaseModel], loc: Loc) -> list[str]:
-    """Return the fields that may be where `loc` ends, in a place that `model` describes."""
+    """Return the fields that are allowed at the place of `loc` in `model`."""
     here = [model]
     for part in loc[:-1]:
         inner = [
@@ -153,11 +157,12 @@ def fields_at(model: type[BaseModel], loc: Loc) -> list[str]:
 
 
 def read_yaml(text: str) -> tuple[object, yaml.Node | None]:
-    """Return what YAML holds, and the nodes, which know their lines.
+    """Return the parsed YAML, and its nodes, which have line numbers.
 
     Raises:
-        SettingsError: a key is there twice, of which YAML would take the last in silence. The message lacks the file.
-        yaml.YAMLError: it is not YAML.
+        SettingsError: a key occurs twice, of which YAML would silently use the last. The message lacks the
+            file.
+        yaml.YAMLError: the text is not YAML.
     """
     loader: Any = yaml.SafeLoader(text)
     try:
@@ -169,32 +174,32 @@ def read_yaml(text: str) -> tuple[object, yaml.Node | None]:
 
 
 def explain_yaml(error: yaml.YAMLError) -> str:
-    """Return what the YAML parser says, and the line."""
+    """Return the YAML parser's message with the line and column."""
     mark = getattr(error, "problem_mark", None)
     where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
     return f"{where}{getattr(error, 'problem', None) or getattr(error, 'reason', None) or error}"
 
 
 def line_of(root: yaml.Node | None, loc: Loc) -> int | None:
-    """Return the line, from 1, of the setting at `loc`, or of what is nearest above it; None if that is not known."""
+    """Return the line (from 1) of the setting at `loc`, or of its nearest parent, or None if that is unknown."""
     node, line = root, None
     for part in loc:
         if isinstance(node, yaml.MappingNode):
             entry = next(((key, value) for key, value in _entries(node) if key.value == str(part)), None)
             if entry is None:
-                continue  # a kind of worker, which pydantic puts in, or a field that is missing
+                continue  # a kind of worker, which pydantic inserts, or a missing field
             line, node = entry[0].start_mark.line + 1, entry[1]
         elif isinstance(node, yaml.SequenceNode):
             items = cast(list[yaml.Node], node.value)
             named = (each for each in items if isinstance(part, str) and _name_in(each) == part)
-            found = next(named, None) if isinstance(part, str) else items[part] if part < len(items) else None
-            if found is not None:
-                line, node = found.start_mark.line + 1, found
+            item = next(named, None) if isinstance(part, str) else items[part] if part < len(items) else None
+            if item is not None:
+                line, node = item.start_mark.line + 1, item
     return line or (root.start_mark.line + 1 if root is not None and loc else None)
 
 
 def _check_keys(node: yaml.Node | None, seen: set[int]) -> None:
-    if node is None or id(node) in seen:  # an alias leads to what was looked at
+    if node is None or id(node) in seen:  # an alias refers to a node that was checked already
         return
     seen.add(id(node))
     if isinstance(node, yaml.MappingNode):
@@ -202,7 +207,7 @@ def _check_keys(node: yaml.Node | None, seen: set[int]) -> None:
         for key, value in _entries(node):
             line, name = key.start_mark.line + 1, str(key.value)
             if name in lines and name != "<<":
-                message = f"line {line}: `{name}` is there already, on line {lines[name]}, and only one of them would count. Take one away"
+                message = f"line {line}: `{name}` is already set on line {lines[name]}; remove one of them"
                 raise SettingsError(message)
             lines[name] = line
             _check_keys(value, seen)
@@ -232,13 +237,13 @@ def _worker_name(data: object, loc: Loc) -> str | None:
 
 def _unknown_key(name: str, known: Sequence[str]) -> str:
     if name in RENAMED:
-        return f"is called {RENAMED[name]} now"
+        return f"was renamed to {RENAMED[name]}"
     return f"is not a known key.{did_you_mean(name, known)}".rstrip(".")
 
 
-def _words(listed: str) -> list[str]:
+def _words(text: str) -> list[str]:
     """Return the values in pydantic's list of them, such as `'a', 'b' or 'c'`."""
-    return re.findall(r"'([^']*)'", listed)
+    return re.findall(r"'([^']*)'", text)
 
 
 def _annotation(model: type[BaseModel], field: str) -> object:

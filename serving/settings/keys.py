@@ -1,7 +1,6 @@
-"""Where the keys of API workers come from: a variable of the replica's environment, or a file that only its
-owner can read.
+"""API keys of workers, from an environment variable or from a file that only its owner can read.
 
-Knows nothing of Ray. A key goes from here into the worker that uses it and is written nowhere.
+Independent of Ray. A key is passed to the worker that uses it and is stored nowhere else.
 """
 
 import os
@@ -17,14 +16,14 @@ MAX_KEY_BYTES = 65_536
 
 
 class KeyFileError(Exception):
-    """A key cannot be used; the message says why, and what to do."""
+    """An API key cannot be used. The message says why, and what to do."""
 
 
 def read_key(worker: ApiSettings, environment: Mapping[str, str]) -> str | None:
-    """The worker's key; None where its variable or its file is not there or empty, or where it names neither.
+    """Return the worker's key, or None if it names no variable or file, or if that is missing or empty.
 
     Raises:
-        KeyFileError: the file cannot be read, everybody can read it, or what it holds is no key.
+        KeyFileError: the file cannot be read, is readable by all users, or does not hold a key.
     """
     if worker.api_key_env is not None:
         place = f"Worker {worker.name!r}: the variable {worker.api_key_env}"
@@ -32,19 +31,19 @@ def read_key(worker: ApiSettings, environment: Mapping[str, str]) -> str | None:
     else:
         key = _read_file(worker.name, Path(worker.api_key_file).expanduser()) if worker.api_key_file else None
     if key is not None:
-        learn_secret(key)  # so that no log, record or span shows it, whoever says it
+        learn_secret(key)  # so that no log, record or span shows it
     return key
 
 
 def _validate(place: str, key: str) -> str | None:
-    """`key`, if it can stand in a header; None where it is empty.
+    """Return `key` if it can be sent in a header, or None if it is empty.
 
     Raises:
-        KeyFileError: it cannot. The message does not show it.
+        KeyFileError: it cannot. The message does not contain it.
     """
     if not (key.isascii() and key.isprintable()):
         raise KeyFileError(
-            f"{place} holds a line break or a character that is not ASCII inside the key. Write the key alone."
+            f"{place} contains a line break or a character that is not ASCII. Write only the key."
         )
     return key or None
 
@@ -52,7 +51,7 @@ def _validate(place: str, key: str) -> str | None:
 def _read_file(name: str, path: Path) -> str | None:
     place = f"Worker {name!r}: api_key_file {path}"
     try:
-        # Without waiting: opening a pipe would wait for somebody to write into it.
+        # Non-blocking: opening a named pipe would wait for a writer.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123
             mode = os.fstat(file.fileno()).st_mode
             if not stat.S_ISREG(mode):

@@ -1,11 +1,11 @@
-"""What the providers' models accept, by their names: facts, read in November 2026 from
+"""Parameters that the providers' models accept, by model name. Read in November 2026 from
 
 * OpenAI: https://developers.openai.com/api/docs/guides/reasoning, .../guides/deployment-checklist (no
   temperature, top_p or logprobs while a model reasons),
   https://learn.microsoft.com/azure/foundry/openai/how-to/reasoning, the API reference of `stop` (openai
-  3.52.0) and the errors people met: https://github.com/huggingface/smolagents/issues/1671 and /1893
+  3.52.0) and reported errors: https://github.com/huggingface/smolagents/issues/1671 and /1893
   (`stop`), https://github.com/anomalyco/opencode/issues/4451 (levels of effort),
-  https://github.com/BerriAI/litellm/issues/18921 (four at most);
+  https://github.com/BerriAI/litellm/issues/18921 (at most four stop sequences);
 * Anthropic: https://platform.claude.com/docs/en/models/sonnet-5-5/migration-guide,
   .../models/sonnet-5/migration-guide, .../build-with-claude/effort, .../structured-outputs,
   https://github.com/BerriAI/litellm/issues/3286 (blank stop sequences);
@@ -13,8 +13,8 @@
   bits);
 * all three, cross-checked: the catalogue of https://modelparams.dev (modelparams 0.0.53).
 
-The first pattern found in a name counts. A newer model than these is taken to accept what the newest of its
-family does.
+The first pattern that matches a name applies. A model that is newer than these is assumed to accept what the
+newest model of its family accepts.
 """
 
 import re
@@ -24,7 +24,7 @@ from serving.settings.accepts import Accepts
 from serving.settings.workers import ApiSettings, OpenAISettings
 
 OPENAI_MODEL = re.compile(r"(^|/)(gpt-\d|chatgpt-|o\d)", re.ASCII)
-"""Models that are OpenAI's own, whoever passes their calls on."""
+"""OpenAI's own models, whichever server they are called through."""
 REASONING = Accepts(
     sampling="never",
     samplers=(),
@@ -34,11 +34,11 @@ REASONING = Accepts(
     max_output_tokens=128_000,
     output_limit_field="max_completion_tokens",
 )
-"""GPT-5, the first of its kind."""
+"""GPT-5, the first version."""
 TO_HIGH = ("none", "low", "medium", "high")
 TO_XHIGH = (*TO_HIGH, "xhigh")
 TO_MAX = (*TO_XHIGH, "max")
-"""There is no `minimal` from GPT-5.1 on."""
+"""Levels of effort from GPT-5.1 on, which has no `minimal`."""
 GPT = Accepts(stop_sequences=4, samplers=(), efforts=())
 
 
@@ -51,7 +51,7 @@ def _gpt(**own: object) -> Accepts:
 
 
 OPENAI = (
-    (r"gpt-oss", Accepts()),  # open weights: whoever serves them decides
+    (r"gpt-oss", Accepts()),  # open weights: it depends on the server
     (r"gpt-5-chat", _gpt(max_output_tokens=16_384, output_limit_field="max_completion_tokens")),
     (r"gpt-5\.\d+-chat", _reasoning(efforts=("medium",))),
     (
@@ -85,8 +85,8 @@ CLAUDE = Accepts(
     default_effort="high",
     max_output_tokens=128_000,
 )
-"""The newest, Fable, Mythos, Opus 5.5 and Sonnet 5.5: they always think, and whether all take `xhigh` is not
-settled."""
+"""Newest models: Fable, Mythos, Opus 5.5 and Sonnet 5.5. They always think. Whether all of them accept
+`xhigh` is not settled."""
 
 
 def _claude(**own: object) -> Accepts:
@@ -101,7 +101,7 @@ SAMPLED_CLAUDE = _claude(
     efforts=("none", "low", "medium", "high", "xhigh", "max"),
     prefill=True,
 )
-"""Up to 4.5: the worker makes every level a thinking budget."""
+"""Models up to 4.5. The worker translates every level into a thinking budget."""
 
 ANTHROPIC = (
     (
@@ -172,8 +172,8 @@ FAMILIES = {"openai": OPENAI, "anthropic": ANTHROPIC, "gemini": GEMINI}
 
 
 def accepts_by_name(kind: str, model: str) -> Accepts:
-    """What `model` accepts when it is spoken to in the way of `kind`. Behind OpenAI's way may be anything:
-    who is not known accepts all.
+    """Return what `model` accepts when called through the API of `kind`. An unknown model behind OpenAI's API
+    is assumed to accept everything.
     """
     for pattern, accepts in FAMILIES.get(kind, ()):
         if re.search(rf"(^|[/.:])({pattern})", model):
@@ -182,7 +182,7 @@ def accepts_by_name(kind: str, model: str) -> Accepts:
 
 
 def accepts_of(worker: ApiSettings) -> Accepts:
-    """What the settings say that the worker's model accepts, over what is known of it."""
+    """Return what the worker's model accepts: what is known of it, with the settings taking precedence."""
     known = accepts_by_name(worker.kind, worker.like or worker.model)
     if isinstance(worker, OpenAISettings):
         if _is_openais(worker):
@@ -193,6 +193,6 @@ def accepts_of(worker: ApiSettings) -> Accepts:
 
 
 def _is_openais(worker: OpenAISettings) -> bool:
-    """Whether OpenAI, or Azure in its place, is asked: they answer a field that is not theirs with an error."""
+    """Return whether the worker calls OpenAI or Azure. They reject unknown fields with an error."""
     host = urlsplit(worker.base_url).hostname or "" if worker.base_url else "api.openai.com"
     return worker.service == "azure" or host == "api.openai.com" or host.endswith(".api.openai.com")

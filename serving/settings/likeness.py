@@ -1,4 +1,4 @@
-"""How alike two cards are, by the words that they share."""
+"""Similarity of two workers' cards, by the words that they share."""
 
 import re
 from collections import Counter
@@ -15,23 +15,20 @@ COMMON = frozenset(
         """,
     )
 )
-"""Words that say nothing of what somebody is good at."""
+"""Words that say nothing about a worker's abilities."""
 
 
 def likeness(one: str, other: str) -> float:
-    """The cosine of the two texts' counts of words: 0, no word in common, to 1.
-
-    Args:
-        one: a card.
-        other: another.
-    """
+    """Return the cosine similarity of the word counts of two cards, from 0 (no word in common) to 1."""
     mine, theirs = _words(one), _words(other)
     shared = sum(count * theirs[word] for word, count in mine.items())
     return shared / (_length(mine) * _length(theirs)) if shared else 0.0
 
 
 def _words(card: str) -> Counter[str]:
-    """How often each word of a card is in it; a plural is its singular, as far as an `s` tells."""
+    """Return how often each word occurs in a card. A final `s` is removed, to count plurals with their
+    singular.
+    """
     words = re.findall(r"[^\W\d_]{2,}", card.lower())
     return Counter(word.removesuffix("s") for word in words if word not in COMMON)
 

@@ -1,34 +1,32 @@
-"""What a worker's `fallbacks` may hold: others' names, each once. Whether there are such workers is looked at where all are known."""
+"""Check of a worker's `fallbacks`: names of other workers, each once. `Settings` checks that these workers
+exist.
+"""
 
 from typing import cast
 
 
-def check_fallbacks(said: object, worker: str) -> None:
-    """Look at what the settings say.
+def check_fallbacks(fallbacks: object, worker: str) -> None:
+    """Check the fallbacks of a worker as written in the settings.
 
-    A name that is there twice, or the worker's own, would be asked again with all its tries where it has just failed, and
-    would pass for a free stand-in, for whose sake the call before it is given less time.
+    A duplicate, or the worker's own name, would be called again right after it failed. It would also count as
+    a free fallback, and so shorten the time limits of the call before it.
 
     Args:
-        said: as it was written.
-        worker: the name of the worker whose they are.
+        fallbacks: the value in the settings.
+        worker: name of the worker.
 
     Raises:
-        ValueError: it is no list of names, or a name is one too many.
+        ValueError: it is not a list of names, or has a duplicate or the worker's own name.
     """
-    if said == "auto":
+    if fallbacks == "auto":
         return
-    if not isinstance(said, list | tuple):
-        raise ValueError("is a list of workers' names, or `auto`")
-    names = cast(list[object] | tuple[object, ...], said)
+    if not isinstance(fallbacks, list | tuple):
+        raise ValueError("must be a list of worker names, or `auto`")
+    names = cast(list[object] | tuple[object, ...], fallbacks)
     for number, name in enumerate(names):
         if not isinstance(name, str):
-            raise ValueError("is a list of workers' names, or `auto`")
+            raise ValueError("must be a list of worker names, or `auto`")
         if name == worker:
-            raise ValueError(
-                f"names {name!r}, the worker itself, which has just failed when they are asked. Take the name out"
-            )
+            raise ValueError(f"names {name!r}, the worker itself; remove the name")
         if name in names[:number]:
-            raise ValueError(
-                f"names {name!r} twice, and it has failed once when it is asked again. Take the second name out"
-            )
+            raise ValueError(f"names {name!r} twice; remove the second name")

@@ -1,6 +1,4 @@
-"""What a start may change of a settings file without an edit: its local model (`MODEL=`) and its conductor
-(`CONDUCTOR=`).
-"""
+"""Changes to the settings from the command line: the local model (`MODEL=`) and the conductor (`CONDUCTOR=`)."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,19 +11,19 @@ from serving.settings.settings import Settings, SettingsError, load, parse
 from serving.settings.workers import API_SETTINGS, PythonSettings, VllmSettings, WorkerSettings
 
 PLAN_EFFORT: Effort = "low"
-"""How long a model thinks before a plan that it was not told to think longer for: a plan is a few lines."""
+"""Default effort for plans of a model that thinks by default. A plan is only a few lines long."""
 
 
 def settings_to_serve(path: str | Path, model: str | None = None, conductor: str | None = None) -> Settings:
-    """Read a settings file, with what the command line says in its place.
+    """Read a settings file and apply the changes from the command line.
 
     Args:
-        path: of the YAML.
-        model: served in place of every local one: a folder, or a hub's name.
-        conductor: the worker that leads, in place of the file's conductor.
+        path: of the YAML file.
+        model: replaces the model of every local worker: a folder, or a name on a hub.
+        conductor: name of the worker that becomes the conductor.
 
     Raises:
-        SettingsError: the file cannot be used, the worker cannot lead, or no local engine is left for
+        SettingsError: the file is invalid, the worker cannot be the conductor, or no local engine is left for
             `model`.
     """
     settings = load(path)
@@ -35,15 +33,15 @@ def settings_to_serve(path: str | Path, model: str | None = None, conductor: str
 
 
 def with_model(settings: Settings, model: str) -> Settings:
-    """`settings` with `model` in every vllm worker that has an engine; prompts written for such a conductor
-    give way to the built-in ones.
+    """Return `settings` with `model` in every vllm worker that has an engine. If one of them is the
+    conductor, the prompts written for it are replaced by the built-in ones.
 
     Raises:
-        SettingsError: there is no such worker.
+        SettingsError: no worker has an engine.
     """
     if not any(_has_engine(worker) for worker in settings.workers):
         raise SettingsError(
-            f"MODEL={model} takes the place of local models, and no engine for one is left in these settings. Leave MODEL out."
+            f"MODEL={model} replaces the local models, but these settings have no engine for one. Omit MODEL."
         )
     workers = tuple(
         worker.model_copy(update={"model": model, "like": None}) if _has_engine(worker) else worker
@@ -54,27 +52,28 @@ def with_model(settings: Settings, model: str) -> Settings:
 
 
 def with_conductor(settings: Settings, name: str) -> Settings:
-    """`settings` led by the worker `name`, which joins the pool and needs its key.
+    """Return `settings` with the worker `name` as the conductor. It joins the pool, and its key becomes
+    required.
 
-    What was written for a local conductor goes with it: its prompts, the size of its plans, its format. So
-    does the conductor itself, with its engine, where only planning had use for it.
+    Settings that were written for a local conductor are dropped: its prompts, the size of its plans and their
+    format. If only planning used that conductor, it is dropped too, with its engine.
 
     Raises:
-        SettingsError: there is no such worker, or it cannot lead; the message lists those that can.
+        SettingsError: there is no such worker, or it cannot be the conductor. The message lists those that
+            can.
     """
     before = settings.conductor
     if before and before.worker == name:
         leader = settings.worker(name)
-        joins = (
-            {"in_pool": True} if isinstance(leader, API_SETTINGS) else {}
-        )  # a local conductor may know plans alone
+        # A local conductor may be trained for plans only.
+        joins = {"in_pool": True} if isinstance(leader, API_SETTINGS) else {}
         return _with_worker(settings, leader.model_copy(update={"optional": False, **joins}))
     leader = _leader(settings, name)
-    kept = before.fallback if before else None
-    is_kept = kept is not None and not isinstance(settings.worker(kept), VllmSettings)
+    fallback = before.fallback if before else None
+    stays = fallback is not None and not isinstance(settings.worker(fallback), VllmSettings)
     conductor = ConductorSettings(
         worker=name,
-        fallback=kept if is_kept else name,
+        fallback=fallback if stays else name,
         shuffle=before is not None and before.shuffle,
         effort=_plan_effort(leader),
     )
@@ -83,14 +82,15 @@ def with_conductor(settings: Settings, name: str) -> Settings:
     led = led.model_copy(update={"conductor": conductor, "prompts": prompts})
     if before:
         led = _without_idle(led, before.worker)
-    return parse(led.model_dump(mode="json", exclude_unset=True), f"The settings led by {name!r}")
+    return parse(led.model_dump(mode="json", exclude_unset=True), f"The settings with the conductor {name!r}")
 
 
 def check_conductor_key(settings: Settings, environment: Mapping[str, str]) -> None:
-    """The conductor that was asked for by name has its key.
+    """Check that the chosen conductor has its API key.
 
     Raises:
-        SettingsError: it has not; the message says where it is looked for, and who else can lead.
+        SettingsError: it has none. The message says where the key is expected, and which workers can be the
+            conductor.
     """
     leader = settings.worker(settings.conductor.worker) if settings.conductor else None
     if not isinstance(leader, API_SETTINGS) or not _key_of(leader):
@@ -101,32 +101,32 @@ def check_conductor_key(settings: Settings, environment: Mapping[str, str]) -> N
         raise SettingsError(str(exc)) from exc
     if not key:
         raise SettingsError(
-            f"The conductor is to be {leader.name!r}, whose key is not set: set {_key_of(leader)}. {_who_can(settings)}"
+            f"{leader.name!r} cannot be the conductor: its key is not set. Set {_key_of(leader)}. {_who_can(settings)}"
         )
 
 
 def _leader(settings: Settings, name: str) -> WorkerSettings:
-    """The worker that is to lead.
+    """Return the worker that becomes the conductor.
 
     Raises:
-        SettingsError: nobody is called so, it writes no plans, or no model name is led by a conductor.
+        SettingsError: there is no such worker, it cannot write plans, or the settings have no `models`.
     """
-    asked = f"The conductor is to be {name!r}, "
+    refusal = f"{name!r} cannot be the conductor: "
     if not settings.models:
         raise SettingsError(
-            f"{asked}but these settings have no `models`, the names under which a conductor answers. "
-            "Write `models: {podium-mini: {}}` into the file."
+            f"{refusal}these settings have no `models`, the names that a conductor serves. "
+            "Add `models: {podium-mini: {}}` to the file."
         )
-    found = next((worker for worker in settings.workers if worker.name == name), None)
-    if found is None:
-        fault = "and one worker leads" if set(name) & set(", ") else "and no worker is called so"
-        raise SettingsError(f"{asked}{fault}. {_who_can(settings)}")
-    if isinstance(found, PythonSettings):
+    leader = next((worker for worker in settings.workers if worker.name == name), None)
+    if leader is None:
+        fault = "name exactly one worker" if set(name) & set(", ") else "no worker has this name"
+        raise SettingsError(f"{refusal}{fault}. {_who_can(settings)}")
+    if isinstance(leader, PythonSettings):
         raise SettingsError(
-            f"{asked}a program (kind: python), which answers and votes but writes no plans. {_who_can(settings)} "
-            "If it is a model of yours, name it as `conductor.worker` in the file."
+            f"{refusal}it is a Python worker (kind: python), which writes no plans. {_who_can(settings)} "
+            "If it is a model of yours, set it as `conductor.worker` in the file."
         )
-    return found
+    return leader
 
 
 def _who_can(settings: Settings) -> str:
@@ -135,16 +135,16 @@ def _who_can(settings: Settings) -> str:
         for worker in settings.workers
         if not isinstance(worker, PythonSettings)
     ]
-    return f"These can lead: {', '.join(leaders)}."
+    return f"These workers can: {', '.join(leaders)}."
 
 
 def _key_of(worker: WorkerSettings) -> str | None:
-    """Where its key is looked for; None where it needs none."""
+    """Return the variable or file of the worker's key, or None if it needs none."""
     return (worker.api_key_env or worker.api_key_file) if isinstance(worker, API_SETTINGS) else None
 
 
 def _plan_effort(leader: WorkerSettings) -> Effort | None:
-    """How long it thinks before a plan, where its own `effort` does not say and it thinks by itself."""
+    """Return the effort for plans of a model that thinks by default and sets no `effort`, or None for others."""
     thinks = isinstance(leader, API_SETTINGS) and leader.effort is None and accepts_of(leader).thinks(None)
     return PLAN_EFFORT if thinks else None
 
@@ -154,8 +154,8 @@ def _has_engine(worker: WorkerSettings) -> bool:
 
 
 def _is_led_locally(settings: Settings) -> bool:
-    chosen = settings.conductor
-    return chosen is not None and isinstance(settings.worker(chosen.worker), VllmSettings)
+    conductor = settings.conductor
+    return conductor is not None and isinstance(settings.worker(conductor.worker), VllmSettings)
 
 
 def _with_worker(settings: Settings, changed: WorkerSettings) -> Settings:
@@ -164,7 +164,7 @@ def _with_worker(settings: Settings, changed: WorkerSettings) -> Settings:
 
 
 def _without_idle(settings: Settings, name: str) -> Settings:
-    """`settings` without the worker `name`, where no plan may use it and nothing names it."""
+    """Return `settings` without the worker `name`, if no plan may use it and nothing names it."""
     if settings.worker(name).in_pool or name in {mentioned for _, mentioned in settings.mentions()}:
         return settings
     workers = tuple(worker for worker in settings.workers if worker.name != name)

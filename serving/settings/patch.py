@@ -1,6 +1,4 @@
-"""What Serve's `user_config` may change of the settings while replicas run: pool, prices, prompts and
-limits.
-"""
+"""Changes to the settings through Serve's `user_config` while replicas run: pool, prices, prompts and limits."""
 
 from collections.abc import Mapping
 from typing import Any, cast
@@ -10,14 +8,14 @@ from serving.settings.workers import VllmSettings
 
 
 def apply_patch(settings: Settings, patch: Mapping[str, Any]) -> Settings:
-    """`settings` with the keys of `patch` in place: what Serve's `user_config` may change while replicas run.
+    """Return `settings` with the keys of `patch` replaced.
 
-    `workers` is a list of partial workers, merged by name; a new one may be added, an API worker or one
-    more of an engine that is there; so a worker's `adapter` is changed. Everything else replaces its key.
-    Engines and sizes cannot be changed this way: those take new replicas.
+    `workers` is a list of partial workers, merged by name. It may add API workers, and vllm workers on an
+    existing engine, so an `adapter` can be changed. Every other key is replaced as a whole. Engines and sizes
+    cannot be changed this way, because they need new replicas.
 
     Raises:
-        SettingsError: the result is not settings, or an engine would have to change.
+        SettingsError: the result is invalid, or an engine would have to change.
     """
     data = settings.model_dump(mode="json", exclude_unset=True)
     merged = {worker["name"]: worker for worker in data["workers"]}
@@ -26,41 +24,43 @@ def apply_patch(settings: Settings, patch: Mapping[str, Any]) -> Settings:
         isinstance(each, dict) and isinstance(cast(dict[str, Any], each).get("name"), str)
         for each in cast(list[Any], partial)
     ):
-        raise SettingsError("user_config: `workers` must be a list of (partial) workers, each with its name.")
+        raise SettingsError(
+            "user_config: `workers` must be a list of (partial) workers, each with its `name`."
+        )
     for worker in cast(list[dict[str, Any]], partial):
         merged[worker.get("name")] = merged.get(worker.get("name"), {}) | worker
     changed = parse(data | dict(patch) | {"workers": list(merged.values())}, "user_config")
     check_same_deployments(settings, changed, "user_config")
-    _see_room_for_adapters(settings, changed)
+    _check_room_for_adapters(settings, changed)
     return changed
 
 
 def check_same_deployments(before: Settings, after: Settings, who: str) -> None:
-    """What is fixed when the application is deployed is the same.
+    """Check that engines and sizes, which are fixed at deployment, are the same.
 
     Raises:
-        SettingsError: it is not.
+        SettingsError: they differ.
     """
     if _deployment_of(before) != _deployment_of(after):
         raise SettingsError(
-            f"{who} changes an engine or a size: an engine takes a redeploy of the settings file, replicas are counted by "
-            "the Serve config's autoscaling_config."
+            f"{who} changes an engine or a size. To change an engine, deploy the settings file again; to change the number of "
+            "replicas, set autoscaling_config in the Serve config."
         )
 
 
-def _see_room_for_adapters(settings: Settings, changed: Settings) -> None:
+def _check_room_for_adapters(settings: Settings, changed: Settings) -> None:
     for owner in changed.workers:
         if isinstance(owner, VllmSettings) and owner.deployment is None:
             started_for = owner.engine.get("enable_lora", bool(settings.adapters_of(owner.name)))
             if changed.adapters_of(owner.name) and not started_for and not owner.stand_in:
                 raise SettingsError(
-                    f"user_config gives an adapter to the engine of {owner.name!r}, which was started without room for any. Write "
-                    "`engine: {enable_lora: true}` for it in the settings file and deploy that once; adapters then come and go."
+                    f"user_config gives an adapter to the engine of {owner.name!r}, which was started without support for adapters. "
+                    "Set `engine: {enable_lora: true}` for it in the settings file and deploy that once."
                 )
 
 
 def _deployment_of(settings: Settings) -> object:
-    """What is fixed when the application is deployed: engines with their sizes, and the router's size."""
+    """Return what is fixed at deployment: the engines with their sizes, and the size of the router."""
     engines = {
         w.name: (w.model, w.engine, w.scale, w.stand_in)
         for w in settings.workers

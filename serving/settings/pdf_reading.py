@@ -1,6 +1,7 @@
-"""Which workers are shown PDFs as they are. Knows the kinds and some models' names, and asks nobody.
+"""Workers that accept PDF files, by their kinds and some models' names. No server is contacted.
 
-https://developers.openai.com/api/docs/guides/pdf-files, https://platform.claude.com/docs/en/build-with-claude/pdf-support,
+https://developers.openai.com/api/docs/guides/pdf-files,
+https://platform.claude.com/docs/en/build-with-claude/pdf-support,
 https://ai.google.dev/gemini-api/docs/document-processing.
 """
 
@@ -23,14 +24,14 @@ READ_PDFS = {
 
 
 def reads_pdfs(worker: WorkerSettings) -> bool:
-    """Whether the worker may be shown a PDF."""
+    """Return whether the worker may be sent a PDF file."""
     if isinstance(worker, VllmSettings):
-        return False  # an engine has no part for one
+        return False  # vLLM has no input type for PDFs
     if worker.reads_pdfs is not None:
         return worker.reads_pdfs
     match worker:
         case OpenAISettings() if worker.base_url or worker.deployments:
-            return False  # who stands there is not known
+            return False  # the model behind that server is unknown
         case OpenAISettings() | AnthropicSettings() | GeminiSettings():
             return bool(re.search(READ_PDFS[worker.kind], worker.model.lower()))
         case _:

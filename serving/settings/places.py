@@ -1,4 +1,4 @@
-"""Where what a worker is sent goes: who runs it, in which region, and whether it leaves one's own machines."""
+"""Places to which a worker's prompts are sent: provider, region, and whether they leave your own machines."""
 
 import ipaddress
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ from serving.settings.workers import (
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a call goes.
+    """Place that a call is sent to.
 
     Args:
-        provider: who runs it.
-        region: where; None: nobody said.
-        is_local: whether nothing leaves one's own machines.
+        provider: name of the provider.
+        region: name of the region, or None if unknown.
+        is_local: whether nothing leaves your own machines.
     """
 
     provider: str
@@ -29,8 +29,8 @@ class Place:
 
 
 def places_reached(worker: WorkerSettings) -> list[Place]:
-    """Every place that a call of `worker` itself can go to, each of its deployments; its fallbacks are workers of
-    their own.
+    """Return every place that a call to `worker` can be sent to, one for each deployment. Its fallbacks are
+    separate workers.
     """
     return [
         Place(each.provider or each.kind, each.region, _is_local(each)) for each in places_of(worker).values()

@@ -1,5 +1,5 @@
-"""Which workers go on with a turn of the model's at the end of a conversation. Knows the kinds and what their models
-accept, and asks nobody.
+"""Workers that can continue an assistant message at the end of a conversation, by their kinds and models. No
+server is contacted.
 """
 
 from conductor.model.call import Call
@@ -9,8 +9,8 @@ from serving.settings.workers import API_SETTINGS, ScriptedSettings, VllmSetting
 
 
 def prefills(worker: WorkerSettings, settings: Settings, call: Call) -> bool:
-    """Whether the worker goes on with the prefix of `call`. A model that thinks first does not: its thoughts would
-    come after words of its answer.
+    """Return whether the worker continues the prefix of `call`. A model that thinks first does not: its
+    thoughts would come after text of its answer.
     """
     match worker:
         case ScriptedSettings():

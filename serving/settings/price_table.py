@@ -1,8 +1,8 @@
-"""Prices that the settings do not state: from the price table that comes with Podium (`genai-prices`), by the
-model's name and by where it is asked. Read when the settings are, never in a request.
+"""Prices that the settings do not set, from the price table that ships with Podium (`genai-prices`), by the
+model's name and its endpoint. Looked up when the settings are read, never during a request.
 
-Unknown stays unknown: a model that the table does not have, a server that it does not know, and calls that
-are sent fields which change what they cost.
+Prices stay unknown for models and servers that are not in the table, and for calls with extra fields that
+change the price.
 """
 
 import json
@@ -27,39 +27,39 @@ logger = logging.getLogger("podium")
 
 CHILD = Path(__file__).with_name("price_table_child.py")
 READ_S = 60.0
-"""Far longer than it takes, on a busy machine too."""
+"""Time limit for reading the table, far above the usual time even on a busy machine."""
 PROVIDERS = {"openai": "openai", "anthropic": "anthropic", "gemini": "google"}
-"""Who is asked where no address is set."""
+"""Providers that are called if no address is set."""
 ADDRESS_ENV = {"openai": "OPENAI_BASE_URL", "anthropic": "ANTHROPIC_BASE_URL"}
-"""Where the SDKs look for one then."""
+"""Environment variables from which the SDKs read an address."""
 PRICED_APART = frozenset(
     ("service_tier", "serviceTier", "speed", "inference_geo", "tools", "mcp_servers", "plugins", "models",
      "web_search_options", "search_parameters", "modalities", "audio", "container", "n", "prediction")
 )  # fmt: skip
-"""Fields of `extra_body` with which a call costs something else than its tokens at the usual rate."""
+"""Fields of `extra_body` that make a call cost something other than its tokens at the usual rate."""
 
 
 class Question(NamedTuple):
-    """Whose price is looked up."""
+    """Model whose price is looked up."""
 
     provider: str | None
     address: str | None
-    """In place of `provider`."""
+    """Replaces `provider` if set."""
     model: str
 
 
 _known: dict[tuple[date, Question], PriceSettings | None] = {}
-"""What was read today: prices change with the date."""
+"""Prices that were read today. They change with the date."""
 
 
 def with_known_prices(settings: Settings, environment: Mapping[str, str]) -> Settings:
-    """`settings`, with the table's price for every worker of a provider that has none of its own.
+    """Return `settings` with the table's price for every API worker that has no price.
 
-    Takes a second or two where something has to be looked up: call it in a thread, or at the start.
+    It takes a second or two if prices must be looked up, so call it in a thread, or at the start.
 
     Args:
-        settings: as they were written.
-        environment: of this process: the SDKs take addresses from it.
+        settings: as written in the file.
+        environment: of this process. The SDKs read addresses from it.
     """
     unpriced = {
         place: own
@@ -67,19 +67,19 @@ def with_known_prices(settings: Settings, environment: Mapping[str, str]) -> Set
         for place, own in places_of(worker).items()
         if isinstance(own, API_SETTINGS) and own.price is None
     }
-    asked = {
+    questions = {
         place: question for place, own in unpriced.items() if (question := question_of(own, environment))
     }
-    found = dict(zip(asked, look_up(list(asked.values())), strict=True))
-    prices = {place: found.get(place) for place in unpriced}
+    answers = dict(zip(questions, look_up(list(questions.values())), strict=True))
+    prices = {place: answers.get(place) for place in unpriced}
     for place, own in unpriced.items():
-        _tell(place, own.model, prices[place])
+        _log_price(place, own.model, prices[place])
     workers = tuple(_with_price(worker, prices) for worker in settings.workers)
     return settings.model_copy(update={"workers": workers})
 
 
 def _with_price(worker: WorkerSettings, prices: Mapping[str, PriceSettings | None]) -> WorkerSettings:
-    """`worker`, at each of its deployments with the price of `prices` where it has none of its own."""
+    """Return `worker` with the prices of `prices` at each deployment that has no price."""
     if not isinstance(worker, API_SETTINGS) or not worker.deployments:
         price = prices.get(worker.name)
         return worker.model_copy(update={"price": price}) if price else worker
@@ -91,23 +91,21 @@ def _with_price(worker: WorkerSettings, prices: Mapping[str, PriceSettings | Non
 
 
 def question_of(worker: ApiSettings, environment: Mapping[str, str]) -> Question | None:
-    """What to ask the table of `worker`, at one of its places; None where no answer of it would hold."""
+    """Return the question to the table about `worker`, or None if no answer of the table would be correct."""
     if PRICED_APART & worker.extra_body.keys():
         return None
     model = (worker.like or worker.model).removeprefix("models/")
     if worker.service == "bedrock" and worker.base_url is None:
-        return Question("aws", None, worker.model)  # its names say at which rate: `eu.`, `global.`
-    if (
-        worker.service == "vertex" and worker.base_url is None
-    ):  # of models in a region the table knows no rate
+        return Question("aws", None, worker.model)  # the name contains the rate: `eu.`, `global.`
+    if worker.service == "vertex" and worker.base_url is None:  # the table has no rates for regions
         return Question("google", None, model) if worker.region == "global" else None
     address = worker.base_url or environment.get(ADDRESS_ENV.get(worker.kind, "")) or None
     return Question(None if address else PROVIDERS[worker.kind], address, model)
 
 
 def look_up(questions: list[Question]) -> list[PriceSettings | None]:
-    """The answers of the table, in the same order. Where it cannot be read nothing is known, and the log says
-    why.
+    """Return the table's answers in the order of the questions. If the table cannot be read, log the reason
+    and return what is known.
     """
     today = datetime.now(tz=UTC).date()
     new = [each for each in dict.fromkeys(questions) if (today, each) not in _known]
@@ -115,14 +113,14 @@ def look_up(questions: list[Question]) -> list[PriceSettings | None]:
         try:
             answers = _ask(new)
         except (OSError, subprocess.SubprocessError, ValueError) as exc:
-            logger.error("The price table cannot be read, and its prices are unknown: %s", exc)
+            logger.error("cannot read the price table; its prices are unknown: %s", exc)
             return [_known.get((today, each)) for each in questions]
         _known.update(((today, question), price) for question, price in zip(new, answers, strict=True))
     return [_known[today, each] for each in questions]
 
 
 def _ask(questions: list[Question]) -> list[PriceSettings | None]:
-    """Ask the child. It inherits no environment: there are keys in it."""
+    """Ask the child process. It inherits no environment, because that contains keys."""
     child = subprocess.run(
         [sys.executable, "-I", str(CHILD)],
         input=json.dumps(questions),
@@ -136,7 +134,7 @@ def _ask(questions: list[Question]) -> list[PriceSettings | None]:
 
 
 def _dearest(answer: list[object] | None) -> PriceSettings | None:
-    """One price for all hours of the day: the highest."""
+    """Return the highest of the prices at different hours of the day."""
     if not answer:
         return None
     try:
@@ -146,17 +144,17 @@ def _dearest(answer: list[object] | None) -> PriceSettings | None:
     return PriceSettings.model_validate(asdict(dearest_of(prices)))
 
 
-def _tell(worker: str, model: str, price: PriceSettings | None) -> None:
+def _log_price(worker: str, model: str, price: PriceSettings | None) -> None:
     if price is None:
         logger.warning(
-            "Worker %s: what %s costs is unknown; requests with a cost limit and keys with a budget cannot use"
-            " it. Set its `price`.",
+            "Worker %s: the price of %s is unknown; requests with a cost limit and keys with a budget cannot use it."
+            " Set its `price`.",
             worker,
             model,
         )
         return
     logger.info(
-        "Worker %s: %s costs $%f in, $%f out per million tokens, as genai-prices %s says.",
+        "Worker %s: %s costs $%f for input and $%f for output per million tokens, from genai-prices %s.",
         worker,
         model,
         price.input_usd_per_mtok,

@@ -1,9 +1,9 @@
-"""A process of its own that reads the packaged price table: importing it takes a second and 70 MB, which no
-router needs twice. Started by `price_table.py`, as a file: it imports nothing of ours.
+"""Child process that reads the packaged price table, because importing it takes a second and 70 MB, which no
+router needs permanently. `price_table.py` starts it as a file, so it imports none of our modules.
 
-Questions come as JSON on standard input, `[[provider, address, model], ...]`; one answer for each goes to
-standard output: the prices that the model has, at whatever hour, as `PriceSettings` reads them, or null where
-the table does not know all of what a call costs.
+Questions are JSON on standard input: `[[provider, address, model], ...]`. Standard output has one answer for
+each: the model's prices at the different hours of the day, as `PriceSettings` reads them, or null if the
+table does not have the full price of a call.
 """
 
 import json
@@ -24,22 +24,22 @@ RATES = {
     "cache_write_1h_mtok": "cache_write_1h_usd_per_mtok",
     "output_reasoning_mtok": "reasoning_usd_per_mtok",
 }
-"""The table's names and ours."""
+"""Names of prices in the table, and in the settings."""
 NEVER_BILLED = ("web_searches_", "storage_searches_", "social_searches_", "code_executions_")
-"""What only tools cost, which calls do not offer."""
+"""Prices of tools, which calls do not offer."""
 NEVER_SENT = ("audio", "video")
-"""Nor do calls hold such, or ask for it."""
+"""Media that calls neither contain nor ask for."""
 SEARCHING = frozenset({"perplexity"})
-"""Whose models search the web by themselves, for money."""
+"""Providers whose models search the web on their own, at a price."""
 
 
 def answer(snapshot: DataSnapshot, provider: str | None, address: str | None, model: str) -> list[Any] | None:
-    """The prices of a model; None where they are not known."""
+    """Return the prices of a model, or None if they are unknown."""
     try:
-        found, info = snapshot.find_provider_model(model, None, provider, address)
+        known_provider, info = snapshot.find_provider_model(model, None, provider, address)
     except LookupError:
         return None
-    if found.id in SEARCHING:
+    if known_provider.id in SEARCHING:
         return None
     rates = [rates_of(each) for each in in_force(info, datetime.now(tz=UTC))]
     known = [each for each in rates if each is not None]
@@ -47,37 +47,39 @@ def answer(snapshot: DataSnapshot, provider: str | None, address: str | None, mo
 
 
 def in_force(info: ModelInfo, now: datetime) -> Iterator[ModelPrice]:
-    """The price of these days, and those of other hours of the day."""
+    """Yield the current price, and those of other hours of the day."""
     if isinstance(info.prices, ModelPrice):
         yield info.prices
         return
     hourly = [each for each in info.prices if isinstance(each.constraint, TimeOfDateConstraint)]
     dated = [each for each in info.prices if each not in hourly]
-    begun: list[ConditionalPrice] = [
+    current: list[ConditionalPrice] = [
         each for each in dated if each.constraint is None or each.constraint.active(now)
     ]
-    yield from (each.prices for each in (*(begun or dated)[-1:], *hourly))
+    yield from (each.prices for each in (*(current or dated)[-1:], *hourly))
 
 
 def rates_of(price: ModelPrice) -> dict[str, Any] | None:
-    """A price as the settings have it; None where a call may cost something that these cannot say."""
-    told = {name: value for name, value in vars(price).items() if value is not None and _may_cost(name)}
-    if not {"input_mtok", "output_mtok"} <= told.keys() <= RATES.keys():
+    """Return a price in the form of the settings, or None if a call may cost something that these cannot
+    express.
+    """
+    rates = {name: value for name, value in vars(price).items() if value is not None and _may_cost(name)}
+    if not {"input_mtok", "output_mtok"} <= rates.keys() <= RATES.keys():
         return None
     starts = sorted(
-        {tier.start for value in told.values() if isinstance(value, TieredPrices) for tier in value.tiers}
+        {tier.start for value in rates.values() if isinstance(value, TieredPrices) for tier in value.tiers}
     )
-    tiers = [_at(told, start) | {"above_input_tokens": start} for start in starts]
-    return _at(told, -1) | {"long_prompts": tiers}
+    tiers = [_at(rates, start) | {"above_input_tokens": start} for start in starts]
+    return _at(rates, -1) | {"long_prompts": tiers}
 
 
 def _may_cost(name: str) -> bool:
     return not name.startswith(NEVER_BILLED) and not any(word in name for word in NEVER_SENT)
 
 
-def _at(told: dict[str, Any], start: int) -> dict[str, Any]:
-    """The rates of a call whose prompt is a little longer than `start`."""
-    return {RATES[name]: str(_rate(value, start)) for name, value in told.items()}
+def _at(rates: dict[str, Any], start: int) -> dict[str, Any]:
+    """Return the rates of a call whose prompt is a little longer than `start` tokens."""
+    return {RATES[name]: str(_rate(value, start)) for name, value in rates.items()}
 
 
 def _rate(value: Decimal | TieredPrices, start: int) -> Decimal:

@@ -1,4 +1,4 @@
-"""What the tokens of a worker cost, as the settings say it."""
+"""Prices of a worker's tokens in the settings."""
 
 from decimal import Decimal
 
@@ -9,36 +9,40 @@ from serving.settings.access import Frozen
 
 
 class RateSettings(Frozen):
-    """Dollars per million tokens."""
+    """US dollars per million tokens."""
 
     input_usd_per_mtok: Decimal = Field(ge=0)
-    """Of the prompt."""
+    """Price of the prompt."""
     output_usd_per_mtok: Decimal = Field(ge=0)
-    """Of the answer, thoughts included."""
+    """Price of the answer, thoughts included."""
     cached_input_usd_per_mtok: Decimal | None = Field(default=None, ge=0)
-    """Of the part of the prompt that comes from the provider's cache. null: as the rest of it."""
+    """Price of the part of the prompt that is read from the provider's cache. If null, as the rest of the
+    prompt."""
     cache_write_usd_per_mtok: Decimal | None = Field(default=None, ge=0)
-    """Of the part that is written to it. null: as the rest of it."""
+    """Price of the part of the prompt that is written to the provider's cache. If null, as the rest of the
+    prompt."""
     cache_write_1h_usd_per_mtok: Decimal | None = Field(default=None, ge=0)
-    """Of what is written to be kept for an hour. null: as other writes."""
+    """Price of the part of the prompt that is cached for an hour. If null, as other cache writes."""
     reasoning_usd_per_mtok: Decimal | None = Field(default=None, ge=0)
-    """Of thoughts. null: as the rest of the answer."""
+    """Price of thoughts. If null, as the rest of the answer."""
 
 
 class LongPromptSettings(RateSettings):
-    """What all tokens of a call cost whose prompt is long."""
+    """Prices of all tokens of a call with a long prompt."""
 
     above_input_tokens: int = Field(ge=1)
-    """Longer than this."""
+    """Prompt length in tokens above which these prices apply."""
 
 
 class PriceSettings(RateSettings):
-    """Dollars per million tokens. A price here is used in place of the packaged price table's."""
+    """US dollars per million tokens. A price here takes precedence over the price table that ships with
+    Podium.
+    """
 
     long_prompts: tuple[LongPromptSettings, ...] = ()
-    """Other rates for calls with long prompts; of several, those of the highest threshold that is passed."""
+    """Other prices for calls with long prompts. If several apply, the one with the highest threshold is used."""
 
     def to_price(self) -> Price:
-        """As workers and ledgers take it."""
+        """Return the price as workers and ledgers use it."""
         tiers = tuple(LongPromptRates(**tier.model_dump()) for tier in self.long_prompts)
         return Price(**self.model_dump(exclude={"long_prompts"}), long_prompts=tiers)

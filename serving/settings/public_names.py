@@ -1,7 +1,7 @@
-"""What a worker's model is called in public: for conductors that know models by name.
+"""Public names of workers' models, for conductors that know models by name.
 
-Folders, Azure deployments, fine-tunes and whatever stands behind a `base_url` have names of their owner's, which may say more than
-they should; of these only `like` is told.
+Folders, Azure deployments, fine-tunes and models behind a `base_url` have private names, which may reveal too
+much. Of these, only `like` is shown.
 """
 
 import re
@@ -15,10 +15,10 @@ _HUBS = re.compile(r"[\w.-]+/([\w.-]+)")
 
 
 def public_name(worker: WorkerSettings, settings: Settings) -> str:
-    """The name; empty where there is none, or it is its owner's."""
+    """Return the public name, or "" if the model has none or only a private one."""
     if isinstance(worker, VllmSettings):
         base = settings.worker(worker.deployment) if worker.deployment else worker
-        assert isinstance(base, VllmSettings), "settings are checked for it"
+        assert isinstance(base, VllmSettings), "`Settings` checks this"
         hub = _HUBS.fullmatch(base.model or "")
         return base.like or (hub[1] if hub and not Path(base.model or "").exists() else "")
     if not isinstance(worker, API_SETTINGS):

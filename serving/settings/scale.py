@@ -1,4 +1,4 @@
-"""What the settings say of how many replicas a deployment has, and on what machines: of an engine, and of the router."""
+"""Number and size of the replicas of a deployment: an engine, or the router."""
 
 import re
 from typing import Self
@@ -8,32 +8,32 @@ from pydantic import Field, field_validator, model_validator
 from serving.settings.access import Frozen
 
 SECRET = re.compile(r"(?:^|_)(?:KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS|HEADERS)$")
-"""Names of environment variables that hold secrets; `OTEL_EXPORTER_OTLP_HEADERS` holds the collector's
-key."""
+"""Names of environment variables that hold secrets. `OTEL_EXPORTER_OTLP_HEADERS` holds the collector's key."""
 
 
 class Scaling(Frozen):
-    """How many replicas a deployment has, and when that changes; see `serving/deployments/autoscaling.py`."""
+    """Number of replicas of a deployment, and when it changes; see `serving/deployments/autoscaling.py`."""
 
     min_replicas: int = Field(default=1, ge=0)
-    """The fewest replicas; 0 scales to zero."""
+    """Minimum number of replicas. 0 scales to zero."""
     max_replicas: int = Field(default=1, ge=1)
-    """The most replicas."""
+    """Maximum number of replicas."""
     target_ongoing_requests: float = Field(default=16, gt=0)
-    """Target concurrent requests per replica, queued ones included."""
+    """Target number of concurrent requests per replica, queued ones included."""
     max_ongoing_requests: int = Field(default=256, ge=1)
-    """The most concurrent requests that a replica is given; more wait for a place."""
+    """Maximum number of concurrent requests sent to one replica; more wait until a slot is free."""
     upscale_delay_s: float = Field(default=5, ge=0)
-    """How long demand must exceed capacity before scaling up. The first replica starts immediately."""
+    """Seconds for which demand must exceed capacity before scaling up. The first replica starts immediately."""
     downscale_delay_s: float = Field(default=300, ge=0)
-    """How long capacity must exceed demand before scaling down."""
+    """Seconds for which capacity must exceed demand before scaling down."""
     downscale_to_zero_delay_s: float = Field(default=900, ge=0)
-    """The same for the last replica, where `min_replicas` is 0."""
+    """Seconds for which there must be no demand before the last replica stops, if `min_replicas` is 0."""
     look_back_period_s: float = Field(default=15, gt=0)
-    """The window over which load is averaged."""
+    """Window over which load is averaged, in seconds."""
     drain_s: float = Field(default=600, gt=0)
-    """How long a replica that is removed may finish its requests. Should be as long as the longest stream. A router then has up to
-    ten seconds more, to leave what it still has in an orderly way."""
+    """Maximum time in seconds that a removed replica may take to finish its requests. Set it to the length of
+    the longest stream. A router then has up to ten more seconds to end the remaining requests in an orderly
+    way."""
 
     @model_validator(mode="after")
     def _check_order(self) -> Self:
@@ -43,21 +43,21 @@ class Scaling(Frozen):
 
 
 class Scale(Scaling):
-    """How a vLLM deployment is sized. GPUs per replica follow from the engine's tensor parallelism."""
+    """Size of a vLLM deployment. GPUs per replica follow from the engine's tensor parallelism."""
 
     num_cpus: float = Field(default=1.0, ge=0)
-    """Logical CPUs of one replica, as Ray counts them."""
+    """Logical CPUs per replica, as Ray counts them."""
     gpus: int = Field(default=0, ge=0)
-    """GPUs of one replica; at least the tensor parallelism. 0 runs on the CPU."""
+    """GPUs per replica; at least the tensor parallelism. 0 runs on the CPU."""
     accelerator_type: str | None = None
-    """Ray's name of the GPU, such as `H100`."""
+    """Ray's name for the GPU type, such as `H100`."""
     messages_per_s: float = Field(default=400, gt=0)
-    """Pieces of answers that a replica sends, all answers together. Each costs CPU time on its way to the
-    client, whatever its length: with more answers at once the pieces grow, never to more than a quarter of
-    a second. First words do not wait."""
+    """Maximum number of pieces of answers that a replica sends per second, over all answers. Each piece costs
+    CPU time on its way to the client, whatever its length. With more concurrent answers the pieces become
+    longer, up to a quarter of a second of text. The first token of an answer is not delayed."""
     env: dict[str, str] = Field(default_factory=dict)
-    """Environment of the replica, beside what it inherits from its node. Ray writes it to its logs and its
-    store: no secrets."""
+    """Environment variables of the replica, in addition to those of its node. Do not put secrets here: Ray
+    writes these values to its logs and its store."""
 
     @field_validator("env")
     @classmethod
@@ -65,7 +65,7 @@ class Scale(Scaling):
         for name in env:
             if SECRET.search(name):
                 raise ValueError(
-                    f"{name} looks like a secret, and Ray writes what stands here into its logs; "
+                    f"{name} looks like a secret, and Ray writes these values to its logs; "
                     "set it in the environment that Ray is started in, which replicas inherit"
                 )
         return env

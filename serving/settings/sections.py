@@ -1,4 +1,4 @@
-"""The sections of a settings file, beside its workers. A field's docstring is its meaning in
+"""Sections of a settings file, except its workers. The docstring of a field is its description in
 docs/settings.md.
 """
 
@@ -17,142 +17,154 @@ from serving.settings.scale import Scaling
 
 
 class ConductorSettings(Frozen):
-    """Who writes the plans, and how it is asked."""
+    """Model that writes the plans, and how it is called."""
 
     worker: str
-    """Its name; where its key is not set, the first of its `fallbacks` that is there."""
+    """Name of the worker that writes the plans. If its key is not set, its first available fallback takes its
+    place."""
     format: Literal["steps", "lists"] = "steps"
-    """How it writes plans: `steps`, one JSON object per step, which can start running while the plan is
-    written; `lists`, the three lists of the paper."""
+    """Format of plans. `steps`: one JSON object per step, so that a step can start while the rest of the plan
+    is being written. `lists`: the three lists of the RL Conductor paper."""
     temperature: float | None = Field(default=0.0, ge=0, le=2)
-    """Sampling temperature of its plans. null: the model's own default."""
+    """Sampling temperature for plans. If null, the model's own default."""
     constrained: bool = True
-    """Constrain decoding to the format's grammar, where its server supports that."""
+    """Constrain decoding to the grammar of the format, if the model's server supports it."""
     max_plan_tokens: int = Field(default=PLAN_TOKENS, ge=32)
-    """A longer plan is cut off. Thoughts are not counted in it."""
+    """Maximum length of a plan in tokens, not counting thoughts. A longer plan is cut off."""
     max_thinking_tokens: int | None = Field(default=None, ge=0)
-    """How many tokens it may think before its plan, reserved and paid like the plan's. null: by its
-    `effort` (low 4096, medium 8192, high 16384) for an API model that is known to think, else 0."""
+    """Maximum number of tokens that the conductor may think before its plan. They are reserved and paid like
+    those of the plan. If null: by `effort` (low 4096, medium 8192, high 16384) for an API model that is known
+    to think, otherwise 0."""
     effort: Effort | None = None
-    """How long it thinks before its plan, in the words of a worker's `effort`. null: its worker's own."""
+    """Reasoning effort for plans, with the values of a worker's `effort`. If null, the worker's own `effort`."""
     subtask_chars: int = Field(default=SUBTASK_CHARS, ge=20)
-    """The longest subtask that the grammar allows, in characters."""
+    """Approximate maximum length of a subtask that the grammar allows, in characters."""
     fallback: str | None = None
-    """The worker that answers alone when no plan can be made; while it is free, the conductor is not waited for for long,
-    and not asked while its circuit is open. null: the first of the pool."""
+    """Worker that answers alone if no plan can be made. While it has a free slot, the wait for the conductor
+    is short, and a conductor with an open circuit is skipped. If null, the first worker of the pool."""
     shuffle: bool = False
-    """Show the pool in a new order and numbering at every request."""
+    """Show the pool to the conductor in a new order and with new numbers at every request."""
     thought: bool | None = None
-    """Let an API model write a thought of a sentence or two before the steps. Where it is not said: with
-    the built-in prompts, if the model does not reason by itself."""
+    """Let an API model write a thought of one or two sentences before the steps. If null: only with the
+    built-in prompts, and only if the model does not reason on its own."""
     timeout_s: float = Field(default=PLAN_TIMEOUT_S, gt=0)
-    """How long it may write one plan, from its first token on, thoughts included; then a worker answers by
-    itself."""
+    """Maximum time for writing one plan, in seconds from its first token, thoughts included. After that, a
+    worker answers without a plan."""
 
 
 class ModelSettings(Frozen):
-    """A name under which the conductor serves."""
+    """Model name that the conductor serves, with the limits of its requests."""
 
     max_steps: int = Field(default=5, ge=1, le=20)
-    """The most steps that one plan may have."""
+    """Maximum number of steps in one plan."""
     rounds: int = Field(default=1, ge=1, le=5)
-    """How many plans a request may take: after each but the last, the conductor reads the answer and accepts
-    it or plans again."""
+    """Maximum number of plans per request. After every plan but the last, the conductor reads the answer and
+    accepts it or plans again."""
     depth: int = Field(default=0, ge=0, le=3)
-    """How deep a step may call the whole team again, as a worker of its own. 0: not at all. The conductor is told about what
-    that costs: `max_steps` calls at the mean price of the workers, and a plan."""
+    """Maximum depth of nested plans: a step may call the whole team again, as if it were a worker. 0: never.
+    The conductor is shown an approximate cost for it: `max_steps` calls at the mean price of the workers,
+    plus one plan."""
     workers: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
-    """The workers that its plans may use. null: the whole pool."""
+    """Workers that plans may use. If null, the whole pool."""
     deadline_s: float | None = Field(default=None, gt=0)
-    """Time limit of a request. null: `limits.default_deadline_s`."""
+    """Time limit of a request in seconds. If null, `limits.default_deadline_s`."""
     on_step_failure: OnFailure = "fail"
-    """Where a step fails that others read, its fallbacks too: `fail` ends the run, `skip` lets it go on and tells those who
-    read the step. The answering step is never skipped."""
+    """Action if a step that other steps read fails, its fallbacks included. `fail`: end the run. `skip`:
+    continue the run, and tell the steps that read it. The step that writes the answer is never skipped."""
     max_cost_usd: Decimal | None = Field(default=None, gt=0)
-    """Cost limit of a request, reserved before each call. null: none."""
+    """Cost limit of a request in US dollars, reserved before each call. If null, no limit."""
     max_tokens: int | None = Field(default=None, gt=0)
-    """Token limit of a request, all calls together, reserved before each call. null: none."""
+    """Token limit of a request, over all its calls, reserved before each call. If null, no limit."""
 
 
 class StepSettings(Frozen):
-    """A step of a fixed workflow. An empty subtask is the user's question as it stands."""
+    """Step of a fixed workflow."""
 
     worker: str
-    """The worker that runs it."""
+    """Worker that runs the step."""
     subtask: str = ""
-    """What it is to do."""
+    """Instruction for the worker. If empty, the step gets the user's question unchanged."""
     access: tuple[int, ...] | Literal["all"] = ()
-    """The earlier steps whose outputs it reads, counted from 0; or `all` of them."""
+    """Earlier steps whose outputs the step reads, counted from 0, or `all` of them."""
     tools: bool = True
-    """Whether it may call the tools of the request."""
+    """Let the step call the request's tools."""
     on_failure: OnFailure | None = None
-    """What follows where it fails: `fail` or `skip`; null: what the request's `podium.on_step_failure` says."""
+    """Action if the step fails: `fail` or `skip`. If null, the request's `podium.on_step_failure` decides."""
 
 
 class PromptSettings(Frozen):
-    """Texts in place of the built-in ones (`conductor/plan/prompts.py`); `{max_steps}` is filled in."""
+    """Replacements for the built-in prompts (`conductor/plan/prompts.py`). `{max_steps}` is filled in. If
+    null, the built-in text is used.
+    """
 
     conductor: str | None = None
-    """What the conductor is and does."""
+    """Role and task of the conductor."""
     steps: str | None = None
-    """How a plan of the format `steps` is written."""
+    """Instructions for a plan in the format `steps`."""
     lists: str | None = None
-    """How a plan of the format `lists` is written."""
+    """Instructions for a plan in the format `lists`."""
     worker: str | None = None
-    """How a worker of the pool is shown; `{number}`, `{card}` and `{facts}` (price, speed, context, images)
-    are filled in."""
+    """Description of one worker of the pool for the conductor. `{number}`, `{card}` and `{facts}` (price,
+    speed, context, images) are filled in."""
 
 
 class LimitSettings(Frozen):
-    """What one router takes on."""
+    """Limits of one router replica."""
 
     max_body_bytes: int = Field(default=20_000_000, gt=0)
-    """The longest request body in bytes, pictures included; a longer one gets 413."""
+    """Maximum size of a request body in bytes, images included. A larger one gets 413."""
     max_text_bytes: int = Field(default=4_000_000, gt=0)
-    """The longest text of a request, pictures aside: a million tokens of English, more than the models of
-    most pools can read."""
+    """Maximum size of the text of a request in bytes, not counting images and files. More text gets 413. The
+    default is about a million tokens of English, more than the models of most pools can read."""
     max_running: int = Field(default=2048, ge=1)
-    """Requests that one router replica runs at once, those whose end is not yet written to the store among them, also while it is
-    away; more get 429 with `Retry-After`."""
+    """Maximum number of concurrent requests. A request counts until its end is written to the store, also
+    while the store is unavailable. Further requests get 429 with `Retry-After`."""
     max_running_bytes: int = Field(default=256_000_000, ge=1)
-    """What the conversations of these requests may have in bytes together, pictures and files in base64: the process takes two to three
-    times as much. Runs that are not written to the store yet count. More get 429 with `Retry-After`, but for those under 64 kB and one
-    that comes alone."""
+    """Maximum total size of the conversations of these requests in bytes, with images and files in base64.
+    The process needs two to three times as much memory. Runs that are not yet written to the store count.
+    Further requests get 429 with `Retry-After`, except those up to 64 kB and one that arrives while no other
+    is running."""
     max_reads: int = Field(default=1024, ge=8)
-    """Reads that one router replica answers at once: lists, records, files, event streams, until their clients have all of the answer. A key
-    may have a quarter of them and a team half; more get 429 with `Retry-After`. A quarter as many changes, such as cancelling a run, are
-    counted beside them."""
+    """Maximum number of concurrent reads: lists, records, files and event streams, each until its client has
+    the whole answer. One key may use a quarter of them and one team half. Further reads get 429 with
+    `Retry-After`. Changes, such as cancelling a run, have a separate limit of a quarter of this one."""
     max_unread_bytes: int = Field(default=256_000_000, ge=1_000_000)
-    """What the answers to reads may hold in bytes until their clients take them: a file that is downloaded holds 1 MB, an event stream
-    0.4 MB, a larger record or list all of it. A key may have a quarter of it and a team half; more get 429 with `Retry-After`."""
+    """Maximum total size, in bytes, of answers to reads that clients have not received yet. A file download
+    counts as 1 MB, an event stream as 0.4 MB, and a larger record or list as its full size. One key may use a
+    quarter of it and one team half. Further reads get 429 with `Retry-After`."""
     default_deadline_s: float = Field(default=600.0, gt=0)
-    """Time limit of a request that neither its body nor its model limits."""
+    """Time limit of a request in seconds, if neither its body nor its model sets one."""
     heartbeat_s: float = Field(default=10.0, gt=0)
-    """A stream that has been silent this long is sent a comment, so that proxies keep it open."""
+    """Maximum silence of a stream in seconds. After it, a comment is sent so that proxies keep the connection
+    open."""
     unread_s: float = Field(default=60.0, gt=0)
-    """An answer ends of which its client has taken nothing for so long while more waits for it, and its run with it: it
-    holds a worker's slot, or memory. Whenever a client takes something, the time begins again; behind HAProxy that is seen in lots of
-    some 100 kB."""
+    """Maximum time in seconds for which a client may read nothing while more of its answer is ready. Then the
+    answer ends, and its run with it, because both hold a worker's slot or memory. The time starts again
+    whenever the client reads something. Behind HAProxy, that is noticed only about every 100 kB."""
     first_byte_s: float = Field(default=0.1, ge=0)
-    """How long a stream waits before its first byte, so that an early failure can still be an HTTP status."""
+    """Seconds that a stream waits before its first byte, so that an early failure can still set the HTTP
+    status."""
     records: int = Field(default=1000, ge=1)
-    """How many runs are kept for `GET /v1/workflows`, the newest ones. Beyond that the key that has most loses its
-    oldest. With `store.records: false` so many names of `Idempotency-Key` are kept too, in the same way."""
+    """Maximum number of runs that a replica keeps in memory for `GET /v1/workflows` if `store.records` is
+    false: the newest. Beyond that, the key with the most runs loses its oldest. The same limit applies to the
+    names of `Idempotency-Key`, and to the runs that wait while the store is unavailable."""
     records_bytes: int = Field(default=64_000_000, ge=1)
-    """How many bytes they may take together. Beyond that the key whose runs take most loses its oldest; the newest is
-    kept whatever its size. Runs that wait for a store that is away have the same two limits."""
+    """Maximum total size of these runs in bytes. Beyond that, the key whose runs take the most loses its
+    oldest. The newest run is kept whatever its size."""
 
 
 class HttpSettings(Frozen):
-    """Who may call, and how slowly (`serving/edge`). Read when the server starts; a `user_config` does not
-    change it.
+    """Accepted hosts and origins, and the limits for slow clients (`serving/edge`). Read when the server
+    starts; a `user_config` does not change them.
     """
 
     hosts: tuple[str, ...] | None = None
-    """Names that `Host` may say, beside the loopback's; `["*"]` is any. None: any, but on loopback only the
-    loopback's."""
+    """Names accepted in the `Host` header, such as `podium.example.com`, in addition to those of the loopback
+    interface. `["*"]` accepts any. If null, any name is accepted, except on connections over loopback, which
+    accept only loopback names."""
     origins: tuple[str, ...] = ()
-    """Web pages of other origins that may call, such as `https://app.example.com`; `["*"]` is any."""
+    """Origins of web pages that may call this server, such as `https://app.example.com`. `["*"]` allows any.
+    Pages of the server's own origin always may."""
 
     @field_validator("origins")
     @classmethod
@@ -165,7 +177,7 @@ class HttpSettings(Frozen):
                     if parts.netloc
                     else f"https://{origin.partition('/')[0]}"
                 )
-                raise ValueError(f"{origin!r} is no origin, as browsers send it. Did you mean {meant!r}?")
+                raise ValueError(f"{origin!r} is not an origin as browsers send it. Did you mean {meant!r}?")
         return origins
 
     @field_validator("hosts")
@@ -175,133 +187,139 @@ class HttpSettings(Frozen):
             if "/" in host or (host.rpartition(":")[2].isdigit() and host.count(":") == 1):
                 meant = urlsplit(host if "//" in host else f"//{host}").hostname
                 raise ValueError(
-                    f"{host!r} must be a name alone, without scheme, port and path. Did you mean {meant!r}?"
+                    f"{host!r} must be a host name without scheme, port and path. Did you mean {meant!r}?"
                 )
         return hosts
 
     max_header_bytes: int = Field(default=16_384, ge=1024)
-    """The longest headers of a request, all together; longer ones get 431. So do longer trailers and chunk extensions of
-    a body."""
+    """Maximum total size of a request's headers in bytes. More gets 431. The same limit applies to the
+    trailers and the chunk extensions of a body."""
     header_s: float = Field(default=10.0, gt=0)
-    """A connection is closed that has not sent its first request's headers by then."""
+    """Maximum time in seconds for a new connection to send the headers of its first request. Then the
+    connection is closed."""
     stall_s: float = Field(default=10.0, gt=0)
-    """Between two pieces of a body."""
+    """Maximum pause between two pieces of a request body, in seconds. A longer one gets 408."""
     body_s: float = Field(default=60.0, gt=0)
-    """For a whole body."""
+    """Maximum time for receiving a whole request body, in seconds. A slower one gets 408."""
     max_waiting: int = Field(default=4096, ge=16)
-    """Connections and bodies that may be unfinished at once; further ones push out those that have waited
-    longest."""
+    """Maximum number of incomplete connections and bodies. Beyond that, those that have waited longest are
+    dropped."""
     max_unfinished_bytes: int = Field(default=256_000_000, ge=1_000_000)
-    """How much of unfinished bodies may be kept at once."""
+    """Maximum total size of incomplete bodies in bytes."""
 
 
 class RouterSettings(Scaling):
-    """How the HTTP ingress is sized. Its requests are runs, most of which wait for models."""
+    """Size of the HTTP router deployment. Its requests are runs, most of which wait for models."""
 
     min_replicas: int = Field(default=1, ge=1)
-    """The fewest replicas."""
+    """Minimum number of replicas."""
     target_ongoing_requests: float = Field(default=1000, gt=0)
-    """Target concurrent requests per replica."""
+    """Target number of concurrent requests per replica."""
     max_ongoing_requests: int = Field(default=4096, ge=1)
-    """The most concurrent requests that a replica is given; more wait for a place. A sixteenth is kept for health probes: the replica answers
-    further ones with 429, first those whose bodies are not whole."""
+    """Maximum number of concurrent requests sent to one replica; more wait until one ends. A sixteenth is
+    reserved for health probes: the replica answers further requests with 429, first those whose bodies are
+    incomplete."""
     target_calls: float = Field(default=500, gt=0)
-    """Target concurrent calls to models per replica, those that wait for a slot included."""
+    """Target number of concurrent calls to models per replica, including those that wait for a slot."""
     num_cpus: float = Field(default=0.5, ge=0)
-    """Logical CPUs of one replica, as Ray counts them."""
+    """Logical CPUs per replica, as Ray counts them."""
 
 
 Variable = Annotated[str, AfterValidator(check_variable)]
 
 
 class StoreSettings(Frozen):
-    """Where keys, budgets, the ledger and the records of runs are kept. The first thing that is to be kept makes the store; read
-    when the server starts.
+    """Storage of keys, budgets, the ledger and the records of runs. It is created when the first of them is
+    stored. Read when the server starts.
     """
 
     url_env: Variable = "PODIUM_STORE_URL"
-    """The environment variable that holds the database's address, `postgresql://USER:PASSWORD@HOST/DATABASE`;
-    where it is not set, a SQLite file is used. Routers on several nodes need PostgreSQL."""
+    """Environment variable with the address of the database, `postgresql://USER:PASSWORD@HOST/DATABASE`. If
+    it is not set, a SQLite file is used. Routers on several nodes need PostgreSQL."""
     redis_url_env: Variable = "PODIUM_REDIS_URL"
-    """The environment variable that holds the address of a Redis, `redis://:PASSWORD@HOST:6379/0`; where it is set,
-    requests and tokens in a minute are counted there for all routers together, else by each router for itself."""
+    """Environment variable with the address of a Redis server, `redis://:PASSWORD@HOST:6379/0`. If it is set,
+    requests and tokens per minute are counted there for all routers together; otherwise each router counts
+    its own."""
     path: Path | None = None
-    """The SQLite file, on a disk of the machine itself, relative to the settings file: a store of this file's own. null: `podium/podium.db` in `$XDG_DATA_HOME`, or in
-    `~/.local/share`."""
+    """SQLite file for this settings file alone, on a local disk. A relative path is relative to the settings
+    file. If null: `podium/podium.db` in `$XDG_DATA_HOME`, or in `~/.local/share`."""
     records: bool = True
-    """Write runs down: their records, and what happens in them. Off: the newest are kept in the memory of the
-    replica that ran them, and gone with it."""
+    """Store the records of runs and their events in the database. If false, the newest runs are kept in the
+    memory of the replica that ran them and are lost when it ends."""
     when_away: Literal["refuse", "serve"] = "refuse"
-    """What becomes of calls with a price while the database is away or its disk is full. `refuse`: 503. `serve`:
-    they go on, past any budget, each is told in the log, and entered when the database is back, unless their router
-    ends before; keys that a router has looked up within the hour are believed meanwhile."""
+    """Action for calls with a price while the database is unavailable or its disk is full. `refuse`: reject
+    them with 503. `serve`: let them continue without a check of their budgets. Each of these is logged, and
+    entered in the ledger when the database is back, unless its router ends first. Meanwhile, keys that a
+    router has verified within the last hour remain valid."""
     keep_s: float = Field(default=3600.0, gt=0)
-    """How long a run that outlives its client goes on at most: one with an `Idempotency-Key`, `podium.keep` or
-    `podium.background`."""
+    """Maximum time in seconds that a run continues without its client, if it has an `Idempotency-Key`,
+    `podium.keep` or `podium.background`."""
     asked_again_s: float = Field(default=60.0, ge=0)
-    """How long a request that is sent again joins the run of the first sending, whose answer failed or was cut off after
-    a model was called; and how long such a run goes on without its client. For Responses, Messages, and whoever
-    offers tools. 0: never."""
+    """Seconds for which a retried request joins the original run, if that run's answer failed or was cut off
+    after a model was called. For as long, such a run continues without its client. Applies to Responses,
+    Messages and requests that offer tools. 0: never."""
     tools_wait_s: float = Field(default=86_400.0, gt=0)
-    """How long a run waits for the results of its client's tools. While it waits its texts are kept exactly as they are,
-    because providers check that their own turns come back unchanged; so no longer than `content_days`, here or in a
-    policy."""
+    """Maximum time in seconds that a run waits for the results of its client's tools. Meanwhile its texts are
+    stored unchanged, because providers verify that their own turns come back unchanged. So the run waits no
+    longer than `content_days`, here or in a policy."""
     waiting_bytes_per_team: int | None = Field(default=1_000_000_000, ge=0)
-    """How much room the runs of a team that wait for results of tools may take; the oldest are ended (`expired`). Keys
-    without a team are one each. null: any."""
+    """Maximum total size, in bytes, of a team's runs that wait for tool results. Beyond that, the oldest end
+    (`expired`). Each key without a team counts as a team. If null, no limit."""
     content_days: float | None = Field(default=30.0, gt=0)
-    """How long the texts of a run are kept: prompts, outputs, events. Its numbers stay. null: as long as those."""
+    """Days until the texts of a run are deleted: prompts, outputs and events. Its numbers stay. If null, its
+    texts are kept as long as its numbers."""
     numbers_days: float | None = Field(default=400.0, gt=0)
-    """How long the numbers of a run are kept, its record with them: tokens, cost, times, workers. The ledger
-    stays. null: for ever."""
+    """Days until the record of a run is deleted with its numbers: tokens, cost, times and workers. The ledger
+    stays. If null, never."""
     content_bytes_per_team: int | None = Field(default=5_000_000_000, ge=0)
-    """How much room the texts of a team's runs may take, as they are stored; the oldest go first. Keys without a
-    team are one each. null: any."""
+    """Maximum total size of the texts of a team's runs in bytes, as stored. Beyond that, the oldest are
+    deleted. Each key without a team counts as a team. If null, no limit."""
 
 
 class CacheSettings(Frozen):
-    """Answers given again to equal requests of the same team: nobody is called, and nothing is paid. A request with
-    `podium: {cache: false}` is always asked.
+    """Cache of answers to equal requests of the same team. A cached answer calls no model and costs nothing.
+    A request with `podium: {cache: false}` bypasses the cache.
     """
 
     keep_s: float | None = Field(default=None, gt=0)
-    """How long an answer is given again. null: never."""
+    """Seconds for which an answer is reused. If null, the cache is off."""
     teams: tuple[str, ...] | None = None
-    """The ids of the teams for which this is done. null: all, keys without a team each for itself, and whoever
-    asks where there are no keys."""
+    """Ids of the teams that use the cache. If null, all do. Each key without a team has a cache of its own,
+    and so do requests without a key if no keys are required."""
 
 
 class BatchSettings(Frozen):
-    """Files (`/v1/files`) and batches (`/v1/batches`): work without hurry."""
+    """Files (`/v1/files`) and batches (`/v1/batches`): requests that are not urgent."""
 
     max_file_bytes: int = Field(default=50_000_000, ge=1000)
-    """The longest file that is taken; a longer one gets 413. The edge takes it when the server starts."""
+    """Maximum size of a file in bytes. A larger one gets 413. The limit for uploads is read when the server
+    starts."""
     max_lines: int = Field(default=50_000, ge=1)
-    """The most lines of a file of requests, empty ones included; a file with more gets 413. A line is a request:
-    `limits.max_body_bytes` and `limits.max_text_bytes` hold for each."""
+    """Maximum number of lines in a file of requests, empty ones included. More gets 413. Each line is a
+    request, limited by `limits.max_body_bytes` and `limits.max_text_bytes`."""
     max_bytes_per_team: int = Field(default=1_000_000_000, ge=1000)
-    """How much room the files of a team may take together before further ones are refused. Keys without a team are one
-    each."""
+    """Maximum total size of a team's files in bytes. Further files are rejected. Each key without a team
+    counts as a team."""
     file_days: float = Field(default=30.0, gt=0)
-    """How long files and batches are kept; no longer than `store.content_days`."""
+    """Days until files and batches are deleted; at most `store.content_days`."""
     max_open_per_team: int = Field(default=100, ge=1)
-    """How many batches of a team may be open together before further ones are refused with 429. Keys without a team are
-    one each."""
+    """Maximum number of unfinished batches of a team. Further ones get 429. Each key without a team counts as
+    a team."""
     at_once: int = Field(default=4, ge=1)
-    """How many batches one router replica works on at once, each with its file in memory. Others wait, and keys take
-    turns."""
+    """Maximum number of concurrent batches in one router replica, each with its file in memory. Others wait,
+    and keys take turns."""
     lines_at_once: int = Field(default=8, ge=1)
-    """How many lines one router replica runs at once, all batches together."""
+    """Maximum number of concurrent lines in one router replica, over all batches."""
     room: float = Field(default=0.5, gt=0, le=1)
-    """A line of a batch, or a request with `service_tier: flex`, begins only while fewer than this part of
-    `limits.max_running` is under way: whoever waits for an answer has the rest. Else lines wait, and flex gets 429 with
-    `Retry-After`."""
+    """Share of `limits.max_running` up to which a line of a batch, or a request with `service_tier: flex`,
+    may start. The rest is reserved for interactive requests. Beyond it, lines wait, and flex requests get 429
+    with `Retry-After`."""
 
 
 class TelemetrySettings(Frozen):
-    """What is traced. Where spans go is the standard `OTEL_EXPORTER_OTLP_*` variables' business."""
+    """Contents of traces. The standard `OTEL_EXPORTER_OTLP_*` variables decide where spans are sent."""
 
     content: bool = False
-    """Put prompts and outputs into spans, and what providers said in errors, which may quote them."""
+    """Include prompts and outputs in spans, and the messages of provider errors, which may quote them."""
     service_prefix: str = "podium"
-    """How service names begin in traces: `podium-router`, `podium-<worker>`."""
+    """Prefix of service names in traces: `podium-router`, `podium-<worker>`."""

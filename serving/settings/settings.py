@@ -1,7 +1,8 @@
-"""What is served: one YAML, checked whole, frozen. How many replicas serve it is the Serve config's business.
+"""Settings of a server: one YAML file, validated as a whole and immutable. The Serve config sets the number
+of replicas.
 
-Unknown keys are refused with their place. Keys of providers are only ever named (`api_key_env`,
-`api_key_file`), never written. Imports in milliseconds: no Ray, no torch, no SDK.
+Unknown keys are rejected with their place. API keys are only named (`api_key_env`, `api_key_file`), never
+written here. This module imports in milliseconds: no Ray, no torch, no SDK.
 """
 
 from collections.abc import Sequence
@@ -34,46 +35,50 @@ from serving.settings.workers import Frozen, VllmSettings, WorkerSettings, chats
 
 
 class Settings(Frozen):
-    """Everything one Podium serves."""
+    """Complete settings of one Podium server."""
 
     conductor: ConductorSettings | None = None
-    """Who writes the plans. null: only workflows and workers are served."""
+    """Model that writes the plans. If null, only workflows and workers are served."""
     workers: tuple[WorkerSettings, ...] = Field(min_length=1)
-    """Every model that is called, the conductor's own included."""
+    """All models that are called, including the conductor's."""
     models: dict[str, ModelSettings] = Field(default_factory=dict)
-    """The names under which the conductor is served, each with limits of its own."""
+    """Model names that the conductor serves, each with its limits."""
     workflows: dict[str, tuple[StepSettings, ...]] = Field(default_factory=dict)
     """Fixed plans, each served under its name."""
     prompts: PromptSettings = PromptSettings()
-    """Texts in place of the built-in prompts."""
+    """Replacements for the built-in prompts."""
     limits: LimitSettings = LimitSettings()
-    """What one router replica takes on."""
+    """Limits of one router replica."""
     http: HttpSettings = HttpSettings()
-    """Who may call, and how slowly."""
+    """Accepted hosts and origins, and the limits for slow clients."""
     router: RouterSettings = RouterSettings()
-    """How many router replicas there are, and how large they are."""
+    """Number and size of the router replicas."""
     store: StoreSettings = StoreSettings()
-    """Where keys, budgets and the ledger are kept."""
+    """Storage of keys, budgets, the ledger and the records of runs."""
     cache: CacheSettings = CacheSettings()
-    """Answers given again to equal requests."""
+    """Cache of answers to equal requests."""
     batches: BatchSettings = BatchSettings()
-    """Files of requests that are run without hurry."""
+    """Files and batches: requests that are not urgent."""
     webhooks: WebhookSettings = WebhookSettings()
-    """Who is told of budgets that are spent."""
+    """Webhook that reports how much of a budget is spent."""
     telemetry: TelemetrySettings = TelemetrySettings()
-    """What is traced."""
+    """Contents of traces."""
 
     @property
     def pool(self) -> list[str]:
-        """The names a plan may use, in the order they are written."""
+        """Names that a plan may use, in the order of the file."""
         return [worker.name for worker in self.workers if worker.in_pool and chats(worker)]
 
     def worker(self, name: str) -> WorkerSettings:
-        """The worker of that name; KeyError where there is none."""
+        """Return the worker of that name.
+
+        Raises:
+            KeyError: there is none.
+        """
         return {worker.name: worker for worker in self.workers}[name]
 
     def adapters_of(self, owner: str) -> list[str]:
-        """Addresses of the adapters with which the engine of the vllm worker `owner` answers."""
+        """Return the addresses of all adapters on the engine of the vllm worker `owner`."""
         sharing = [
             w for w in self.workers if isinstance(w, VllmSettings) and (w.deployment or w.name) == owner
         ]
@@ -85,21 +90,21 @@ class Settings(Frozen):
         for index, name in enumerate(names):
             if name in names[:index]:
                 raise At(f"two workers are called {name!r}", "workers", index)
-        taken = (
+        duplicates = (
             set(names) & (self.models.keys() | self.workflows.keys())
             | self.models.keys() & self.workflows.keys()
         )
-        if taken:
-            section = "models" if min(taken) in self.models else "workflows"
+        if duplicates:
+            section = "models" if min(duplicates) in self.models else "workflows"
             raise At(
-                f"{min(taken)!r} is the name of two things; `model` must tell them apart", section, min(taken)
+                f"{min(duplicates)!r} is used twice; names of workers, models and workflows must differ",
+                section,
+                min(duplicates),
             )
         for place, mentioned in self.mentions():
             if mentioned not in names:
                 hint = did_you_mean(mentioned, names)
-                message = (
-                    f"{place} names the worker {mentioned!r}, which is not among workers: {', '.join(names)}"
-                )
+                message = f"{place} names the worker {mentioned!r}, which does not exist. Workers: {', '.join(names)}"
                 raise At(f"{message}.{hint}" if hint else message, *_loc(place))
         self._check_chats()
         if self.models and self.conductor is None:
@@ -108,7 +113,7 @@ class Settings(Frozen):
             if isinstance(worker, VllmSettings) and worker.deployment is not None:
                 owner = self.worker(worker.deployment)
                 if not isinstance(owner, VllmSettings) or owner.deployment is not None:
-                    message = f"worker {worker.name!r}: deployment {worker.deployment!r} is no vllm worker with an engine"
+                    message = f"worker {worker.name!r}: deployment {worker.deployment!r} is not a vllm worker with its own engine"
                     raise At(message, "workers", worker.name, "deployment")
         self._check_engines()
         self._check_workflows()
@@ -116,7 +121,7 @@ class Settings(Frozen):
         return self
 
     def mentions(self) -> Sequence[tuple[str, str]]:
-        """Where a worker is named, and which."""
+        """Return the places in the settings that name a worker, each with the name."""
         names: list[tuple[str, str]] = []
         if self.conductor:
             names.append(("conductor.worker", self.conductor.worker))
@@ -135,7 +140,7 @@ class Settings(Frozen):
     def _check_chats(self) -> None:
         for place, mentioned in self.mentions():
             if not chats(self.worker(mentioned)):
-                message = f"{place} names the worker {mentioned!r}, which serves no chat: add `chat` to its `serves`"
+                message = f"{place} names the worker {mentioned!r}, which does not serve chats: add `chat` to its `serves`"
                 raise At(message, *_loc(place))
 
     def _check_pool(self) -> None:
@@ -148,20 +153,18 @@ class Settings(Frozen):
             used.append(("conductor.fallback", self.conductor.fallback))
         for place, worker in used:
             if worker not in self.pool:
-                raise At(
-                    f"{place} names {worker!r}, which is kept out of the pool (in_pool: false)", *_loc(place)
-                )
+                raise At(f"{place} names {worker!r}, which is not in the pool (in_pool: false)", *_loc(place))
         if self.models and not self.pool:
             raise At(
-                "`models` need a worker that plans may use, and none is in the pool (in_pool: true)", "models"
+                "`models` need a worker that plans may use, but none is in the pool (in_pool: true)", "models"
             )
         if TEAM in self.pool and any(model.depth for model in self.models.values()):
-            message = f"a worker is called {TEAM!r}; where a model has depth, that is the whole team's name"
+            message = f"a worker is called {TEAM!r}, which is reserved for the whole team if a model has `depth`; rename it"
             raise At(message, "workers", TEAM)
 
     def _check_engines(self) -> None:
-        """On a CPU vLLM's answers are wrong where it speculates and has adapters: some of an adapter's tokens are the model's
-        own (0068).
+        """Reject engines on a CPU with both speculative decoding and adapters: vLLM then takes some of an
+        adapter's tokens from the base model (docs/decisions/0068).
         """
         for worker in self.workers:
             if not isinstance(worker, VllmSettings) or worker.scale.gpus:
@@ -169,8 +172,8 @@ class Settings(Frozen):
             has_adapters = worker.engine.get("enable_lora", bool(self.adapters_of(worker.name)))
             if has_adapters and worker.engine.get("speculative_config"):
                 raise At(
-                    f"worker {worker.name!r}: its engine has `speculative_config` and adapters, with which vLLM's answers on a CPU "
-                    "are wrong. Take one of the two away",
+                    f"worker {worker.name!r}: its engine has `speculative_config` and adapters, which together give wrong answers "
+                    "on a CPU. Remove one of them",
                     "workers",
                     worker.name,
                     "engine",
@@ -187,7 +190,7 @@ class Settings(Frozen):
 
 
 def _loc(place: str) -> tuple[str, ...]:
-    """Return where in the file a place of `Settings.mentions` is."""
+    """Return the path in the file of a place from `Settings.mentions`."""
     worker, is_worker, field = place.partition("': ")
     if is_worker:
         return "workers", worker.removeprefix("worker '"), field
@@ -196,15 +199,15 @@ def _loc(place: str) -> tuple[str, ...]:
 
 
 def parse(data: Any, where: str = "settings", root: yaml.Node | None = None) -> Settings:
-    """Check `data`, as YAML gives it.
+    """Validate settings that were parsed from YAML.
 
     Args:
         data: the settings.
-        where: what they are called in an error.
-        root: of their file, which knows the lines; None: they come from no file.
+        where: name of the settings in errors.
+        root: YAML node of the file, for line numbers, or None if they come from no file.
 
     Raises:
-        SettingsError: with the place of every fault.
+        SettingsError: they are invalid. The message has the place of each fault, of the first eight.
     """
     try:
         return Settings.model_validate(data)
@@ -214,10 +217,11 @@ def parse(data: Any, where: str = "settings", root: yaml.Node | None = None) -> 
 
 
 def load(path: str | Path) -> Settings:
-    """Read a settings file. A relative `store.path` in it is relative to the file: replicas have another working folder.
+    """Read a settings file. A relative `store.path` is resolved against the file, because replicas have
+    another working directory.
 
     Raises:
-        SettingsError: it is not there, not YAML, or not settings.
+        SettingsError: the file is missing, not YAML, or invalid.
     """
     try:
         data, root = read_yaml(Path(path).read_text(encoding="utf-8"))
@@ -237,7 +241,9 @@ def load(path: str | Path) -> Settings:
 
 
 def _faults(exc: ValidationError) -> list[ErrorDetails]:
-    """The first few. A list that is too short only because its entries are faulty is not one of them."""
+    """Return the first eight faults, without those of lists that are too short only because their entries are
+    invalid.
+    """
     faults = exc.errors(include_url=False)
     inner = [fault for fault in faults if fault["type"] != "too_short"]
     return (inner or faults)[:8]

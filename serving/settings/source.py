@@ -1,4 +1,4 @@
-"""Where the settings that are served came from, and whether that has changed."""
+"""Source of the settings: the file, the changes from the command line, and whether the file has changed."""
 
 import hashlib
 import os
@@ -10,18 +10,18 @@ from serving.settings.settings import Settings
 from serving.settings.workers import API_SETTINGS, places_of
 
 Stamp = tuple[str, tuple[tuple[str, int, int, int], ...]]
-"""What changes with a settings file (its content), or with a file of keys that it names (which one it is, its time
-and its size)."""
+"""Fingerprint of a settings file and of the key files that it names: the digest of the first; path, inode,
+time and size of the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class SettingsSource:
-    """A settings file, and what the command line said in its place.
+    """Settings file, with the changes from the command line.
 
     Args:
-        path: of the YAML, on this machine.
+        path: of the YAML file, on this machine.
         model, conductor: see `settings_to_serve`.
-        digest: of the file as it was read at the start.
+        digest: of the file when it was read at the start.
     """
 
     path: str
@@ -31,29 +31,29 @@ class SettingsSource:
 
     @classmethod
     def of(cls, path: Path, model: str | None, conductor: str | None) -> "SettingsSource":
-        """The file as it is now. Replicas have another working folder; a link, such as a mounted ConfigMap's, stays
-        one.
+        """Return the source for the file as it is now. The path becomes absolute, because replicas have
+        another working directory. A symbolic link, such as that of a mounted ConfigMap, is not resolved.
         """
         return cls(str(path.absolute()), model, conductor, _digest(str(path)))
 
     def read(self) -> Settings:
-        """The settings as the file has them now.
+        """Read the settings from the file again.
 
         Raises:
-            SettingsError: it cannot be used.
+            SettingsError: the file is invalid.
         """
         return settings_to_serve(self.path, self.model, self.conductor)
 
     def stamp(self, settings: Settings) -> Stamp:
-        """Of the file, and of the files of keys that `settings` name. Its first part is empty while the file
-        cannot be read.
+        """Return the fingerprint of the file and of the key files in `settings`. Its first part is "" if the
+        file cannot be read.
         """
         return _digest(self.path), key_stamps(settings)
 
 
 def key_stamps(settings: Settings) -> tuple[tuple[str, int, int, int], ...]:
-    """Of every file of keys that is named and is there."""
-    named = (
+    """Return the fingerprints of the key files that `settings` name and that exist."""
+    paths = (
         name
         for worker in settings.workers
         for place in places_of(worker).values()
@@ -61,15 +61,15 @@ def key_stamps(settings: Settings) -> tuple[tuple[str, int, int, int], ...]:
         for name in (place.api_key_file, place.credentials_file)
         if name is not None
     )
-    return tuple(found for name in dict.fromkeys(named) if (found := _stat(name)) is not None)
+    return tuple(stamp for name in dict.fromkeys(paths) if (stamp := _stat(name)) is not None)
 
 
 def _stat(name: str) -> tuple[str, int, int, int] | None:
     try:
-        found = os.stat(Path(name).expanduser())  # noqa: PTH116 (through links: a mounted Secret is changed by one)
+        stat = os.stat(Path(name).expanduser())  # noqa: PTH116 (follows links: a mounted Secret changes through one)
     except OSError:
         return None
-    return name, found.st_ino, found.st_mtime_ns, found.st_size
+    return name, stat.st_ino, stat.st_mtime_ns, stat.st_size
 
 
 def _digest(path: str) -> str:

@@ -1,4 +1,4 @@
-"""Which workers may be offered the client's tools. Knows the kinds and some models' names, and asks nobody."""
+"""Workers that may be offered the client's tools, by their kinds and some models' names. No server is contacted."""
 
 import re
 
@@ -19,11 +19,11 @@ CALL_TOOLS = (
     r"(^|/)grok-[2-9]",
     r"(^|/)mistral-(large|medium|small)",
 )
-"""Models that are known to call tools, by their names."""
+"""Models that are known to call tools, by name."""
 
 
 def calls_tools(worker: WorkerSettings, settings: Settings) -> bool | None:
-    """Whether the worker may be offered tools; None: nobody knows, and it may."""
+    """Return whether the worker may be offered tools, or None if unknown; then it may."""
     if isinstance(worker, VllmSettings):
         return worker.calls_tools is not False and _reads_calls(worker, settings)
     if worker.calls_tools is not None:
@@ -39,6 +39,8 @@ def calls_tools(worker: WorkerSettings, settings: Settings) -> bool | None:
 
 
 def _reads_calls(worker: VllmSettings, settings: Settings) -> bool:
-    """Whether its engine has a parser for calls; without one they would come back as words."""
+    """Return whether the worker's engine has a parser for tool calls. Without one, they would be returned as
+    text.
+    """
     owner = settings.worker(worker.deployment) if worker.deployment else worker
     return isinstance(owner, VllmSettings) and bool(owner.engine.get("tool_call_parser"))

@@ -1,4 +1,4 @@
-"""Who is told of budgets, and what signs what is told (https://www.standardwebhooks.com)."""
+"""Webhooks about budgets, and their signatures (https://www.standardwebhooks.com)."""
 
 from base64 import b64decode
 from collections.abc import Mapping
@@ -15,26 +15,28 @@ if TYPE_CHECKING:
 
 PREFIX = "whsec_"
 LEAST_BYTES = 24
-"""Of a secret, as the specification has it."""
+"""Shortest secret that the specification allows."""
 Percent = Annotated[int, Field(ge=1, le=100)]
 
 
 class WebhookSettings(Frozen):
-    """Whom the server calls when a key or a team has spent a part of its budget, with a message signed as Standard
-    Webhooks has it. Never in a request's way; each part once in its day or month.
+    """Webhook that is called when a key or a team has spent a given share of its budget. Messages are signed
+    as Standard Webhooks specifies. They do not delay requests, and each share is reported once per day or
+    month of the budget.
     """
 
     url: str | None = None
-    """Where it is posted. null: nobody is told."""
+    """URL that messages are posted to. If null, none are sent."""
     secret_env: str = Field(default="PODIUM_WEBHOOK_SECRET", min_length=1)
-    """The variable with the secret that signs: `whsec_` and base64. Several, a space between them, sign each: so
-    a secret is changed without a gap."""
+    """Environment variable with the secret that signs messages: `whsec_` followed by base64. If it holds
+    several secrets, separated by spaces, each of them signs, so that a secret can be rotated without a gap.
+    """
     budget_percent: tuple[Percent, ...] = (50, 80, 100)
-    """The parts of a budget, in percent, of which is told. At 100 also a call that was refused because too little
-    was left."""
+    """Shares of a budget to report, in percent. At 100, a call that was rejected because too little was left
+    is reported too."""
     timeout_s: float = Field(default=10.0, gt=0, le=60)
-    """How long the receiver may take to answer. Any answer but 2xx is tried again, in ever longer intervals, for
-    three days."""
+    """Maximum time in seconds to wait for the receiver. If its status is not 2xx, the message is sent again
+    for three days, at growing intervals."""
 
     @field_validator("secret_env")
     @classmethod
@@ -48,33 +50,34 @@ class WebhookSettings(Frozen):
             return None
         parts = urlsplit(url)
         if parts.scheme not in ("https", "http") or not parts.hostname:
-            raise ValueError("must be https://... (or http://..., for a receiver of one's own)")
+            raise ValueError("must be https://... (or http://..., for a receiver in your own network)")
         if parts.username is not None or parts.password is not None:
-            raise ValueError("must hold no password: what is sent is signed")
+            raise ValueError("must not contain a user or a password; messages are signed instead")
         return url
 
 
 class SecretError(Exception):
-    """Nothing can be signed; the message says why, and what to do."""
+    """Webhook messages cannot be signed. The message says why, and what to do."""
 
 
 def signers(settings: WebhookSettings, environment: Mapping[str, str]) -> "tuple[Webhook, ...]":
-    """What signs; none where nobody is told.
+    """Return the signers of webhook messages, or none if no URL is set.
 
     Raises:
-        SecretError: there is no secret, or none that can be used. The message does not show it.
+        SecretError: there is no secret, or it cannot be used. The message does not contain it.
     """
     if settings.url is None:
         return ()
-    from standardwebhooks.webhooks import Webhook  # settings are read where nothing but pydantic is
+    # Not at the top: settings must load where only pydantic is installed.
+    from standardwebhooks.webhooks import Webhook
 
     secrets = environment.get(settings.secret_env, "").split()
     for secret in secrets:
-        learn_secret(secret)  # so that no log, record or span shows it, whoever says it
+        learn_secret(secret)  # so that no log, record or span shows it
     if not secrets:
         raise SecretError(
-            f"webhooks.url is set, and the variable {settings.secret_env}, which holds the secret that signs, is not. "
-            "Set it in the environment that the router is started in: `echo whsec_$(openssl rand -base64 32)` makes one."
+            f"webhooks.url is set, but the variable {settings.secret_env} with the signing secret is not. "
+            "Set it in the environment that the router is started in; `echo whsec_$(openssl rand -base64 32)` creates one."
         )
     try:
         keys = [b64decode(secret.removeprefix(PREFIX), validate=True) for secret in secrets]
@@ -82,7 +85,7 @@ def signers(settings: WebhookSettings, environment: Mapping[str, str]) -> "tuple
         keys = [b""]
     if min(map(len, keys)) < LEAST_BYTES:
         raise SecretError(
-            f"webhooks: the variable {settings.secret_env} holds no secret of the form `whsec_` and base64 of at least "
+            f"webhooks: the variable {settings.secret_env} must hold `whsec_` followed by the base64 of at least "
             f"{LEAST_BYTES} bytes."
         )
     return tuple(Webhook(key) for key in keys)

@@ -1,6 +1,4 @@
-"""Which calls beside a chat each worker serves, and which `WireOptions` it takes. Knows the kinds, and asks
-nobody.
-"""
+"""Operations that each worker serves, and `WireOptions` that it accepts, by its kind. No server is contacted."""
 
 from conductor.model.operation import Operation
 from serving.settings.fallbacks import fallbacks_of
@@ -13,16 +11,18 @@ SCRIPTED = frozenset({*PENALTIES, "top_logprobs", "verbosity", "dimensions", "to
 
 
 def serves_of(worker: WorkerSettings, settings: Settings) -> frozenset[Operation]:
-    """What the worker can be asked for: for a completion of text, those that may answer in its place too."""
+    """Return the operations that the worker serves. Text completion is included only if its fallbacks serve
+    it too.
+    """
     line = _line(worker, settings)
     may_continue = all("text_completion" in _serves(each) for each in line)
     return _serves(worker) if may_continue else _serves(worker) - {"text_completion"}
 
 
 def takes_of(worker: WorkerSettings, settings: Settings) -> frozenset[str]:
-    """The options that the worker, and whoever may answer in its place, take."""
+    """Return the options that both the worker and its fallbacks accept."""
     line = _line(worker, settings)
-    alone = {"token_prompt"}  # with it, nobody is asked in the worker's place
+    alone = {"token_prompt"}  # a call with it uses no fallbacks
     return frozenset(
         name for name in _takes(worker) if name in alone or all(name in _takes(each) for each in line)
     )

@@ -1,5 +1,5 @@
-"""What settings ask for that never happens: each by its field, why, and what to write instead. It does no harm, so it is told at
-the start and by `podium doctor`, and nothing is refused.
+"""Settings that have no effect: each with the reason and a remedy. They do no harm, so they are not rejected:
+the log at the start and `podium doctor` report them.
 """
 
 from collections.abc import Iterator
@@ -9,17 +9,16 @@ from serving.settings.settings import Settings
 from serving.settings.workers import API_SETTINGS
 
 LEAST_SLOTS_TO_HEDGE = 4
-"""With fewer, half of them are never free beside the call that is about to be made, and a hedge is made beside the one that is
-late (`serving/dispatch/build.py`; a test says that both agree).
-"""
+"""Minimum number of slots with which a worker can hedge. With fewer, half of them are never free while a late
+call and its hedge are open. It must agree with `serving/dispatch/build.py`, which a test checks."""
 
 
 @dataclass(frozen=True, slots=True)
 class WithoutEffect:
-    """A setting that does nothing.
+    """Setting that has no effect.
 
     Args:
-        said: which, and why, in a sentence.
+        said: which setting, and why, in one sentence.
         remedy: what to do.
     """
 
@@ -28,7 +27,7 @@ class WithoutEffect:
 
 
 def without_effect(settings: Settings) -> list[WithoutEffect]:
-    """All of `settings`."""
+    """Return the settings in `settings` that have no effect."""
     return [*_hedges(settings), *_skips(settings)]
 
 
@@ -37,13 +36,13 @@ def _hedges(settings: Settings) -> Iterator[WithoutEffect]:
         where = f"`hedge: true` of the worker {worker.name} (workers[{index}].hedge) does nothing"
         if worker.hedge and worker.max_concurrency < LEAST_SLOTS_TO_HEDGE:
             yield WithoutEffect(
-                f"{where} with `max_concurrency: {worker.max_concurrency}`: half of its slots are never free beside two calls.",
-                f"Set `max_concurrency` of {worker.name} to {LEAST_SLOTS_TO_HEDGE} or more, or leave its `hedge` out.",
+                f"{where} with `max_concurrency: {worker.max_concurrency}`: with two open calls, half of its slots are never free.",
+                f"Set `max_concurrency` of {worker.name} to at least {LEAST_SLOTS_TO_HEDGE}, or remove its `hedge`.",
             )
         elif worker.hedge and isinstance(worker, API_SETTINGS) and len(worker.deployments) == 1:
             yield WithoutEffect(
-                f"{where}: the second call goes to another of its `deployments`, and there is one.",
-                f"Write a second deployment of {worker.name}, or say of it what the one says, or leave its `hedge` out.",
+                f"{where}: the second call would go to another of its `deployments`, and there is only one.",
+                f"Add a second deployment to {worker.name}, or move the fields of the only one to the worker, or remove its `hedge`.",
             )
 
 
@@ -52,6 +51,6 @@ def _skips(settings: Settings) -> Iterator[WithoutEffect]:
         if steps[-1].on_failure == "skip":
             yield WithoutEffect(
                 f"`on_failure: skip` of the last step of {name} (workflows.{name}[{len(steps) - 1}].on_failure) does nothing: "
-                "that step is the answer, and is never skipped.",
-                f"Give its worker {steps[-1].worker} `fallbacks`, or leave the step's `on_failure` out.",
+                "that step writes the answer and is never skipped.",
+                f"Give its worker {steps[-1].worker} `fallbacks`, or remove the step's `on_failure`.",
             )

@@ -1,12 +1,12 @@
-"""What the tokens of a worker cost, as far as it is known."""
+"""Prices of workers' tokens, as far as they are known."""
 
 from conductor.model.usage import FREE, Price
 from serving.settings.workers import ScriptedSettings, VllmSettings, WorkerSettings
 
 
 def price_of(worker: WorkerSettings) -> Price | None:
-    """What was set; nothing where nobody bills by the token; unknown for a provider whose price is not
-    set.
+    """Return the worker's price: the one that is set, or zero for kinds that are not billed by tokens. None
+    if unknown.
     """
     if worker.price is not None:
         return worker.price.to_price()

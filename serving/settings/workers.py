@@ -1,7 +1,7 @@
-"""What the settings say of one worker: its kind, and what that kind needs.
+"""Settings of a worker: its kind, and the fields of that kind.
 
-Unknown keys are refused. Keys of providers are only ever named (`api_key_env`, `api_key_file`), never
-written.
+Unknown keys are rejected. Keys of providers are only named (`api_key_env`, `api_key_file`), never written
+here.
 """
 
 from typing import Annotated, Any, Literal, Self, cast
@@ -22,112 +22,119 @@ NAME = r"^[A-Za-z0-9][A-Za-z0-9._/:-]{0,99}$"
 
 
 class RetrySettings(Frozen):
-    """How often a call is made again before its first token, and how long is waited in between."""
+    """Retries of a call before its first token, and the waits between them."""
 
     attempts: int = Field(default=3, ge=1, le=10)
-    """The most tries, the first one included."""
+    """Maximum number of attempts, the first one included."""
     first_wait_s: float = Field(default=0.25, gt=0)
-    """Upper bound of the first wait; it doubles with each try. The wait itself is drawn at random."""
+    """Upper bound of the first wait in seconds. It doubles with each attempt. The wait itself is random, up
+    to the bound."""
     max_wait_s: float = Field(default=8.0, gt=0)
-    """Upper bound of every wait. A `Retry-After` beyond it is not waited for: a fallback is asked, or the
-    call fails."""
+    """Upper bound of every wait in seconds. If a `Retry-After` is longer, the call is not retried: it goes to
+    a fallback, or fails."""
     fallback_wait_s: float = Field(default=3.0, ge=0)
-    """How long a call waits for a `Retry-After` while a fallback could answer, all its waits together: the client asked
-    for this worker. If the server asks for more, or for more than half of the request's time that is left, the fallback
-    answers at once. 0: it always does."""
+    """Maximum total time in seconds that a call waits for `Retry-After` while a fallback could answer,
+    because the client asked for this worker. If the server asks for more, or for more than half of the
+    request's remaining time, the fallback answers immediately. 0: it always does."""
     share: float = Field(default=0.2, ge=0, le=1)
-    """The most retries, as a share of the worker's calls at one router replica; ten more are always there to
-    begin with, and for an engine of several replicas as many as one replica has calls (`scale.max_ongoing_requests`),
-    which all break when it is lost. Beyond it a call that fails is not made again."""
+    """Maximum share of retries in the worker's calls from one router replica. In addition, 10 retries are
+    available at the start; for an engine with several replicas, as many as one replica has calls
+    (`scale.max_ongoing_requests`), because all of these fail when it is lost. Beyond that, failed calls are
+    not retried."""
 
 
 class _WorkerBase(Frozen):
-    """What every worker has beside its `kind`: `vllm`, `openai`, `anthropic`, `gemini`, `python` or
+    """Fields of every worker, in addition to its `kind`: `vllm`, `openai`, `anthropic`, `gemini`, `python` or
     `scripted`.
     """
 
     name: str = Field(pattern=NAME)
-    """Its name in plans, in records and as `model` in requests."""
+    """Name of the worker in plans, in records and as `model` in requests."""
     card: str = ""
-    """What it is good at, in the words that the conductor reads."""
+    """Description of what the worker is good at, which the conductor reads, such as `Strong at mathematics
+    and code.`"""
     in_pool: bool = True
-    """Whether plans may use it. A conductor usually should not be in its own pool."""
+    """Let plans use the worker. A conductor usually should not be in its own pool."""
     price: PriceSettings | None = None
-    """What its tokens cost. null: nothing for `vllm` and `scripted`; for a provider's model what the price
-    table says that comes with Podium, read when the settings are, by its name and where it is asked. Else
-    unknown: requests with a cost limit, and keys with a budget, cannot use it."""
+    """Price of its tokens. If null: free for kinds `vllm` and `scripted`; for a provider's model, the price
+    in the table that ships with Podium, looked up by the model's name and endpoint when the settings are
+    read. Requests with a cost limit and keys with a budget cannot use a worker whose price is unknown."""
     max_concurrency: int = Field(default=64, ge=1)
-    """The most concurrent calls of one router replica; more wait for a slot."""
+    """Maximum number of concurrent calls from one router replica; more wait for a slot."""
     adaptive_concurrency: bool = True
-    """Whether fewer are open at once, down to one, while it says that it is busy, or while its first tokens take
-    twice as long as at their best and fewer calls make them sooner. Off: always `max_concurrency`."""
+    """Allow fewer concurrent calls, down to 1, while the worker reports that it is busy, or while its first
+    tokens take twice as long as at best and fewer calls make them faster. If false, always `max_concurrency`.
+    """
     max_wait_s: float = Field(default=60.0, gt=0)
-    """About how long a call may wait for a slot, by its place in the line and the pace of the newest calls. Where
-    it would be longer a fallback is asked; without one, requests that would begin there get 429 with `Retry-After`;
-    so does one that was let in, once its first call has waited so long. Runs that have made a call, and batches, wait however long it is."""
+    """Approximate maximum wait for a slot, in seconds, estimated from the queue and the pace of recent calls.
+    If the wait would be longer, a fallback is called. Without one, a request that would start with this
+    worker gets 429 with `Retry-After`, and so does an admitted request whose first call has waited this long.
+    Batches, and runs that have already made a call, wait without a limit."""
     max_output_tokens: int = Field(default=4096, ge=1)
-    """The longest answer, thoughts included; also what is reserved of a budget before a call."""
+    """Maximum length of an answer in tokens, thoughts included. As much is reserved of a budget before a
+    call."""
     temperature: float | None = Field(default=None, ge=0, le=2)
-    """Sampling temperature where a request does not say. null: the model's own default."""
+    """Sampling temperature if a request sets none. If null, the model's own default."""
     top_p: float | None = Field(default=None, gt=0, le=1)
-    """Nucleus sampling where a request does not say. null: the model's own default."""
+    """Nucleus sampling (`top_p`) if a request sets none. If null, the model's own default."""
     effort: Effort | None = None
-    """How long it thinks where a request does not say: `none`, `minimal`, `low`, `medium`, `high`, `xhigh`
-    or `max`, of which a model gets the nearest that it accepts. The conductor thinks always so: a request's
-    `reasoning_effort` is for the steps."""
+    """Reasoning effort if a request sets none: `none`, `minimal`, `low`, `medium`, `high`, `xhigh` or `max`.
+    A model gets the nearest level that it accepts. The conductor always uses this value or its own `effort`:
+    a request's `reasoning_effort` applies only to the steps."""
     system_prompt: str = ""
-    """The system prompt of its calls."""
+    """System prompt of its calls."""
     sees_images: bool = False
-    """Whether it accepts pictures."""
+    """Send images to the worker. Set it only if the model accepts images."""
     reads_pdfs: bool | None = None
-    """Whether it accepts PDFs as they are. null: what is known of its kind and model; a server behind a `base_url`
-    and a model that nobody knows do not. A vllm worker never does. Text files need nothing: every worker reads them."""
+    """Send PDF files to the worker. If null: what is known of its kind and model; an unknown model, or a
+    server behind a `base_url`, gets none. A vllm worker never does. Every worker gets text files."""
     calls_tools: bool | None = None
-    """Whether it may be offered the client's tools. null: what is known of its kind and model; a model that nobody
-    knows may be. A vllm worker never without its engine's `tool_call_parser`."""
+    """Offer the client's tools to the worker. If null: what is known of its kind and model; an unknown model
+    gets them. A vllm worker also needs `tool_call_parser` in its `engine`."""
     context_tokens: int | None = Field(default=None, ge=1)
-    """The longest prompt and answer together, for the conductor to know; a vllm worker's is its engine's
-    `max_model_len` where not given."""
+    """Maximum length of prompt and answer together, in tokens, shown to the conductor. If null, a vllm worker
+    uses `max_model_len` of its engine."""
     tokens_per_s: float | None = Field(default=None, gt=0)
-    """About how fast it writes, for the conductor to know; a scripted worker writes so fast."""
+    """Approximate speed in tokens per second, shown to the conductor. A scripted worker writes at this speed."""
     fallbacks: tuple[str, ...] | Literal["auto"] = ()
-    """Other workers, each named once, asked in turn where this one fails before its first token. `auto`: up to three of the pool that can
-    what it can and cost at most twice as much: those whose cards are most alike to its own, of about equally alike ones
-    the cheaper first; then those with the nearest price."""
+    """Workers that are called in turn if this one fails before its first token, each named once. `auto`: up
+    to three workers of the pool with at least the same abilities and at most twice the price. Those with the
+    most similar `card` come first, the cheaper one of similar cards; then those with the nearest price."""
     on_content_filter: Literal["fall_back", "tell"] = "tell"
-    """If its provider refuses a prompt for its content: tell the client (400 `content_filter`), or ask the
-    fallbacks, as for any failure. A prompt that one provider refuses is sent to no other unless this says so."""
+    """Action if its provider rejects a prompt because of its content. `tell`: return 400 `content_filter` to
+    the client. `fall_back`: call the fallbacks, as for any failure. A prompt that one provider rejects is
+    sent to another only with `fall_back`."""
     on_broken_stream: Literal["continue", "tell"] = "continue"
-    """Where an answer breaks off after its client has seen some of it: let it go on from there, by the worker or a
-    fallback, or tell the client."""
+    """Action if an answer breaks off after its client has received part of it. `continue`: the worker or a
+    fallback continues it from there. `tell`: the client gets an error."""
     retry: RetrySettings = RetrySettings()
-    """How its calls are retried."""
+    """Retries of its calls."""
     hedge: bool | None = None
-    """Whether a call is made a second time where its first token takes longer than 95 % of the newest ones did: at
-    most for 5 % of the calls, and while half of the slots are free. It goes to another deployment or replica than the
-    first, and is not made where there is no other; a worker at one address is asked there again. Whichever speaks first
-    answers; the other is closed, and paid as all that it can have cost. null: where its tokens cost nothing and it has
-    several deployments or replicas."""
+    """Send a call a second time (hedge it) if its first token is later than for 95 % of recent calls. At most
+    5 % of the calls are hedged, and only while half of the slots are free. The second call goes to another
+    deployment or replica; if there is no other, none is sent. A worker with one address gets it at that
+    address. The first to send a token answers. The other is closed, and is charged the most that it can have
+    cost. If null: true if its tokens are free and it has several deployments or replicas."""
     optional: bool = False
-    """Leave it out, with a warning, where its key is not set."""
+    """Drop the worker with a warning if its key is not set, instead of failing at the start."""
     provider: str | None = None
-    """Who runs it, as policies of teams and keys name it. null: its kind, such as `openai`."""
+    """Provider's name in the policies of teams and keys. If null, its kind, such as `openai`."""
     region: str | None = None
-    """Where it runs, as policies name it, such as `eu` or `eu-central-1`. null: nobody said, so a policy that
-    names regions leaves it out."""
+    """Region's name in policies, such as `eu` or `eu-central-1`. If null, unknown: a policy that names
+    regions excludes the worker."""
     local: bool | None = None
-    """Whether what it is sent stays on one's own machines, for policies with `local_only`. null: yes for kinds
-    `vllm` and `scripted` and for a `base_url` on this machine, else no."""
+    """Treat the worker as local for policies with `local_only`: its prompts stay on your own machines. If
+    null: true for kinds `vllm` and `scripted` and for a `base_url` on this machine, otherwise false."""
 
     @field_validator("fallbacks", mode="before")
     @classmethod
-    def _check_fallbacks(cls, said: object, info: ValidationInfo) -> object:
-        check_fallbacks(said, info.data.get("name", ""))
-        return said
+    def _check_fallbacks(cls, value: object, info: ValidationInfo) -> object:
+        check_fallbacks(value, info.data.get("name", ""))
+        return value
 
     @property
     def named_fallbacks(self) -> tuple[str, ...]:
-        """Those that the settings name."""
+        """Fallbacks that the settings name; none with `auto`."""
         return () if self.fallbacks == "auto" else self.fallbacks
 
 
@@ -135,44 +142,45 @@ Serves = Annotated[tuple[Operation, ...], Field(min_length=1)]
 
 
 class VllmSettings(_WorkerBase):
-    """A model on one's own machines. Workers of the same `deployment` share one engine."""
+    """Model on your own machines. Workers with the same `deployment` share one engine."""
 
     kind: Literal["vllm"]
     model: str
-    """A folder, or a hub's name. Not needed with `deployment`."""
+    """Model folder, or name on a hub. Not needed with `deployment`."""
     like: str | None = None
-    """The public name of the model, such as `Qwen2.5-1.5B-Instruct`, where `model` is a folder: a conductor with the built-in prompt
-    is told it."""
+    """Public name of the model, such as `Qwen2.5-1.5B-Instruct`, if `model` is a folder. A conductor with the
+    built-in prompt is shown this name."""
     deployment: str | None = Field(default=None, pattern=NAME)
-    """Another vllm worker whose engine answers for this one too; its model, engine and scale are that
-    one's."""
+    """Name of another vllm worker whose engine also serves this one. The model, `engine` and `scale` are then
+    those of that worker."""
     engine: dict[str, Any] = Field(default_factory=dict)
-    """vLLM's own engine arguments, by vLLM's names; and `chat_template_kwargs`, and `tool_call_parser`: the parser
-    that reads the model's calls of tools, such as `hermes`. Without one the worker calls none."""
+    """Engine arguments of vLLM, under vLLM's names, such as `max_model_len: 8192`, and two of Podium's:
+    `chat_template_kwargs`, and `tool_call_parser`, the parser for the model's tool calls, such as `hermes`.
+    Without a parser the worker makes no tool calls."""
     adapter: str | None = None
-    """A LoRA adapter, put over the model for this worker's calls: a folder, or an address in an object
-    store (`s3://`, `gs://`, `abfss://`), that ends in a name such as `conductor@1a2b3c4d`; see
-    `serving.lora.adapters`."""
+    """LoRA adapter for this worker's calls: a folder, or an address in an object store (`s3://`, `gs://`,
+    `abfss://`), that ends in a name such as `conductor@1a2b3c4d`; see `serving.lora.adapters`."""
     scale: Scale = Scale()
-    """How many replicas its engine has, and on what machines."""
+    """Number and size of the engine's replicas."""
     serves: Annotated[tuple[Literal["chat", "text_completion"], ...], Field(min_length=1)] = (
         "chat",
         "text_completion",
     )
-    """What it can be asked for: `chat`, and `text_completion` (`/v1/completions`: the prompt as it stands)."""
+    """Operations that it serves: `chat`, and `text_completion` (`/v1/completions`, with the prompt
+    unchanged)."""
     stall_timeout_s: float | None = Field(default=None, gt=0)
-    """No token for so long is a failure: the call is closed, and the engine gives it up. null: 120 s, or 600 s for
-    requests of the priority `batch`, which let all others go first; for others, in the middle of an answer that another
-    worker is free to go on with, four times the p99 of the longest pauses of its newest answers, 20 s at least,
-    once 20 are known."""
+    """Maximum time between two tokens, in seconds. Then the call fails, and the engine aborts it. If null:
+    120, or 600 for requests of the priority `batch`, which yield to all others. In the middle of an answer
+    that another free worker could continue: four times the p99 of the longest pauses in recent answers, at
+    least 20, once 20 are known; not for `batch`."""
     first_token_timeout_s: float | None = Field(default=None, gt=0)
-    """How long the first token may take, the engine's queue included; while no replica is up and one is being started
-    the time does not count. null: as `stall_timeout_s` says where it is set, else 300 s (`batch`: 600 s); but where a
-    fallback is free to answer and the priority is not `batch`, four times the p99 of its newest calls, 10 s at
-    least, 13 s until 20 calls are known, and 30 s while its calls fail. Always at most half of the request's time that is
-    left while another one is free."""
+    """Maximum time until the first token, in seconds, including the engine's queue. Time in which no replica
+    is up and one is being started does not count. If null: `stall_timeout_s` if that is set, otherwise 300
+    (`batch`: 600). If a free fallback could answer and the priority is not `batch`: four times the p99 of
+    recent calls, at least 10; 13 until 20 calls are known, and 30 while its calls fail. Always at most half
+    of the request's remaining time while another worker is free."""
     stand_in: StandInSettings | None = None
-    """Serve a scripted engine in vLLM's place: scaling and routing can then be tried without a model."""
+    """Use a fake engine instead of vLLM, to try scaling and routing without a model."""
 
     @field_validator("adapter")
     @classmethod
@@ -191,88 +199,98 @@ class VllmSettings(_WorkerBase):
             fields = cast(dict[str, Any], data)
             own = sorted({"engine", "scale"} & fields.keys())
             if own:
-                raise ValueError(f"has both `deployment` and `{own[0]}`; they are the other worker's")
+                raise ValueError(
+                    f"has both `deployment` and `{own[0]}`; set `{own[0]}` at the worker that owns the engine"
+                )
             return {"model": "", **fields}
         return cast(Any, data)
 
 
 class DeploymentSettings(Access):
-    """One of the places where a worker's model is reached: an account, a region, a server. What it says takes the
-    place of the worker's own. One with a `base_url` or a `service` uses nothing of the worker's access: no key
-    goes to another server.
+    """Place where a worker's model is reached: an account, a region or a server. Its fields replace those of
+    the worker. A deployment with a `base_url` or a `service` uses none of the worker's access fields, so that
+    no key is sent to another server.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,59}$")
-    """Its name in records, spans and logs."""
+    """Name of the deployment in records, spans and logs."""
     weight: float = Field(default=1.0, gt=0, le=1_000_000)
-    """Its share of the worker's calls, beside the weights of the others."""
+    """Share of the worker's calls, relative to the weights of the other deployments."""
     requests_per_minute: int | None = Field(default=None, ge=1)
-    """Calls that one router replica sends it a minute at most; then the others are asked. null: any."""
+    """Maximum number of calls per minute from one router replica. Beyond that, the other deployments are
+    used. If null, no limit."""
     tokens_per_minute: int | None = Field(default=None, ge=1)
-    """Likewise tokens, read and written together. null: any."""
+    """Maximum number of tokens per minute from one router replica, prompts and answers together. Beyond that,
+    the other deployments are used. If null, no limit."""
     max_concurrency: int | None = Field(default=None, ge=1)
-    """Its concurrent calls of one router replica; then the others are asked first. null: the worker's, which all of
-    them together have at most in any case."""
+    """Maximum number of concurrent calls from one router replica. Beyond that, the other deployments are used
+    first. If null, the worker's value, which in any case limits all of them together."""
     model: str | None = None
-    """What the model is called there. null: as the worker says."""
+    """Model's name at the deployment. If null, the worker's."""
     price: PriceSettings | None = None
-    """What its tokens cost there. null: as the worker says, else what the price table says of that place."""
+    """Price of its tokens at the deployment. If null, the worker's; else what the price table has for the
+    deployment."""
     provider: str | None = None
-    """Who runs it, as policies name it. null: as the worker says, or its kind with a `base_url` or `service`."""
+    """Provider's name in policies. If null, the worker's, or its kind if the deployment has a `base_url` or
+    `service`."""
     local: bool | None = None
-    """Whether what it is sent stays on one's own machines. null: as the worker says, or with a `base_url` or
-    `service` whether that is on this machine."""
+    """Treat the deployment as local: its prompts stay on your own machines. If null, as for the worker; with
+    a `base_url` or `service`, whether that address is on this machine."""
 
 
 class _ApiSettings(Access, _WorkerBase):
-    """A model behind a provider's API. Its kind is the API that it speaks: `openai` is OpenAI's Chat
-    Completions, whoever serves them.
+    """Model behind a provider's API. The kind is the API, not the provider: kind `openai` also fits other
+    servers with OpenAI's Chat Completions.
     """
 
     model: str
-    """As the provider knows it; an Azure deployment's name."""
+    """Provider's name of the model, such as `gpt-5`, or the name of an Azure deployment."""
     like: str | None = None
-    """The public name of the model, such as `gpt-5`, where `model` is a deployment's: what it accepts is
-    looked up by it."""
+    """Public name of the model, such as `gpt-5`, if `model` names a deployment. Accepted parameters and
+    prices are looked up by this name."""
     accepts: Accepts = Accepts()
-    """What the model accepts of a call, in place of what is known of it by its name. The rest is not sent,
-    and noted on the record."""
+    """What the model accepts in a call. These fields take precedence over what is known of the model by its
+    name. Parameters that it does not accept are not sent, and the record notes them."""
     deployments: tuple[DeploymentSettings, ...] = ()
-    """Places where the same model is reached, in place of the worker's own one. Each call goes to one of them,
-    drawn by weight among those that are well and have room; where it fails before its first token, to the next."""
+    """Places where the same model is reached, instead of the worker's own. Each call goes to one of them,
+    drawn by weight among those that are healthy and have a free slot. If it fails there before its first
+    token, it goes to the next."""
     stall_timeout_s: float | None = Field(default=None, gt=0)
-    """No word for so long is a failure. Comments, pings and headers are no words. null: 120 s, or 600 s where
-    the model is known to think at the call's effort; but in the middle of an answer that another worker is free to
-    go on with, for a model that does not think, four times the p99 of the longest pauses of its newest answers, 20 s
-    at least, once 20 are known. A model that had begun to answer is not asked again: it is probably paid, and a
-    fallback may still answer."""
+    """Maximum time between two pieces of an answer, in seconds. Comments, pings and headers do not count as
+    pieces. If null: 120, or 600 if the model is known to think at the call's effort. In the middle of an
+    answer that another free worker could continue, if the model does not think: four times the p99 of the
+    longest pauses in recent answers, at least 20, once 20 are known. A model that had begun to answer is not
+    called again: that call is probably billed, and a fallback may still answer."""
     first_token_timeout_s: float | None = Field(default=None, gt=0)
-    """How long the first word may take, counted likewise. null: as `stall_timeout_s` says; but where a fallback
-    or another deployment is free to answer and the model does not think at the call's effort, four times the
-    p99 of its newest calls, 10 s at least, 13 s until 20 calls are known, and 30 s while its calls fail. Always at
-    most half of the request's time that is left while another one is free."""
+    """Maximum time until the first piece of an answer, in seconds; what counts is as for `stall_timeout_s`.
+    If null: as `stall_timeout_s`. If a free fallback or deployment could answer and the model does not think
+    at the call's effort: four times the p99 of recent calls, at least 10; 13 until 20 calls are known, and 30
+    while its calls fail. Always at most half of the request's remaining time while another one is free."""
     connect_timeout_s: float = Field(default=5.0, gt=0)
-    """How long opening a connection may take, and looking up its name."""
+    """Maximum time for opening a connection, and for looking up its host name, in seconds."""
     extra_body: dict[str, Any] = Field(default_factory=dict)
-    """Sent along with every call, for what a server understands beyond the fields that we send."""
+    """Extra fields for the body of every call, for features of a server that Podium has no setting for."""
     allow_link_local: bool = False
-    """Let `base_url` lead to a link-local address or to a cloud's metadata service. Loopback and private
-    addresses need no permission beside `base_url` itself."""
+    """Allow `base_url` to point to a link-local address or to a cloud's metadata service. Loopback and
+    private addresses are allowed without it."""
     fetches_pictures: bool | None = None
-    """Whether its server may be given the address of a picture in a request, and so fetch what callers name,
-    from where it stands. null: only a server at a public address; to others pictures are sent as `data:`."""
+    """Pass image URLs of a request to the server. It fetches them from inside its own network, and callers
+    choose them. If null: only to a server at a public address. Other servers accept only images sent as
+    `data:`."""
 
     def at(self, deployment: DeploymentSettings) -> Self:
-        """The worker as it is reached at `deployment`."""
+        """Return the settings of this worker at one of its deployments."""
         own = {name: getattr(deployment, name) for name in (*Access.model_fields, *PLACE_FIELDS)}
         is_elsewhere = deployment.service is not None or deployment.base_url is not None
         has_key = deployment.api_key_env is not None or deployment.api_key_file is not None
-        kept = {
+        from_deployment = {
             *((*Access.model_fields, "provider", "local") if is_elsewhere else ()),
             *(("api_key_env", "api_key_file") if has_key else ()),
         }
-        laid_over = {name: value for name, value in own.items() if value is not None or name in kept}
-        return self.model_copy(update={**laid_over, "like": self.like or self.model, "deployments": ()})
+        replaced = {
+            name: value for name, value in own.items() if value is not None or name in from_deployment
+        }
+        return self.model_copy(update={**replaced, "like": self.like or self.model, "deployments": ()})
 
     @model_validator(mode="after")
     def _check_places(self) -> Self:
@@ -291,19 +309,19 @@ class _ApiSettings(Access, _WorkerBase):
 
 
 PLACE_FIELDS = ("model", "price", "max_concurrency", "provider", "local")
-"""What else of a worker its deployments may say."""
+"""Fields of a worker, in addition to its access fields, that a deployment may set."""
 
 
 class OpenAISettings(_ApiSettings):
-    """OpenAI, or any server that speaks its Chat Completions (`base_url`)."""
+    """OpenAI, or any server that implements its Chat Completions (`base_url`)."""
 
     kind: Literal["openai"]
     api: Literal["chat", "responses"] = "chat"
-    """Which of OpenAI's APIs its chats go to: `chat` (`/v1/chat/completions`), which most servers have, or
-    `responses` (`/v1/responses`), where a model's thoughts survive its calls of tools."""
+    """OpenAI API for chats: `chat` (`/v1/chat/completions`), which most servers have, or `responses`
+    (`/v1/responses`), which keeps a model's thoughts across its tool calls."""
     serves: Serves = ("chat",)
-    """What its server can be asked for: `chat`, `text_completion` (`/v1/completions`), `embeddings`
-    (`/v1/embeddings`). Without `chat` no plan may use it."""
+    """Operations that the server offers: `chat`, `text_completion` (`/v1/completions`), `embeddings`
+    (`/v1/embeddings`). Plans cannot use a worker without `chat`."""
 
 
 class AnthropicSettings(_ApiSettings):
@@ -319,33 +337,37 @@ class GeminiSettings(_ApiSettings):
 
 
 class ScriptedSettings(_WorkerBase):
-    """The fake that ships: answers from a script. For tests, benches and demos of the machinery."""
+    """Fake that answers from a script, for tests, benchmarks and demos."""
 
     kind: Literal["scripted"]
     replies: tuple[str | ScriptedReplySettings, ...] = ("",)
-    """What it says, in turn, and then from the first again. `{question}` becomes the last words of the
-    user."""
+    """Replies, used in turn and then again from the first. `{question}` is replaced by the text of the user's
+    last message."""
     serves: Serves = ("chat", "text_completion")
-    """What it can be asked for: `chat`, `text_completion`, `embeddings`. Its vectors are made up of the text's
-    checksum: they mean nothing. Without `chat` no plan may use it."""
+    """Operations that it serves: `chat`, `text_completion`, `embeddings`. Its embeddings are derived from a
+    checksum of the text and mean nothing. Plans cannot use a worker without `chat`."""
     delay_s: float = Field(default=0.0, ge=0)
-    """Time to first token. Its pace after that is `tokens_per_s`; null: no pause."""
+    """Time to first token, in seconds. After that it writes at `tokens_per_s`, or without pauses if that is
+    null."""
     retry: RetrySettings = RetrySettings()
 
 
 class PythonSettings(_WorkerBase):
-    """A worker of one's own, written in Python; see `serving.workers.plugin`. One ships, a vote: docs/operations.md."""
+    """Worker that you write in Python; see `serving.workers.plugin`. Podium ships one, a vote:
+    docs/operations.md.
+    """
 
     kind: Literal["python"]
     factory: str = Field(pattern=r"^[\w.]+:\w+$")
-    """Where it is made: `package.module:callable`, importable by the router's process."""
+    """Factory of the worker: `package.module:callable`, importable by the router's process."""
     options: dict[str, Any] = Field(default_factory=dict)
-    """Given to the factory by name."""
+    """Keyword arguments for the factory."""
     stall_timeout_s: float | None = Field(default=None, gt=0)
-    """No word for so long is a failure, and its call is closed. null: it is waited for, however long it takes."""
+    """Maximum time between two pieces of an answer, in seconds. Then the call fails and is closed. If null,
+    no limit."""
     first_token_timeout_s: float | None = Field(default=None, gt=0)
-    """How long the first word may take. null: as `stall_timeout_s` says. Always at most half of the request's time that is
-    left while another one is free."""
+    """Maximum time until the first piece of an answer, in seconds. If null, as `stall_timeout_s`. Always at
+    most half of the request's remaining time while another worker is free."""
 
 
 WorkerSettings = Annotated[
@@ -355,17 +377,19 @@ WorkerSettings = Annotated[
 Kind = Literal["vllm", "openai", "anthropic", "gemini", "scripted", "python"]
 ApiSettings = OpenAISettings | AnthropicSettings | GeminiSettings
 API_SETTINGS = (OpenAISettings, AnthropicSettings, GeminiSettings)
-"""The kinds whose key is named in the settings."""
+"""Kinds of workers whose API key is named in the settings."""
 
 
 def chats(worker: WorkerSettings) -> bool:
-    """Whether it can be asked for a chat; what cannot is reached by its own name alone."""
+    """Return whether the worker serves chats. Plans and fallbacks cannot use one that does not; clients call
+    it by name.
+    """
     return "chat" in getattr(worker, "serves", ("chat",))
 
 
 def places_of(worker: WorkerSettings) -> dict[str, WorkerSettings]:
-    """The worker as it is reached at each of its deployments, by `WORKER@DEPLOYMENT`; where it has none, the
-    worker by its name.
+    """Return the worker's settings at each of its deployments, by `WORKER@DEPLOYMENT`. A worker without
+    deployments is returned by its own name.
     """
     if not isinstance(worker, API_SETTINGS) or not worker.deployments:
         return {worker.name: worker}

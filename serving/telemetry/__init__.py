@@ -1,4 +1,4 @@
-"""Spans, metrics and logs. Serve configs name `serving.telemetry:span_processors`."""
+"""Spans, metrics and logs. Serve configs refer to `serving.telemetry:span_processors`."""
 
 from serving.telemetry.spans import span_processors
 

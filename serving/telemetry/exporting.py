@@ -1,7 +1,8 @@
-"""Spans on their way to the collector, in requests that it takes whatever the spans hold.
+"""Export of spans to the collector, in requests that it accepts whatever the spans contain.
 
-Receivers reject a request that is too long as a whole, 4 MiB by gRPC's default, and every span in it is lost. So a
-batch is split by bytes, and what a span quotes is cut if the span alone is too long. So is the queue bounded by bytes.
+Receivers reject a request that is too long as a whole (4 MiB by gRPC's default), and all its spans are lost.
+So a batch is split by bytes, and long texts are cut if a single span is too long. The queue is bounded by
+bytes too.
 """
 
 import json
@@ -17,19 +18,22 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from opentelemetry.trace import Status
 
 MOST_BYTES = 3_000_000
-"""Largest request, by an estimate that is never too low. Receivers accept 4,194,304 by default."""
+"""Largest request in bytes, by an estimate that is never too low. Receivers accept 4,194,304 by default."""
 SHORT_BYTES = 2_000
-"""Longest text in a request that is sent again after a rejection. The receiver's limit may be lower."""
+"""Maximum size of the texts of a span, in bytes, in a request that is sent again after a rejection. The
+receiver's limit may be lower than the default."""
 REJECTED_WITHIN_S = 5.0
-"""A failure that takes longer is an outage, and is not sent again."""
+"""Maximum time until a rejection. A failure that takes longer is an outage, and the request is not sent
+again."""
 SPAN_BYTES, FIELD_BYTES = 1_000, 50
-"""Size of a span without attributes, and of an attribute without its name and text."""
+"""Bytes of a span without attributes, and of an attribute without its name and text."""
 MOST_TEXT_BYTES = MOST_BYTES - 100_000
-"""Most text in one span."""
+"""Maximum size of the texts of a span in bytes."""
 PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 
 MOST_WAITING_BYTES = 64_000_000
-"""Most bytes of spans that wait for the collector. Beyond that a span waits without long texts, and then not at all."""
+"""Maximum total size, in bytes, of spans that wait for the collector. Beyond that, a span is queued without
+long texts, or dropped if there is still no room."""
 
 Attributes = Mapping[str, Any]
 
@@ -37,8 +41,9 @@ logger = logging.getLogger("podium")
 
 
 class BoundedProcessor(BatchSpanProcessor):
-    """A batching processor whose queue is bounded by bytes, not only by spans: with `telemetry.content` a span may quote
-    megabytes, and the queue has 2,048 spans while the collector is away.
+    """Batching processor with a queue that is bounded by bytes as well as by the number of spans. With
+    `telemetry.content` a span may quote megabytes, and 2,048 spans are queued while the collector is
+    unavailable.
 
     Args:
         exporter: sends spans.
@@ -49,7 +54,6 @@ class BoundedProcessor(BatchSpanProcessor):
         super().__init__(self._waiting)
 
     def on_end(self, span: ReadableSpan) -> None:
-        """See `SpanProcessor.on_end`."""
         if span.context is None or not span.context.trace_flags.sampled:
             return
         n_bytes = _size(span)
@@ -66,8 +70,8 @@ class BoundedProcessor(BatchSpanProcessor):
 
 
 class _Waiting(SpanExporter):
-    """Counts the spans that wait for `exporter`. Those that find no room are dropped here: the queue itself would drop its
-    oldest, and nobody would know how large that was.
+    """Counter of the spans that wait for `exporter`. Spans for which there is no room are dropped here,
+    because the queue itself would drop its oldest span without telling its size.
     """
 
     def __init__(self, exporter: SpanExporter) -> None:
@@ -81,13 +85,12 @@ class _Waiting(SpanExporter):
             if self._n_spans >= self._most or self.n_bytes + n_bytes > MOST_WAITING_BYTES:
                 self._n_dropped += 1
                 if self._n_dropped.bit_count() == 1:  # at each doubling
-                    logger.warning("the collector takes too little: %d spans were dropped", self._n_dropped)
+                    logger.warning("the collector is too slow: %d spans were dropped", self._n_dropped)
                 return False
             self._n_spans, self.n_bytes = self._n_spans + 1, self.n_bytes + n_bytes
             return True
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """See `SpanExporter.export`."""
         try:
             return self._exporter.export(spans)
         finally:
@@ -96,28 +99,28 @@ class _Waiting(SpanExporter):
                 self._n_spans, self.n_bytes = self._n_spans - len(spans), self.n_bytes - n_bytes
 
     def shutdown(self) -> None:
-        """See `SpanExporter.shutdown`."""
         self._exporter.shutdown()
 
 
 class BoundedExporter(SpanExporter):
-    """`exporter` behind a bound for each of its requests.
+    """Exporter that bounds the size of each request.
 
     Args:
         exporter: sends spans.
-        now_s: a clock.
+        now_s: clock.
     """
 
     def __init__(self, exporter: SpanExporter, now_s: Callable[[], float] = time.monotonic) -> None:
         self._exporter, self._now_s = exporter, now_s
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """See `SpanExporter.export`."""
         results = [self._send(part) for part in _split([_fit(span, MOST_TEXT_BYTES) for span in spans])]
         return SpanExportResult.FAILURE if SpanExportResult.FAILURE in results else SpanExportResult.SUCCESS
 
     def _send(self, spans: list[ReadableSpan]) -> SpanExportResult:
-        """Send one request; once more with short texts if the receiver rejects it, so that usage and ids arrive."""
+        """Send a request. If the receiver rejects it, send it again with short texts, so that at least usage
+        and ids arrive.
+        """
         began_s = self._now_s()
         result = self._exporter.export(spans)
         if result is SpanExportResult.SUCCESS or self._now_s() - began_s > REJECTED_WITHIN_S:
@@ -126,17 +129,15 @@ class BoundedExporter(SpanExporter):
         return result if short == spans else self._exporter.export(short)
 
     def shutdown(self) -> None:
-        """See `SpanExporter.shutdown`."""
         self._exporter.shutdown()
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """See `SpanExporter.force_flush`."""
         return self._exporter.force_flush(timeout_millis)
 
 
 def otlp_exporter() -> SpanExporter:
-    """The exporter of the protocol that the environment names; gRPC by default."""
-    protocol = next((found for name in PROTOCOLS if (found := os.environ.get(name))), "grpc")
+    """Return the exporter for the protocol in the environment; gRPC by default."""
+    protocol = next((value for name in PROTOCOLS if (value := os.environ.get(name))), "grpc")
     if protocol.startswith("http"):
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as Http
 
@@ -144,7 +145,7 @@ def otlp_exporter() -> SpanExporter:
     from grpc import StatusCode
     from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as Grpc
 
-    # Without RESOURCE_EXHAUSTED, by which a receiver rejects a long request: the same again is rejected again.
+    # Without RESOURCE_EXHAUSTED, with which a receiver rejects a request that is too long: a retry would fail too.
     outages = (StatusCode.UNAVAILABLE, StatusCode.DEADLINE_EXCEEDED, StatusCode.CANCELLED, StatusCode.ABORTED)
     return BoundedExporter(Grpc(retryable_error_codes=outages))
 
@@ -186,7 +187,7 @@ def _bytes(text: str) -> int:
 
 
 def _fit(span: ReadableSpan, most: int) -> ReadableSpan:
-    """Return `span`, its longest texts cut if it has more than `most` bytes of them."""
+    """Return `span`, with its longest texts cut if all texts together have more than `most` bytes."""
     fields = [span.attributes or {}, *(event.attributes or {} for event in span.events)]
     sizes = [_size_of_value(value) for attributes in fields for value in attributes.values()]
     sizes.append(_bytes(span.status.description or ""))
@@ -211,7 +212,7 @@ def _fit(span: ReadableSpan, most: int) -> ReadableSpan:
 
 
 def _share(sizes: Sequence[int], most: int) -> int:
-    """Return the length to which the longest of texts are cut so that all together have `most`."""
+    """Return the length to which the longest texts are cut so that all texts together have `most` bytes."""
     left = most
     for n_shorter, size in enumerate(sorted(sizes)):
         each = left // (len(sizes) - n_shorter)
@@ -243,7 +244,9 @@ def _cut_text(text: str, most: int) -> str:
 
 
 def _cut_messages(text: str, most: int) -> str | None:
-    """Return messages in JSON, cut and still JSON. None if that does not fit or they are no messages."""
+    """Return messages in JSON, cut but still valid JSON, or None if that does not fit or they are not
+    messages.
+    """
     try:
         messages: list[dict[str, Any]] = json.loads(text)
         sizes = [len(json.dumps(each["content"])) for each in messages]
@@ -257,6 +260,8 @@ def _cut_messages(text: str, most: int) -> str | None:
 
 
 def _cut_json(text: str, most: int) -> str:
-    """Return the beginning of `text` that is about `most` characters in JSON, which writes up to six for one."""
+    """Return the beginning of `text`, about `most` characters long in JSON, which may use six characters for
+    one.
+    """
     written = len(json.dumps(text))
     return text if written <= most else _cut_text(text, (most - 2) * _bytes(text) // written)

@@ -1,7 +1,7 @@
-"""Logs as JSON, one object a line, on standard output: what log shippers take as it is.
+"""Logs as JSON lines on standard output, ready for log shippers.
 
-Knows how a line looks; what is in it comes with the call, as `extra={"fields": {...}}`. Ray Serve's own
-lines are Serve's.
+This module defines only the format of a line. Callers pass the content as `extra={"fields": {...}}`. Ray
+Serve formats its own lines.
 """
 
 import json
@@ -17,10 +17,11 @@ FIELDS = "fields"
 
 
 class JsonLines(logging.Formatter):
-    """`time` (UTC), `level`, `message`, the call's fields, and the traceback of an exception."""
+    """Formatter for JSON lines: `time` (UTC), `level`, `message`, the fields of the call, and the traceback
+    of an exception.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
-        """See `logging.Formatter.format`."""
         line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
@@ -33,7 +34,7 @@ class JsonLines(logging.Formatter):
 
 
 def _redacted(value: Any) -> Any:
-    """`value` without a secret in any text of it."""
+    """Return `value` with the secrets in all its texts redacted."""
     match value:
         case str():
             return redact_secrets(value)
@@ -49,14 +50,13 @@ def _redacted(value: Any) -> Any:
 
 
 def to_stdout() -> None:
-    """Podium's lines on this process's standard output from now on, which Ray keeps in a file and shows the
-    driver.
+    """Send Podium's log lines to this process's standard output, which Ray writes to a file and forwards to
+    the driver.
     """
     logger = logging.getLogger("podium")
     if logger.handlers:
         return
-    # The process's own stream: Ray Serve wraps `sys.stdout` in a logger of its own that walks the stack at
-    # every line.
+    # `sys.__stdout__`, because Ray Serve replaces `sys.stdout` by a logger that inspects the stack for every line.
     handler = logging.StreamHandler(sys.__stdout__)
     handler.setFormatter(JsonLines())
     logger.addHandler(handler)

@@ -1,8 +1,7 @@
-"""What is measured of a run, all of it derived from one place: its record. And the port through which
-measurements leave.
+"""Measurements of a run, all derived from its record, and the port through which they are sent.
 
-Knows records and the table of metrics; does not know Ray or Prometheus (`serving/deployments/ray_meter.py`
-does).
+Uses records and the table of metrics. Independent of Ray and Prometheus, which
+`serving/deployments/ray_meter.py` uses.
 """
 
 import logging
@@ -25,7 +24,7 @@ logger = logging.getLogger("podium")
 
 
 class Measurement(NamedTuple):
-    """One value, with a word for each of the instrument's labels."""
+    """Value of an instrument, with a value for each of its labels."""
 
     instrument: Instrument
     value: float
@@ -33,32 +32,30 @@ class Measurement(NamedTuple):
 
 
 class Meter(Protocol):
-    """Takes measurements: counts, observes or sets, as the instrument's kind says."""
+    """Receiver of measurements, which counts, observes or sets as the instrument's kind requires."""
 
     def take(self, measurement: Measurement) -> None:
-        """Never waits."""
+        """Record a measurement without blocking."""
         ...
 
 
-def report(meter: Meter | None, taken: Iterable[Measurement]) -> None:
-    """Hand `taken` to `meter`. What measures must not harm what is measured: a failure is logged, and that
-    is all.
-    """
+def report(meter: Meter | None, measurements: Iterable[Measurement]) -> None:
+    """Send `measurements` to `meter`. A failure is only logged, because metrics must not break requests."""
     if meter is None:
         return
     try:
-        for measurement in taken:
+        for measurement in measurements:
             meter.take(measurement)
-    except Exception:  # whatever a metrics library throws, the request has been answered
-        logger.exception("A run could not be measured.")
+    except Exception:  # the request has been answered, whatever a metrics library raises
+        logger.exception("cannot record the metrics of a run")
 
 
 def of_run(records: RunRecords, providers: Mapping[str, str]) -> Iterator[Measurement]:
-    """What a finished run says.
+    """Yield the measurements of a finished run.
 
     Args:
-        records: of the run and of those inside it.
-        providers: the conventions' name of each worker's provider.
+        records: of the run and of the runs inside it.
+        providers: provider of each worker, by the name in the conventions.
     """
     yield from _of_whole(records.record)
     for run in records:
@@ -98,7 +95,7 @@ CIRCUITS: Mapping[Circuit, float] = {"closed": 0.0, "half_open": 0.5, "open": 1.
 
 
 def of_health(worker: str, health: WorkerHealth) -> Iterator[Measurement]:
-    """How a worker does at this moment; 0 seconds where it has not said a word yet."""
+    """Yield the current health of a worker. Times are 0 seconds if no first token was measured yet."""
     yield Measurement(metrics.WORKER_FAILURES, health.failures_in_a_row, (worker,))
     yield Measurement(metrics.WORKER_CIRCUIT, CIRCUITS[health.circuit], (worker,))
     yield Measurement(metrics.WORKER_FAILURE_SHARE, health.failure_share, (worker,))
@@ -125,7 +122,8 @@ def _of_call(call: _Call, providers: Mapping[str, str]) -> Iterator[Measurement]
         yield Measurement(metrics.CALL_DURATION, call.took_s, (*labels, _code(failure)))
     if call.first_chunk_s is not None:
         yield Measurement(metrics.CALL_FIRST_CHUNK, call.first_chunk_s, labels)
-    if result and result.usage and result.inner_run is None:  # an inner run's calls are counted one by one
+    # The calls of an inner run are counted separately.
+    if result and result.usage and result.inner_run is None:
         yield from _of_usage(result.usage, labels)
     yield from _of_failures(call)
 
@@ -143,27 +141,27 @@ def _of_usage(usage: Usage, labels: tuple[str, str, str]) -> Iterator[Measuremen
 
 
 def _of_failures(call: _Call) -> Iterator[Measurement]:
-    """What its worker failed at by itself, and whether that was made good."""
+    """Yield the failed attempts of a call, and whether a retry or a failover followed."""
     result, failure = call.result, call.failure
     last_failure = failure if failure is not None and failure.is_a(WorkerError) else None
-    told = result.attempts if result else last_failure.attempts if last_failure else ()
-    blamed = str(last_failure.get("worker") or "") if last_failure else ""
-    last = result.worker if result else blamed or call.worker
-    yield from _of_attempts(told, last)
+    attempts = result.attempts if result else last_failure.attempts if last_failure else ()
+    failed_worker = str(last_failure.get("worker") or "") if last_failure else ""
+    last = result.worker if result else failed_worker or call.worker
+    yield from _of_attempts(attempts, last)
     if last_failure:
         yield Measurement(metrics.WORKER_ERRORS, 1, (last, _code(last_failure), "gave_up"))
 
 
-def _of_attempts(told: Iterable[Attempt], last: str) -> Iterator[Measurement]:
-    """Each attempt that failed before the call of `last`: tried again where the same worker comes next, failed over where
-    another one does.
+def _of_attempts(attempts: Iterable[Attempt], last: str) -> Iterator[Measurement]:
+    """Yield each attempt that failed before the call to `last`: as retried if the next attempt is at the same
+    worker, otherwise as failed over.
     """
-    told = tuple(told)
-    for each in told:
+    attempts = tuple(attempts)
+    for each in attempts:
         if each.outcome == "lost_race":
             yield Measurement(metrics.HEDGES, 1, (each.worker, "lost" if each.hedge else "won"))
-    attempts = [each for each in told if each.outcome not in ("left_alone", "lost_race")]
-    for attempt, after in pairwise([*((each.worker, each.error) for each in attempts), (last, "")]):
+    failed = [each for each in attempts if each.outcome not in ("left_alone", "lost_race")]
+    for attempt, after in pairwise([*((each.worker, each.error) for each in failed), (last, "")]):
         then = "retried" if attempt[0] == after[0] else "failed_over"
         yield Measurement(metrics.WORKER_ERRORS, 1, (*attempt, then))
 
@@ -174,16 +172,15 @@ def _calls(run: Record) -> Iterator[_Call]:
             yield _Call(
                 "plan", plan.worker, plan.result, plan.failure, _between(plan.started_s, plan.ended_s)
             )
-        # The call of a reused result is counted with the step that made it.
+        # A reused result is counted with the step that made the call.
         yield from (
             _step(step) for step in plan.steps if step.started_s is not None and step.reused_from is None
         )
 
 
 def _step(step: StepRecord) -> _Call:
-    ended_s = (
-        step.ended_s if step.status in ("done", "failed") else None
-    )  # cut short, it says nothing of the worker
+    # The duration of an interrupted step says nothing about the worker.
+    ended_s = step.ended_s if step.status in ("done", "failed") else None
     return _Call(
         "chat",
         step.worker,

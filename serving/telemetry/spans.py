@@ -1,11 +1,10 @@
-"""Names of spans and attributes, in one table, and where spans go. Metrics are in the table beside it,
-`metrics.py`.
+"""Table of the names of spans and attributes, and the export of spans. Metrics are in `metrics.py`.
 
-The names are those of the OpenTelemetry GenAI conventions where they have one
+Names are those of the OpenTelemetry GenAI conventions if they have one
 (https://github.com/open-telemetry/semantic-conventions-genai, `docs/gen-ai`, development status as of
-2026-11), ours start with `podium.`. Ray Serve makes the tracer provider of each process and carries the
-context between them; it asks `span_processors` where spans go, which is the standard `OTEL_EXPORTER_OTLP_*`
-variables' business.
+2026-11). Podium's own names start with `podium.`. Ray Serve creates the tracer provider of each process and
+propagates the context between them. It calls `span_processors` for the exporter, which the standard
+`OTEL_EXPORTER_OTLP_*` variables configure.
 """
 
 import logging
@@ -38,10 +37,10 @@ CACHED_TOKENS = "gen_ai.usage.cache_read.input_tokens"
 REASONING_TOKENS = "gen_ai.usage.reasoning.output_tokens"
 INPUT_MESSAGES = "gen_ai.input.messages"
 WORKFLOW = "gen_ai.workflow.name"
-TOKEN_TYPE = "gen_ai.token.type"  # noqa: S105 (no password)
+TOKEN_TYPE = "gen_ai.token.type"  # noqa: S105 (not a password)
 ERROR_TYPE = "error.type"
 VIEWER_KIND = "openinference.span.kind"
-"""What viewers that follow OpenInference, such as Phoenix, take a span for whose GenAI operation they do not know."""
+"""Span kind for viewers that follow OpenInference, such as Phoenix, if they do not know the GenAI operation."""
 
 WORKFLOW_ID = "podium.workflow_id"
 PLAN = "podium.plan"
@@ -70,30 +69,30 @@ PROVIDERS: Mapping[str, str] = {
     "python": "podium.python",
 }
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-"""The variables that name the collector; the first one that is set."""
+"""Environment variables with the collector's address; the first that is set applies."""
 EXPORTER = "serving.telemetry:span_processors"
-"""For Ray Serve's `tracing_config.exporter_import_path`."""
+"""Value for Ray Serve's `tracing_config.exporter_import_path`."""
 
 tracer = trace.get_tracer("podium")
 _is_exported = True
-"""Whether spans leave this process; see `span_processors`."""
+"""Whether spans are exported; see `span_processors`."""
 
 
 @dataclass(slots=True)
 class Spans:
-    """The step spans of one run and of those inside it, so that a step can link to those it reads."""
+    """Step spans of a run and of the runs inside it, so that a step can link to the steps that it reads."""
 
     _steps: dict[tuple[str, int, int], SpanContext] = field(
         default_factory=dict[tuple[str, int, int], SpanContext]
     )
 
     def add(self, site: CallSite, span: SpanContext) -> None:
-        """Remember the span of a step's call."""
+        """Store the span of a step's call."""
         if site.step is not None:
             self._steps[site.run, site.plan, site.step] = span
 
     def links(self, site: CallSite) -> list[Link]:
-        """A link to each step that the one at `site` reads."""
+        """Return a link to each step that the one at `site` reads."""
         keys = ((site.run, site.plan, read) for read in site.access)
         return [Link(self._steps[key]) for key in keys if key in self._steps]
 
@@ -107,12 +106,12 @@ def _no_headers() -> dict[str, str]:
 
 @contextmanager
 def workflow(model: str, workflow_id: str, headers: Mapping[str, str] | None = None) -> Generator[Span]:
-    """The span of a whole run; steps nest under it by themselves, because tasks copy the context.
+    """Open the span of a run. Steps become its children automatically, because tasks copy the context.
 
     Args:
-        model: what the caller asked for.
-        workflow_id: the run's.
-        headers: the request's, whose `traceparent` is joined where Ray Serve has not done so already.
+        model: the model that the client requested.
+        workflow_id: id of the run.
+        headers: of the request; its `traceparent` becomes the parent if Ray Serve has not set one.
     """
     if not is_recording() and not (headers and "traceparent" in headers):
         yield trace.NonRecordingSpan(trace.get_current_span().get_span_context())
@@ -141,31 +140,31 @@ def workflow(model: str, workflow_id: str, headers: Mapping[str, str] | None = N
                 yield span
             except Exception as exc:
                 if not _is_failed(span):
-                    mark_failed(span, type(exc).__name__, "")  # its words may quote a prompt
+                    mark_failed(span, type(exc).__name__, "")  # the message may quote a prompt
                 raise
     finally:
         RUN_SPANS.reset(token)
 
 
 def is_recording() -> bool:
-    """Return whether spans are made: without a collector nobody reads them."""
+    """Return whether spans are recorded. Without a collector they are not."""
     return _is_exported
 
 
 def trace_id(span: Span) -> str | None:
-    """The trace that `span` belongs to, in hexadecimal; None where nothing is traced."""
+    """Return the id of the trace of `span` in hexadecimal, or None if nothing is traced."""
     context = span.get_span_context()
     return trace.format_trace_id(context.trace_id) if context.is_valid else None
 
 
 def span_id(span: Span) -> str:
-    """The id of `span` in its trace, in hexadecimal; empty where nothing is traced."""
+    """Return the id of `span` in hexadecimal, or "" if nothing is traced."""
     context = span.get_span_context()
     return trace.format_span_id(context.span_id) if context.is_valid else ""
 
 
 def mark_failed(span: Span, error_type: str, message: str) -> None:
-    """Mark `span` as failed. `message`: what may be traced of the error."""
+    """Mark `span` as failed. `message` must contain only what may be traced of the error."""
     span.set_attribute(ERROR_TYPE, error_type)
     span.set_status(Status(StatusCode.ERROR, redact_secrets(message)))
 
@@ -175,33 +174,37 @@ def _is_failed(span: Span) -> bool:
 
 
 def outgoing_headers() -> dict[str, str]:
-    """`traceparent` of the current span, for a replica's engine."""
+    """Return headers with the `traceparent` of the current span, for an engine's replica."""
     headers: dict[str, str] = {}
     propagate.inject(headers)
     return headers
 
 
 def find_endpoint(environment: Mapping[str, str]) -> str | None:
-    """The collector that the environment names; None where it names none, and, with an error in the log, where
-    it names a link-local or metadata address. A collector is looked up here once: gRPC connects by itself.
+    """Return the collector's address from the environment, or None if there is none.
+
+    A link-local or metadata address is logged as an error, and None is returned. The address is resolved
+    once, here, because gRPC connects on its own.
     """
-    endpoint = next((found for name in ENDPOINTS if (found := environment.get(name))), None)
+    endpoint = next((value for name in ENDPOINTS if (value := environment.get(name))), None)
     if endpoint is None:
         return None
     try:
         SETTINGS.check_name(urlsplit(endpoint if "://" in endpoint else f"//{endpoint}").hostname or "")
     except (AddressForbidden, ValueError) as exc:
-        logging.getLogger(__name__).error("no spans are sent: the collector's address is refused: %s", exc)
+        logging.getLogger(__name__).error(
+            "spans are not exported: the collector's address is not allowed: %s", exc
+        )
         return None
     return endpoint
 
 
 def span_processors() -> list[SpanProcessor]:
-    """What Ray Serve puts into each process's tracer provider: a batching OTLP exporter, where the
-    environment names an endpoint.
+    """Return the span processors for each process's tracer provider: a batching OTLP exporter if the
+    environment sets an endpoint. Called by Ray Serve.
 
-    `OTEL_EXPORTER_OTLP_ENDPOINT` or `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`, with the standard variables beside
-    them, over gRPC or, with `OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf`, over HTTP.
+    The endpoint is `OTEL_EXPORTER_OTLP_ENDPOINT` or `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`, and the other
+    standard variables apply. The protocol is gRPC, or HTTP with `OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf`.
     """
     global _is_exported
     logging.getLogger("opentelemetry.sdk.trace").addFilter(_not_of_an_ended_span)
@@ -214,7 +217,5 @@ def span_processors() -> list[SpanProcessor]:
 
 
 def _not_of_an_ended_span(record: logging.LogRecord) -> bool:
-    """Ray Serve sets attributes on the span of a cancelled call after the span has ended, and would log two
-    lines each time.
-    """
+    """Drop two log lines per cancelled call: Ray Serve sets attributes on its span after the span has ended."""
     return "ended span" not in record.getMessage()

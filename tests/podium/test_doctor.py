@@ -207,7 +207,9 @@ BROKEN = [
     Broken(key_of_somebody_else, "keys", "a key of Anthropic, and gpt is asked at OpenAI", "key for gpt"),
     Broken(no_key, "keys", "the variable A_KEY is not set", "optional: true"),
     Broken(key_file_for_everybody, "keys", "can be read by every account", "chmod 600"),
-    Broken(hedge_without_slots, "effect", "`hedge: true` of the worker a", "`max_concurrency` of a to 4"),
+    Broken(
+        hedge_without_slots, "effect", "`hedge: true` of the worker a", "`max_concurrency` of a to at least 4"
+    ),
     Broken(port_taken, "port", f"pid {os.getpid()}", "make serve PORT="),
     Broken(haproxy_left_over, "haproxy", "An HAProxy that Ray Serve started is left over", "`kill "),
     Broken(haproxy_that_does_not_run, "haproxy", "/bin/false does not run here", "`--proxy serve`"),

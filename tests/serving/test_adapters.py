@@ -97,8 +97,8 @@ def test_what_vllm_cannot_do_or_does_wrong_in_silence_is_refused(tmp_path: Path,
         ("another model", lora(hidden=4)),
         ("another model", lora(hidden=16)),
         ("another model", lora() | lora(layer=1)),
-        ("no LoRA", {"base_model.model.lm_head.lora_A.weight": (2, 8)}),
-        ("no LoRA", {"base_model.model.model.layers.0.self_attn.q_proj.lora_magnitude_vector": (8,)}),
+        ("not a LoRA", {"base_model.model.lm_head.lora_A.weight": (2, 8)}),
+        ("not a LoRA", {"base_model.model.model.layers.0.self_attn.q_proj.lora_magnitude_vector": (8,)}),
     ],
 )
 def test_weights_of_another_model_or_of_another_kind_are_refused(
@@ -149,7 +149,7 @@ def test_what_was_kept_and_is_not_whole_is_fetched_again(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("address", "why"),
-    [("/nowhere/conductor@1a2b3c4d", "not there"), ("ftp://host/conductor@1a2b3c4d", "cannot be opened"), ("file:///nowhere/c@1a2b3c4d", "not there")],
+    [("/nowhere/conductor@1a2b3c4d", "does not exist"), ("ftp://host/conductor@1a2b3c4d", "cannot be opened"), ("file:///nowhere/c@1a2b3c4d", "does not exist")],
 )  # fmt: skip
 def test_an_address_where_nothing_is_says_so(tmp_path: Path, address: str, why: str) -> None:
     with pytest.raises(AdapterError, match=why):
@@ -165,7 +165,7 @@ def test_a_cache_that_cannot_be_written_says_so_and_what_to_do(tmp_path: Path) -
 
 def test_a_configuration_that_is_none_is_told(tmp_path: Path) -> None:
     folder = adapter(tmp_path / "a")
-    for text, why in (("[]", "no JSON object"), ("{", "no JSON")):
+    for text, why in (("[]", "not a JSON object"), ("{", "not JSON")):
         (folder / "adapter_config.json").write_text(text)
         with pytest.raises(AdapterError, match=why):
             digest(folder)

@@ -109,7 +109,7 @@ def test_a_key_that_the_routers_process_has_not_is_told_with_where_it_must_be() 
 def test_what_cannot_stand_in_a_header_is_no_key_and_is_not_repeated(tmp_path: Path, text: str) -> None:
     by_variable = parse({"workers": [GPT | {"api_key_env": "K"}, {"name": "a", "kind": "scripted"}]})
     for settings in (with_file(key_file(tmp_path, text)), by_variable):
-        with pytest.raises(SettingsError, match=r"'gpt'.*the key alone") as error:
+        with pytest.raises(SettingsError, match=r"'gpt'.*only the key") as error:
             absent_workers(settings, {"K": text})
         assert "sk" not in str(error.value).replace(str(tmp_path), "")
 

@@ -59,7 +59,7 @@ def test_a_model_takes_the_place_of_every_local_engines_but_not_of_those_who_sha
 
 
 def test_a_model_for_settings_without_a_local_engine_is_refused() -> None:
-    with pytest.raises(SettingsError, match=r"MODEL=hub/m .* no engine .* Leave MODEL out"):
+    with pytest.raises(SettingsError, match=r"MODEL=hub/m .* no engine .* Omit MODEL"):
         settings_to_serve(API, "hub/m")
 
 
@@ -180,12 +180,12 @@ def test_a_model_that_thinks_by_itself_thinks_little_before_a_plan(
 
 
 CANNOT: dict[str, tuple[dict[str, Any], str, str]] = {
-    "nobody": ({}, "gpt-6", "is to be 'gpt-6', and no worker is called so"),
-    "several": ({}, "gpt,a", "is to be 'gpt,a', and one worker leads"),
-    "several words": ({}, "gpt a", "is to be 'gpt a', and one worker leads"),
-    "a model's name": ({}, "mini", "is to be 'mini', and no worker is called so"),
-    "the voter": ({}, "vote", r"is to be 'vote', a program \(kind: python\)"),
-    "settings that serve no conductor": ({"models": {}}, "gpt", r"no `models`.*Write `models: \{podium-mini: \{\}\}`"),
+    "nobody": ({}, "gpt-6", "'gpt-6' cannot be the conductor: no worker has this name"),
+    "several": ({}, "gpt,a", "'gpt,a' cannot be the conductor: name exactly one worker"),
+    "several words": ({}, "gpt a", "'gpt a' cannot be the conductor: name exactly one worker"),
+    "a model's name": ({}, "mini", "'mini' cannot be the conductor: no worker has this name"),
+    "the voter": ({}, "vote", r"'vote' cannot be the conductor: it is a Python worker \(kind: python\)"),
+    "settings that serve no conductor": ({"models": {}}, "gpt", r"no `models`.*Add `models: \{podium-mini: \{\}\}`"),
 }  # fmt: skip
 
 
@@ -197,7 +197,7 @@ def test_who_cannot_lead_is_refused_with_the_reason_and_those_who_can(
     with pytest.raises(SettingsError, match=told) as refused:
         with_conductor(full, name)
     if "models" not in changes:
-        assert "These can lead: a, b, gpt (key: OPENAI_API_KEY), v, v2." in refused.value.message
+        assert "These workers can: a, b, gpt (key: OPENAI_API_KEY), v, v2." in refused.value.message
 
 
 def test_a_conductor_without_its_key_is_told_of_with_the_variable_and_nobody_takes_its_place(
@@ -205,7 +205,8 @@ def test_a_conductor_without_its_key_is_told_of_with_the_variable_and_nobody_tak
 ) -> None:
     led = settings_to_serve(API, conductor="claude")
     with pytest.raises(
-        SettingsError, match=r"'claude', whose key is not set: set ANTHROPIC_API_KEY\. These can lead: gpt \("
+        SettingsError,
+        match=r"'claude' cannot be the conductor: its key is not set\. Set ANTHROPIC_API_KEY\. These workers can: gpt \(",
     ):
         check_conductor_key(led, {"OPENAI_API_KEY": "sk-1"})
     check_conductor_key(led, {"ANTHROPIC_API_KEY": "sk-1"})
@@ -213,7 +214,7 @@ def test_a_conductor_without_its_key_is_told_of_with_the_variable_and_nobody_tak
         build_pool(led, {"OPENAI_API_KEY": "sk-1"}, {})
     file = tmp_path / "key"
     kept = parse(FULL | {"workers": [A, B, OPENAI | {"api_key_env": None, "api_key_file": str(file)}]})
-    with pytest.raises(SettingsError, match=f"set {file}"):
+    with pytest.raises(SettingsError, match=f"Set {file}"):
         check_conductor_key(with_conductor(kept, "gpt"), {})
     file.write_text("sk-1")
     file.chmod(0o644)
@@ -232,8 +233,8 @@ def test_what_set_up_is_told_to_install_has_no_conductor_s_model_in_it() -> None
     told = needs("--conductor=gpt-5", OPENAI_API_KEY="sk-1")
     assert (told.stdout, told.stderr) == ('{"engine": true, "models": ["models/smollm2-135m"]}\n', "")
     for arguments, fault in (
-        (["--conductor=gpt-5"], "set OPENAI_API_KEY"),
-        (["--conductor=gtp-5"], "no worker is called so"),
+        (["--conductor=gpt-5"], "Set OPENAI_API_KEY"),
+        (["--conductor=gtp-5"], "no worker has this name"),
     ):
         refused = needs(*arguments)
         assert refused.returncode == 1

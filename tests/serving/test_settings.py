@@ -53,25 +53,25 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "a name with a quote": ({"workers": [A | {"name": 'a"'}]}, "workers[0].name"),
     "a worker that falls back to itself": (
         {"workers": [A, B | {"fallbacks": ["a", "b"]}]},
-        "workers[1].fallbacks: names 'b', the worker itself, which has just failed when they are asked. Take the name out.",
+        "workers[1].fallbacks: names 'b', the worker itself; remove the name.",
     ),
     "an API worker that falls back to itself": ({"workers": [OPENAI | {"fallbacks": ["gpt"]}]}, "workers[0].fallbacks: names 'gpt', the worker itself"),
     "a fallback twice": (
         {"workers": [A | {"fallbacks": ["b", "c", "b"]}, B, A | {"name": "c"}]},
-        "workers[0].fallbacks: names 'b' twice, and it has failed once when it is asked again. Take the second name out.",
+        "workers[0].fallbacks: names 'b' twice; remove the second name.",
     ),
     "a name twice": ({"workers": [A, B, A]}, "two workers are called 'a'"),
-    "a model called like a worker": ({"workers": [A], "conductor": {"worker": "a"}, "models": {"a": {}}}, "'a' is the name of two things"),
-    "a workflow called like a worker": ({"workers": [A], "workflows": {"a": [{"worker": "a"}]}}, "'a' is the name of two things"),
+    "a model called like a worker": ({"workers": [A], "conductor": {"worker": "a"}, "models": {"a": {}}}, "'a' is used twice"),
+    "a workflow called like a worker": ({"workers": [A], "workflows": {"a": [{"worker": "a"}]}}, "'a' is used twice"),
     "a workflow called like a model": (
         {"workers": [A], "conductor": {"worker": "a"}, "models": {"m": {}}, "workflows": {"m": [{"worker": "a"}]}},
-        "'m' is the name of two things",
+        "'m' is used twice",
     ),
     "an unknown conductor": ({"workers": [A], "conductor": {"worker": "z"}}, "conductor.worker names the worker 'z'"),
     "an unknown fallback": ({"workers": [A], "conductor": {"worker": "a", "fallback": "z"}}, "conductor.fallback names the worker 'z'"),
     "an unknown fallback of a worker": ({"workers": [A | {"fallbacks": ["z"]}]}, "worker 'a': fallbacks names the worker 'z'"),
-    "a word that chooses no fallbacks": ({"workers": [A | {"fallbacks": "any"}]}, "workers[0].fallbacks: is a list of workers' names, or `auto`."),
-    "a fallback that is no name": ({"workers": [A | {"fallbacks": [1]}]}, "workers[0].fallbacks: is a list of workers' names, or `auto`."),
+    "a word that chooses no fallbacks": ({"workers": [A | {"fallbacks": "any"}]}, "workers[0].fallbacks: must be a list of worker names, or `auto`."),
+    "a fallback that is no name": ({"workers": [A | {"fallbacks": [1]}]}, "workers[0].fallbacks: must be a list of worker names, or `auto`."),
     "the word in a list": ({"workers": [A | {"fallbacks": ["auto"]}]}, "worker 'a': fallbacks names the worker 'auto'"),
     "an unknown worker of a model": (
         {"workers": [A], "conductor": {"worker": "a"}, "models": {"m": {"workers": ["z"]}}}, "models.m.workers names the worker 'z'",
@@ -86,11 +86,11 @@ REFUSED: dict[str, tuple[Any, str]] = {
         {"workers": [A], "workflows": {"w": [{"worker": "a"}, {"worker": "a", "access": [-1]}]}}, "workflows.w: step 1 reads",
     ),
     "an unknown deployment": ({"workers": [SHARED | {"deployment": "z"}]}, "worker 'v2': deployment names the worker 'z'"),
-    "a deployment without an engine": ({"workers": [A, SHARED | {"deployment": "a"}]}, "deployment 'a' is no vllm worker with an engine"),
+    "a deployment without an engine": ({"workers": [A, SHARED | {"deployment": "a"}]}, "deployment 'a' is not a vllm worker with its own engine"),
     "a deployment of a deployment": (
-        {"workers": [VLLM, SHARED, SHARED | {"name": "v3", "deployment": "v2"}]}, "deployment 'v2' is no vllm worker with an engine",
+        {"workers": [VLLM, SHARED, SHARED | {"name": "v3", "deployment": "v2"}]}, "deployment 'v2' is not a vllm worker with its own engine",
     ),
-    "a deployment of its own": ({"workers": [SHARED | {"deployment": "v2"}]}, "deployment 'v2' is no vllm worker with an engine"),
+    "a deployment of its own": ({"workers": [SHARED | {"deployment": "v2"}]}, "deployment 'v2' is not a vllm worker with its own engine"),
     "a deployment with an engine": ({"workers": [VLLM, SHARED | {"engine": {}}]}, "has both `deployment` and `engine`"),
     "a deployment with a scale": ({"workers": [VLLM, SHARED | {"scale": {}}]}, "has both `deployment` and `scale`"),
     "no local model": ({"workers": [{"name": "v", "kind": "vllm"}]}, "workers[0].model"),
@@ -101,11 +101,11 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "half a price": ({"workers": [A | {"price": {"input_usd_per_mtok": 1}}]}, "price.output_usd_per_mtok"),
     "a model's worker outside the pool": (
         {"workers": [A, B | {"in_pool": False}], "conductor": {"worker": "a"}, "models": {"m": {"workers": ["b"]}}},
-        "models.m.workers names 'b', which is kept out of the pool",
+        "models.m.workers names 'b', which is not in the pool",
     ),
     "a fallback outside the pool": (
         {"workers": [A, B | {"in_pool": False}], "conductor": {"worker": "a", "fallback": "b"}},
-        "conductor.fallback names 'b', which is kept out of the pool",
+        "conductor.fallback names 'b', which is not in the pool",
     ),
     "a worker called like the whole team": (
         {"workers": [A | {"name": "team"}], "conductor": {"worker": "team"}, "models": {"m": {"depth": 1}}},
@@ -204,7 +204,7 @@ def test_without_a_worker_nothing_names_it_any_more():
 
 def test_without_the_fallback_there_is_none_and_without_the_conductor_nothing_serves():
     assert without_workers(settings(), {"b"}).conductor.fallback is None  # type: ignore[union-attr]
-    with pytest.raises(SettingsError, match="conductor is the worker 'a', whose key is not set"):
+    with pytest.raises(SettingsError, match="key of the conductor 'a' is not set"):
         without_workers(settings(), {"a"})
     assert without_workers(settings(), set()) == settings()
 
@@ -279,7 +279,7 @@ ENGINE_CHANGES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("worker", ENGINE_CHANGES.values(), ids=ENGINE_CHANGES.keys())
 def test_a_patch_cannot_change_an_engine(worker: dict[str, Any]):
-    with pytest.raises(SettingsError, match="takes a redeploy"):
+    with pytest.raises(SettingsError, match="deploy the settings file again"):
         apply_patch(settings(), {"workers": [worker]})
 
 
@@ -388,5 +388,5 @@ def test_reading_settings_again_takes_milliseconds():
 )  # fmt: skip
 def test_a_setting_s_old_name_is_refused_with_its_new_one(old: str, new: str, section: str) -> None:
     worker = {"name": "w", "kind": "vllm", "model": "m", section: {old: 5}}
-    with pytest.raises(SettingsError, match=f"{section}.{old}: is called {new} now"):
+    with pytest.raises(SettingsError, match=f"{section}.{old}: was renamed to {new}"):
         parse({"workers": [worker]})

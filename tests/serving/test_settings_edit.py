@@ -102,7 +102,7 @@ workers:
 
 
 def test_a_value_that_another_worker_inherits_is_not_changed_for_both():
-    with pytest.raises(SettingsError, match=r"More than these fields would change.*'b'"):
+    with pytest.raises(SettingsError, match=r"Other fields would change too.*'b'"):
         edit_workers(MERGED, {"a": {"card": "new"}})
     both = edit_workers(MERGED, {"a": {"card": "new"}, "b": {"card": "own"}})
     assert [worker["card"] for worker in yaml.safe_load(both)["workers"]] == ["new", "own"]

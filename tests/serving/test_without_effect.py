@@ -27,14 +27,14 @@ def told(*workers: Json, **more: Any) -> list[str]:
 def test_a_hedge_that_can_never_be_made_is_told_with_its_worker():
     (few,) = told(scripted("a"), scripted("b", hedge=True, max_concurrency=1))
     assert few.startswith("`hedge: true` of the worker b (workers[1].hedge) does nothing"), few
-    assert "Set `max_concurrency` of b to 4 or more" in few
+    assert "Set `max_concurrency` of b to at least 4" in few
     places = {"deployments": [{"name": "eu"}, {"name": "us"}]}
     api: Json = {"name": "a", "kind": "openai", "model": "x", "hedge": True}
     assert "(workers[0].hedge)" in told(api | places | {"max_concurrency": 3})[0], (
         "whose slots all deployments share"
     )
     (one,) = told(api | {"deployments": places["deployments"][:1]})
-    assert "another of its `deployments`, and there is one" in one
+    assert "another of its `deployments`, and there is only one" in one
     assert told(api, scripted("b", hedge=True, max_concurrency=4)) == [], (
         "many servers may be behind one address"
     )
@@ -55,7 +55,7 @@ def test_an_answering_step_that_is_to_be_skipped_is_told_with_its_place():
     skipped, kept = {"worker": "a", "on_failure": "skip"}, {"worker": "a", "access": "all"}
     (line,) = told(scripted("a"), workflows={"fine": [skipped, kept], "duo": [kept, skipped]})
     assert "workflows.duo[1].on_failure" in line, line
-    assert "Give its worker a `fallbacks`, or leave the step's `on_failure` out." in line, line
+    assert "Give its worker a `fallbacks`, or remove the step's `on_failure`." in line, line
 
 
 def test_the_log_tells_it_when_a_pool_is_made(caplog: pytest.LogCaptureFixture):

@@ -95,7 +95,7 @@ async def test_the_record_says_which_adapter_answered_and_no_cache_of_another_is
 
 
 FAULTY: dict[str, Callable[[Path], str]] = {
-    "is not there": lambda where: str(where / "conductor@1a2b3c4d"),
+    "does not exist": lambda where: str(where / "conductor@1a2b3c4d"),
     "never used twice": lambda where: str(
         adapter(publish(adapter(where / "x"), where / "s", "conductor"), fill=9)
     ),

@@ -139,7 +139,7 @@ async def test_a_fallback_that_nobody_named_answers_and_the_record_says_how_it_w
     told = answer["podium"]["steps"][0]
     assert (told["worker"], told["served_by"]) == ("a", "same")
     assert [t["worker"] for t in told["attempts"]] == ["a", "alike"]
-    how = "by price, as its card is not alike, at 1 times its price"
+    how = "by price, because no card is similar, at 1 times its price"
     assert record["steps"][0]["notes"] == [f"same answers in place of a: chosen {how}."]
     assert {each["id"]: each["fallbacks"] for each in listed}["a"] == [
         {"worker": "alike", "chosen": "by card (likeness 0.8), at 1 times its price"},

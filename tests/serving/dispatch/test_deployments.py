@@ -227,8 +227,8 @@ def test_an_optional_deployment_without_its_key_is_left_out_and_the_worker_with_
     [
         ("two deployments are called 'a'", [{"name": "a"}, {"name": "a"}]),
         ("needs `api_version`", [{"name": "a", "service": "azure", "base_url": "https://x.example"}]),
-        ("not for kind 'openai'; it takes azure", [{"name": "a", "service": "bedrock", "region": "r"}]),
-        ("`project` is for service vertex", [{"name": "a", "project": "p"}]),
+        ("not available for kind 'openai'; use azure", [{"name": "a", "service": "bedrock", "region": "r"}]),
+        ("`project` is only for service vertex", [{"name": "a", "project": "p"}]),
     ],
 )  # fmt: skip
 def test_a_deployment_that_cannot_be_is_refused_with_its_name(fault: str, place: list[Json]) -> None:

@@ -54,7 +54,9 @@ def test_words_that_a_provider_lacks_are_told_to_the_model():
         word={"type": "string"}, list={"type": "array", "items": {"type": "null"}}
     )
     assert '"minLength": 2' in told.instructions
-    assert told.notes == ("Of the answer's schema, maxItems, minLength was asked for in words.",)
+    assert told.notes == (
+        "Keywords of the answer's schema that were put into the prompt: maxItems, minLength.",
+    )
 
 
 def test_a_schema_inside_the_subset_is_sent_alone():
