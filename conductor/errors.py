@@ -26,7 +26,7 @@
     ├── DeadlineExceeded     the caller's deadline has passed
     ├── Overloaded           Podium itself has no capacity; has `retry_after_s`
     ├── RateLimited          the caller exceeds its limit per minute; has `retry_after_s`
-    ├── StoreUnavailable     the hold for a call cannot be stored; has `retry_after_s`
+    ├── StoreUnavailable     the store cannot be reached, so no new call is made; has `retry_after_s`
     ├── Cancelled            the run was cancelled
     └── Interrupted          the process that ran it has ended
 

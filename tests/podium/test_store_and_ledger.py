@@ -24,7 +24,7 @@ def test_a_store_is_made_and_then_checked(
     use(empty_address, monkeypatch)
     for verb in ("store", "ledger"):
         assert main([verb, "check"]) == 1
-        assert "`podium store migrate` makes it" in capsys.readouterr().err
+        assert "with `podium store migrate`" in capsys.readouterr().err
     for command in ("migrate", "migrate", "check"):
         assert main(["store", command]) == 0
         assert (

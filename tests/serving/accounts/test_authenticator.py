@@ -212,7 +212,7 @@ async def test_no_key_means_open_until_one_is_made_and_never_again_after(it: It)
     assert not await it.subject.is_open()
 
 
-@pytest.mark.parametrize("failure", [AWAY, StoreError("The store refuses the password.")])
+@pytest.mark.parametrize("failure", [AWAY, StoreError("The store rejects the password.")])
 async def test_while_nobody_can_say_whether_there_are_keys_nobody_is_let_in(
     it: It, failure: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
