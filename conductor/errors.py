@@ -82,8 +82,7 @@ class PodiumError(Exception):
     param: str | None = None
     """Request field at fault, with the caller's name for it, such as `podium.workers`."""
     retryable: bool = False
-    """True if the same call may succeed and should be retried. False for a call that ran for long, because it
-    is billed."""
+    """True if the call may be retried. False for a call that ran for long, because it is billed."""
 
     def __init__(self, message: str, **facts: Any) -> None:
         super().__init__(message)
@@ -205,8 +204,8 @@ class WorkerRefused(WorkerError):
     """The worker understood the call and rejected it: an invalid key, an unknown model, a refused prompt."""
 
     every_call: bool = False
-    """True if any other call would be rejected too, as with an invalid key. False if this call's content is
-    at fault."""
+    """True if any other call would be rejected too, as with an invalid key. False if this call is at
+    fault."""
     in_doubt: bool = False
     """True if `every_call` is a guess, because a firewall may have rejected this one prompt."""
 
@@ -218,9 +217,7 @@ class ContentFiltered(WorkerRefused):
 
 
 class AnswerInvalid(WorkerError):
-    """Neither the answer nor its repair has the format that the client requires. Both are billed, and neither
-    was shown.
-    """
+    """Neither the answer nor its repair has the required format. Both are billed, and neither was shown."""
 
 
 class ContextOverflow(WorkerError):
@@ -230,9 +227,7 @@ class ContextOverflow(WorkerError):
 
 
 class BudgetExceeded(PodiumError):
-    """The next call could cost more than is left of a budget. It was not made. The record has what was spent
-    before.
-    """
+    """The next call could cost more than is left of a budget, and was not made. The record has earlier costs."""
 
     spent: str = ""
     held: str = ""
@@ -267,9 +262,7 @@ class RateLimited(PodiumError):
 
 
 class StoreUnavailable(PodiumError):
-    """The store of keys and budgets cannot be reached, so no new call is made. The record has what was spent
-    before.
-    """
+    """The store of keys and budgets is unreachable, so no new call is made. The record has earlier costs."""
 
     retryable = True
     retry_after_s: float = 2.0

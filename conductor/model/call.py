@@ -74,8 +74,7 @@ class CallSite:
     access: tuple[int, ...] = ()
     """Steps whose outputs the call reads."""
     attempt: int = 1
-    """Attempt number, from 1. It increases with each call that replaces a failed or cut one, for any
-    worker."""
+    """Attempt number, from 1. Each call that replaces a failed or cut one counts, for any worker."""
     operation: CallKind = "chat"
     """Purpose of the call: a step of a plan, or the plan itself."""
 
@@ -95,10 +94,8 @@ class Call:
     """True if the answer may arrive in larger pieces, because no client reads it while it streams."""
     site: CallSite = CallSite()
     mark_key: str = field(default="", compare=False)
-    """Key of the marks around other steps' outputs in `messages`, for programs that read them. Empty: no
-    marks."""
+    """Key of the marks around other steps' outputs in `messages`. Empty: there are no marks."""
     prefix: str = ""
-    """Beginning of the answer that the reader already has. The model must continue after it and not repeat
-    it."""
+    """Beginning of the answer, which the reader already has. The model must continue after it."""
     terms: Terms = field(default=ANY_TERMS, compare=False)
     """Conditions of the call; never sent."""

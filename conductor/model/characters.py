@@ -64,9 +64,7 @@ class HalfJoiner:
         return bool(self._half)
 
     def feed(self, piece: str, *, is_last: bool = False) -> str:
-        """Return the complete characters up to the end of `piece`. A half pair at its end waits for the next
-        chunk.
-        """
+        """Return the complete characters up to the end of `piece`. A half pair at its end is held back."""
         if not self._half and piece.isascii():
             return piece
         text, self._half = self._half + piece, ""

@@ -10,8 +10,7 @@ Operation = Literal["chat", "text_completion", "embeddings"]
 
 * `chat`: a conversation.
 * `text_completion`: the model continues the prompt as it is, without chat markup.
-* `embeddings`: a vector for each message. The answer has one line per vector, in base64 of little-endian
-  float32."""
+* `embeddings`: a vector for each message. Each line of the answer is base64 of little-endian float32."""
 CallKind = Operation | Literal["plan"]
 """Kind of a call, or `plan` for a conductor's call that writes a plan."""
 

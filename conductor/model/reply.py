@@ -87,8 +87,7 @@ class CallResult:
     inner_run: str | None = None
     """Id of the run that answered, if the worker is a team itself. That run has its own record."""
     notes: tuple[str, ...] = ()
-    """Notes on changes to the call and on implausible reports, one sentence each. For the record, never for
-    the answer."""
+    """Notes on changes to the call and on implausible reports. For the record, never for the answer."""
     cost_is_bound: bool = False
     """True if `cost_usd` is an upper bound. `notes` say why the cost is not known."""
     deployment: str = ""
@@ -156,8 +155,7 @@ class Reply:
     stop_sequence: str | None = None
     """See `Delta.stop_sequence`."""
     is_empty: bool = False
-    """True if the answer ended normally (`stop`) without text, reasoning or a tool call. Known after the last
-    delta."""
+    """True if the answer ended normally (`stop`) but is empty. Known after the last delta."""
 
     async def __aiter__(self) -> AsyncGenerator[Delta]:
         async with aclosing(self.deltas) as deltas:

@@ -162,9 +162,7 @@ class AttemptHold(Protocol):
         ...
 
     def sent(self, callee: Callee) -> None:
-        """Record where the attempt is being sent: it is billed at that price if the server does not report
-        usage.
-        """
+        """Record where the attempt is sent. Its bill uses that price if the server does not report usage."""
         ...
 
 
@@ -204,9 +202,7 @@ class Holds(Protocol):
 
 @dataclass(slots=True)
 class Pauses:
-    """Pauses between the tokens of one call's answer. The worker records them, and ends the call if one is
-    too long.
-    """
+    """Pauses between the tokens of an answer. The worker records them, and ends the call after a long one."""
 
     limit_s: float | None = None
     """Longest pause before the call is ended, because pauses are usually shorter and another worker can
@@ -238,8 +234,7 @@ class AttemptLimits:
     first_token_s: float | None = None
     """Usual limit for the first token, in seconds. None: only the settings limit it."""
     patience_s: float | None = None
-    """Limit for the first token whatever is usual, because a fallback needs the rest of the time. None: no
-    limit."""
+    """Limit for the first token that leaves enough time for a fallback, in seconds. None: no limit."""
     pauses: Pauses | None = None
     """Pauses between the tokens of the answer. None: not measured."""
     places: Places | None = None

@@ -41,9 +41,7 @@ class Usage:
 
     @property
     def is_possible(self) -> bool:
-        """True if every count is valid and no part is larger than its total. Custom workers can report
-        anything.
-        """
+        """True if every count is valid and no part exceeds its total. Custom workers can report anything."""
         return (
             all(type(count) is int and 0 <= count <= MOST_TOKENS for count in self._counts)
             and self.cached_input_tokens + self.cache_write_tokens <= self.input_tokens
@@ -160,16 +158,12 @@ class Price(Rates):
         return [self.rates_for(start + 1), *tiers]
 
     def most(self, bound: Usage) -> Decimal:
-        """Return the highest possible cost of a call that uses at most `bound`, in any tier and for any kind
-        of token.
-        """
+        """Return the highest possible cost of a call that uses at most `bound`, in any tier."""
         input_rate, output_rate = self.dearest(bound.input_tokens)
         return (bound.input_tokens * input_rate + bound.output_tokens * output_rate) / MILLION
 
     def dearest(self, input_tokens: int) -> tuple[Decimal, Decimal]:
-        """Return the highest input and output price per million tokens, for prompts of up to `input_tokens`
-        tokens.
-        """
+        """Return the highest input and output price per million tokens, for prompts up to this length."""
         rates: list[Rates] = [self]
         rates += [tier for tier in self.long_prompts if input_tokens > tier.above_input_tokens]
         return max(each.dearest_input for each in rates), max(each.dearest_output for each in rates)
@@ -231,8 +225,7 @@ def total(costs: Sequence[Decimal | None]) -> Decimal | None:
 
 
 ESTIMATE_BYTES_PER_TOKEN = 2
-"""Prose has about four bytes per token, so estimates are about twice the real count. This is a safety
-margin."""
+"""Prose has about four bytes per token. Estimates are about twice the real count, as a safety margin."""
 ESTIMATE_SLACK_TOKENS = 16
 """Allowance for tokens that were generated but not received when the stream broke."""
 ESTIMATE_SUMMARY_FACTOR = 10

@@ -63,8 +63,7 @@ class PoolMember:
     """Names among the worker and its fallbacks whose content filter errors go to the client instead of
     causing a failover."""
     bills_inner_calls: bool = False
-    """True if the calls inside it are billed one by one to the same ledger, so that calling it reserves
-    nothing."""
+    """True if its inner calls are billed to the same ledger, so that a call to it reserves nothing."""
     sees_images: bool = False
     reads_pdfs: bool = False
     calls_tools: bool | None = None

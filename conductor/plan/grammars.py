@@ -38,7 +38,8 @@ def _words(word: str, letter: str) -> str:
     """Return rules for `word`: up to `WORD_CHARS` times `letter`, unrolled."""
     rules = f'{word} ::= {letter} {letter}s{WORD_CHARS - 1}\n{letter}s0 ::= ""\n'
     return rules + "".join(
-        f'{letter}s{left} ::= "" | {letter} {letter}s{left - 1}\n' for left in range(1, WORD_CHARS)
+        f'{letter}s{remaining} ::= "" | {letter} {letter}s{remaining - 1}\n'
+        for remaining in range(1, WORD_CHARS)
     )
 
 

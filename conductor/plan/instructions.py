@@ -118,9 +118,7 @@ def how_to_accept(layout: Layout) -> str:
 
 
 def _examples(n_workers: int, cheapest: int | None) -> list[_Example]:
-    """Return examples: small talk, one step by a specialist, two steps in sequence, two in parallel, and a
-    check.
-    """
+    """Return examples: small talk, a specialist, two steps in sequence, two in parallel, and a check."""
     first = cheapest or 0
     a, b, c = (str((first + more) % n_workers) for more in range(3))
     choice = "the user's own words" if cheapest is None else f"worker {a}, the cheapest of your team"

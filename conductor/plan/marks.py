@@ -18,9 +18,7 @@ def without_volatile_lines(text: str) -> str:
 
 
 def with_stable_system(messages: Iterable[Message]) -> list[Message]:
-    """Return `messages` without such lines in system messages. A system message that becomes empty is
-    dropped.
-    """
+    """Return `messages` without such lines in system messages. Empty system messages are dropped."""
     return [stable for message in messages if (stable := _stable(message)) is not None]
 
 

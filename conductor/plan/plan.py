@@ -53,9 +53,7 @@ class Plan:
 
     @property
     def reachable(self) -> frozenset[int]:
-        """Indices of the last step and of all steps that it reads, directly or indirectly. Other steps need
-        not run.
-        """
+        """Last step and all steps that it reads, directly or indirectly. Other steps need not run."""
         needed = {len(self.steps) - 1}
         for index in range(len(self.steps) - 1, -1, -1):
             if index in needed:

@@ -127,35 +127,35 @@ class Prompts:
             self._line(number, member, has_tools=bool(tools)) for number, member in enumerate(pool)
         )
         system = f"{what}\n{how}\nThe team:\n{team}"
-        told = (
+        sections = (
             describe_tools(tools, layout),
             describe_attachments(conversation, pool),
             _question(conversation),
         )
-        shown = [part for part in told if part]
+        shown = [part for part in sections if part]
         return [Message.of("system", system), Message.of("user", "\n\n".join(shown))]
 
-    def repair(self, asked: Sequence[Message], written: str, fault: str) -> list[Message]:
+    def repair(self, prompt: Sequence[Message], written: str, fault: str) -> list[Message]:
         """Return the prompt for a new plan after one that cannot run because of `fault`."""
-        key = mark_key(*(message.text for message in asked), fault)
+        key = mark_key(*(message.text for message in prompt), fault)
         complaint = (
             f"This plan cannot run:\n\n{enclose('reason', key, fault)}\n\n"
             "Write the whole plan again, in the same format."
         )
-        return [*asked, Message.of("assistant", written or "(nothing)"), Message.of("user", complaint)]
+        return [*prompt, Message.of("assistant", written or "(nothing)"), Message.of("user", complaint)]
 
-    def revise(self, asked: Sequence[Message], written: str, outcome: str, layout: Layout) -> list[Message]:
+    def revise(self, prompt: Sequence[Message], written: str, outcome: str, layout: Layout) -> list[Message]:
         """Return the prompt for the next round, as in the paper's recursion (section 3.2).
 
         The conductor reads its plan and the outcome, and accepts the answer or plans again.
         """
-        key = mark_key(*(message.text for message in asked), written, outcome)
+        key = mark_key(*(message.text for message in prompt), written, outcome)
         verdict = (
             f"The team answered:\n\n{enclose('outcome', key, outcome)}\n\n"
             f"If this answers the user's question well, {how_to_accept(layout)}. "
             "If not, write a new plan that fixes it; its last step must give the complete answer."
         )
-        return [*asked, Message.of("assistant", written or "(nothing)"), Message.of("user", verdict)]
+        return [*prompt, Message.of("assistant", written or "(nothing)"), Message.of("user", verdict)]
 
     def _line(self, number: int, member: PoolMember, *, has_tools: bool) -> str:
         # Conductors that were trained with a prompt of their own know cards, not models.
@@ -214,8 +214,8 @@ def _system(member: PoolMember, conversation: Sequence[Message]) -> list[Message
     the same either way.
     """
     prompts = [Message.of("system", member.system_prompt), *(m for m in conversation if m.role == "system")]
-    said = [prompt for prompt in prompts if prompt.text]
-    parts = tuple(part for prompt in said for part in (Text(""), *prompt.parts))[1:]
+    nonempty = [prompt for prompt in prompts if prompt.text]
+    parts = tuple(part for prompt in nonempty for part in (Text(""), *prompt.parts))[1:]
     whole = Message("system", parts)
     if not parts:
         return []
@@ -249,9 +249,7 @@ def _assignment(step: Step, plan: Sequence[Step], outputs: Mapping[int, str], ke
 
 
 def _with_last_user(messages: Sequence[Message], text: str) -> list[Message]:
-    """Return the turns with `text` at the end of the last user turn, or as a new turn if the assistant's is
-    last.
-    """
+    """Return the turns with `text` appended to the last one, or as a new turn if that is the assistant's."""
     if messages and messages[-1].role == "user":
         last = messages[-1]
         return [*messages[:-1], replace(last, parts=(*last.parts, Text("\n\n" + text)))]
@@ -259,9 +257,7 @@ def _with_last_user(messages: Sequence[Message], text: str) -> list[Message]:
 
 
 def _question(conversation: Sequence[Message]) -> str:
-    """Return the conversation as one text for the conductor. Attachments are named, and several turns are
-    marked.
-    """
+    """Return the conversation as one text for the conductor, with marked turns and named attachments."""
     plain = with_names(with_stable_system(conversation))
     if len(plain) == 1:
         return f"The user's question:\n{plain[0].text}"

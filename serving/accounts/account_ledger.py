@@ -1,7 +1,6 @@
 """Ledger of the account that pays for a run, and parent of the run's own ledger (`conductor/run/ledger.py`).
 
-Before a call is sent, its cost is held in the windows of its key and of the key's team, in the store that all
-routers share.
+Before a call is sent, its cost is held in the windows of its key and team, in the shared store.
 """
 
 import asyncio
@@ -206,9 +205,7 @@ class AccountLedger:
 
 
 def _tokens_for(price: Price, input_tokens: int, room: int) -> int:
-    """Return how many tokens an answer may have for `room` pico-dollars, or -1 if the prompt alone costs
-    more.
-    """
+    """Return how many tokens an answer may have for `room` pico-dollars, or -1 if the prompt is too dear."""
     left_usd = to_usd(room) - price.most(Usage(input_tokens))
     _, output_rate = price.dearest(input_tokens)
     if left_usd < 0 or not output_rate:
@@ -227,9 +224,7 @@ def _pico(cost_usd: Decimal | None) -> int | None:
 
 
 def _in_words(price: Price | None, usage: Usage | None) -> str | None:
-    """Return the price as text: dollars per million input and output tokens in the tier of `usage`, and other
-    rates.
-    """
+    """Return the price as text: dollars per million input and output tokens for `usage`, and special rates."""
     if price is None:
         return None
     rates = price.rates_for(usage.input_tokens if usage else 0)
@@ -244,7 +239,7 @@ def _in_words(price: Price | None, usage: Usage | None) -> str | None:
 
 
 def _unpriced(refusal: Refusal, what: str) -> BudgetExceeded:
-    whose, span = _whose(refusal)
+    whose, span = _owner_and_period(refusal)
     return BudgetExceeded(
         f"A call to {what} has no price, so it cannot be checked against the {whose}'s budget for {span}. Set `price` of the worker.",
         **_amounts(refusal),
@@ -255,7 +250,7 @@ def _too_much(refusal: Refusal, what: str, cost: str, why: str, *, others_hold: 
     """Return the error for a call that does not fit, not even with a short answer. `others_hold`: it would
     fit without others' holds.
     """
-    whose, span = _whose(refusal)
+    whose, span = _owner_and_period(refusal)
     amounts = _amounts(refusal)
     remedy = (
         "Open calls hold part of it and will release some. Try again soon."
@@ -273,7 +268,7 @@ def _too_much(refusal: Refusal, what: str, cost: str, why: str, *, others_hold: 
     )
 
 
-def _whose(refusal: Refusal) -> tuple[str, str]:
+def _owner_and_period(refusal: Refusal) -> tuple[str, str]:
     """Return `key` or `team`, and the budget's period as words."""
     return refusal.id.subject.partition(":")[0], {"day": "today", "month": "this month"}[refusal.id.period]
 

@@ -146,9 +146,9 @@ class AccountPolicy(BaseModel, frozen=True):
         shape = self.model_dump(mode="json", exclude_defaults=True)
         return {name: sorted(value) if isinstance(value, list) else value for name, value in shape.items()}  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
 
-    def change(self, given: "AccountPolicy") -> Self:
-        """Return this policy with the fields that are set in `given` replaced."""
-        return self.model_copy(update={name: getattr(given, name) for name in given.model_fields_set})
+    def change(self, changes: "AccountPolicy") -> Self:
+        """Return this policy with the fields that are set in `changes` replaced."""
+        return self.model_copy(update={name: getattr(changes, name) for name in changes.model_fields_set})
 
 
 def least(*limits: Any) -> Any:

@@ -51,17 +51,17 @@ async def notice(database: Database, percents: Collection[int]) -> int:
         StoreUnavailable: the database cannot be reached.
     """
     now_us = time.time_ns() // 1000
-    passed = await _passed(database, percents, now_us)
-    if not passed:
+    alerts = await _new_alerts(database, percents, now_us)
+    if not alerts:
         return 0
     insert = (sqlite if database.address.kind == "sqlite" else postgresql).insert(budget_alert)
     async with database.writing() as connection:
-        await connection.execute(insert.on_conflict_do_nothing(), passed)
+        await connection.execute(insert.on_conflict_do_nothing(), alerts)
         await connection.execute(delete(budget_alert).where(budget_alert.c.made_us < now_us - KEPT_US))
-    return len(passed)
+    return len(alerts)
 
 
-async def _passed(database: Database, percents: Collection[int], now_us: int) -> list[dict[str, object]]:
+async def _new_alerts(database: Database, percents: Collection[int], now_us: int) -> list[dict[str, object]]:
     day, month = days_and_months(now_us)
     window, alert = spend_window.c, budget_alert.c
     is_under_way = or_(
@@ -81,13 +81,13 @@ async def _passed(database: Database, percents: Collection[int], now_us: int) ->
             return []
         subjects = {row["subject"] for row in rows}
         known = select(*KEY).where(alert.subject.in_(subjects), alert.made_us >= now_us - KEPT_US)
-        noted = {tuple(row) for row in await connection.execute(known)}
+        recorded = {tuple(row) for row in await connection.execute(known)}
     return [
         {**row, "percent": percent, "made_us": now_us, "next_us": now_us}
         for row in rows
         for percent in percents
         if row["spent"] * 100 >= row["cap"] * percent
-        and (row["subject"], row["period"], row["starts"], percent) not in noted
+        and (row["subject"], row["period"], row["starts"], percent) not in recorded
     ]
 
 

@@ -40,7 +40,7 @@ because a result is as old as its query."""
 MOST_KEYS = 10_000
 """Maximum number of cached keys, including keys that do not exist."""
 LOG_EVERY_S = 10.0
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 class KeyFinder(Protocol):
@@ -97,8 +97,8 @@ class Authenticator:
             return not self._has_keys
         if self._clock() - self._asked_s >= FRESH_S:
             finder = self._finder
-            asked = self._once("", lambda: self._look_for_keys(finder))
-            self._asked_s, self._has_keys = await self._answer(asked)
+            lookup = self._once("", lambda: self._look_for_keys(finder))
+            self._asked_s, self._has_keys = await self._answer(lookup)
         return not self._has_keys
 
     async def caller(self, credential: str) -> Caller:
@@ -153,20 +153,20 @@ class Authenticator:
                 self._keys.popitem(last=False)
         return key_info
 
-    def _once(self, name: str, look_up: Callable[[], Awaitable[Found]]) -> "asyncio.Task[Found]":
+    def _once(self, name: str, look_up: Callable[[], Awaitable[Result]]) -> "asyncio.Task[Result]":
         """Return the running look-up of this name, or start one. Concurrent requests share it."""
-        task: asyncio.Task[Found] | None = self._lookups.get(name)
+        task: asyncio.Task[Result] | None = self._lookups.get(name)
         if task is None:
             task = asyncio.create_task(self._bound(look_up), name="look up a key")
             self._lookups[name] = task
             task.add_done_callback(lambda done: self._end(name, done))
         return task
 
-    async def _answer(self, asked: "asyncio.Task[Found]") -> Found:
+    async def _answer(self, lookup: "asyncio.Task[Result]") -> Result:
         """Wait for a look-up. It continues if the request is cancelled or stops waiting."""
         try:
             async with asyncio.timeout(LOOKUP_S):
-                return await asyncio.shield(asked)
+                return await asyncio.shield(lookup)
         except TimeoutError:
             raise _unavailable(f"the database did not answer within {LOOKUP_S:g} s") from None
 
@@ -179,7 +179,7 @@ class Authenticator:
             detail = getattr(error, "detail", "") or type(error).__name__
             logger.error("Key store unreachable; rejecting keys that are not cached: %s", detail)
 
-    async def _bound(self, look_up: Callable[[], Awaitable[Found]]) -> Found:
+    async def _bound(self, look_up: Callable[[], Awaitable[Result]]) -> Result:
         try:
             async with asyncio.timeout(LATE_S):
                 return await look_up()

@@ -1,6 +1,4 @@
-"""Webhooks for budgets, sent in the background: poll every few seconds, sign, post, and retry until
-delivered.
-"""
+"""Webhooks for budgets: poll for alerts every few seconds, sign, post, and retry until delivered."""
 
 import asyncio
 import hashlib

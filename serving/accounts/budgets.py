@@ -29,9 +29,7 @@ class Spending:
 
     @property
     def left_usd(self) -> Decimal | None:
-        """Amount that may still be held, or None if there is no limit. Negative if a bill was higher than its
-        hold.
-        """
+        """Amount that may still be held, or None if there is no limit. Negative if a bill exceeded its hold."""
         return None if self.limit_usd is None else self.limit_usd - self.spent_usd - self.held_usd
 
     @property
@@ -64,13 +62,13 @@ def least_left(budgets: Mapping[str, Iterable[Spending]]) -> Left | None:
     Args:
         budgets: windows of `key` and `team`.
     """
-    left = [
+    amounts = [
         Left(each.left_usd, whose, each.period)
         for whose, windows in budgets.items()
         for each in windows
         if each.left_usd is not None
     ]
-    return min(left, key=lambda each: each.usd, default=None)
+    return min(amounts, key=lambda each: each.usd, default=None)
 
 
 async def set_budget(database: Database, subject: str, period: Period, limit_usd: Decimal | None) -> None:

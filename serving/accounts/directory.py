@@ -108,14 +108,14 @@ class Directory:
         Raises:
             BadTask: the name is taken or not valid.
         """
-        made = TeamInfo(_new_id("team"), _checked_name(name), self._now_us)
-        values = {"id": made.id, "name": made.name, "made_us": made.made_us}
+        info = TeamInfo(_new_id("team"), _checked_name(name), self._now_us)
+        values = {"id": info.id, "name": info.name, "made_us": info.made_us}
         try:
             async with (await self.open()).writing() as connection:
                 await connection.execute(insert(team).values(values))
         except IntegrityError:
             raise BadTask(f"A team named {quote(name)} already exists.", param="name") from None
-        return made
+        return info
 
     async def teams(self) -> list[TeamInfo]:
         """Return the newest `MOST_LISTED` teams, oldest first."""
@@ -146,25 +146,25 @@ class Directory:
             await connection.execute(change)
         return await self.team(info.id)
 
-    async def change_team_policy(self, reference: str, given: AccountPolicy) -> TeamInfo:
-        """Change the policy of a team. Fields that are not set in `given` stay. Takes effect within 10 s
+    async def change_team_policy(self, reference: str, changes: AccountPolicy) -> TeamInfo:
+        """Change the policy of a team. Fields that are not set in `changes` stay. Takes effect within 10 s
         everywhere.
 
         Raises:
             UnknownName: there is no such team.
         """
         info = await self.team(reference)
-        await self._set_policy(team, info.id, info.policy.change(given))
+        await self._set_policy(team, info.id, info.policy.change(changes))
         return await self.team(info.id)
 
-    async def change_key_policy(self, reference: str, given: AccountPolicy) -> KeyInfo:
-        """Change the policy of a key. Fields that are not set in `given` stay.
+    async def change_key_policy(self, reference: str, changes: AccountPolicy) -> KeyInfo:
+        """Change the policy of a key. Fields that are not set in `changes` stay.
 
         Raises:
             UnknownName, BadTask: see `key`.
         """
         info = await self.key(reference)
-        await self._set_policy(api_key, info.id, info.policy.change(given))
+        await self._set_policy(api_key, info.id, info.policy.change(changes))
         return await self.key(info.id)
 
     async def policies(self, account: Account) -> Policies:
@@ -179,9 +179,7 @@ class Directory:
         return key.policies
 
     async def unknown_names(self, settings: Settings) -> list[str]:
-        """Return messages on names that do not exist in `settings`, in policies of teams and of keys that are
-        not revoked.
-        """
+        """Return messages on unknown names in the policies of teams, and of keys that are not revoked."""
         teams = await self.rows(select(team).where(team.c.policy != "{}"))
         in_force = api_key.c.revoked_us.is_(None) & (api_key.c.policy != "{}")
         keys = await self._keys(KEYS.where(in_force))
@@ -227,22 +225,22 @@ class Directory:
             raise BadTask("expires_at must be before the year 10000.", param="expires_at")
         owner = await self.team(team) if team is not None else None
         key = ApiKey.make()
-        made = KeyInfo(
+        info = KeyInfo(
             _new_id("key"), _checked_name(name), key.hint, frozenset(scopes), owner, self._now_us, expires_us
         )
         values = {
-            "id": made.id,
+            "id": info.id,
             "hash": key.hash,
-            "hint": made.hint,
-            "name": made.name,
+            "hint": info.hint,
+            "name": info.name,
             "team_id": owner.id if owner else None,
-            "scopes": json.dumps([scope.value for scope in Scope if scope in made.scopes]),
-            "made_us": made.made_us,
+            "scopes": json.dumps([scope.value for scope in Scope if scope in info.scopes]),
+            "made_us": info.made_us,
             "expires_us": expires_us,
         }
         async with (await self.open()).writing() as connection:
             await connection.execute(insert(api_key).values(values))
-        return key, made
+        return key, info
 
     async def keys(
         self, team: str | None = None, limit: int = MOST_LISTED, after: str | None = None
@@ -257,13 +255,13 @@ class Directory:
         Raises:
             UnknownName: there is no such team, or no such key.
         """
-        asked = KEYS.order_by(api_key.c.made_us.desc(), api_key.c.id.desc()).limit(min(limit, MOST_LISTED))
+        query = KEYS.order_by(api_key.c.made_us.desc(), api_key.c.id.desc()).limit(min(limit, MOST_LISTED))
         if team is not None:
-            asked = asked.where(api_key.c.team_id == (await self.team(team)).id)
+            query = query.where(api_key.c.team_id == (await self.team(team)).id)
         if after is not None:
             last = await self.key(after)
-            asked = asked.where(tuple_(api_key.c.made_us, api_key.c.id) < tuple_(last.made_us, last.id))
-        return await self._keys(asked)
+            query = query.where(tuple_(api_key.c.made_us, api_key.c.id) < tuple_(last.made_us, last.id))
+        return await self._keys(query)
 
     async def key(self, reference: str) -> KeyInfo:
         """Return the key with this id, or the one with this name that is neither revoked nor expired.
@@ -323,15 +321,15 @@ class Directory:
     def _now_us(self) -> int:
         return int(self._now_s() * US)
 
-    async def _keys(self, asked: Executable) -> list[KeyInfo]:
-        return [read_key(row) for row in await self.rows(asked)]
+    async def _keys(self, query: Executable) -> list[KeyInfo]:
+        return [read_key(row) for row in await self.rows(query)]
 
-    async def rows(self, asked: Executable) -> list[Any]:
+    async def rows(self, query: Executable) -> list[Any]:
         """Return the rows of a query, or none if there is no store yet."""
         if self._database is None and not self._address.may_hold_something:
             return []
         async with (await self.open()).reading() as connection:
-            return list((await connection.execute(asked)).all())
+            return list((await connection.execute(query)).all())
 
 
 def _new_id(kind: str) -> str:

@@ -115,8 +115,8 @@ async def adjust(database: Database, entry_id: int, amount: int, reason: str) ->
         difference = amount - int(before)
         if not difference:
             raise BadTask(f"Entry {entry_id} already has this amount.", param="amount")
-        moved = update(spend_window).where(at.in_(windows))
-        await connection.execute(moved.values(spent=spend_window.c.spent + difference))
+        change = update(spend_window).where(at.in_(windows))
+        await connection.execute(change.values(spent=spend_window.c.spent + difference))
         copied = ("run_id", "call_no", "key_id", "team_id", "day", "month", "worker", "account")
         facts = {name: getattr(entry, name) for name in copied}
         facts |= {"kind": "adjust", "amount": difference, "exact": 1, "above_hold": 0}

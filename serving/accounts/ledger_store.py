@@ -1,9 +1,8 @@
 """Holds and bills of one router replica in the store, and the replica's lease on its holds.
 
-A hold waits for the database. A bill does not, and is written even if the database was unreachable for a
-while.
+A hold waits for the database. A bill does not, and survives a temporary outage of the database.
 """
-# asyncpg has no types of its own.
+# asyncpg has no type annotations.
 # pyright: reportMissingTypeStubs=false
 
 import asyncio
@@ -77,9 +76,7 @@ class LedgerStore:
 
     @property
     def is_away(self) -> bool:
-        """True if nothing can be held: the database was unreachable at the last attempt, or the lease has
-        expired.
-        """
+        """True if nothing can be held: the last attempt failed, or the lease has expired."""
         return self._writer.is_away or time.monotonic() > self._lease_until_s
 
     @property
@@ -117,9 +114,7 @@ class LedgerStore:
         return refusal
 
     def settle(self, bill: Bill) -> "asyncio.Future[None]":
-        """Replace a hold by its bill. Return a future that is done when the bill is stored; callers need not
-        await it.
-        """
+        """Replace a hold by its bill. Return a future for the write, which need not be awaited."""
         self._bills += 1
         written = self._writer.post(SETTLE, bill)
         written.add_done_callback(self._count_written)
@@ -134,8 +129,8 @@ class LedgerStore:
 
     def tell_exhausted(self, refusal: Refusal) -> None:
         """Record that too little of a budget was left for a call. Its webhook receivers are notified soon."""
-        noted = Exhausted(refusal.id, refusal.window, time.time_ns() // 1000)
-        self._writer.post(NOTE_EXHAUSTED, noted)
+        alert = Exhausted(refusal.id, refusal.window, time.time_ns() // 1000)
+        self._writer.post(NOTE_EXHAUSTED, alert)
 
     def void(self, request: HoldRequest) -> "asyncio.Future[None]":
         """Release the hold of a call that was not made, soon, after the waiting bills. This also prevents a

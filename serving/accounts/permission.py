@@ -94,9 +94,7 @@ def narrow_task(task: Task, asked: Asked, policies: Policies, settings: Settings
 
 
 class UnknownName(NamedTuple):
-    """Name in a policy that the settings do not contain, so that the policy does not have its intended
-    effect.
-    """
+    """Name in a policy that the settings do not contain. The policy then lacks its intended effect."""
 
     field: str
     message: str
@@ -133,9 +131,7 @@ def check_names(policy: AccountPolicy, settings: Settings) -> None:
 
 
 def narrow_records(records: RunRecords, policies: Policies, settings: Settings) -> RunRecords:
-    """Return the records of a run that is resumed, and of the runs inside it, limited by the current
-    policies.
-    """
+    """Return the records of a resumed run and of the runs inside it, limited by the current policies."""
 
     def narrow(record: Record) -> Record:
         permit = record.task.permit.narrow(permit_of(policies, settings))

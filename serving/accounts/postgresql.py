@@ -139,12 +139,12 @@ BILL_FIELDS = [
 
 async def hold(connection: PostgresConnection, requests: Sequence[HoldRequest]) -> list[Refusal | None]:
     in_turn = sorted((each for each in requests if not each.is_unpriced), key=lambda each: each.amount)
-    held = (
+    held_ids = (
         {row["id"] for row in await connection.fetch(FITTING, *_columns(FIELDS, in_turn))}
         if in_turn
         else set[str]()
     )
-    others = [each for each in requests if each.id not in held]
+    others = [each for each in requests if each.id not in held_ids]
     refusals = (
         dict(zip((each.id for each in others), await _hold_exactly(connection, others), strict=True))
         if others
@@ -179,8 +179,8 @@ async def _hold_exactly(connection: PostgresConnection, requests: list[HoldReque
 
 async def settle(connection: PostgresConnection, bills: Sequence[Bill]) -> list[None]:
     rows = await connection.fetch(SETTLE, *_columns(BILL_FIELDS, bills))
-    moved = {row["hold_id"] for row in rows}
-    if late := [bill for bill in bills if bill.hold_id not in moved]:
+    settled_ids = {row["hold_id"] for row in rows}
+    if late := [bill for bill in bills if bill.hold_id not in settled_ids]:
         await connection.execute(SETTLE_LATE, *_columns(BILL_FIELDS, late))
     return [None] * len(bills)
 

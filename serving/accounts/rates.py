@@ -33,9 +33,7 @@ class WindowId(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """State of a window: amounts spent and held, and the cap, in pico-dollars. `cap` is None if there is no
-    limit.
-    """
+    """State of a window: amounts spent and held, and the cap or None. Amounts are pico-dollars."""
 
     cap: int | None
     spent: int
@@ -82,9 +80,7 @@ class Windows(Protocol):
         ...
 
     async def get_sliding_window(self, key: str, expiry: int) -> tuple[int, float, int, float]:
-        """Return the previous window's count and the seconds for which it still matters, and the same for
-        this window.
-        """
+        """Return the previous window's count and the seconds for which it matters, and the same for this one."""
         ...
 
 
@@ -172,12 +168,14 @@ def rates_of(account: Account, policies: Policies) -> list[Rate]:
     return rates
 
 
-def check_possible(asked: Sequence[int], read: int, account: Account, policies: Policies, param: str) -> None:
+def check_possible(
+    answer_tokens: Sequence[int], text_tokens: int, account: Account, policies: Policies, param: str
+) -> None:
     """Check that a request fits into unused limits. Otherwise it would never be admitted.
 
     Args:
-        asked: approximate number of tokens of each answer.
-        read: approximate number of tokens of the request's text.
+        answer_tokens: approximate number of tokens of each answer.
+        text_tokens: approximate number of tokens of the request's text.
         account: account that sends the request.
         policies: policies with the limits.
         param: request field with the number of answers.
@@ -187,29 +185,33 @@ def check_possible(asked: Sequence[int], read: int, account: Account, policies: 
     """
     for rate in rates_of(account, policies):
         setting = f"{rate.kind}_per_minute"
-        if rate.kind == "requests" and len(asked) > rate.limit:
+        if rate.kind == "requests" and len(answer_tokens) > rate.limit:
             raise BadTask(
-                f"{param}: {len(asked)} answers count as {len(asked)} requests, but the {rate.whose} may send {rate.limit:,} per "
+                f"{param}: {len(answer_tokens)} answers count as {len(answer_tokens)} requests, but the {rate.whose} may send {rate.limit:,} per "
                 f"minute ({setting}). Request at most {rate.limit:,} answers.",
                 param=param,
             )
-        if rate.kind == "tokens" and read > rate.limit:
+        if rate.kind == "tokens" and text_tokens > rate.limit:
             raise BadTask(
-                f"The request has about {read:,} tokens of text, but the {rate.whose} may use {rate.limit:,} tokens per "
+                f"The request has about {text_tokens:,} tokens of text, but the {rate.whose} may use {rate.limit:,} tokens per "
                 f"minute ({setting}). Send less text.",
                 param=setting,
             )
-        if rate.kind == "tokens" and len(asked) > 1 and sum(_amounts(asked, rate)) > rate.limit:
+        if (
+            rate.kind == "tokens"
+            and len(answer_tokens) > 1
+            and sum(_amounts(answer_tokens, rate)) > rate.limit
+        ):
             raise BadTask(
-                f"{param}: {len(asked)} answers may take {sum(asked):,} tokens, but the {rate.whose} may use {rate.limit:,} "
+                f"{param}: {len(answer_tokens)} answers may take {sum(answer_tokens):,} tokens, but the {rate.whose} may use {rate.limit:,} "
                 f"per minute ({setting}). Request fewer or shorter answers.",
                 param=param,
             )
 
 
-def _amounts(asked: Iterable[int], rate: Rate) -> list[int]:
+def _amounts(tokens_of_answers: Iterable[int], rate: Rate) -> list[int]:
     """Return the amount that each answer initially counts for in a limit."""
-    return [1 if rate.kind == "requests" else max(1, min(tokens, rate.limit)) for tokens in asked]
+    return [1 if rate.kind == "requests" else max(1, min(tokens, rate.limit)) for tokens in tokens_of_answers]
 
 
 class Rates:

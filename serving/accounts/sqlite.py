@@ -57,8 +57,8 @@ def hold(connection: sqlite3.Connection, requests: Sequence[HoldRequest]) -> lis
         for each in requests
         if not connection.execute("SELECT 1 FROM hold WHERE id = ?", (each.id,)).fetchone()
     ]
-    asked = sums(new)
-    windows = {id: _window(connection, id) for id in asked}
+    totals = sums(new)
+    windows = {id: _window(connection, id) for id in totals}
     refusals = {each.id: refusal for each, refusal in zip(new, decide(new, windows), strict=True)}
     fitting = [each for each in new if refusals[each.id] is None]
     connection.executemany(MOVE_WINDOW, [(amount, 0, *id) for id, amount in sums(fitting).items()])

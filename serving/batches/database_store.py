@@ -1,7 +1,6 @@
 """Files and batches in the store that all replicas share.
 
-A batch belongs to the replica that works on it. If that replica's lease has ended, another replica takes
-over.
+A batch belongs to the replica that works on it. If its lease has ended, another replica takes over.
 """
 
 from dataclasses import asdict, replace
@@ -122,15 +121,15 @@ class DatabaseBatchStore:
             .where(batch_table.c.status.in_(OPEN), ~lives.exists())
             .limit(MOST_AT_ONCE)
         )
-        taken: list[Batch] = []
+        batches: list[Batch] = []
         async with (await self._store.database()).writing() as connection:
             for row in await connection.execute(orphans.with_for_update(skip_locked=True)):
                 mine = replace(_batch(row.body), owner=self.owner)
                 await connection.execute(
                     update(batch_table).where(batch_table.c.id == mine.id).values(_row(mine))
                 )
-                taken.append(mine)
-        return taken
+                batches.append(mine)
+        return batches
 
     async def put_result(self, batch_id: str, result: LineResult) -> None:
         row = {"batch_id": batch_id, "number": result.number, "is_error": int(result.is_error), "body": result.body}  # fmt: skip

@@ -79,7 +79,7 @@ def kept_in_steps(content: bytes, redact: Redactor, limits: LineLimits | None = 
     Raises:
         TooLarge: the lines exceed `limits`.
     """
-    kept, done, ids = list[bytes](), 0, dict[str, dict[str, int]]()
+    pieces, done, ids = list[bytes](), 0, dict[str, dict[str, int]]()
     for number, (begin, end) in enumerate(each_line(content), 1):
         if number % STEP_LINES == 0:
             yield
@@ -94,9 +94,9 @@ def kept_in_steps(content: bytes, redact: Redactor, limits: LineLimits | None = 
             yield
         changed = yield from _kept_line(line, redact, ids)
         if changed is not line:
-            kept += content[done:begin], changed
+            pieces += content[done:begin], changed
             done = end
-    whole = b"".join([*kept, content[done:]]) if kept else content
+    whole = b"".join([*pieces, content[done:]]) if pieces else content
     return whole if not whole or whole.endswith(b"\n") else whole + b"\n"
 
 
@@ -106,13 +106,12 @@ def _kept_line(line: bytes, redact: Redactor, ids: dict[str, dict[str, int]]) ->
     Args:
         line: line of a file.
         redact: redactor.
-        ids: for each redacted `custom_id`, the original ids with their numbers, so that different ids stay
-            different.
+        ids: numbered original ids for each redacted `custom_id`, so that different ids stay different.
     """
     try:
-        sent = orjson.loads(line)
-        id = cast(dict[str, Any], sent).get(ID) if isinstance(sent, dict) else None
-        value, has_changed = yield from json_in_steps(sent, redact)
+        parsed = orjson.loads(line)
+        id = cast(dict[str, Any], parsed).get(ID) if isinstance(parsed, dict) else None
+        value, has_changed = yield from json_in_steps(parsed, redact)
         if isinstance(id, str) and value[ID] != id:
             numbers = ids.setdefault(value[ID], {})
             number = numbers.setdefault(id, len(numbers) + 1)

@@ -3,7 +3,7 @@
 Only a few batches are worked on at once, with their lines in memory. Keys take turns for these slots.
 
 All state is in the store, so another replica can continue at any point. Each line is sent with an
-`Idempotency-Key`, so a line that is sent again joins its existing run. The runner is independent of HTTP and
+`Idempotency-Key`, so a line that is sent again joins its existing run. The runner knows no HTTP and no
 dialects.
 """
 
@@ -50,8 +50,7 @@ LONGEST_LATER_S = 60.0
 TURN_S = 300.0
 """Seconds after which a batch gives its slot to a waiting one."""
 LATER = {"overloaded", "rate_limit_exceeded", "store_unavailable", "interrupted"}
-"""Codes of retryable errors after which a line is sent again, because nothing was run or the run can be
-joined."""
+"""Codes of retryable errors after which a line is sent again. Nothing was run, or the run can be joined."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +71,7 @@ class LineAnswer:
 
 
 SendLine = Callable[[str, bytes, Caller, str], Awaitable[LineAnswer]]
-"""Function that sends a body to a path for a caller, with an `Idempotency-Key`, in the same way as a
-request."""
+"""Sends a body to a path for a caller, with an `Idempotency-Key`, in the same way as a request."""
 
 
 class NotOursError(Exception):
@@ -112,9 +110,7 @@ class Batches:
         return self._service.pool.settings.batches
 
     def drop_us(self, policies: Policies, asked_s: int | None = None) -> int:
-        """Return the time until which a new file is kept. `asked_s`: maximum number of seconds set by the
-        client.
-        """
+        """Return the time until which a new file is kept. `asked_s`: limit set by the client, in seconds."""
         limits = (self.settings.file_days, self._service.pool.settings.store.content_days, policies.both.content_days)  # fmt: skip
         kept_us = int(min(days for days in limits if days is not None) * DAY_US)
         return self.now_us() + (kept_us if asked_s is None else min(kept_us, asked_s * 1_000_000))
@@ -137,10 +133,10 @@ class Batches:
         Raises:
             StoreUnavailable: the store cannot be reached.
         """
-        taken = await self.store.take()
-        for batch in taken:
+        batches = await self.store.take()
+        for batch in batches:
             self.begin(batch.id)
-        return len(taken)
+        return len(batches)
 
     async def aclose(self) -> None:
         """Stop working. Other replicas take over the batches."""
@@ -280,11 +276,11 @@ class Batches:
         batch = await self._reach(id, "finalizing", {"in_progress"})
         results = await self.store.results(id)
         ended = {result.number for result in results}
-        left = [number for number in range(len(lines)) if number not in ended]
-        end = "cancelled" if batch.status == "cancelling" else "expired" if left else end
-        if left and end == "expired":
+        unfinished = [number for number in range(len(lines)) if number not in ended]
+        end = "cancelled" if batch.status == "cancelling" else "expired" if unfinished else end
+        if unfinished and end == "expired":
             message = "The batch expired before this line was started."
-            for number in left:
+            for number in unfinished:
                 late = line_of_refusal(id, lines[number], "batch_expired", message)
                 await self.store.put_result(id, late)
             results = await self.store.results(id)
@@ -299,9 +295,7 @@ class Batches:
         await self.store.drop_results(id)
 
     async def _write(self, batch: Batch, kind: str, content: bytes) -> str | None:
-        """Write a file of results. Its id is derived from the batch's, so that a repeated call writes no
-        second file.
-        """
+        """Write a file of results. Its id is derived from the batch's, so that a repeated call has no effect."""
         if not content:
             return None
         id = f"file-{uuid.uuid5(uuid.NAMESPACE_OID, f'{batch.id}/{kind}').hex}"
@@ -312,8 +306,8 @@ class Batches:
         return id
 
     async def _drop_us(self, batch: Batch) -> int:
-        """Return the time until which its results are kept, by the current policy, or the original one if its
-        key is gone.
+        """Return the time until which results are kept, by the current policy, or the original if the key is
+        gone.
         """
         try:
             return self.drop_us((await self.find_caller(batch.account)).policies, batch.output_s)
@@ -394,9 +388,7 @@ class _LineRunner:
             await asyncio.sleep(answer)
 
     async def _answer_in_turn(self, line: Line) -> LineResult | float:
-        """Return the result of a line, or the seconds after which to send it again. Its slot is free until
-        then.
-        """
+        """Return the result of a line, or the seconds after which to send it again. Its slot is then free."""
         task = asyncio.current_task()
         assert task is not None, "called from the task of a line"
         async with self._batches.place(self._batch.account):

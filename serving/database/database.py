@@ -2,7 +2,7 @@
 
 Everything that a paid call needs goes through `writer.py`.
 """
-# asyncpg has no types of its own.
+# asyncpg has no type annotations.
 # pyright: reportMissingTypeStubs=false
 
 import contextlib
@@ -23,8 +23,7 @@ from serving.database.outages import mapped_errors
 BUSY_MS = 5_000
 """Milliseconds that a SQLite writer waits for another process to commit."""
 MOST_WAL_BYTES = 67_108_864
-"""Limit of SQLite's write-ahead log after a checkpoint. Without it the file keeps its largest size
-forever."""
+"""Limit of SQLite's write-ahead log after a checkpoint. Without it the file would never shrink."""
 PRAGMAS = (
     f"busy_timeout={BUSY_MS}",
     "foreign_keys=ON",
@@ -35,8 +34,7 @@ PRAGMAS = (
 READER_PRAGMAS = (*PRAGMAS, "cache_size=-512")
 """Pragmas of the pool's connections, of which there may be fifteen. The cache size is in KiB.
 
-The operating system caches the pages too. SQLite's default of 2,000 used 30 MB in total, and took hours to
-fill."""
+The operating system caches the pages too. SQLite's default of 2,000 would use 30 MB in total."""
 CONNECT_S = 10.0
 POOL_SIZE = 4
 """PostgreSQL connections of one replica, in addition to its writer's."""

@@ -25,8 +25,7 @@ from serving.database.schema import metadata
 
 FOLDER = Path(__file__).parent / "migrations"
 VERSION_TABLE = "podium_schema"
-"""Table in which Alembic keeps the version. Its usual name may be in use by another program in the same
-database."""
+"""Table in which Alembic keeps the version. Another program in the database may use the default name."""
 LOCK = 0x706F6469756D
 """PostgreSQL advisory lock that a migration holds (`podium` in ASCII)."""
 

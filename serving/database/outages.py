@@ -2,7 +2,7 @@
 
 Errors of constraints and statements are not mapped.
 """
-# asyncpg has no types of its own.
+# asyncpg has no type annotations.
 # pyright: reportMissingTypeStubs=false
 
 import contextlib

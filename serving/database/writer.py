@@ -4,7 +4,7 @@ While one batch is being committed, the next one collects. A busy replica theref
 transactions instead of many small ones, and replicas do not compete for the same rows with one connection per
 request. The writer knows no tables: it executes any `Operation`.
 """
-# asyncpg has no types of its own.
+# asyncpg has no type annotations.
 # pyright: reportMissingTypeStubs=false
 
 import asyncio
@@ -37,8 +37,7 @@ FLUSH_S = 5.0
 """Seconds for which a closing writer tries to write its remaining items."""
 RETRIES = 3
 TRY_AGAIN = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError, asyncpg.UniqueViolationError)
-"""Errors after which the same batch can succeed, because operations recognize what an earlier attempt
-wrote."""
+"""Errors after which the batch is retried. Operations recognize what an earlier attempt wrote."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,8 +52,7 @@ class Operation(Generic[Item, Result]):
         postgresql: executes it, and returns one result per item.
         sqlite: executes it in a thread, in a transaction that is already open. Returns one result per item.
         is_kept: whether an item waits for an unreachable database instead of failing.
-        patience_s: seconds for which an item waits for others of its kind, while operations without patience
-            go first.
+        patience_s: seconds for which an item waits for others of its kind. Other operations go first.
     """
 
     name: str
