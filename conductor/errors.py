@@ -30,8 +30,9 @@
     ├── Cancelled            the run was cancelled
     └── Interrupted          the process that ran it has ended
 
-Every error takes its message as the only positional argument, and its attributes by keyword. Errors can therefore
-be pickled across processes (Ray, multiprocessing) without loss. `serving/errors.py` maps them to HTTP statuses.
+Every error takes its message as the only positional argument, and its attributes by keyword. Errors can
+therefore be pickled across processes (Ray, multiprocessing) without loss. `serving/errors.py` maps them to HTTP
+statuses.
 """
 
 from collections.abc import Iterable

@@ -19,7 +19,7 @@ Reader = Callable[[Any], tuple[Any, ...]]
 def names_and_reader(kind: type[Any]) -> tuple[tuple[str, ...], Reader]:
     """Return the field names of a dataclass, and a function that reads their values in that order."""
     names = tuple(each.name for each in fields(kind))
-    if len(names) < 2:  # `attrgetter` returns a bare value for one name, and rejects an empty list
+    if len(names) < 2:  # `attrgetter` returns a bare value for one name, and needs at least one
         return names, lambda value: tuple(getattr(value, name) for name in names)
     return names, attrgetter(*names)
 

@@ -205,7 +205,7 @@ class AccountLedger:
 
 
 def _tokens_for(price: Price, input_tokens: int, room: int) -> int:
-    """Return how many tokens an answer may have for `room` pico-dollars, or -1 if the prompt is too dear."""
+    """Return how many tokens an answer may have for `room` pico-dollars, or -1 if the prompt costs more."""
     left_usd = to_usd(room) - price.most(Usage(input_tokens))
     _, output_rate = price.dearest(input_tokens)
     if left_usd < 0 or not output_rate:

@@ -25,17 +25,17 @@ FRESH_S, RENEWED_S = 4.0, 2.0
 Without the early refresh, all requests that arrive during a look-up would continue at the same moment, and a
 busy event loop would never spread them out again."""
 KEPT_S = 9.0
-"""Seconds for which it is used while the database is unreachable. Must be less than the 10 s in which a
-revocation takes effect."""
+"""Seconds for which a cached result is used while the database is unreachable. Less than the 10 s within
+which a revocation must take effect."""
 KEPT_AWAY_S = 3600.0
 """The same if the settings prefer to serve (`store.when_away: serve`)."""
 LOOKUP_S = 3.0
 """Longest time that a request waits for the database, in seconds."""
 LATE_S = 8.0
-"""Timeout of a look-up, in seconds. A result that arrives before it is cached, even if the request has
-stopped waiting.
+"""Timeout of a look-up, in seconds. A result that arrives in time is cached, even if the request has stopped
+waiting.
 
-Otherwise an overloaded router, which is late itself, would soon know no key. It is less than `KEPT_S`,
+Otherwise an overloaded router, which is slow itself, would lose its whole cache. It is less than `KEPT_S`,
 because a result is as old as its query."""
 MOST_KEYS = 10_000
 """Maximum number of cached keys, including keys that do not exist."""

@@ -88,7 +88,7 @@ class LedgerStore:
         """Reserve budget in the store. Return None, or the window that has too little left.
 
         Raises:
-            StoreUnavailable: the database is away, this replica's lease has run out, or too much waits to be
+            StoreUnavailable: the database cannot be reached, the lease has expired, or too many entries wait to be
                 written. Nothing is reserved.
         """
         if self.is_full or time.monotonic() > self._lease_until_s:
@@ -108,7 +108,7 @@ class LedgerStore:
         written = self._written_bills
         refusal = await self._writer.do(HOLD, request)
         if refusal is not None and self._bills > written:
-            # Some bills were not in the store when it refused. They release budget, so write them and try again.
+            # Some bills were not stored when it refused. They release budget, so write them and try again.
             self._writer.hurry()
             refusal = await self._writer.do(HOLD, request)
         return refusal
