@@ -228,7 +228,7 @@ class ContextOverflow(WorkerError):
 
 
 class BudgetExceeded(PodiumError):
-    """The next call could cost more than is left of a budget, and was not made. The record has earlier costs."""
+    """The next call could cost more than is left of a budget, so it was not made."""
 
     spent: str = ""
     held: str = ""

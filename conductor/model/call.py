@@ -17,7 +17,7 @@ class AnswerFormat:
         schema: JSON Schema of the answer. None: any JSON object (OpenAI's `json_object`).
         name: name of the schema, for providers that require one.
         description: description of the schema, for the model.
-        strict: fail the call if the answer does not match `schema`.
+        strict: whether the call fails if the answer does not match `schema`.
     """
 
     schema: Mapping[str, Any] | None = field(default=None, hash=False)

@@ -27,8 +27,8 @@ def names_and_reader(kind: type[Any]) -> tuple[tuple[str, ...], Reader]:
 def copy_with(value: T, **changes: object) -> T:
     """Return a copy of the frozen dataclass `value` with some fields changed.
 
-    Takes two thirds of the time of `dataclasses.replace`, and a tenth if the class has no `slots`. The class
-    must take all its fields as positional arguments, and must not validate them in `__post_init__`.
+    It takes two thirds of the time of `dataclasses.replace`, and a tenth if the class has no `slots`. The
+    class must take all its fields as positional arguments, and must not validate them in `__post_init__`.
 
     Raises:
         KeyError: the class has no such field.

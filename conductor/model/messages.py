@@ -102,7 +102,7 @@ class ToolResult:
     Args:
         id: id of the call.
         parts: text, images and files that the tool returned.
-        is_error: the client reports that the call failed.
+        is_error: whether the client reports that the call failed.
     """
 
     id: str
@@ -206,9 +206,9 @@ class Tool:
         name: name, unique in its namespace.
         description: description for the model.
         parameters: JSON Schema of a function's arguments. None: it takes no arguments.
-        strict: arguments must match `parameters`.
+        strict: whether the arguments must match `parameters`.
         kind: see `ToolKind`.
-        namespace: namespace of the client's (OpenAI's `namespace` tools). Empty: none.
+        namespace: the client's namespace for it (OpenAI's `namespace` tools). Empty: none.
         format: format of a custom tool's input, such as a grammar (OpenAI's `format`). None: any text.
         cache: see `CacheMark`. The prefix is the tools up to this one.
     """

@@ -64,7 +64,8 @@ class WireOptions:
     presence_penalty: float | None = None
     logit_bias: tuple[TokenBias, ...] | None = None
     top_logprobs: int | None = None
-    """Return the log probability of each token, and of this many alternatives at each position."""
+    """Number of alternative tokens per position whose log probabilities are wanted, beyond the token's
+    own."""
     verbosity: str | None = None
     dimensions: int | None = None
     """Length of each embedding vector."""

@@ -1,4 +1,4 @@
-"""Answer of a model: its deltas, their sum, and the cost.
+"""Answers of models: their deltas, the sum of these, and the cost.
 
 A bill is never lower than plausible usage that the server reported (decisions 0018, 0031, 0065).
 """

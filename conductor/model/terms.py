@@ -263,7 +263,7 @@ class Terms:
     refusals: Refusals | None = None
     """Workers that have refused in this run. None: not tracked."""
     begins: bool = False
-    """True if the run has paid for nothing yet, so that the call may be turned away from a long queue."""
+    """True if the run has paid for nothing yet, so that the call may be rejected if a queue is long."""
     has_fallback: bool = False
     """True if another worker is free to answer instead."""
     broken: frozenset[tuple[str, str]] = frozenset()
