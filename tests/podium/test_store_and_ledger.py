@@ -92,7 +92,7 @@ def test_the_ledger_is_reconciled_with_an_invoice_and_an_entry_adjusted(
     assert "4 entries of $0.0103" in capsys.readouterr().out
     for wrong, said in (
         ([*adjust, "0.0003"], "already has this amount"),
-        ([*adjust, "-1"], "--to is no amount"),
+        ([*adjust, "-1"], "--to is not an amount"),
         (["ledger", "adjust", "99", "--to", "1", "--reason", "x"], "has no entry 99"),
         (["ledger", "adjust", "3", "--to", "1", "--reason", "x"], "has no entry 3 of a call"),
         (["ledger", "adjust", "1", "--to", "1", "--reason", " "], "needs a reason"),
