@@ -1,38 +1,38 @@
-"""What can go wrong, drawn as a tree. The type says which border a failure crossed.
+"""Errors as a tree. The class says where a request failed.
 
 ::
 
     PodiumError
-    ├── BadTask              the caller asked for something no plan can serve
-    │   ├── UnknownName          it named something that is not there, such as a run
-    │   │   └── UnknownModel         it named a model that is not there, or not for this caller
-    │   ├── TooLarge             it is bigger than what is taken
-    │   ├── NotTheSame           an earlier request of that name asked for something else
-    │   ├── TooSlow              it was not whole in time
-    │   └── WrongContentType     its body is not JSON, or does not say so
-    ├── NotAllowed           the caller may not ask for it
-    │   └── Unauthenticated      nobody knows who the caller is
+    ├── BadTask              no plan can serve the request
+    │   ├── UnknownName          the request names something that does not exist, such as a run
+    │   │   └── UnknownModel         the model does not exist, or this caller may not use it
+    │   ├── TooLarge             the request exceeds a size limit
+    │   ├── NotTheSame           an earlier request with the same Idempotency-Key was different
+    │   ├── TooSlow              the request did not arrive in time
+    │   └── WrongContentType     the body is not JSON, or not declared as JSON
+    ├── NotAllowed           the caller is not permitted to do this
+    │   └── Unauthenticated      the key is missing or not in force
     ├── NoPlan               neither a plan nor a fallback could be made
-    │   └── InvalidPlan      a plan was written, and it cannot run; `reason` is one of `Reason`
-    ├── WorkerError          a model failed; says which worker, and which step where one is known
-    │   ├── WorkerUnavailable    not reachable, cut off, broken: may be tried again
-    │   ├── WorkerBusy           told us to wait: may be tried again, after `retry_after_s`
-    │   ├── LineTooLong          its turn did not come in time; nothing was sent. Says when to come back
-    │   ├── WorkerRefused        understood us and said no: trying again gives the same
-    │   │   └── ContentFiltered      its provider's filter stopped the prompt
-    │   ├── AnswerInvalid        its answer is not of the form that was asked for, nor was its second one
-    │   └── ContextOverflow      the prompt is longer than the model can read
-    ├── BudgetExceeded       the next call could cost more than is left; says cost, spent, held, limit
-    ├── DeadlineExceeded     the caller's time is over
-    ├── Overloaded           Podium itself has no room; says when to come back
-    ├── RateLimited          the caller asks for more in a minute than it may; says when to come back
-    ├── StoreUnavailable     what must be written down before a call cannot be; says when to come back
-    ├── Cancelled            somebody asked for its end
-    └── Interrupted          the process that did it ended
+    │   └── InvalidPlan      the plan cannot run; `reason` is one of `Reason`
+    ├── WorkerError          a model failed; has the worker, and the step if there is one
+    │   ├── WorkerUnavailable    unreachable, cut off or broken: may be retried
+    │   ├── WorkerBusy           at its rate limit: may be retried after `retry_after_s`
+    │   ├── LineTooLong          the call waited too long in the queue and was not sent; has `retry_after_s`
+    │   ├── WorkerRefused        rejected the call: a retry gives the same result
+    │   │   └── ContentFiltered      the provider's content filter rejected the prompt
+    │   ├── AnswerInvalid        the answer and its repair do not have the required format
+    │   └── ContextOverflow      the prompt is too long for the model's context
+    ├── BudgetExceeded       the next call could cost more than is left; has cost, spent, held, limit
+    ├── DeadlineExceeded     the caller's deadline has passed
+    ├── Overloaded           Podium itself has no capacity; has `retry_after_s`
+    ├── RateLimited          the caller exceeds its limit per minute; has `retry_after_s`
+    ├── StoreUnavailable     the store cannot be reached, so no new call is made; has `retry_after_s`
+    ├── Cancelled            the run was cancelled
+    └── Interrupted          the process that ran it has ended
 
-Every error takes one positional argument, its message, and its facts by keyword, so that it crosses a
-process border as a pickle (Ray, multiprocessing) with nothing lost. The table to HTTP statuses is
-`serving/errors.py`.
+Every error takes its message as the only positional argument, and its attributes by keyword. Errors can
+therefore be pickled across processes (Ray, multiprocessing) without loss. `serving/errors.py` maps them to HTTP
+statuses.
 """
 
 from collections.abc import Iterable
@@ -42,49 +42,48 @@ from typing import Any
 
 
 class Reason(StrEnum):
-    """Why a plan cannot run. A closed set: metrics, rewards and repairs are keyed by it."""
+    """Reason why a plan cannot run. Metrics, rewards and repairs are keyed by it, so the set is closed."""
 
     NO_PLAN = "no_plan"
-    """The text holds no plan at all."""
+    """The text contains no plan."""
     MALFORMED = "malformed"
-    """There is something like a plan, but it is not the format's syntax."""
+    """The text resembles a plan but does not follow the format's syntax."""
     TRUNCATED = "truncated"
     """The text ended inside the plan."""
     MISSING_FIELD = "missing_field"
     """A step lacks its worker, its subtask or its access list."""
     WRONG_TYPE = "wrong_type"
-    """A field is there and is not of its type."""
+    """A field has the wrong type."""
     LENGTH_MISMATCH = "length_mismatch"
-    """The three lists are not equally long (`lists` format only)."""
+    """The three lists have different lengths (`lists` format only)."""
     EMPTY_SUBTASK = "empty_subtask"
-    """A step says nothing. No plan is refused for it any more; older records were."""
+    """A step has no subtask. Found in older records only; such plans are accepted now."""
     UNKNOWN_WORKER = "unknown_worker"
-    """A step names a worker that this request's pool does not have."""
+    """A step names a worker that is not in the request's pool."""
     READS_FORWARD = "reads_forward"
-    """A step reads itself or a later step, or a step that is not there."""
+    """A step reads itself, a later step, or a step that does not exist."""
     TOO_MANY_STEPS = "too_many_steps"
-    """More steps than the request allows."""
+    """The plan has more steps than the request allows."""
     NO_TOOLS = "no_tools"
-    """A tool must be called, and the answering step cannot call any."""
+    """A tool must be called, but the answering step cannot call tools."""
 
 
 class PodiumError(Exception):
-    """Anything Podium raises on purpose.
+    """Base class of all errors that Podium raises on purpose.
 
     Args:
-        message: one sentence for the caller: what happened and what to do. It names no address, no
-            environment variable and no worker that the caller did not name or is not told of anyway.
-        **facts: the error's fields, see each class's annotations.
+        message: one sentence for the caller on what happened and what to do. It contains no address and no
+            environment variable, and no worker that the caller neither named nor may see.
+        **facts: attributes of the error. See the annotations of each class.
     """
 
     detail: str = ""
-    """What only the operator needs, such as a provider's own words, `base_url`, the variable that holds a
-    key. For logs, spans and records; never in an answer."""
+    """Information for operators only, such as the provider's message, `base_url`, or the variable that holds
+    a key. It goes into logs, spans and records, never into an answer."""
     param: str | None = None
-    """The request field at fault, in the caller's words, such as `podium.workers`."""
+    """Request field at fault, with the caller's name for it, such as `podium.workers`."""
     retryable: bool = False
-    """Whether the same call may succeed when it is made again, and should be: one that was at work for long
-    is paid, and is not."""
+    """True if the call may be retried. False for a call that ran for long, because it is billed."""
 
     def __init__(self, message: str, **facts: Any) -> None:
         super().__init__(message)
@@ -92,48 +91,48 @@ class PodiumError(Exception):
 
     @property
     def message(self) -> str:
-        """The sentence given to the constructor."""
+        """Message that was given to the constructor."""
         return str(self.args[0]) if self.args else type(self).__name__
 
 
 class BadTask(PodiumError):
-    """The caller asked for something no plan can serve. Nothing was run or paid."""
+    """No plan can serve the request. Nothing was run or billed."""
 
 
 class UnknownName(BadTask):
-    """The caller named something that is not there, such as a run."""
+    """The request names something that does not exist, such as a run."""
 
 
 class UnknownModel(UnknownName):
-    """The caller named a model that is not there, or not for this caller: a caller is not told which."""
+    """The model does not exist, or this caller may not use it. The caller cannot tell which."""
 
     param = "model"
 
 
 class TooLarge(BadTask):
-    """The request is bigger than what is taken."""
+    """The request exceeds a size limit."""
 
 
 class NotTheSame(BadTask):
-    """An earlier request with the same Idempotency-Key asked for something else."""
+    """An earlier request with the same Idempotency-Key was different."""
 
 
 class TooSlow(BadTask):
-    """The request was not whole in time."""
+    """The request did not arrive completely in time."""
 
     retryable = True
 
 
 class WrongContentType(BadTask):
-    """The request's body is not JSON, or does not say that it is."""
+    """The request's body is not JSON, or not declared as JSON."""
 
 
 class NotAllowed(PodiumError):
-    """The caller may not ask for it. Nothing was run or paid."""
+    """The caller is not permitted to do this. Nothing was run or billed."""
 
 
 class Unauthenticated(NotAllowed):
-    """The request holds no key, or none that is in force."""
+    """The request has no key, or one that is not in force."""
 
 
 class NoPlan(PodiumError):
@@ -141,125 +140,122 @@ class NoPlan(PodiumError):
 
 
 class InvalidPlan(NoPlan):
-    """A plan was written, and it cannot run as it is."""
+    """A plan was written, but it cannot run."""
 
     reason: Reason = Reason.MALFORMED
     step: int | None = None
-    """Index of the step at fault, from 0, where there is one."""
+    """Index of the step at fault, from 0. None if no single step is at fault."""
 
 
 class WorkerError(PodiumError):
-    """A model failed. What was already shown or paid by then is in the run's record."""
+    """A model failed. The run's record has what was shown or billed before that."""
 
     worker: str | None = None
-    """The worker's name in the pool."""
+    """Name of the worker in the pool."""
     step: int | None = None
-    """The step that asked, from 0; None while planning."""
+    """Step that made the call, from 0. None while planning."""
     provider_status: int | None = None
-    """The HTTP status that its provider gave, or that an error in its stream stands for."""
+    """HTTP status from the provider, or the one that corresponds to an error in its stream."""
     attempts: tuple[Any, ...] = ()
-    """What was tried before giving up, as `conductor.model.failure.Attempt`s, oldest first."""
+    """Failed attempts before this one, as `conductor.model.failure.Attempt`, oldest first."""
     usage: Any = None
     cost_usd: Any = None
-    """What the failed call took, as `Usage` and `Decimal`, where its server said so before it failed."""
+    """Usage and cost of the failed call, as `Usage` and `Decimal`, if the server reported them."""
     billed_at_bound: bool = False
-    """Whether the model was at work when it failed, so that the call is probably paid: it is billed at the most
-    that it could cost, or by what streamed."""
+    """True if the model was working when the call failed, so that it is probably billed. It is then charged
+    at the most that it could cost, or by what streamed."""
     streamed_bytes: int | None = None
-    """How much of an answer had streamed when it failed, unseen thoughts estimated; for an estimate of its cost. None: not
-    known."""
+    """Bytes of the answer that had streamed, including an estimate of hidden reasoning, for an estimate of
+    the cost. None: not known."""
     sent_bytes: int | None = None
-    """About how many bytes of prompt were sent, likewise; None: not known."""
+    """Approximate size of the prompt in bytes, for an estimate of the cost. None: not known."""
 
 
 class WorkerUnavailable(WorkerError):
-    """Not reachable, cut off in mid-stream, answered nonsense, or failed inside (5xx)."""
+    """The worker is unreachable, broke off its answer, sent an invalid one, or failed internally (5xx)."""
 
     retryable = True
     only_this_call: bool = False
-    """Whether it says nothing of other calls, as where the answer was not the one that was asked for; else they
-    would probably fail too."""
+    """True if the failure says nothing about other calls, for example if the answer was not the one
+    requested. Otherwise they would probably fail too."""
     only_late: bool = False
-    """Whether it was given up because its first token took longer than is usual: where others got theirs meanwhile,
-    it was long or hard."""
+    """True if the call was given up because its first token took longer than usual. If other calls got theirs
+    meanwhile, this prompt was long or hard."""
 
 
 class WorkerBusy(WorkerError):
-    """Told us to wait (429, 529, a full queue)."""
+    """The worker asked to wait (429, 529, a full queue)."""
 
     retryable = True
     retry_after_s: float | None = None
     by_own_rate: bool = False
-    """Whether it was not asked, by a rate that this process keeps: it says nothing of the worker."""
+    """True if this process's own rate limit held the call back. It then says nothing about the worker."""
 
 
 class LineTooLong(WorkerError):
-    """The call's turn did not come in time, so it was not made. It says nothing of the worker."""
+    """The call waited too long in the queue and was not sent. It says nothing about the worker."""
 
     retryable = True
     retry_after_s: float = 1.0
     waited_s: float = 0.0
-    """In the line."""
+    """Seconds waited in the queue."""
 
 
 class WorkerRefused(WorkerError):
-    """Understood the call and said no: a bad key, an unknown model, a refused prompt."""
+    """The worker understood the call and rejected it: an invalid key, an unknown model, a refused prompt."""
 
     every_call: bool = False
-    """Whether any other call would be refused too, as with a bad key; else something in this one was."""
+    """True if any other call would be rejected too, as with an invalid key. False if this call is at
+    fault."""
     in_doubt: bool = False
-    """Whether `every_call` is a guess: a firewall may have said it, of one prompt."""
+    """True if `every_call` is a guess, because a firewall may have rejected this one prompt."""
 
 
 class ContentFiltered(WorkerRefused):
-    """The provider's filter stopped the prompt: it is about what was asked, and no outage."""
+    """The provider's content filter rejected the prompt. The provider itself works."""
 
     param = "messages"
 
 
 class AnswerInvalid(WorkerError):
-    """Its answer is not of the form that the client asked for, and was not after a repair either. Both are
-    paid; nothing of them was shown.
-    """
+    """Neither the answer nor its repair has the required format. Both are billed, and neither was shown."""
 
 
 class ContextOverflow(WorkerError):
-    """The prompt, or the room asked for the answer, is more than the model can hold."""
+    """The prompt and the room for the answer exceed the model's context."""
 
     param = "messages"
 
 
 class BudgetExceeded(PodiumError):
-    """The next call could cost more than is left. It was not made; what was spent before it is in the
-    record.
-    """
+    """The next call could cost more than is left of a budget, so it was not made."""
 
     spent: str = ""
     held: str = ""
     limit: str = ""
     cost: str = ""
-    """The most that the call could have cost."""
+    """Most that the call could have cost."""
     attempts: tuple[Any, ...] = ()
-    """Where it was to be made once more: the `Attempt`s that failed, and are paid."""
+    """Failed `Attempt`s, which are billed, if the call was to be retried."""
     step: int | None = None
-    """The step that made them."""
+    """Step that made them."""
 
 
 class DeadlineExceeded(PodiumError):
-    """The caller's time is over. Every call under way was closed."""
+    """The caller's deadline has passed. All open calls were closed."""
 
     deadline_s: float | None = None
 
 
 class Overloaded(PodiumError):
-    """Podium has no room for the request; nothing was run."""
+    """Podium has no capacity for the request. Nothing was run."""
 
     retryable = True
     retry_after_s: float = 1.0
 
 
 class RateLimited(PodiumError):
-    """The caller has asked for as much as it may in a minute. Nothing was run."""
+    """The caller has reached its limit per minute. Nothing was run."""
 
     retryable = True
     retry_after_s: float = 1.0
@@ -267,24 +263,22 @@ class RateLimited(PodiumError):
 
 
 class StoreUnavailable(PodiumError):
-    """The store of keys and budgets cannot be reached, so nothing new is paid for. What was spent before is
-    in the record.
-    """
+    """The store of keys and budgets is unreachable, so no new call is made. The record has earlier costs."""
 
     retryable = True
     retry_after_s: float = 2.0
     attempts: tuple[Any, ...] = ()
-    """Where a call was to be made once more: the `Attempt`s that failed, and are paid."""
+    """Failed `Attempt`s, which are billed, if a call was to be retried."""
     step: int | None = None
-    """The step that made them."""
+    """Step that made them."""
 
 
 class Cancelled(PodiumError):
-    """Somebody asked for the end of the run before it had an answer."""
+    """The run was cancelled before it had an answer."""
 
 
 class Interrupted(PodiumError):
-    """The process that did it ended before it was done. It can be done again."""
+    """The process ended before its work was done. The request can be sent again."""
 
     retryable = True
 
@@ -293,7 +287,7 @@ SHOWN_CHARS = 80
 
 
 def quote(value: object) -> str:
-    """Untrusted text for a message about it: quoted, and cut where it is long."""
+    """Return untrusted text for an error message: quoted, and cut if it is long."""
     if isinstance(value, int):
         return str(value) if value.bit_length() < 64 else f"a number of {value.bit_length()} bits"
     text = str(value)
@@ -308,7 +302,7 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
 
 
 def internal_error(exc: Exception) -> PodiumError:
-    """An unexpected exception as an error that a run can end with. `exc` is its cause."""
+    """Return an unexpected exception as an error that a run can end with. Its cause is `exc`."""
     error = PodiumError(f"Internal error: {type(exc).__name__}.", detail=str(exc))
     error.__cause__ = exc
     return error

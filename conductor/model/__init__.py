@@ -1,1 +1,1 @@
-"""A model that can be asked one thing: messages, the port, usage and price."""
+"""Data types for calling a model: messages, calls, replies, usage and prices."""

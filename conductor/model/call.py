@@ -1,4 +1,4 @@
-"""A call of a model: what is sent."""
+"""A call to a model: the data that is sent."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,13 +11,13 @@ from conductor.model.terms import ANY_TERMS, Terms
 
 @dataclass(frozen=True, slots=True)
 class AnswerFormat:
-    """JSON in place of any text. Only the answering step is bound by it.
+    """JSON format that the client requires of the answer. Only the answering step has to follow it.
 
     Args:
-        schema: JSON Schema of the answer; None: any JSON object (OpenAI's `json_object`).
-        name: of the schema, for providers that want one.
-        description: of the schema, for the model.
-        strict: an answer that does not hold to `schema` is an error, never a success.
+        schema: JSON Schema of the answer. None: any JSON object (OpenAI's `json_object`).
+        name: name of the schema, for providers that require one.
+        description: description of the schema, for the model.
+        strict: whether the call fails if the answer does not match `schema`.
     """
 
     schema: Mapping[str, Any] | None = field(default=None, hash=False)
@@ -28,10 +28,10 @@ class AnswerFormat:
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """What the answer must look like, in the two languages that servers understand.
+    """Grammar that the answer must follow, in the two languages that servers understand.
 
-    `ebnf` is GBNF as xgrammar reads it (vLLM); `json_schema` is what API providers take (None where the
-    text is not JSON). Both accept only texts that `conductor.plan.formats` parses into a plan that can run.
+    `ebnf` is GBNF as xgrammar reads it (vLLM). `json_schema` is for API providers, and None if the text is
+    not JSON. Both accept only texts that `conductor.plan.formats` parses into a plan that can run.
     """
 
     ebnf: str
@@ -40,7 +40,7 @@ class Grammar:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How an answer is decoded. None always means: the worker's own default."""
+    """Decoding parameters. None always means the worker's own default."""
 
     max_output_tokens: int | None = None
     temperature: float | None = None
@@ -48,53 +48,54 @@ class Sampling:
     stop: tuple[str, ...] = ()
     seed: int | None = None
     effort: str | None = None
-    """OpenAI's `reasoning_effort`, for models that reason."""
+    """OpenAI's `reasoning_effort`, for reasoning models."""
     options: WireOptions = NO_OPTIONS
-    """What only some wires take: only members of whose pool entry it is said are asked (`PoolMember.takes`)."""
+    """Options that only some wires support. Only pool members that declare them are called
+    (`PoolMember.takes`)."""
     top_k: int | None = None
-    """So many of the likeliest tokens are drawn from; 0: from all."""
+    """Number of most likely tokens to sample from. 0: all."""
     min_p: float | None = None
-    """Tokens are drawn from that are at least so probable, relative to the likeliest."""
+    """Minimum probability of a token, relative to the most likely one."""
     repetition_penalty: float | None = None
-    """Above 1, tokens of prompt and answer become less probable."""
+    """Above 1: tokens of the prompt and the answer become less likely."""
 
 
 @dataclass(frozen=True)
 class CallSite:
-    """Which call of which run this is: unique among the calls that a process makes, those of runs inside runs
-    included. For spans, errors and records; never sent.
+    """Position of a call in a run, for spans, errors and records. It is never sent.
+
+    Unique among the calls of a process, including those of runs inside runs.
     """
 
     run: str = ""
     plan: int = 0
     step: int | None = None
-    """The step that asks, from 0; None for the plan itself."""
+    """Step that makes the call, from 0. None: the plan itself."""
     access: tuple[int, ...] = ()
-    """The steps that it reads."""
+    """Steps whose outputs the call reads."""
     attempt: int = 1
-    """From 1, one more for each call made in place of one that failed or was cut, whichever worker it
-    asks."""
+    """Attempt number, from 1. Each call that replaces a failed or cut one counts, for any worker."""
     operation: CallKind = "chat"
-    """What the call is for: a step of a plan, or the plan itself."""
+    """Purpose of the call: a step of a plan, or the plan itself."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """One question to one model."""
+    """One request to one model."""
 
     messages: tuple[Message, ...]
     sampling: Sampling = Sampling()
     grammar: Grammar | None = None
     tools: Toolset = NO_TOOLS
-    """What it may call. Its own calls so far, and what they gave, are in `messages`."""
+    """Tools that it may call. Its own calls so far and their results are in `messages`."""
     answer_format: AnswerFormat | None = None
-    """What the answer must be, in the client's words; None: any text."""
+    """Format that the client requires of the answer. None: any text."""
     coalesce: bool = False
-    """Nobody reads the answer while it is written, so it may come in larger pieces."""
+    """True if the answer may arrive in larger pieces, because no client reads it while it streams."""
     site: CallSite = CallSite()
     mark_key: str = field(default="", compare=False)
-    """Key of the marks around other steps' outputs in `messages`, for programs that read them. Empty: no marks."""
+    """Key of the marks around other steps' outputs in `messages`. Empty: there are no marks."""
     prefix: str = ""
-    """How the answer begins, which its reader has: what comes after it is wanted, and nothing of it again."""
+    """Beginning of the answer, which the reader already has. The model must continue after it."""
     terms: Terms = field(default=ANY_TERMS, compare=False)
     """Conditions of the call; never sent."""

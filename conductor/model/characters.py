@@ -1,7 +1,7 @@
-"""Whole characters out of surrogate halves, and names without characters that terminals obey.
+"""Repair of split surrogate pairs in text, and a check for control characters in names.
 
-JSON may write a character beyond U+FFFF as two escapes, and servers cut their pieces between them. A
-half is no character: UTF-8 cannot hold it, so no store, client or provider takes it.
+JSON may write a character beyond U+FFFF as two escapes, and servers cut their chunks between them. UTF-8
+cannot encode half a pair, so stores, clients and providers reject it.
 """
 
 import re
@@ -13,23 +13,23 @@ _ESCAPED_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 _ESCAPES = re.compile(
     rb"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<half>\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
 )
-"""An escaped backslash, a pair of halves, or one half."""
+"""An escaped backslash, a surrogate pair, or a lone surrogate."""
 _REPLACEMENT = rb"\ufffd"
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-"""Characters that terminals obey or that turn a line around."""
+"""Characters that control a terminal or change the direction of a line."""
 
 
 def whole(text: str) -> str:
-    """Return `text` with pairs of halves joined. A half without its other one becomes U+FFFD."""
+    """Return `text` with surrogate pairs joined. A lone surrogate becomes U+FFFD."""
     if text.isascii() or not _HALF.search(text):
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def with_whole_escapes(body: bytes) -> bytes:
-    """Return JSON in which each escape of a half without its other one is that of U+FFFD.
+    """Return JSON in which the escape of each lone surrogate is replaced by that of U+FFFD.
 
-    JavaScript writes such halves where a text was cut inside a character.
+    JavaScript writes lone surrogates if a text was cut inside a character.
     """
     return _ESCAPES.sub(_whole_escape, body) if _ESCAPED_HALF.search(body) else body
 
@@ -39,7 +39,7 @@ def _whole_escape(escape: re.Match[bytes]) -> bytes:
 
 
 def whole_value(value: Any) -> Any:
-    """Return a JSON value whose texts are `whole`, names of fields included."""
+    """Return a JSON value with `whole` applied to all strings, including field names."""
     match value:
         case str():
             return whole(value)
@@ -53,18 +53,18 @@ def whole_value(value: Any) -> Any:
 
 
 class HalfJoiner:
-    """Joins the halves of characters that were cut between two pieces of one text."""
+    """Joins surrogate pairs that were cut between two chunks of one text."""
 
     def __init__(self) -> None:
         self._half = ""
 
     @property
     def holds_half(self) -> bool:
-        """Whether a half waits for its other one."""
+        """True if the first half of a pair is waiting for the second."""
         return bool(self._half)
 
     def feed(self, piece: str, *, is_last: bool = False) -> str:
-        """Return the whole characters up to the end of `piece`. A half at its end waits for the next piece."""
+        """Return the complete characters up to the end of `piece`. A half pair at its end is held back."""
         if not self._half and piece.isascii():
             return piece
         text, self._half = self._half + piece, ""
@@ -74,11 +74,14 @@ class HalfJoiner:
 
 
 def check_name_text(text: str) -> str:
-    """See that a name, which lists and terminals show, holds no control characters but tabs and line ends, and no direction marks.
+    """Check that a name contains no control characters other than tabs and line breaks, and no direction
+    marks.
+
+    Names are shown in lists and terminals.
 
     Raises:
-        ValueError: it does.
+        ValueError: the name contains such a character.
     """
     if _CONTROL.search(text):
-        raise ValueError("control characters and direction marks are not allowed. Leave them out")
+        raise ValueError("control characters and direction marks are not allowed. Remove them")
     return text

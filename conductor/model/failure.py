@@ -1,6 +1,4 @@
-"""A failure as data: what events and records keep of an error, so that a record survives a database and a
-process.
-"""
+"""Failures as data: the parts of an error that events and records keep across databases and processes."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -15,20 +13,20 @@ from conductor.model.usage import Usage
 
 Fact = str | int | float | bool
 APART = ("detail", "attempts", "usage", "cost_usd")
-"""Fields of errors that are fields of a `Failure` too; all others are its facts."""
+"""Attributes of an error that are fields of `Failure`. All other attributes become its facts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What went wrong.
+    """An error as data.
 
     Args:
-        code: the most specific class of `conductor/errors.py` that the error is one of, such as `WorkerBusy`.
-        message: for the caller; see `PodiumError`.
-        detail: for operators only; see `PodiumError.detail`.
-        facts: the error's other fields, such as `worker`, `step`, `retry_after_s`.
-        attempts: the calls that failed before, oldest first.
-        usage, cost_usd: what the failed call itself took, where its server said so.
+        code: name of the most specific class in `conductor/errors.py`, such as `WorkerBusy`.
+        message: message for the caller. See `PodiumError`.
+        detail: detail for operators only. See `PodiumError.detail`.
+        facts: other attributes of the error, such as `worker`, `step` and `retry_after_s`.
+        attempts: calls that failed before, oldest first.
+        usage, cost_usd: usage and cost of the failed call itself, if its server reported them.
     """
 
     code: str
@@ -41,10 +39,10 @@ class Failure:
 
     @classmethod
     def of(cls, error: PodiumError) -> "Failure":
-        """`error` as data; its cause is left out.
+        """Return `error` as data, without its cause.
 
-        A worker of one's own may raise a class of its own, with any attributes: what is no text and no
-        number is kept as text.
+        A custom worker may raise its own class with any attributes. Values that are neither text nor a number
+        are converted to text.
         """
         known = _nearest_class(type(error))
         facts: dict[str, Fact] = {}
@@ -66,28 +64,28 @@ class Failure:
 
     @property
     def error_class(self) -> type[PodiumError]:
-        """The class that `code` names; `PodiumError` where this version has none of that name."""
-        found = getattr(errors, self.code, None)
-        return found if isinstance(found, type) and issubclass(found, PodiumError) else PodiumError
+        """Class that `code` names, or `PodiumError` if this version has no such class."""
+        named = getattr(errors, self.code, None)
+        return named if isinstance(named, type) and issubclass(named, PodiumError) else PodiumError
 
     @property
     def explanation(self) -> str:
-        """The message and the detail: for operators."""
+        """Message and detail, for operators."""
         return f"{self.message} {self.detail}".rstrip()
 
     @property
     def causes(self) -> "tuple[Failure | Attempt, ...]":
-        """What went wrong, the first cause first: calls that failed or were not made, then this failure."""
+        """Causes, oldest first: calls that failed or were skipped, then this failure."""
         return (*(each for each in self.attempts if each.outcome != "lost_race"), self)
 
     @property
     def story(self) -> str:
-        """What went wrong, for callers: the first cause, then what followed, each once."""
-        told = [
+        """Explanation for callers: the messages of all causes, oldest first, without duplicates."""
+        messages = [
             f"{each.code if isinstance(each, Failure) else each.error}: {each.message}"
             for each in self.causes
         ]
-        return " Then ".join(dict.fromkeys(told))
+        return " Then ".join(dict.fromkeys(messages))
 
     @property
     def retryable(self) -> bool:
@@ -96,19 +94,19 @@ class Failure:
 
     @property
     def cost_is_bound(self) -> bool:
-        """Whether `cost_usd` is the most that the call can have cost."""
+        """True if `cost_usd` is an upper bound."""
         return self.cost_usd is not None and bool(self.get("billed_at_bound"))
 
     def is_a(self, error_class: type[PodiumError]) -> bool:
-        """Whether the error was one of `error_class`."""
+        """Return whether the error was an instance of `error_class`."""
         return issubclass(self.error_class, error_class)
 
     def get(self, name: str) -> Fact | None:
-        """A fact, or the default of its error's class."""
+        """Return a fact, or the default of the error's class."""
         return self.facts.get(name, getattr(self.error_class, name, None))
 
     def to_error(self) -> PodiumError:
-        """The error again, to be raised at a border."""
+        """Return the error again, to be raised."""
         facts: dict[str, object] = dict(self.facts)
         if issubclass(self.error_class, InvalidPlan) and "reason" in facts:
             facts["reason"] = Reason(str(facts["reason"]))
@@ -125,31 +123,36 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A call that gave no answer and was followed by another."""
+    """Call that gave no answer and was followed by another call."""
 
     worker: str
     error: str
-    """The error's class, such as `WorkerBusy`."""
+    """Class name of the error, such as `WorkerBusy`."""
     message: str
     waited_s: float = 0.0
-    """How long was waited after it."""
+    """Seconds waited after it."""
     detail: str = ""
-    """For operators only; see `PodiumError.detail`."""
+    """Detail for operators only. See `PodiumError.detail`."""
     outcome: Literal["failed", "cut", "lost_race", "left_alone"] = "failed"
-    """`cut`: the process that made the call ended, or the answer broke off and its step began again; `lost_race`: another call for the same answer was
-    faster; `left_alone`: it was not made, because the worker's newest ones failed."""
+    """How the attempt ended.
+
+    * `failed`: the call failed.
+    * `cut`: the process that made the call ended, or the answer broke off and its step was started again.
+    * `lost_race`: another call for the same answer was faster.
+    * `left_alone`: the call was not made, because the worker's latest calls failed.
+    """
     took_s: float | None = None
-    """From its start to its failure. Attempts follow one another, so this and `waited_s` place them in
-    time; but a hedge and the call that it was made for overlap."""
+    """Seconds from start to failure. With `waited_s` it places the attempts in time, because each one starts
+    after the one before; only a hedge overlaps with the call that it was made for."""
     usage: Usage | None = None
     cost_usd: Decimal | None = None
-    """What it took, where its server said so: a failed call may be billed."""
+    """Cost, if the server reported it. A failed call may be billed."""
     cost_is_bound: bool = False
-    """`cost_usd` is the most that it can have cost."""
+    """True if `cost_usd` is an upper bound."""
     deployment: str = ""
-    """Which of the places where the worker is reached was asked; empty where it has one."""
+    """Deployment that was called. Empty if the worker has only one."""
     hedge: bool = False
-    """It was made while the call before it was under way, because that was late."""
+    """True if it was sent while the call before it was still open, because that one was late."""
     provider_status: int | None = None
     """See `WorkerError.provider_status`."""
 
@@ -157,7 +160,7 @@ class Attempt:
     def of(
         cls, worker: str, failure: Failure, *, waited_s: float = 0.0, took_s: float | None = None
     ) -> "Attempt":
-        """A failed call of `worker`."""
+        """Return the attempt for a failed call of `worker`."""
         return cls(
             worker,
             failure.code,
@@ -173,7 +176,7 @@ class Attempt:
 
 
 def charges(failure: Failure | None, attempts: tuple[Attempt, ...] = ()) -> Iterator[Failure | Attempt]:
-    """Whatever in `failure` and `attempts` took tokens or money."""
+    """Yield everything in `failure` and `attempts` that used tokens or money."""
     own = [failure] if failure else []
     for each in (*attempts, *(failure.attempts if failure else ()), *own):
         if each.usage is not None or each.cost_usd is not None:
@@ -185,7 +188,7 @@ def _nearest_class(error_class: type[PodiumError]) -> type[PodiumError]:
 
 
 def _fields(error: PodiumError) -> Iterator[str]:
-    """The names of what an error says beside its message."""
+    """Yield the names of an error's attributes, without its message and those in `APART`."""
     classes = [each for each in type(error).__mro__ if issubclass(each, PodiumError)]
     names = {name for each in classes for name in vars(each).get("__annotations__", {})} | vars(error).keys()
     yield from sorted(names - {*APART, "message", "__notes__"})

@@ -1,27 +1,27 @@
-"""Messages, their parts, and the tools that a client offers."""
+"""Messages and their parts, and the tools that a client offers."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 Role = Literal["system", "user", "assistant", "tool"]
-"""A message of the role `tool` holds results of tools, and nothing else."""
+"""A message with the role `tool` holds tool results only."""
 ToolKind = Literal["function", "custom"]
-"""`function`: its arguments are JSON. `custom`: its input is free text (OpenAI's custom tools)."""
+"""`function`: the arguments are JSON. `custom`: the input is free text (OpenAI's custom tools)."""
 CacheMark = Literal["", "ephemeral", "5m", "1h", "explicit", "30m", "12h"]
-"""A client's mark for the provider's prompt cache: everything up to and including the marked part is one cached prefix.
+"""A client's mark for the provider's prompt cache: everything up to and including the marked part is one
+cached prefix.
 
 * `""`: no mark.
 * `ephemeral`, `5m`, `1h`: Anthropic's `cache_control`, without a `ttl` and with one.
 * `explicit`, `30m`, `12h`: OpenAI's `prompt_cache_breakpoint`, without a `ttl` and with one.
 
-Marks are no part of a value: clients move them from turn to turn, and equal parts stay equal.
-"""
+Marks do not count in comparisons: clients move them from turn to turn, and parts must stay equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Words in a message."""
+    """Text in a message."""
 
     text: str
     cache: CacheMark = field(default="", compare=False)
@@ -29,7 +29,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """A picture in a message: an `https:` address, or a `data:` address that holds it in base64."""
+    """Image in a message: an `https:` URL, or a `data:` URL with base64 content."""
 
     url: str
     detail: Literal["auto", "low", "high"] = "auto"
@@ -38,13 +38,13 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file in a message: a PDF, or text.
+    """File in a message: a PDF or a text file.
 
     Args:
-        name: as the user calls it, in one line.
-        url: a PDF, as a `data:` address in base64. Empty for text.
-        text: what a text file says; every model can read it. None for a PDF.
-        id: of a file that is kept here, until its content is put in its place; then empty.
+        name: name that the user gave it, on one line.
+        url: a PDF as a base64 `data:` URL. Empty for a text file.
+        text: content of a text file, which every model can read. None for a PDF.
+        id: id of a file stored on this server, until it is replaced by the file's content. Then empty.
     """
 
     name: str
@@ -55,7 +55,7 @@ class File:
 
     @property
     def n_bytes(self) -> int:
-        """How large it is; 0 while it is only an id."""
+        """Size in bytes. 0 while only the id is known."""
         if self.text is not None:
             return len(self.text.encode("utf-8", "surrogatepass"))
         return len(self.url.partition(",")[2].rstrip("=")) * 3 // 4
@@ -63,14 +63,14 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A model's call of a tool: part of an assistant's message.
+    """Tool call by a model, part of an assistant message.
 
     Args:
-        id: what the other side calls it: the client's in a conversation of the client's, the provider's in a
-            step's own. Empty where the provider gives none.
-        name: of the tool.
-        arguments: a function's as JSON text, as the model wrote it; a custom tool's input.
-        kind, namespace: as the tool's.
+        id: id chosen by the other side: the client in the client's conversation, the provider in a step's own
+            conversation. Empty if the provider gives none.
+        name: name of the tool.
+        arguments: JSON text as the model wrote it, or the input of a custom tool.
+        kind, namespace: see `Tool`.
     """
 
     id: str
@@ -83,11 +83,12 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class PendingCall:
-    """A call of a tool whose result a run waits for.
+    """Tool call whose result a run waits for.
 
     Args:
-        number: unique in its run, from 0; the client's id for it is made of the run and this.
-        call: with the provider's id.
+        number: number of the call, unique in its run, from 0. The client's id for the call consists of the
+            run and this number.
+        call: the call, with the provider's id.
     """
 
     number: int
@@ -96,12 +97,12 @@ class PendingCall:
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What a tool gave: part of a message of the role `tool`.
+    """Result of a tool call, part of a message with the role `tool`.
 
     Args:
-        id: of the call.
-        parts: the words, pictures and files that it gave.
-        is_error: the client says that the call failed.
+        id: id of the call.
+        parts: text, images and files that the tool returned.
+        is_error: whether the client reports that the call failed.
     """
 
     id: str
@@ -111,20 +112,22 @@ class ToolResult:
 
     @property
     def text(self) -> str:
-        """The words, pictures and files left out."""
+        """Text parts joined by line breaks, without images and files."""
         return "\n".join(part.text for part in self.parts if isinstance(part, Text))
 
 
 @dataclass(frozen=True, slots=True)
 class Native:
-    """An assistant's turn exactly as its provider wrote it: signed thoughts, reasoning items, the parts of its
-    calls. It goes back unchanged, and only to the same worker and account; nobody else reads it.
+    """Assistant turn exactly as the provider wrote it, with signed reasoning, reasoning items and parts of
+    tool calls.
+
+    It is sent back unchanged, and only to the same worker and account. No other worker reads it.
 
     Args:
-        worker: who wrote it.
-        account: the provider's account or place that it is bound to, as the wire names it; empty where the
-            worker has one.
-        payload: JSON, in the wire's own form.
+        worker: worker that wrote it.
+        account: provider account or deployment that it is bound to, as the wire names it. Empty if the worker
+            has only one.
+        payload: JSON in the wire's own format.
     """
 
     worker: str
@@ -137,49 +140,48 @@ Part = Text | Image | File | ToolCall | ToolResult
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One turn of a conversation. `system` stands for OpenAI's `system` and `developer` alike."""
+    """One turn of a conversation. OpenAI's roles `system` and `developer` are both `system` here."""
 
     role: Role
     parts: tuple[Part, ...]
     native: Native | None = None
-    """An assistant's turn as its provider wrote it, where it has to go back to it unchanged."""
+    """Assistant turn as its provider wrote it, if it must be sent back unchanged."""
     thoughts: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
-    """What led to an assistant's turn, as its client sent it back: `reasoning_content`, `reasoning` and
-    `reasoning_details` of Chat Completions. Only a worker that is called by its name is sent them."""
+    """Reasoning of an assistant turn as the client sent it back: `reasoning_content`, `reasoning` and
+    `reasoning_details` of Chat Completions. It is sent only to a worker that the request names as its model.
+    """
 
     @classmethod
     def of(cls, role: Role, text: str) -> "Message":
-        """A message of words only."""
+        """Return a message with one text part."""
         return cls(role, (Text(text),))
 
     @property
     def text(self) -> str:
-        """The words, all else left out."""
+        """Text parts joined by line breaks, without all other parts."""
         return "\n".join(part.text for part in self.parts if isinstance(part, Text))
 
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
-        """The calls of tools in it."""
         return tuple(part for part in self.parts if isinstance(part, ToolCall))
 
     @property
     def tool_results(self) -> tuple[ToolResult, ...]:
-        """What tools gave."""
         return tuple(part for part in self.parts if isinstance(part, ToolResult))
 
     @property
     def has_image(self) -> bool:
-        """Whether a picture is in it, or in what a tool gave."""
+        """True if the message, or a tool result in it, contains an image."""
         return any(isinstance(part, Image) for part in self.all_parts)
 
     @property
     def has_pdf(self) -> bool:
-        """Whether a file is in it, or in what a tool gave, that not every model can read."""
+        """True if the message, or a tool result in it, contains a PDF, which not every model can read."""
         return any(isinstance(part, File) and part.text is None for part in self.all_parts)
 
     @property
     def all_parts(self) -> Iterator[Part]:
-        """Its parts, and after each result of a tool what that holds."""
+        """All parts. Each tool result is followed by its own parts."""
         for part in self.parts:
             yield part
             if isinstance(part, ToolResult):
@@ -187,7 +189,7 @@ class Message:
 
 
 def without_cache_marks(messages: Iterable[Message]) -> tuple[Message, ...]:
-    """Return `messages` without the marks of their parts, for whatever must not depend on where a client put them."""
+    """Return `messages` without cache marks, for results that must not depend on where a client puts them."""
     return tuple(replace(message, parts=tuple(map(_without_mark, message.parts))) for message in messages)
 
 
@@ -198,17 +200,17 @@ def _without_mark(part: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A tool that the client runs.
+    """Tool that the client runs.
 
     Args:
-        name: unique in its namespace.
-        description: for the model.
-        parameters: JSON Schema of the arguments of a function; None: it takes none.
-        strict: the arguments must hold to `parameters`.
+        name: name, unique in its namespace.
+        description: description for the model.
+        parameters: JSON Schema of a function's arguments. None: it takes no arguments.
+        strict: whether the arguments must match `parameters`.
         kind: see `ToolKind`.
-        namespace: of the client's own (OpenAI's `namespace` tools); empty: none.
-        format: of a custom tool's input (OpenAI's `format`, such as a grammar); None: any text.
-        cache: see `CacheMark`; the prefix is the tools up to this one.
+        namespace: the client's namespace for it (OpenAI's `namespace` tools). Empty: none.
+        format: format of a custom tool's input, such as a grammar (OpenAI's `format`). None: any text.
+        cache: see `CacheMark`. The prefix is the tools up to this one.
     """
 
     name: str
@@ -223,12 +225,12 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class ToolChoice:
-    """Whether a model calls tools.
+    """Rule for whether a model calls tools.
 
     Args:
-        mode: `auto`: it decides; `none`: it does not; `required`: it calls at least one.
-        names: with `auto` or `required`: only these may be called; empty: all. One name with `required` is a
-            forced call.
+        mode: `auto`: the model decides. `none`: it calls no tool. `required`: it calls at least one.
+        names: with `auto` or `required`, the only tools that may be called. Empty: all. A single name with
+            `required` forces that call.
     """
 
     mode: Literal["auto", "none", "required"] = "auto"
@@ -240,12 +242,12 @@ AUTO = ToolChoice()
 
 @dataclass(frozen=True, slots=True)
 class Toolset:
-    """The tools of a request or of one call.
+    """Tools of a request or of one call.
 
     Args:
-        tools: in the client's order.
-        choice: whether they are called.
-        parallel: several may be called at once.
+        tools: tools in the client's order.
+        choice: rule for calling them.
+        parallel: whether several tools may be called in one turn.
     """
 
     tools: tuple[Tool, ...] = ()
@@ -257,12 +259,11 @@ class Toolset:
 
     @property
     def is_forced(self) -> bool:
-        """Whether at least one tool must be called."""
         return bool(self.tools) and self.choice.mode == "required"
 
     @property
     def offered(self) -> tuple[Tool, ...]:
-        """Those that the choice leaves: none where none may be called."""
+        """Tools that the choice allows. Empty if no tool may be called."""
         if not self:
             return ()
         return tuple(tool for tool in self.tools if not self.choice.names or tool.name in self.choice.names)

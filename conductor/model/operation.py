@@ -1,4 +1,4 @@
-"""What a call is for, in the words of OpenTelemetry's GenAI conventions, and what only some wires take of it."""
+"""Kinds of calls, named as in OpenTelemetry's GenAI conventions, and options that only some wires support."""
 
 import json
 from collections.abc import Sequence
@@ -6,15 +6,18 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, cast
 
 Operation = Literal["chat", "text_completion", "embeddings"]
-"""`text_completion`: the prompt goes on as it stands, without a chat's marks. `embeddings`: a vector for each
-message; the answer is one line a vector, base64 of little-endian float32."""
+"""Kind of a call.
+
+* `chat`: a conversation.
+* `text_completion`: the model continues the prompt as it is, without chat markup.
+* `embeddings`: a vector for each message. Each line of the answer is base64 of little-endian float32."""
 CallKind = Operation | Literal["plan"]
-"""What a call is for: as `Operation`, or a conductor's, that writes a plan."""
+"""Kind of a call, or `plan` for a conductor's call that writes a plan."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenBias:
-    """What is added to a token's logit; `token` is its number in the model's own vocabulary."""
+    """Value that is added to a token's logit. `token` is its id in the model's own vocabulary."""
 
     token: str
     bias: float
@@ -22,7 +25,7 @@ class TokenBias:
 
 @dataclass(frozen=True, slots=True)
 class Likely:
-    """A token and how probable it was in its place, as a natural logarithm."""
+    """Token and its log probability (natural logarithm)."""
 
     token: str
     logprob: float
@@ -30,7 +33,7 @@ class Likely:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """A token of an answer, how probable it was, and the likeliest ones in its place."""
+    """Token of an answer with its log probability, and the most likely tokens at its position."""
 
     token: str
     logprob: float
@@ -39,12 +42,12 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class PromptCache:
-    """OpenAI's hints for the prompt cache of a request; empty: not sent.
+    """OpenAI's hints for prompt caching. Empty: not sent.
 
     Args:
-        key: `prompt_cache_key`, which sends requests with a common prefix to the same machine.
+        key: `prompt_cache_key`, which routes requests with a common prefix to the same machine.
         retention: `prompt_cache_retention`.
-        mode, ttl: of `prompt_cache_options`.
+        mode, ttl: fields of `prompt_cache_options`.
     """
 
     key: str = ""
@@ -55,49 +58,53 @@ class PromptCache:
 
 @dataclass(frozen=True, slots=True)
 class WireOptions:
-    """What only some wires take. None always means: not asked for."""
+    """Options that only some wires support. None always means: not set."""
 
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
     logit_bias: tuple[TokenBias, ...] | None = None
     top_logprobs: int | None = None
-    """The tokens' log probabilities are wanted, and those of so many others in each place."""
+    """Number of alternative tokens per position whose log probabilities are wanted, beyond the token's
+    own."""
     verbosity: str | None = None
     dimensions: int | None = None
-    """Of each vector of an embedding."""
+    """Length of each embedding vector."""
     token_prompt: bool | None = None
-    """The prompt is the numbers of tokens, in the words of `tokens_text`. Nobody else is asked in its place: another
-    model's vocabulary is another."""
+    """True if the prompt consists of token ids, written by `tokens_text`. No fallback is called, because
+    another model has another vocabulary."""
     prompt_cache: PromptCache | None = None
+    """Hint: it does not change the answer, and wires that do not support it ignore it."""
     """A hint: it changes no answer, and a wire that does not know it leaves it out."""
     encoding_format: Literal["float"] | None = None
-    """A hint: vectors are wanted as lists of numbers, so a wire need not ask for base64."""
+    """Hint: vectors are wanted as lists of numbers, so a wire need not request base64."""
 
     @property
     def asked(self) -> tuple[str, ...]:
-        """The names of those that are asked for, without the hints."""
+        """Names of the options that are set, without hints."""
         names = (each.name for each in fields(self) if each.name not in HINTS)
         return tuple(name for name in names if getattr(self, name) is not None)
 
 
 HINTS = frozenset({"prompt_cache", "encoding_format"})
-"""Options that no worker has to take."""
+"""Options that no worker has to support."""
 
 
 NO_OPTIONS = WireOptions()
-TOKENS_GONE = "its prompt's tokens were not kept whole. Ask again."
+TOKENS_GONE = "the token ids of its prompt were not stored completely. Send the request again."
 
 
 def tokens_text(tokens: Sequence[int]) -> str:
-    """Numbers of tokens as a text, which is at least as long."""
+    """Return token ids as a text, which has at least as many characters as there are tokens."""
     return json.dumps(tokens, separators=(",", ":"))
 
 
 def read_tokens(text: str) -> list[int]:
-    """The numbers in what `tokens_text` wrote; raises ValueError for any other text, as one of which something was
-    taken out before it was kept.
+    """Return the token ids in a text written by `tokens_text`.
+
+    Raises:
+        ValueError: it is another text, for example one that was redacted before it was stored.
     """
-    found: object = json.loads(text)
-    if not isinstance(found, list):
-        raise ValueError("the text is no list")
-    return [int(each) for each in cast(list[Any], found)]
+    value: object = json.loads(text)
+    if not isinstance(value, list):
+        raise ValueError("the text is not a list")
+    return [int(each) for each in cast(list[Any], value)]

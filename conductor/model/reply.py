@@ -1,6 +1,6 @@
-"""What a model answers: its pieces, what they add up to, and what that cost.
+"""Answers of models: their deltas, the sum of these, and the cost.
 
-A bill is never lower than what was told and believed (decisions 0018, 0031, 0065).
+A bill is never lower than plausible usage that the server reported (decisions 0018, 0031, 0065).
 """
 
 import time
@@ -18,133 +18,131 @@ from conductor.model.operation import TokenLogprob
 from conductor.model.usage import FREE, Meter, Price, Usage, cost_of, dearer, estimate_answer, unseen_bytes
 
 MODEL_CHARS = 200
-"""A longer model name that a server reports is cut."""
+"""Longest model name that is kept of a server's report, in characters."""
 MOST_USD = Decimal(1_000_000)
-"""No call costs more: a worker's word for it is not believed."""
+"""Largest plausible cost of a call. A worker that reports more is not believed."""
 
 
 class FinishReason(StrEnum):
-    """Why a model stopped, in OpenAI's words."""
+    """Reason why a model stopped, with OpenAI's values."""
 
     STOP = "stop"
     LENGTH = "length"
     CONTENT_FILTER = "content_filter"
     TOOL_CALLS = "tool_calls"
-    """It waits for the results of tools."""
+    """The model waits for tool results."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """The next piece of an answer. The last one carries `finish`, and `usage` where the server reports it.
+    """Next piece of an answer. The last one has `finish`, and `usage` if the server reports it.
 
-    `usage` is a running total, so a later one replaces an earlier one.
+    `usage` is a running total, so a later value replaces an earlier one.
     """
 
     text: str = ""
     reasoning: str = ""
-    """Thoughts the model shows apart from its answer."""
+    """Reasoning that the model shows separately from its answer."""
     finish: FinishReason | None = None
     usage: Usage | None = None
     cost_usd: Decimal | None = None
-    """What the server says the call cost so far; it takes precedence over a price list."""
+    """Cost of the call so far as the server reports it. It takes precedence over a price list."""
     model: str | None = None
-    """The model's name as the server reports it."""
+    """Name of the model as the server reports it."""
     inner_run: str | None = None
-    """The id of the run that answered, where the worker is a team itself."""
+    """Id of the run that answered, if the worker is a team itself."""
     notes: tuple[str, ...] = ()
-    """New remarks for the record; see `CallResult.notes`."""
+    """New notes for the record. See `CallResult.notes`."""
     billed_at_bound: bool = False
-    """What the call took is unknown, or what the server says of it cannot be true; `notes` say why."""
+    """True if usage is unknown, or the reported usage is not plausible. `notes` say why."""
     cost_is_bound: bool = False
-    """`cost_usd` is the most that the call can have cost, in the server's own words."""
+    """True if `cost_usd` is an upper bound, according to the server."""
     pieces: int = 1
-    """How many pieces of the server's are together in it."""
+    """Number of server chunks that were merged into this delta."""
     tool_calls: tuple[ToolCall, ...] = ()
-    """Calls of tools that are complete with it: a piece of a call is never passed on."""
+    """Tool calls that this delta completes. Partial calls are never passed on."""
     native: Native | None = None
-    """The whole turn as the provider wrote it; with the last piece, where it has to go back unchanged."""
+    """Whole turn as the provider wrote it, on the last delta. Set if it must be sent back unchanged."""
     logprobs: tuple[TokenLogprob, ...] = ()
-    """Of the tokens in `text`, where they were asked for."""
+    """Log probabilities of the tokens in `text`, if they were requested."""
     stop_sequence: str | None = None
-    """Which of the call's stop sequences ended the answer, where the server says so."""
+    """Stop sequence that ended the answer, if the server reports it."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    """What one call gave and took."""
+    """Answer of a call, with its usage and cost."""
 
     output: str
     worker: str
-    """Who answered: the worker asked, or the one it failed over to."""
+    """Worker that answered: the one that was called, or the one that it failed over to."""
     model: str
     usage: Usage | None
     cost_usd: Decimal | None
-    """None: unknown."""
+    """None: not known."""
     finish: FinishReason | None
     attempts: tuple[Attempt, ...] = ()
-    """The calls that failed before this one, oldest first."""
+    """Calls that failed before this one, oldest first."""
     reasoning: str = ""
     inner_run: str | None = None
-    """The id of the run that answered, where the worker is a team itself. Its record is one of its own."""
+    """Id of the run that answered, if the worker is a team itself. That run has its own record."""
     notes: tuple[str, ...] = ()
-    """What was changed in the call or not believed of the answer, one sentence each: for the record, never
-    for the answer."""
+    """Notes on changes to the call and on implausible reports. For the record, never for the answer."""
     cost_is_bound: bool = False
-    """`cost_usd` is the most that the call can have cost; `notes` say why it is not known."""
+    """True if `cost_usd` is an upper bound. `notes` say why the cost is not known."""
     deployment: str = ""
-    """Which of the places where the worker is reached answered; empty where it has one."""
+    """Deployment that answered. Empty if the worker has only one."""
     span: str = ""
-    """The id of the call's span, in hexadecimal; empty where nothing is traced."""
+    """Id of the call's span, in hexadecimal. Empty if tracing is off."""
     tool_calls: tuple[ToolCall, ...] = ()
-    """Calls of tools, with the provider's ids; the finish reason is `tool_calls` then."""
+    """Tool calls, with the provider's ids. The finish reason is then `tool_calls`."""
     native: Native | None = None
-    """The turn as the provider wrote it; see `Native`."""
+    """Turn as the provider wrote it. See `Native`."""
     logprobs: tuple[TokenLogprob, ...] = ()
-    """Of the tokens of `output`, where they were asked for."""
+    """Log probabilities of the tokens in `output`, if they were requested."""
     stop_sequence: str | None = None
     """See `Delta.stop_sequence`."""
 
 
 @dataclass(slots=True)
 class Reply:
-    """An answer from its first token on. Iterate once; `result` says at any time what it gave and took so
-    far.
+    """Answer that streams from its first token on. Iterate once; `result` gives the state so far at any time.
 
     Raises (while iterating):
-        WorkerUnavailable: the stream broke, or ended without saying why it ended. What came before was
-            received, and is paid for as the provider counts it.
-        ContentFiltered: after thoughts alone, its provider refused to answer.
+        WorkerUnavailable: the stream broke, or ended without a finish reason. The deltas before that are
+            valid, and are billed as the provider counts them.
+        ContentFiltered: the provider refused to answer, after reasoning alone.
     """
 
     worker: str
-    """Who answers: the worker asked, or the one it fell back to."""
+    """Worker that answers: the one that was called, or the one that it fell back to."""
     deltas: AsyncGenerator[Delta]
     model: str
-    """The model's name as the server reports it; the one asked for until it does."""
+    """Name of the model as the server reports it. Until then, the name that was requested."""
     price: Price | None = FREE
-    """What the one who answers takes; None where nobody said."""
+    """Price of the worker that answers. None: not known."""
     attempts: tuple[Attempt, ...] = ()
     bound: Usage | None = None
-    """The most that the call can take, where it is known."""
+    """Most that the call can use, if known."""
     estimated: Usage | None = None
-    """About what the call took, once its stream has broken: it is billed in place of `bound`."""
+    """Estimated usage after the stream has broken. It is billed instead of `bound`."""
     meter: Meter | None = None
-    """What its worker counts beside the answer, for an estimate; None: nothing."""
+    """Counts that the worker keeps for an estimate. None: it keeps none."""
     unseen_s: float = 0.0
-    """The time to its first token."""
+    """Seconds until the first token."""
     usage: Usage | None = None
-    """What was consumed so far, as the server says; None until it says so, and where it is not believed."""
+    """Usage so far as the server reports it. None until it does, or if it is not plausible."""
     counted: Usage | None = None
-    """The newest that was believed: a call billed at its bound costs no less."""
+    """Newest plausible usage. A call that is billed at its bound costs at least this."""
     finish: FinishReason | None = None
     cost_usd: Decimal | None = None
-    """What the server says it cost; None: it follows from price and usage."""
+    """Cost as the server reports it. None: computed from price and usage."""
     inner_run: str | None = None
     notes: tuple[str, ...] = ()
     billed_at_bound: bool = False
-    """Bill the most that the call could take: `usage` is unknown and stays so."""
+    """True to bill the most that the call can use, because `usage` is not known and will not be."""
     cost_is_bound: bool = False
-    """`cost_usd` is the most that it can have cost, as the server says."""
+    """True if `cost_usd` is an upper bound, according to the server."""
     deployment: str = ""
     """See `CallResult.deployment`."""
     span: str = ""
@@ -157,7 +155,7 @@ class Reply:
     stop_sequence: str | None = None
     """See `Delta.stop_sequence`."""
     is_empty: bool = False
-    """Whether it is known to end well (`stop`) without a word, a thought or a call, once its last piece is read."""
+    """True if the answer ended normally (`stop`) but is empty. Known after the last delta."""
 
     async def __aiter__(self) -> AsyncGenerator[Delta]:
         async with aclosing(self.deltas) as deltas:
@@ -173,7 +171,7 @@ class Reply:
             raise _filter_error(self.worker)
 
     def _fold(self, delta: Delta) -> None:
-        """Take `delta` into account: a later value replaces an earlier one."""
+        """Add `delta` to the state. A later value replaces an earlier one."""
         if delta.text:
             self.texts.append(delta.text)
         if delta.reasoning:
@@ -189,14 +187,16 @@ class Reply:
         self.count(delta)
 
     def count(self, delta: Delta) -> None:
-        """What `delta` says of tokens and money, as far as it can be true: workers of one's own are not checked
-        where they speak to their servers. For pieces that nobody reads any more; others are counted as they are read.
+        """Add the usage and cost in `delta`, if they are plausible. Custom workers do not check what their
+        servers report.
+
+        Call this for deltas that are not read any more. Others are counted when they are read.
         """
         if delta.usage is None and delta.cost_usd is None and not delta.billed_at_bound:
             return
         self.billed_at_bound |= delta.billed_at_bound
         if delta.usage is not None and not delta.usage.is_possible:
-            self._bill_at_bound("The worker's usage cannot be true: billed at the call's bound.")
+            self._bill_at_bound("The worker reported an impossible usage. Billed at the call's bound.")
         elif delta.usage is not None:
             self.counted = delta.usage
         self.usage = None if self.billed_at_bound else self.counted
@@ -205,37 +205,40 @@ class Reply:
         if delta.cost_usd.is_finite() and 0 <= delta.cost_usd <= MOST_USD:
             self.cost_usd, self.cost_is_bound = delta.cost_usd, delta.cost_is_bound
         else:
-            self.notes += ("The worker's cost cannot be true, and was not believed.",)
+            self.notes += ("The worker reported an impossible cost, which was ignored.",)
 
     def cut(self, note: str) -> None:
-        """Its reader breaks it off: it is billed by what streamed."""
+        """End an answer that its reader breaks off. It is billed by what streamed."""
         self.finish = FinishReason.LENGTH
         self._bill_at_bound(f"{note} {self._estimate()}")
 
     def close_bill(self) -> None:
-        """Nothing more will be said: a call whose server did not tell its usage is billed at its bound, also where
-        it ended well. One that broke, or was broken off by its reader, is billed by what streamed. A cost alone proves
-        nothing.
+        """Settle the bill at the end of the stream.
+
+        A call is billed at its bound if its server did not report usage, even if it ended normally. If it
+        broke or was broken off, it is billed by what streamed. A reported cost alone does not replace usage.
         """
         is_billed = self.price is not None and self.price != FREE
         if is_billed and self.usage is None and not self.billed_at_bound:
             if self.finish:
-                self._bill_at_bound("The server did not say what the call took: billed at the call's bound.")
+                self._bill_at_bound("The server did not report usage. Billed at the call's bound.")
             else:
-                note = "The server was broken off before it said what the call took."
+                note = "The call ended before the server reported usage."
                 self._bill_at_bound(f"{note} {self._estimate()}")
 
     def _estimate(self) -> str:
-        """Estimate what the call took, where that is possible. Return what the record says of it."""
+        """Estimate the usage, if the bound is known. Return the note for the record."""
         if self.bound is None:
             return "Billed at the call's bound."
         calls = (part for call in self.tool_calls for part in (call.name, call.arguments))
         n_bytes, thought_bytes = _n_bytes([*self.texts, *calls]), _n_bytes(self.thoughts)
-        self.estimated, how = estimate_answer(self.bound, n_bytes, thought_bytes, self.unseen_s, self.meter)
-        return how
+        self.estimated, note = estimate_answer(self.bound, n_bytes, thought_bytes, self.unseen_s, self.meter)
+        return note
 
     def charge_part(self, error: WorkerError, text: str) -> None:
-        """Put into `error`, for an estimate, that `text` had streamed of an answer that nobody was shown."""
+        """Add to `error` how much had streamed, for a cost estimate. `text` is the part of the answer that no
+        client was shown.
+        """
         meter = self.meter
         unseen = unseen_bytes(self.unseen_s) if meter and meter.hides_thoughts else 0
         error.streamed_bytes, error.sent_bytes = (
@@ -244,7 +247,7 @@ class Reply:
         )
 
     def charge(self, error: WorkerError) -> None:
-        """Put into `error`, which stands for an answer that nobody was shown, what it took and what had failed before it."""
+        """Add usage, cost and earlier attempts to `error`, which replaces an answer that no client saw."""
         result = self.result
         error.usage, error.cost_usd = result.usage, result.cost_usd
         error.billed_at_bound = error.billed_at_bound or result.usage is None
@@ -255,21 +258,22 @@ class Reply:
         self.notes += (note,)
 
     def _bill(self) -> tuple[Decimal | None, bool]:
-        """What it cost, and whether that is the most that it can have cost: never less than what the server
-        said and was believed, nor than what its price makes of the usage.
+        """Return the cost, and whether it is an upper bound.
+
+        The cost is never less than a plausible cost that the server reported, nor than price times usage.
         """
-        told = dearer(self.cost_usd, cost_of(self.price, self.counted))
+        reported = dearer(self.cost_usd, cost_of(self.price, self.counted))
         if not self.billed_at_bound:
-            return told, self.cost_is_bound
+            return reported, self.cost_is_bound
         if self.price is None or self.bound is None:
             return self.cost_usd, self.cost_is_bound
         took = self.price.of(self.estimated) if self.estimated else self.price.most(self.bound)
-        return max(took, told or Decimal(0)), self.price != FREE
+        return max(took, reported or Decimal(0)), self.price != FREE
 
     @property
     def result(self) -> CallResult:
-        """As far as it got. The cost is price times usage, or what the server itself says where that is more
-        or no price is known.
+        """Result so far. The cost is price times usage, or the server's own figure if that is higher or no
+        price is known.
         """
         cost_usd, is_bound = self._bill()
         return CallResult(
@@ -301,26 +305,28 @@ async def open_reply(
     price: Price | None = FREE,
     meter: Meter | None = None,
 ) -> AsyncGenerator[Reply]:
-    """Turn a generator of deltas into what `Worker.open` promises: entered at the first token, closed at the
-    end.
+    """Turn a generator of deltas into the context manager that `Worker.open` returns.
+
+    The block is entered at the first token, and leaving it closes the generator.
 
     Args:
-        worker: the name for errors and the record.
-        model: the model asked for.
-        deltas: not started yet. Its `finally` blocks close what it opened.
-        price: what `worker` takes.
+        worker: name for errors and the record.
+        model: name of the requested model.
+        deltas: generator that has not been started. Its `finally` blocks release what it opened.
+        price: price of `worker`.
         meter: see `Reply`.
 
     Raises:
-        WorkerError: whatever `deltas` raises before its first token; `WorkerUnavailable` where it has none,
-            `ContentFiltered` where its provider refused before it.
+        WorkerError: any that `deltas` raises before its first token.
+        WorkerUnavailable: `deltas` is empty.
+        ContentFiltered: the provider refused to answer before the first token.
     """
-    mend, began_s = _Mender().mend, time.monotonic()
+    join, began_s = _SurrogateJoiner().join, time.monotonic()
     async with aclosing(deltas):
         early: list[Delta] = []
         try:
             async for each in deltas:
-                delta = mend(each)
+                delta = join(each)
                 early.append(delta)
                 if delta.text or delta.reasoning or delta.tool_calls or delta.finish or delta.inner_run:
                     break
@@ -330,14 +336,14 @@ async def open_reply(
             _bill(exc, early, price)
             raise
         if not early:
-            raise WorkerUnavailable(f"{worker} closed the stream without a word.", worker=worker)
+            raise WorkerUnavailable(f"{worker} closed the stream without sending anything.", worker=worker)
         unseen_s = time.monotonic() - began_s
 
         async def all_of_it() -> AsyncGenerator[Delta]:
             for delta in early:
                 yield delta
             async for delta in deltas:
-                yield mend(delta)
+                yield join(delta)
 
         async with aclosing(all_of_it()) as whole:
             yield Reply(
@@ -355,13 +361,13 @@ def _n_bytes(texts: Sequence[str]) -> int:
     return len("".join(texts).encode("utf-8", "surrogatepass"))
 
 
-class _Mender:
-    """Makes whole characters of the halves in the pieces of one answer."""
+class _SurrogateJoiner:
+    """Joins surrogate pairs that were cut between the deltas of one answer."""
 
     def __init__(self) -> None:
         self._text, self._reasoning = HalfJoiner(), HalfJoiner()
 
-    def mend(self, delta: Delta) -> Delta:
+    def join(self, delta: Delta) -> Delta:
         is_last = delta.finish is not None
         text = self._text.feed(delta.text, is_last=is_last)
         reasoning = self._reasoning.feed(delta.reasoning, is_last=is_last)
@@ -378,7 +384,7 @@ class _Mender:
 
 
 def _bill(error: WorkerError, early: list[Delta], price: Price | None) -> None:
-    """Put what the server said of its cost, before the first token, into `error`."""
+    """Add the usage and cost that the server reported before the first token to `error`."""
     usages = [delta.usage for delta in early if delta.usage and delta.usage.is_possible]
     costs = [delta.cost_usd for delta in early if delta.cost_usd is not None]
     if usages or costs:
@@ -387,12 +393,12 @@ def _bill(error: WorkerError, early: list[Delta], price: Price | None) -> None:
 
 
 def _is_empty(first: Delta) -> bool:
-    """Whether the answer that begins with `first` ends with it, and says nothing."""
+    """Return whether the answer that begins with `first` ends with it, without any content."""
     return first.finish is FinishReason.STOP and not (_says_something(first) or first.inner_run)
 
 
 def _is_refusal(delta: Delta) -> bool:
-    """Whether an answer that begins with `delta` ends there, for what was asked."""
+    """Return whether an answer that begins with `delta` ends there because of a content filter."""
     return delta.finish is FinishReason.CONTENT_FILTER and not _says_something(delta)
 
 
@@ -401,12 +407,12 @@ def _says_something(delta: Delta) -> bool:
 
 
 def _filter_error(worker: str, early: Sequence[Delta] = (), price: Price | None = FREE) -> ContentFiltered:
-    """The error of an answer without a word. It ended well, so it is billed like any other: at its bound where
-    its server did not tell what it took.
+    """Return the error for an answer without content. The call ended normally, so it is billed: at its bound
+    if the server did not report usage.
     """
     is_billed = price is not None and price != FREE
     return ContentFiltered(
-        f"{worker} would not answer this prompt, for its content: change it.",
+        f"{worker}'s content filter rejected this prompt. Change the prompt.",
         worker=worker,
         detail=" ".join(note for delta in early for note in delta.notes),
         billed_at_bound=is_billed and not any(delta.usage and not delta.billed_at_bound for delta in early),

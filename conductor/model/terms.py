@@ -1,4 +1,4 @@
-"""The conditions of a call, which are never sent: who pays, who may be called, how long it may take."""
+"""Conditions of a call, which are never sent: who pays, which workers may be called, how long it may take."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -11,50 +11,52 @@ from conductor.model.operation import CallKind
 from conductor.model.usage import Price
 
 Priority = Literal["interactive", "batch"]
-"""Somebody waits for the answer; or nobody does, and it may come later."""
+"""`interactive`: a client waits for the answer. `batch`: no client waits, and the answer may come later."""
 
 
 class Refusals:
-    """What the workers of one run have refused, runs inside it included.
+    """Requests that workers have refused in one run, including the runs inside it.
 
-    A refused plan says nothing of a refused step (other parameters, other words), unless the worker refuses
-    every call.
+    A refused plan does not count against a step, which has other parameters and another prompt, unless the
+    worker refuses every call.
     """
 
     def __init__(self) -> None:
         self._errors: dict[tuple[str, CallKind], WorkerRefused] = {}
 
     def add(self, worker: str, operation: CallKind, error: WorkerRefused) -> None:
-        """Remember that `worker` raised `error`."""
+        """Record that `worker` raised `error`."""
         operations: tuple[CallKind, ...] = (operation, "chat", "plan") if error.every_call else (operation,)
         for each in operations:
             self._errors.setdefault((worker, each), error)
 
     def earlier(self, worker: str, operation: CallKind) -> WorkerRefused | None:
-        """What `worker` said when it was asked before, as an error of its own; None where it may be asked."""
+        """Return a new error if `worker` refused this operation before, or None if it may be called."""
         error = self._errors.get((worker, operation))
         if error is None:
             return None
-        detail = f"It was not asked again: it had refused in this run. {error.detail}".rstrip()
+        detail = (
+            f"The worker was not called again, because it had refused in this run. {error.detail}".rstrip()
+        )
         kind = ContentFiltered if isinstance(error, ContentFiltered) else WorkerRefused
         return kind(error.message, worker=worker, every_call=error.every_call, detail=detail)
 
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
-"""Every level of effort that a request may ask for, in order."""
+"""Levels of reasoning effort that a request may set, lowest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Permit:
-    """What a run may reach, and what may become of its texts.
+    """Limits on the workers that a run may call, and on the use of its texts.
 
     Args:
-        workers: those that may be called, the conductor included; None: any.
-        max_effort: the longest that a worker may think; None: as long as it likes.
-        stores: whether texts may be kept, once the run has ended or on another replica.
+        workers: workers that may be called, including the conductor. None: any.
+        max_effort: highest reasoning effort of a worker. None: no limit.
+        stores: whether texts may be stored after the run has ended, or on another replica.
         traces: whether texts may be put into spans.
         trains: whether models may be trained on the run.
-        hides_personal_data: whether personal data is taken out of texts that are kept or traced.
+        hides_personal_data: whether personal data is removed from texts that are stored or traced.
     """
 
     workers: tuple[str, ...] | None = None
@@ -65,11 +67,11 @@ class Permit:
     hides_personal_data: bool = False
 
     def allows(self, worker: str) -> bool:
-        """Whether the worker of that name may be called."""
+        """Return whether the worker may be called."""
         return self.workers is None or worker in self.workers
 
     def narrow(self, other: "Permit") -> "Permit":
-        """What both allow."""
+        """Return a permit for what both permits allow."""
         workers = self.workers if other.workers is None else other.workers
         if self.workers is not None and other.workers is not None:
             workers = tuple(name for name in self.workers if name in other.workers)
@@ -84,12 +86,12 @@ class Permit:
 
 
 def lowest_effort(*limits: str | None) -> str | None:
-    """The lowest of some levels; None of them: no limit."""
+    """Return the lowest of some effort levels, where None means no limit."""
     return min((limit for limit in limits if limit is not None), key=EFFORTS.index, default=None)
 
 
 ANYTHING = Permit()
-"""Of a run that nobody's policy limits."""
+"""Permit of a run that no policy limits."""
 
 
 def _maybe() -> bool:
@@ -102,35 +104,37 @@ def _no() -> bool:
 
 @dataclass(slots=True, eq=False)
 class Places:
-    """Deployments of a provider's model, or replicas of an engine; written by whoever chooses among them."""
+    """Deployments of a provider's model, or replicas of an engine, that a call has used. Written by the code
+    that chooses among them.
+    """
 
     taken: set[str] = field(default_factory=set[str])
     has_other: Callable[[], bool] = _maybe
-    """Whether there is one where it has not gone. Nobody knows it of an address that nobody chose: many servers may be
-    behind it."""
+    """Return whether there is a place that the call has not used. Assumed true for an address that is not
+    chosen from a list, because many servers may be behind it."""
 
     def take(self, place: str, has_other: Callable[[], bool]) -> None:
-        """The call goes to `place`."""
+        """Record that the call goes to `place`."""
         self.taken.add(place)
         self.has_other = has_other
 
     def expect_choice(self) -> None:
-        """Somebody is about to choose: until then, no other place is known."""
+        """Assume that there is no other place until one is chosen."""
         self.has_other = _no
 
     def __reduce__(self) -> tuple[type["Places"], tuple[()]]:
-        """In another process nobody chooses any more."""
+        """Reset the state, because no place is chosen in another process."""
         return Places, ()
 
 
 @dataclass(frozen=True, slots=True)
 class Callee:
-    """A worker, at one of its places.
+    """Worker at one of its deployments.
 
     Args:
-        worker: its name in the pool.
-        deployment: which of its places; empty where it has one.
-        price: per token, there; None: nobody said.
+        worker: name in the pool.
+        deployment: deployment of the worker. Empty if it has only one.
+        price: price per token at this deployment. None: not configured.
     """
 
     worker: str
@@ -139,7 +143,7 @@ class Callee:
 
 
 class AttemptHold(Protocol):
-    """Reservation of one of the attempts that are under way."""
+    """Reservation of one open attempt of a call."""
 
     async def renew(self, error: WorkerError, wait_s: float = 0.0) -> int:
         """Pay for the attempt that failed with `error`, wait, and reserve the next one.
@@ -158,7 +162,7 @@ class AttemptHold(Protocol):
         ...
 
     def sent(self, callee: Callee) -> None:
-        """Record where the attempt is being sent: it is billed at that price if the server does not report usage."""
+        """Record where the attempt is sent. Its bill uses that price if the server does not report usage."""
         ...
 
 
@@ -178,7 +182,8 @@ class Holds(Protocol):
         ...
 
     def drop(self, *, hedge: bool, took_s: float, error: PodiumError | None = None) -> tuple[Attempt, ...]:
-        """Record one of two attempts as lost; the other one is the call from now on. `settle_dropped` pays for it.
+        """Record one of two attempts as lost; the other one is the call from now on. `settle_dropped` pays
+        for it.
 
         Args:
             hedge: whether the hedge is lost, else the first attempt.
@@ -197,16 +202,16 @@ class Holds(Protocol):
 
 @dataclass(slots=True)
 class Pauses:
-    """Those of one call. Its worker ends it where one is too long, and writes down the longest."""
+    """Pauses between the tokens of an answer. The worker records them, and ends the call after a long one."""
 
     limit_s: float | None = None
-    """A longer one is not usual for this worker, and another one can go on with the answer. None: the settings say
-    how long."""
+    """Longest pause before the call is ended, because pauses are usually shorter and another worker can
+    continue the answer. None: only the settings limit it."""
     longest_s: float | None = None
-    """Of those that have ended; None until there are two words, and where nobody measures."""
+    """Longest pause so far. None before the second token, or if pauses are not measured."""
 
     def note(self, pause_s: float) -> None:
-        """One has ended."""
+        """Record a pause that has ended."""
         self.longest_s = max(pause_s, self.longest_s or 0.0)
 
 
@@ -229,9 +234,9 @@ class AttemptLimits:
     first_token_s: float | None = None
     """Usual limit for the first token, in seconds. None: only the settings limit it."""
     patience_s: float | None = None
-    """Limit for the first token whatever is usual, because a fallback needs the rest of the time. None: no limit."""
+    """Limit for the first token that leaves enough time for a fallback, in seconds. None: no limit."""
     pauses: Pauses | None = None
-    """Pauses between the words of the answer. None: not measured."""
+    """Pauses between the tokens of the answer. None: not measured."""
     places: Places | None = None
     """Deployments or replicas that attempts have used. None: not tracked."""
     on_queued: Callable[[str], None] | None = None
@@ -258,13 +263,13 @@ class Terms:
     refusals: Refusals | None = None
     """Workers that have refused in this run. None: not tracked."""
     begins: bool = False
-    """Whether the run has paid for nothing yet, so that the call may be turned away from a long queue."""
+    """True if the run has paid for nothing yet, so that the call may be rejected if a queue is long."""
     has_fallback: bool = False
-    """Whether another worker is free to answer instead."""
+    """True if another worker is free to answer instead."""
     broken: frozenset[tuple[str, str]] = frozenset()
     """Workers, each with its deployment, whose answer to this call broke off: they are tried last."""
     outlasts_break: bool = False
-    """Whether an answer that breaks off is continued or started again."""
+    """True if an answer that breaks off is continued or started again."""
     rest_tokens: int | None = None
     """Limit of what follows `Call.prefix`, in tokens. None: `Call.sampling` alone limits it."""
     observer: Observer | None = None

@@ -1,4 +1,4 @@
-"""The port to a model, the members of a pool, and embeddings."""
+"""The worker protocol, pool members, and the encoding of embedding vectors."""
 
 import base64
 import binascii
@@ -25,11 +25,12 @@ class Worker(Protocol):
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
         """Send `call`. The block is entered when the first token has arrived.
 
-        Until then the call may be retried. Leaving the block closes the socket or aborts the local request, even if the
-        answer was not read to its end.
+        Until then the call may be retried. Leaving the block closes the socket or aborts the local request,
+        even if the answer was not read to its end.
 
         Raises:
-            WorkerError: no token came. If the provider reported what it bills, `usage` and `cost_usd` of the error have it.
+            WorkerError: no token came. If the provider reported what it bills, `usage` and `cost_usd` of the
+                error have it.
         """
         ...
 
@@ -41,46 +42,47 @@ class PoolMember:
     name: str
     worker: Worker
     card: str = ""
-    """What it is good at, for the conductor to read."""
+    """Description of what the worker is good at, read by the conductor."""
     model: str = ""
-    """The public name of its model; empty if it has none or it is not known."""
+    """Public name of the model. Empty if there is none or it is not known."""
     price: Price | None = FREE
-    """Per token; None if it is not known, and then the cost is unknown too."""
+    """Price per token. None: not known, and then the cost is unknown too."""
     worst_price: Price | None = FREE
     """The highest price of the worker and its fallbacks. Calls are reserved at it."""
     max_output_tokens: int = 4096
     """The longest answer, unless the request sets a smaller limit."""
     has_fallback: bool = False
-    """Whether another worker answers if it fails."""
+    """True if another worker answers if it fails."""
     other_places: int = 0
-    """The number of its further deployments and fallbacks."""
+    """Number of further deployments and fallbacks."""
     is_free: Callable[[], bool] = field(default=lambda: True, compare=False)
-    """Whether the worker or a fallback is healthy and has a free slot now."""
+    """Return whether the worker or a fallback is healthy and has a free slot now."""
     continues: bool = False
-    """Whether the worker and its fallbacks can continue an answer whose stream broke off (`Call.prefix`)."""
+    """True if the worker and its fallbacks can continue an answer whose stream broke off (`Call.prefix`)."""
     tells_filters: frozenset[str] = frozenset()
-    """Those of the worker and its fallbacks whose content filter is reported to the client instead of a fallback being asked."""
+    """Names among the worker and its fallbacks whose content filter errors go to the client instead of
+    causing a failover."""
     bills_inner_calls: bool = False
-    """Whether the calls inside it are paid one by one from the same ledger, so that a call of it reserves nothing."""
+    """True if its inner calls are billed to the same ledger, so that a call to it reserves nothing."""
     sees_images: bool = False
     reads_pdfs: bool = False
     calls_tools: bool | None = None
-    """Whether it calls tools; None if it is not known, and then it is offered tools."""
+    """True if it can call tools. None: not known; tools are then offered to it."""
     context_tokens: int | None = None
-    """The longest prompt and answer together; None: not known."""
+    """Longest prompt and answer together, in tokens. None: not known."""
     tokens_per_s: float | None = None
-    """About how fast it writes; None: not known."""
+    """Approximate output speed. None: not known."""
     system_prompt: str = ""
-    """Put before the user's own system prompt."""
+    """Text that is put before the user's own system prompt."""
     serves: frozenset[Operation] = frozenset({"chat"})
-    """What it can be asked for."""
+    """Operations that it supports."""
     takes: frozenset[str] = frozenset()
-    """The `WireOptions` that it and those it may fall back to take, by name."""
+    """Names of the `WireOptions` that it and all its fallbacks support."""
     defaults: Sampling = Sampling()
-    """Used where a request says nothing."""
+    """Values for fields that the request leaves out."""
 
     def with_defaults(self, sampling: Sampling) -> Sampling:
-        """`sampling` with this member's own settings where it says nothing."""
+        """Return `sampling` with this member's defaults for the fields that are not set."""
         own = self.defaults
         return replace(
             sampling,
@@ -92,27 +94,27 @@ class PoolMember:
 
 
 def encode(vector: Sequence[float]) -> str:
-    """`vector` as text.
+    """Return `vector` as base64 of little-endian float32.
 
     Raises:
-        ValueError: a number of it is none that float32 holds.
+        ValueError: a number does not fit into float32.
     """
     try:
         return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode("ascii")
     except (struct.error, OverflowError) as exc:
-        raise ValueError(f"no vector: {exc}") from exc
+        raise ValueError(f"not a vector of float32: {exc}") from exc
 
 
 def decode(text: str) -> list[float]:
-    """The vector in `text`.
+    """Return the vector that `encode` wrote.
 
     Raises:
-        ValueError: there is none.
+        ValueError: the text is not an encoded vector.
     """
     try:
         data = base64.b64decode(text, validate=True)
     except binascii.Error as exc:
-        raise ValueError(f"no base64: {exc}") from exc
+        raise ValueError(f"not base64: {exc}") from exc
     if not data or len(data) % 4:
-        raise ValueError(f"{len(data)} bytes are no vector of float32")
+        raise ValueError(f"{len(data)} bytes are not a vector of float32")
     return list(struct.unpack(f"<{len(data) // 4}f", data))

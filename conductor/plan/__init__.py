@@ -1,1 +1,1 @@
-"""A plan: as a value, as the text that a conductor writes, and as the prompts it leads to."""
+"""Plans: their data types, parsers and grammars, and the prompts for conductors and workers."""

@@ -1,5 +1,6 @@
-"""Pictures and files of a conversation: who is shown them, and what the conductor is told of them. It is never told
-what is in one.
+"""Images and files of a conversation: which workers can read them, and their description for the conductor.
+
+The conductor never sees their content.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,19 +12,19 @@ from conductor.plan.marks import enclose, mark_key
 
 NO_IMAGE = "[A picture is here that this model cannot see.]"
 BLIND_NOTE = (
-    "The user's pictures were left out: this worker sees none (sees_images), or fetches none from their addresses "
-    "(fetches_pictures)."
+    "The user's images were left out: this worker cannot see images (sees_images) or cannot fetch them from their "
+    "URLs (fetches_pictures)."
 )
-NO_PDF_NOTE = "The user's PDFs were left out: this worker reads none (reads_pdfs)."
+NO_PDF_NOTE = "The user's PDFs were left out: this worker cannot read PDFs (reads_pdfs)."
 MOST_NAMED = 64
-"""Of what is attached; the rest is counted."""
+"""Maximum number of attachments that are listed. The rest are counted."""
 FILE = "file"
-"""The name of the marks around a text file."""
+"""Name of the marks around a text file."""
 Leaf = Text | Image | File
 
 
 def reads(member: PoolMember, part: Part) -> bool:
-    """Whether `member` can be shown `part`."""
+    """Return whether `member` can read `part`."""
     match part:
         case Image():
             return member.sees_images
@@ -34,8 +35,9 @@ def reads(member: PoolMember, part: Part) -> bool:
 
 
 def fit(messages: Iterable[Message], member: PoolMember) -> list[Message]:
-    """`messages` as `member` can read them: text files as marked words, and a line in place of what it cannot
-    see, in results of tools too.
+    """Return `messages` as `member` can read them, tool results included.
+
+    Text files become marked text. Attachments that it cannot read become a line of text.
     """
 
     def show(part: Leaf) -> Leaf:
@@ -55,7 +57,7 @@ def fit(messages: Iterable[Message], member: PoolMember) -> list[Message]:
 
 
 def left_out(conversation: Sequence[Message], member: PoolMember) -> tuple[str, ...]:
-    """What the record says of what `member` was not shown."""
+    """Return notes for the record on the attachments that `member` was not shown."""
     has_image = any(message.has_image for message in conversation)
     has_pdf = any(message.has_pdf for message in conversation)
     return (
@@ -65,7 +67,7 @@ def left_out(conversation: Sequence[Message], member: PoolMember) -> tuple[str, 
 
 
 def with_names(messages: Iterable[Message]) -> list[Message]:
-    """`messages` with each picture and file as a line of words."""
+    """Return `messages` with each image and file replaced by a line of text."""
 
     def show(part: Leaf) -> Leaf:
         match part:
@@ -80,16 +82,16 @@ def with_names(messages: Iterable[Message]) -> list[Message]:
 
 
 def describe_attachments(conversation: Iterable[Message], pool: Sequence[PoolMember]) -> str:
-    """What the conductor is told of what is attached, and who can use it; empty where nothing is."""
+    """Return the description of all attachments for the conductor, or "" if there are none."""
     shown = [part for message in conversation for part in message.all_parts if isinstance(part, Image | File)]
     if not shown:
         return ""
-    lines = [f"- {_describe(part)}: {_who(part, pool)}" for part in shown[:MOST_NAMED]]
+    lines = [f"- {_describe(part)}: {_readers(part, pool)}" for part in shown[:MOST_NAMED]]
     more = len(shown) - MOST_NAMED
     return "\n".join(["Attached:", *lines, *([f"- and {more} more"] if more > 0 else [])])
 
 
-def _who(part: Image | File, pool: Sequence[PoolMember]) -> str:
+def _readers(part: Image | File, pool: Sequence[PoolMember]) -> str:
     able = [str(number) for number, member in enumerate(pool) if reads(member, part)]
     if len(able) == len(pool):
         return "every worker can use it"

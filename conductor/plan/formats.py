@@ -12,8 +12,10 @@ from conductor.plan.plan import Nesting, Plan, PlanBuilder, Step, read_flag, rea
 
 
 class StepsParser:
-    """`steps`: one JSON object a step, or `{"thinking": "...", "steps": [...]}` around them, with or
-    without the thought; what stands between them, and inside `<think>`, is passed over.
+    """Parser of the `steps` format: one JSON object per step, or `{"thinking": "...", "steps": [...]}` around
+    them.
+
+    The thought is optional. Text between the objects, and inside `<think>`, is ignored.
     """
 
     _WRAPPER = re.compile(
@@ -27,11 +29,10 @@ class StepsParser:
         self._accepted = False
         self._object: list[str] = []
         self._nesting = Nesting('"')
-        self._passed = ""
+        self._tail = ""
         self._thinking = False
 
     def feed(self, text: str) -> list[Step]:
-        """See `Parser.feed`."""
         steps: list[Step] = []
         for char in text:
             if not self._object and (self._thinks(char) or char != "{"):
@@ -48,7 +49,6 @@ class StepsParser:
         return steps
 
     def finish(self, *, cut_off: bool = False) -> Plan | None:
-        """See `Parser.finish`."""
         index = len(self._draft.steps)
         if self._object or (cut_off and not self._accepted and index < self._draft.max_steps):
             raise InvalidPlan("The plan's text ends in the middle.", reason=Reason.TRUNCATED, step=index)
@@ -62,14 +62,14 @@ class StepsParser:
         return InvalidPlan("The text both accepts the answer and plans steps.", reason=Reason.MALFORMED)
 
     def _thinks(self, char: str) -> bool:
-        """Whether `char`, outside of every object, stands inside `<think>`."""
-        self._passed = (self._passed + char)[-len("</think>") :]
-        if self._passed.endswith(("<think>", "</think>")):
-            self._thinking = not self._passed.startswith("</")
+        """Return whether `char`, which is outside all objects, is inside `<think>`."""
+        self._tail = (self._tail + char)[-len("</think>") :]
+        if self._tail.endswith(("<think>", "</think>")):
+            self._thinking = not self._tail.startswith("</")
         return self._thinking
 
     def _opens_steps(self) -> bool:
-        """Whether a bracket here begins the list of steps."""
+        """Return whether a bracket at this point opens the list of steps."""
         at_top = self._nesting.depth == 1 and not self._nesting.quote
         return at_top and self._WRAPPER.fullmatch("".join(self._object)) is not None
 
@@ -99,7 +99,7 @@ class StepsParser:
 
 @dataclass(slots=True)
 class _List:
-    """One of the three lists while it is read: its elements, complete ones only."""
+    """One of the three lists while it is read. `elements` has complete elements only."""
 
     label: re.Pattern[str]
     elements: list[Any] = field(default_factory=list[Any])
@@ -108,7 +108,7 @@ class _List:
     closed: bool = False
 
     def feed(self, char: str) -> bool:
-        """Take a character after the opening bracket; True when an element became complete."""
+        """Add a character after the opening bracket. Return True if it completes an element."""
         at_top = self.nesting.depth == 1 and not self.nesting.quote
         if at_top and char == ",":
             return self._complete(must=True)
@@ -138,10 +138,10 @@ class _List:
 
 
 def _literal(text: str) -> Any:
-    """The value of a Python literal. Raises what `ast.literal_eval` raises.
+    """Return the value of a Python literal. Raises what `ast.literal_eval` raises.
 
-    Up to Python 3.11.7 parsing fails with a SystemError when something else parses in the middle of it, such as
-    the traceback of a future that the garbage collector finds (python/cpython#106905). Asked again, it is right.
+    Up to Python 3.11.7, parsing fails with a SystemError if other code parses in the middle of it, such as
+    the traceback of a future that is garbage collected (python/cpython#106905). The second attempt succeeds.
     """
     try:
         return ast.literal_eval(text)
@@ -150,7 +150,7 @@ def _literal(text: str) -> Any:
 
 
 LABEL_CHARS = 80
-"""A list's name, its mark and its bracket, with room for blanks."""
+"""Longest name of a list with its separator and opening bracket, in characters."""
 
 
 def _label(*names: str) -> re.Pattern[str]:
@@ -158,10 +158,11 @@ def _label(*names: str) -> re.Pattern[str]:
 
 
 class ListsParser:
-    """`lists`: free reasoning (also inside `<think>`), then `model_id`, `subtasks` and `access_list`.
+    """Parser of the `lists` format: free reasoning (also inside `<think>`), then `model_id`, `subtasks` and
+    `access_list`.
 
-    The first step reads nothing, so it starts as soon as its subtask is closed; each later one at its access
-    list.
+    The first step reads nothing, so it starts as soon as its subtask is complete. Each later step starts when
+    its access list is complete.
     """
 
     def __init__(self, workers: Sequence[str], max_steps: int) -> None:
@@ -175,7 +176,6 @@ class ListsParser:
         self._inside = False
 
     def feed(self, text: str) -> list[Step]:
-        """See `Parser.feed`."""
         steps: list[Step] = []
         for char in text:
             if not self._todo:
@@ -193,12 +193,11 @@ class ListsParser:
         return steps
 
     def finish(self, *, cut_off: bool = False) -> Plan | None:
-        """See `Parser.finish`."""
         if self._todo:
-            begun = self._inside or len(self._todo) < 3 or cut_off
+            has_begun = self._inside or len(self._todo) < 3 or cut_off
             raise InvalidPlan(
-                "The plan's text ends before its three lists do." if begun else "The text has no plan.",
-                reason=Reason.TRUNCATED if begun else Reason.NO_PLAN,
+                "The plan's text ends before its three lists do." if has_begun else "The text has no plan.",
+                reason=Reason.TRUNCATED if has_begun else Reason.NO_PLAN,
                 step=len(self._draft.steps),
             )
         return self._draft.finish() if self._models.elements else None
@@ -218,7 +217,7 @@ class ListsParser:
             )
 
     def _read_newest(self, grown: _List) -> list[Step]:
-        """Check the list's newest element; the step that it completes."""
+        """Check the list's newest element. Return the step that it completes, if any."""
         index = len(grown.elements) - 1
         if grown is self._models:
             if index >= self._draft.max_steps:
@@ -246,28 +245,28 @@ Format = Literal["steps", "lists"]
 
 
 class Parser(Protocol):
-    """Reads one plan, fed a piece of text at a time."""
+    """Parser of one plan that arrives in pieces of text."""
 
     def feed(self, text: str) -> list[Step]:
-        """The steps whose last byte is in `text`, each checked and ready to start.
+        """Return the steps that are completed by `text`, checked and ready to start.
 
         Raises:
-            InvalidPlan: the plan can no longer become one that runs.
+            InvalidPlan: the text can no longer become a plan that can run.
         """
         ...
 
     def finish(self, *, cut_off: bool = False) -> Plan | None:
-        """The whole plan; None where the text accepts the answer of the round before.
+        """Return the whole plan, or None if the text accepts the answer of the previous round.
 
         Args:
-            cut_off: the writer ran out of tokens.
+            cut_off: whether the model ran out of tokens.
 
         Raises:
-            InvalidPlan: the text ended too early, or holds no plan.
+            InvalidPlan: the text ended too early, or contains no plan.
         """
         ...
 
 
 def parser(format: Format, workers: Sequence[str], max_steps: int) -> Parser:
-    """A new parser of `format` for a pool shown in the order of `workers`."""
+    """Return a new parser of `format`. Workers are numbered in the order of `workers`."""
     return StepsParser(workers, max_steps) if format == "steps" else ListsParser(workers, max_steps)

@@ -1,26 +1,26 @@
-"""Grammars under which a model can only write plans that run.
+"""Grammars that allow only plans that can run.
 
-They are built from the request's pool and its `max_steps`, so that worker numbers exist, reads point
-backwards and strictly ascend, and the text ends. Written as GBNF for xgrammar (what vLLM decodes with) and,
-where the format is JSON, as the JSON schema that API providers take; the schema cannot say "backwards
-only", so their plans are still checked by the parser.
+They are built from the request's pool and `max_steps`: workers exist, steps read earlier steps only, in
+strictly ascending order, and the text ends. They are written as GBNF for xgrammar (which vLLM uses) and, if
+the format is JSON, also as JSON Schema for API providers. The schema cannot express "earlier steps only", so
+the parser still checks such plans.
 """
 
 from conductor.model.call import Grammar
 from conductor.plan.formats import Format
 
 SUBTASK_CHARS = 240
-"""A subtask is an instruction, not an essay; a small model that never stops is cut here by the grammar."""
+"""Approximate limit of a subtask, in characters. It also stops small models that would not end."""
 REASONING_WORDS = 100
-"""Of the free text before the three lists of the `lists` format."""
+"""Limit of the free text before the three lists of the `lists` format, in words."""
 CHARS_PER_WORD = 6
-"""What a word and its blank take, on the average."""
+"""Average length of a word with its blank."""
 WORD_CHARS = 24
-"""No word is longer, so that text without blanks ends too."""
+"""Longest word, in characters, so that text without blanks ends too."""
 
-# Why words: xgrammar 0.2.8 takes 0.2 to 0.6 s of CPU a token (SmolLM2's vocabulary) to mask `char{0,239}`,
-# or 2 s to compile the same as a class. A repeat of words, their characters unrolled, takes 0.1 s once and
-# microseconds a token.
+# Words are repeated instead of characters for speed. xgrammar 0.2.8 takes 0.2 to 0.6 s of CPU per token
+# (SmolLM2's vocabulary) to mask `char{0,239}`, or 2 s to compile it as a class. Repeated words with unrolled
+# characters take 0.1 s once, and microseconds per token.
 _STRING = (
     'string ::= "\\"" (first letters{tail} (" " word){{0,{more}}})? "\\""\n'
     'first ::= [^"\\\\\\x00-\\x20\\x7f-\\xa0\\u1680\\u2000-\\u200f\\u2028-\\u202f\\u205f\\u3000] | "\\\\" ["\\\\]\n'
@@ -31,15 +31,15 @@ _FIELDS = (
     'both ::= "\\"worker\\": " worker ", \\"subtask\\": " string'
     ' | "\\"subtask\\": " string ", \\"worker\\": " worker\n'
 )
-"""A small conductor does better if it says what a step needs, or what is to be done, before it looks up who
-does such things."""
+"""Small conductors do better if they write a step's needs or subtask before they choose its worker."""
 
 
 def _words(word: str, letter: str) -> str:
-    """Rules for `word`: up to `WORD_CHARS` times `letter`, written out."""
+    """Return rules for `word`: up to `WORD_CHARS` times `letter`, unrolled."""
     rules = f'{word} ::= {letter} {letter}s{WORD_CHARS - 1}\n{letter}s0 ::= ""\n'
     return rules + "".join(
-        f'{letter}s{left} ::= "" | {letter} {letter}s{left - 1}\n' for left in range(1, WORD_CHARS)
+        f'{letter}s{remaining} ::= "" | {letter} {letter}s{remaining - 1}\n'
+        for remaining in range(1, WORD_CHARS)
     )
 
 
@@ -58,17 +58,16 @@ def grammar(
     thinking: bool = False,
     has_tools: bool = False,
 ) -> Grammar:
-    """The grammar of `format`.
+    """Return the grammar of `format`.
 
     Args:
-        format: which of the two.
-        n_workers: workers are the numbers below it.
-        max_steps: at most so many steps, at least one.
-        may_accept: whether the text may keep the answer of the round before instead.
-        subtask_chars: about the length of the longest subtask; the grammar counts words, of six characters
-            each.
-        thinking: whether the JSON schema has room for a thought before the steps.
-        has_tools: whether a step may be written that is to call no tools; `lists` cannot say so.
+        format: format of the plan.
+        n_workers: number of workers. They are numbered from 0.
+        max_steps: maximum number of steps. There is at least one.
+        may_accept: whether the text may accept the answer of the previous round instead.
+        subtask_chars: approximate length of the longest subtask. The grammar counts words of six characters.
+        thinking: whether the JSON schema has a field for a thought before the steps.
+        has_tools: whether a step may say that it calls no tools. `lists` cannot express this.
     """
     words = _worker(n_workers) + _string(subtask_chars)
     if format == "lists":
@@ -82,7 +81,7 @@ def _worker(n_workers: int) -> str:
 
 
 def _access(step: int) -> str:
-    """Rules for a strictly ascending list of steps below `step`: `access3 ::= "[" (reads3_0 | ...)? "]"`."""
+    """Return rules for an ascending list of steps below `step`: `access3 ::= "[" (reads3_0 | ...)? "]"`."""
     heads = " | ".join(f"reads{step}_{read}" for read in range(step))
     rules = f'access{step} ::= "[]"' + (f' | "[" ({heads}) "]"' if heads else "") + "\n"
     for read in range(step):

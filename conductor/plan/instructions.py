@@ -1,10 +1,8 @@
-"""What the conductor is told of its work: what a plan is, what makes a good one, how to write it in the
-format that its server enforces, and worked examples.
+"""Instructions for the conductor: what a plan is, what makes a good one, its format, and worked examples.
 
-Written for strong models that were not trained for this. All of it is made for the request: no more steps
-than it may have, and no worker that its pool does not have, so a conductor that copies an example has
-written a plan that runs. The examples are in the spirit of the few-shot plans of arXiv 2512.04388; they and
-the wording are ours.
+Written for strong models that were not trained for this. They are generated for each request, with no more
+steps than it allows and only workers of its pool, so a copied example is a plan that can run. The examples
+follow the few-shot plans of arXiv 2512.04388; their content and wording are our own.
 """
 
 import json
@@ -17,8 +15,12 @@ from conductor.plan.formats import Format
 from conductor.plan.plan import Step
 
 Layout = Literal["lines", "object", "thinking object", "lists"]
-"""How a plan's text is laid out: a JSON object for each step, one around all of them (with or without a
-thought before them), or three lists. The first two are both the format `steps`."""
+"""Layout of a plan's text.
+
+* `lines`: a JSON object for each step (format `steps`).
+* `object`, `thinking object`: one object around all steps, without or with a thought before them (format
+  `steps`).
+* `lists`: three lists."""
 
 _STARTS = {
     "lines": "Write one JSON object for each step, each on a line of its own, and nothing else.",
@@ -75,7 +77,7 @@ _EXAMPLES = "Examples (their workers are arbitrary; choose yours by the cards):"
 
 @dataclass(frozen=True, slots=True)
 class _Example:
-    """A request, why its plan is as it is, and the plan; workers are written as their numbers."""
+    """Example request, the reason for its plan, and the plan. Workers are written as their numbers."""
 
     request: str
     reason: str
@@ -83,23 +85,24 @@ class _Example:
 
 
 def layout_of(format: Format, *, is_schema: bool = False, is_thinking: bool = False) -> Layout:
-    """The layout of `format`, where the server holds the text to a JSON schema, or does not."""
+    """Return the layout of `format`. `is_schema`: the server enforces a JSON schema."""
     if format == "lists":
         return "lists"
     return ("thinking object" if is_thinking else "object") if is_schema else "lines"
 
 
 def role(max_steps: int) -> str:
-    """What the conductor is for, and what makes a good plan of at most so many steps."""
+    """Return the description of the conductor's role and of a good plan with at most `max_steps` steps."""
     is_one = max_steps == 1
     plan = _PLAN.format(max_steps=max_steps, s="" if is_one else "s", only="; here none" if is_one else "")
     return f"{plan}{_ONE}{_WORKERS}" if is_one else f"{plan}{_FLOW}{_SEVERAL}{_WORKERS}{_SPLIT}"
 
 
-@lru_cache(maxsize=256)  # every plan is asked with them, and few teams differ
+@lru_cache(maxsize=256)  # used for every plan, and there are few different teams
 def instructions(layout: Layout, n_workers: int, max_steps: int, cheapest: int | None = None) -> str:
-    """How to write a plan in `layout`, with examples for a pool of `n_workers`, `cheapest` among them where
-    prices are known.
+    """Return how to write a plan in `layout`, with examples for a pool of `n_workers`.
+
+    `cheapest` is the number of the cheapest worker, or None if prices are not known.
     """
     shown = [
         _shown(layout, example)
@@ -110,17 +113,17 @@ def instructions(layout: Layout, n_workers: int, max_steps: int, cheapest: int |
 
 
 def how_to_accept(layout: Layout) -> str:
-    """What to write to keep the answer of the round before."""
+    """Return what to write to accept the answer of the previous round."""
     return _ACCEPTS[layout]
 
 
 def _examples(n_workers: int, cheapest: int | None) -> list[_Example]:
-    """Small talk, one step by who knows, one part after another, two at the same time, a check."""
+    """Return examples: small talk, a specialist, two steps in sequence, two in parallel, and a check."""
     first = cheapest or 0
     a, b, c = (str((first + more) % n_workers) for more in range(3))
-    whom = "the user's own words" if cheapest is None else f"worker {a}, the cheapest of your team"
+    choice = "the user's own words" if cheapest is None else f"worker {a}, the cheapest of your team"
     return [
-        _Example("hi, how are you?", f"Small talk. One step, {whom}.", (Step(a, ""),)),
+        _Example("hi, how are you?", f"Small talk. One step, {choice}.", (Step(a, ""),)),
         _Example(
             "Why does my sourdough not rise? I feed it once a week.",
             "One worker that knows about baking can answer this well.",
@@ -167,7 +170,7 @@ def _examples(n_workers: int, cheapest: int | None) -> list[_Example]:
 
 
 def _shown(layout: Layout, example: _Example) -> str:
-    """The request and its plan. The reason is its thought, or stands beside the request where plans have none."""
+    """Return the request and its plan. If plans have no thought, the reason is put next to the request."""
     has_thought = layout in ("thinking object", "lists")
     reason = "" if has_thought else f" ({example.reason})"
     return f"Request: {example.request}{reason}\n{_plan_text(layout, example.steps, example.reason)}\n"

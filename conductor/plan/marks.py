@@ -1,4 +1,4 @@
-"""Marks that keep texts of others apart, and lines that differ from call to call."""
+"""Marks that separate untrusted texts in a prompt, and removal of header lines that vary between calls."""
 
 import base64
 import hashlib
@@ -13,12 +13,12 @@ _LINES = re.compile(r"^[ \t]*x-anthropic-[a-z-]+-header:[^\n]*(?:\n+|\Z)", re.IG
 
 
 def without_volatile_lines(text: str) -> str:
-    """Return `text` without them."""
+    """Return `text` without `x-anthropic-…-header:` lines, which vary between calls."""
     return _LINES.sub("", text) if "-header:" in text else text
 
 
 def with_stable_system(messages: Iterable[Message]) -> list[Message]:
-    """Return `messages` without such lines in their system messages; what holds nothing else is left out."""
+    """Return `messages` without such lines in system messages. Empty system messages are dropped."""
     return [stable for message in messages if (stable := _stable(message)) is not None]
 
 
@@ -31,25 +31,24 @@ def _stable(message: Message) -> Message | None:
     ]
     if parts == list(message.parts):
         return message
-    kept = tuple(
+    remaining = tuple(
         part
         for part, before in zip(parts, message.parts, strict=True)
         if part == before or not isinstance(part, Text) or part.text
     )
-    return replace(message, parts=kept) if kept else None
+    return replace(message, parts=remaining) if remaining else None
 
 
 KEY_CHARS = 5
 MARK_CHARS = 1000
-"""An echoed mark that has not ended by then is taken to end there."""
+"""Longest echoed mark, in characters. A longer one is assumed to end there."""
 
 
 def mark_key(*texts: str) -> str:
-    """A word that occurs in none of `texts`: computed from the first, or where that one occurs, from all of
-    them.
+    """Return a word that occurs in none of `texts`.
 
-    Nobody can write a text that holds the keys computed from it, so the second try is hardly ever followed
-    by a third.
+    It is computed from the first text, or from all of them if that word occurs in one. A text can contain its
+    own key only by chance, so further attempts are rare.
     """
     digest = hashlib.sha256(without_volatile_lines(texts[0]).encode("utf-8", "surrogatepass"))
     key = _word(digest.digest())
@@ -71,20 +70,18 @@ def _occurs(key: str, texts: Sequence[str]) -> bool:
 
 
 def enclose(name: str, key: str, text: str, **attributes: str) -> str:
-    """`text` inside a mark of its own. Values of attributes become one line, their double quotes single
-    ones.
-    """
+    """Return `text` between marks. Attribute values are put on one line, with single quotes."""
     facts = "".join(f' {each}="{_one_line(value)}"' for each, value in attributes.items())
     return f"<{name}-{key}{facts}>\n{text}\n</{name}-{key}>"
 
 
 def read_marked(name: str, key: str, text: str) -> tuple[list[str], str]:
-    """The texts inside the marks with that name and key in `text`, and what follows the last of them.
+    """Return the texts between the marks with this name and key, and the text after the last of them.
 
-    The key is that of `mark_key`: marks with another one are words of whoever wrote them.
+    The key comes from `mark_key`. Marks with another key are ordinary text.
     """
-    found = list(re.finditer(rf"<{name}-{key}[^\n]*>\n(.*?)\n</{name}-{key}>", text, re.DOTALL))
-    return [each[1] for each in found], text[found[-1].end() :] if found else text
+    matches = list(re.finditer(rf"<{name}-{key}[^\n]*>\n(.*?)\n</{name}-{key}>", text, re.DOTALL))
+    return [each[1] for each in matches], text[matches[-1].end() :] if matches else text
 
 
 def _one_line(value: str) -> str:
@@ -92,43 +89,42 @@ def _one_line(value: str) -> str:
 
 
 class EchoFilter:
-    """Removes the marks of a prompt from an answer that repeats them, while the answer is written.
-    Everything else passes unchanged.
+    """Removes the prompt's marks from a streaming answer that repeats them. All other text passes unchanged.
 
-    What may be the beginning of a mark is held back until it is decided, so it does not matter how the
-    answer is cut into pieces.
+    Text that may be the beginning of a mark is held back until it is decided. The result therefore does not
+    depend on how the answer is split into pieces.
 
     Args:
-        name: of the marks.
-        key: of the marks; it does not occur in the texts inside them, nor in the user's.
+        name: name of the marks.
+        key: key of the marks. It occurs neither in the texts between them nor in the user's text.
     """
 
     def __init__(self, name: str, key: str) -> None:
         self._openings = (f"<{name}-{key}", f"</{name}-{key}")
-        self._held = ""
+        self._pending = ""
         self._is_inside = self._has_just_ended = False
         self._is_quoted = False
         self._mark_chars = 0
         self.removed = 0
-        """How many marks were removed."""
+        """Number of marks that were removed."""
 
     async def filter(self, deltas: AsyncIterator[Delta]) -> AsyncGenerator[Delta]:
-        """`deltas` without the marks."""
+        """Yield `deltas` without the marks."""
         async for delta in deltas:
             yield replace(delta, text=self.feed(delta.text)) if delta.text else delta
         if rest := self.finish():
             yield Delta(rest)
 
     def feed(self, text: str) -> str:
-        """What may be shown once `text` has come."""
-        if "<" not in text and not (self._held or self._is_inside or self._has_just_ended):
+        """Return the text that can be shown after `text` has arrived."""
+        if "<" not in text and not (self._pending or self._is_inside or self._has_just_ended):
             return text
         return "".join(map(self._next, text))
 
     def finish(self) -> str:
-        """What was held back and is no mark after all."""
-        held, self._held = self._held, ""
-        return held
+        """Return the text that was held back and turned out not to be a mark."""
+        pending, self._pending = self._pending, ""
+        return pending
 
     def _next(self, char: str) -> str:
         if self._is_inside:
@@ -138,18 +134,18 @@ class EchoFilter:
             self._has_just_ended = False
             if char == "\n":
                 return ""
-        self._held += char
-        if self._held in self._openings:
-            self._held, self._is_inside, self._is_quoted, self._mark_chars = "", True, False, 0
+        self._pending += char
+        if self._pending in self._openings:
+            self._pending, self._is_inside, self._is_quoted, self._mark_chars = "", True, False, 0
             self.removed += 1
             return ""
         shown = ""
-        while self._held and not any(opening.startswith(self._held) for opening in self._openings):
-            shown, self._held = shown + self._held[0], self._held[1:]
+        while self._pending and not any(opening.startswith(self._pending) for opening in self._openings):
+            shown, self._pending = shown + self._pending[0], self._pending[1:]
         return shown
 
     def _skip(self, char: str) -> None:
-        """Pass over the rest of a mark: to its bracket, or to the end of its line where it has none."""
+        """Skip the rest of a mark, up to its closing bracket or the end of the line."""
         self._mark_chars += 1
         if char == '"':
             self._is_quoted = not self._is_quoted

@@ -1,4 +1,4 @@
-"""A plan as a value, and the checks of each step."""
+"""Plans and steps, and the checks of each step."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -7,8 +7,8 @@ from typing import Any, Literal, cast
 from conductor.errors import InvalidPlan, Reason, quote
 
 OnFailure = Literal["fail", "skip"]
-"""What follows where a step's worker, and whoever may answer in its place, fail: the run fails, or the step is skipped and
-those that read it are told."""
+"""Rule for a step whose worker and all its fallbacks fail. `fail`: the run fails. `skip`: the step is
+skipped, and the steps that read it see a note instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,13 +16,13 @@ class Step:
     """One call to one worker.
 
     Args:
-        worker: a name from the request's pool.
-        subtask: what it is asked to do. Empty: answer the user's question as it stands.
-        access: indices of the earlier steps whose outputs it may see, ascending, none twice.
-        needs: why this worker: what the step takes, in the conductor's words ("translation into German");
-            empty where it did not say. No worker is shown it, and steps that differ in it alone are equal.
-        tools: whether it may call the client's tools, where the request has any.
-        on_failure: what follows where it fails; None: what the request says. The last step is never skipped.
+        worker: name from the request's pool.
+        subtask: instruction for the worker. Empty: answer the user's question as it is.
+        access: indices of the earlier steps whose outputs it may read, ascending and unique.
+        needs: the conductor's reason for choosing this worker ("translation into German"). Empty if it gave
+            none. Workers never see it, and it does not count in comparisons.
+        tools: whether it may call the client's tools, if the request has any.
+        on_failure: rule if it fails. None: the request's rule. The last step is never skipped.
     """
 
     worker: str
@@ -35,16 +35,16 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Steps in an order in which reads point backwards only: a DAG. The last step's output is the answer."""
+    """Steps, each of which reads earlier ones only (a DAG). The last step's output is the answer."""
 
     steps: tuple[Step, ...]
 
     @classmethod
     def of(cls, steps: Iterable[Step], workers: Collection[str], max_steps: int) -> "Plan":
-        """A plan of `steps`.
+        """Return a plan of `steps`.
 
         Raises:
-            InvalidPlan: one of them cannot run, or there are none.
+            InvalidPlan: one of the steps cannot run, or there are none.
         """
         draft = PlanBuilder(workers, max_steps)
         for step in steps:
@@ -53,9 +53,7 @@ class Plan:
 
     @property
     def reachable(self) -> frozenset[int]:
-        """The steps that the last one reads, directly or through others, and itself. The rest is never worth
-        running.
-        """
+        """Last step and all steps that it reads, directly or indirectly. Other steps need not run."""
         needed = {len(self.steps) - 1}
         for index in range(len(self.steps) - 1, -1, -1):
             if index in needed:
@@ -65,11 +63,11 @@ class Plan:
 
 @dataclass(slots=True)
 class PlanBuilder:
-    """A plan while it is being written: takes a step at a time and refuses the first that cannot run.
+    """Builder of a plan, one step at a time. It rejects the first step that cannot run.
 
     Args:
-        workers: the names a step may have.
-        max_steps: how many steps there may be.
+        workers: names that steps may use.
+        max_steps: maximum number of steps.
     """
 
     workers: Collection[str]
@@ -77,10 +75,11 @@ class PlanBuilder:
     steps: list[Step] = field(default_factory=list[Step])
 
     def add(self, step: Step) -> Step:
-        """Check `step` as the next one; it may be started right away.
+        """Check and append the next step, which can then be started immediately.
 
         Raises:
-            InvalidPlan: with `reason` and the step's index. The draft is unchanged.
+            InvalidPlan: the step cannot run. The error has `reason` and the step's index; the draft is
+                unchanged.
         """
         index = len(self.steps)
         if index >= self.max_steps:
@@ -105,10 +104,10 @@ class PlanBuilder:
         return self.steps[-1]
 
     def finish(self) -> Plan:
-        """The plan.
+        """Return the plan.
 
         Raises:
-            InvalidPlan: it has no step.
+            InvalidPlan: there are no steps.
         """
         if not self.steps:
             raise InvalidPlan("The plan has no steps.", reason=Reason.NO_PLAN)
@@ -118,7 +117,7 @@ class PlanBuilder:
 def read_step(
     index: int, worker: Any, subtask: Any, access: Any, workers: Sequence[str], needs: Any = ""
 ) -> Step:
-    """The fields of step `index` as a `Step`, in the types and names of the pool.
+    """Return the raw fields of step `index` as a `Step`, with the worker's name from the pool.
 
     Raises:
         InvalidPlan: a field has the wrong type, or the worker's number is not in the pool.
@@ -170,7 +169,7 @@ def _wrong_type(index: int, name: str, wanted: str) -> InvalidPlan:
 
 @dataclass(slots=True)
 class Nesting:
-    """How deep in brackets a text is, strings respected."""
+    """Bracket depth of a text that is fed character by character. Brackets in strings do not count."""
 
     quotes: str
     depth: int = 0

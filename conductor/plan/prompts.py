@@ -1,4 +1,4 @@
-"""The prompts of conductors and workers."""
+"""Prompts for conductors and workers."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,15 +14,16 @@ from conductor.plan.marks import enclose, mark_key, read_marked, with_stable_sys
 from conductor.plan.plan import Step
 
 CALL, RESULT = "tool_call", "tool_result"
-"""The names of the marks around a call and around a result."""
+"""Names of the marks around a tool call and around its result."""
 
 
 MOST_TOOLS, DESCRIPTION_CHARS = 64, 160
-"""Of what the conductor is told: an agent's tools are described in tens of kilobytes."""
+"""Limits of the tool descriptions for the conductor: tools, and characters per tool. Agents describe their
+tools in tens of kilobytes."""
 
 
 def describe_tools(tools: Toolset, layout: Layout) -> str:
-    """What the conductor is told of the client's tools; empty where there are none."""
+    """Return the description of the client's tools for the conductor, or "" if there are none."""
     offered = tools.offered
     if not offered:
         return ""
@@ -42,7 +43,7 @@ def _first_line(text: str) -> str:
 
 
 def with_tools_as_text(messages: Iterable[Message]) -> list[Message]:
-    """`messages` with their calls and results of tools as marked words, and without native turns and thoughts."""
+    """Return `messages` with tool calls and results as marked text, without native turns and reasoning."""
     messages = list(messages)
     if not any(
         message.native or message.thoughts or message.tool_calls or message.tool_results
@@ -79,26 +80,26 @@ def _as_text(message: Message, key: str, names: dict[str, str]) -> Message:
 
 
 WORKER = "{number}: {card}{facts}"
-"""How a worker is shown; the facts, where there are any, are a line of their own."""
+"""Template of a worker's description. The facts, if any, are a line of their own."""
 
 FALLBACK_CARD = "a general language model"
 ANSWER = "Answer the question."
-"""The task of a step that has none, where another step's output is beside it."""
+"""Task of a step without a subtask that reads another step's output."""
 OUTPUT = "output"
-"""The name of the marks around an output that a worker is shown."""
+"""Name of the marks around a step's output."""
 _FILL = re.compile(r"\{(number|card|facts)\}")
 
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
-    """The texts that settings may replace.
+    """Prompt texts that settings may replace.
 
     Args:
-        conductor: what the conductor is and does; `{max_steps}` stands for the request's figure.
-        steps, lists: how to write the two formats, with examples. These and `conductor` are None where the
-            built-in texts hold, which `instructions.py` makes for the request.
-        worker: a worker of the pool; `{number}`, `{card}` and `{facts}` (model, price, speed, context, images) are
-            filled in.
+        conductor: role and task of the conductor. `{max_steps}` is replaced by the request's limit.
+        steps, lists: instructions for the two formats, with examples. If these or `conductor` are None, the
+            built-in texts of `instructions.py` are used.
+        worker: description of a worker in the pool. `{number}`, `{card}` and `{facts}` (model, price, speed,
+            context, images) are filled in.
     """
 
     conductor: str | None = None
@@ -114,9 +115,7 @@ class Prompts:
         conversation: Sequence[Message],
         tools: Toolset = NO_TOOLS,
     ) -> list[Message]:
-        """What the conductor is shown to write a plan: static text, then the pool in its numbering, then the
-        question.
-        """
+        """Return the prompt for writing a plan: fixed text, then the numbered pool, then the question."""
         own = self.lists if layout == "lists" else self.steps
         how = instructions(layout, len(pool), max_steps, _cheapest(pool)) if own is None else own
         what = (
@@ -128,37 +127,38 @@ class Prompts:
             self._line(number, member, has_tools=bool(tools)) for number, member in enumerate(pool)
         )
         system = f"{what}\n{how}\nThe team:\n{team}"
-        told = (
+        sections = (
             describe_tools(tools, layout),
             describe_attachments(conversation, pool),
             _question(conversation),
         )
-        shown = [part for part in told if part]
+        shown = [part for part in sections if part]
         return [Message.of("system", system), Message.of("user", "\n\n".join(shown))]
 
-    def repair(self, asked: Sequence[Message], written: str, fault: str) -> list[Message]:
-        """The same again, after a plan that cannot run for `fault`."""
-        key = mark_key(*(message.text for message in asked), fault)
+    def repair(self, prompt: Sequence[Message], written: str, fault: str) -> list[Message]:
+        """Return the prompt for a new plan after one that cannot run because of `fault`."""
+        key = mark_key(*(message.text for message in prompt), fault)
         complaint = (
             f"This plan cannot run:\n\n{enclose('reason', key, fault)}\n\n"
             "Write the whole plan again, in the same format."
         )
-        return [*asked, Message.of("assistant", written or "(nothing)"), Message.of("user", complaint)]
+        return [*prompt, Message.of("assistant", written or "(nothing)"), Message.of("user", complaint)]
 
-    def revise(self, asked: Sequence[Message], written: str, outcome: str, layout: Layout) -> list[Message]:
-        """The paper's recursion (section 3.2): the conductor reads its plan and the outcome, and accepts or
-        plans again.
+    def revise(self, prompt: Sequence[Message], written: str, outcome: str, layout: Layout) -> list[Message]:
+        """Return the prompt for the next round, as in the paper's recursion (section 3.2).
+
+        The conductor reads its plan and the outcome, and accepts the answer or plans again.
         """
-        key = mark_key(*(message.text for message in asked), written, outcome)
+        key = mark_key(*(message.text for message in prompt), written, outcome)
         verdict = (
             f"The team answered:\n\n{enclose('outcome', key, outcome)}\n\n"
             f"If this answers the user's question well, {how_to_accept(layout)}. "
             "If not, write a new plan that fixes it; its last step must give the complete answer."
         )
-        return [*asked, Message.of("assistant", written or "(nothing)"), Message.of("user", verdict)]
+        return [*prompt, Message.of("assistant", written or "(nothing)"), Message.of("user", verdict)]
 
     def _line(self, number: int, member: PoolMember, *, has_tools: bool) -> str:
-        # One that was taught with a prompt of its own knows cards, not models.
+        # Conductors that were trained with a prompt of their own know cards, not models.
         model = member.model if self.conductor is None else ""
         facts = _facts(member, model, has_tools=has_tools)
         fills = {"number": str(number), "card": _card(member), "facts": facts}
@@ -167,7 +167,7 @@ class Prompts:
 
 @dataclass(frozen=True, slots=True)
 class WorkerPrompt:
-    """What a worker is shown, and the key of the marks in it; empty where there are none."""
+    """Prompt of a worker, and the key of the marks in it. The key is empty if there are no marks."""
 
     messages: tuple[Message, ...]
     mark_key: str = ""
@@ -180,18 +180,19 @@ def work(
     plan: Sequence[Step],
     outputs: Mapping[int, str],
 ) -> WorkerPrompt:
-    """What a worker is shown: both system prompts, the conversation, the outputs it may read, its subtask.
+    """Return the prompt of a worker: both system prompts, the conversation, the outputs that it may read, its
+    subtask.
 
-    Outputs and subtask are appended to the user's last message, because some chat templates refuse two user
-    turns in a row. Only outputs have marks around them, and no sentence of ours is added: small models
-    repeat what frames their task.
+    Outputs and subtask are appended to the user's last message, because some chat templates reject two user
+    turns in a row. Only outputs have marks around them, and no sentence is added: small models repeat text
+    that frames their task.
 
     Args:
-        member: who is asked.
-        conversation: the user's, whole.
-        step: what is asked; an empty subtask shows the conversation alone.
-        plan: the steps so far, for the subtasks of what is read.
-        outputs: of the steps in `step.access`.
+        member: worker that is called.
+        conversation: the user's whole conversation.
+        step: step to run. If its subtask is empty and it reads nothing, the prompt is the conversation alone.
+        plan: steps so far, for the subtasks of the outputs.
+        outputs: outputs of the steps in `step.access`.
     """
     conversation = fit(conversation, member)
     messages = [message for message in conversation if message.role != "system"]
@@ -207,12 +208,14 @@ def work(
 
 
 def _system(member: PoolMember, conversation: Sequence[Message]) -> list[Message]:
-    """Both system prompts as one message; none where both are empty. Its parts stay apart only if one of them ends a
-    prefix that the client wants cached; their words are the same either way.
+    """Return both system prompts as one message, or nothing if both are empty.
+
+    Its parts are kept separate only if one of them ends a prefix that the client wants cached. The text is
+    the same either way.
     """
     prompts = [Message.of("system", member.system_prompt), *(m for m in conversation if m.role == "system")]
-    said = [prompt for prompt in prompts if prompt.text]
-    parts = tuple(part for prompt in said for part in (Text(""), *prompt.parts))[1:]
+    nonempty = [prompt for prompt in prompts if prompt.text]
+    parts = tuple(part for prompt in nonempty for part in (Text(""), *prompt.parts))[1:]
     whole = Message("system", parts)
     if not parts:
         return []
@@ -220,17 +223,18 @@ def _system(member: PoolMember, conversation: Sequence[Message]) -> list[Message
 
 
 def describe_failure(error: WorkerError) -> str:
-    """What those who read a step that was skipped are shown in place of its output."""
+    """Return the text that is shown in place of the output of a step that was skipped."""
     return f"[this step failed: {error.message}]"
 
 
 def read_assignment(text: str, key: str) -> tuple[list[str], str]:
-    """The outputs and the task that `work` adds to the user's last turn, for a worker that is a program.
+    """Return the outputs and the task that `work` added to the user's last turn, for a worker that is a
+    program.
 
     Args:
-        text: of that turn, or what was added to it.
-        key: of the marks (`Call.mark_key`), so that no text of the user or of a step counts as an output;
-            empty: no output is shown.
+        text: the turn, or what was added to it.
+        key: key of the marks (`Call.mark_key`), so that text of the user or of a step is never taken for an
+            output. Empty: no output is shown.
     """
     outputs, task = read_marked(OUTPUT, key, text) if key else ([], text)
     return outputs, task.strip()
@@ -245,9 +249,7 @@ def _assignment(step: Step, plan: Sequence[Step], outputs: Mapping[int, str], ke
 
 
 def _with_last_user(messages: Sequence[Message], text: str) -> list[Message]:
-    """`text` at the end of the last user turn; as a turn of its own where the conversation ends with the
-    assistant.
-    """
+    """Return the turns with `text` appended to the last one, or as a new turn if that is the assistant's."""
     if messages and messages[-1].role == "user":
         last = messages[-1]
         return [*messages[:-1], replace(last, parts=(*last.parts, Text("\n\n" + text)))]
@@ -255,9 +257,7 @@ def _with_last_user(messages: Sequence[Message], text: str) -> list[Message]:
 
 
 def _question(conversation: Sequence[Message]) -> str:
-    """The conversation as the conductor reads it: one text, pictures and files named, turns marked where there is more
-    than one.
-    """
+    """Return the conversation as one text for the conductor, with marked turns and named attachments."""
     plain = with_names(with_stable_system(conversation))
     if len(plain) == 1:
         return f"The user's question:\n{plain[0].text}"
@@ -267,13 +267,15 @@ def _question(conversation: Sequence[Message]) -> str:
 
 
 def _card(member: PoolMember) -> str:
-    """What a worker is good at, in one line, so that no card looks like another worker's."""
+    """Return the worker's card on one line, so that it cannot imitate another worker's entry."""
     return " ".join(member.card.split()) or FALLBACK_CARD
 
 
 def _facts(member: PoolMember, model: str, *, has_tools: bool) -> str:
-    """What is known of a worker: its model, price, speed and limits, in a line of its own; empty where nothing is. That it calls
-    no tools is said only where there are some: prompts without tools stay as conductors learned them.
+    """Return the known facts of a worker on a line of their own, or "" if there are none.
+
+    That a worker calls no tools is only stated if the request has tools: prompts without tools must stay as
+    conductors were trained on them.
     """
     facts = [
         " ".join(model.split()),
@@ -288,7 +290,7 @@ def _facts(member: PoolMember, model: str, *, has_tools: bool) -> str:
 
 
 def _cheapest(pool: Sequence[PoolMember]) -> int | None:
-    """The worker whose tokens cost least, both ways together; the first of several. None: no price is known."""
+    """Return the number of the worker with the lowest input plus output price, or None if none is known."""
     prices = {
         number: member.price.input_usd_per_mtok + member.price.output_usd_per_mtok
         for number, member in enumerate(pool)

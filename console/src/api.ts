@@ -54,7 +54,7 @@ export async function send(path: string, init: RequestInit = {}): Promise<Respon
   const message = (error?.message ?? `The server answered ${answer.status}.`) + (later ? ` Try again in ${later} s.` : "");
   if (answer.status === 401) {
     // How a program sends a key is of no use to who reads this page.
-    needsKey.value = message.split(" Send one as")[0] ?? message;
+    needsKey.value = message.split(" Send a key as")[0] ?? message;
     throw new ApiError(401, "Enter a key of this server at the top of the page.", null);
   }
   throw new ApiError(answer.status, message, error?.param ?? null);

@@ -1,1 +1,1 @@
-"""Whose request it is, and whose money: teams, keys, budgets, holds and the ledger."""
+"""Accounts: teams, API keys, policies, rate limits, budgets, holds and the ledger."""

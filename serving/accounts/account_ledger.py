@@ -1,7 +1,6 @@
-"""The ledger of whoever pays for a run: the parent of the run's own ledger (`conductor/run/ledger.py`).
+"""Ledger of the account that pays for a run, and parent of the run's own ledger (`conductor/run/ledger.py`).
 
-A call is held in the windows of its key and of the key's team, in the store that all routers share, before
-it is opened.
+Before a call is sent, its cost is held in the windows of its key and team, in the shared store.
 """
 
 import asyncio
@@ -24,19 +23,19 @@ from serving.accounts.rates import days_and_months
 logger = logging.getLogger("podium")
 
 WAIT_S = 2.0
-"""How long a call waits for others to settle, which mostly takes far less than they hold."""
+"""Seconds that a call waits for others to settle. Most cost far less than their holds."""
 POLL_S = 0.1
 MAX_TOKENS = 2**63 - 1
 
 
 @dataclass(slots=True, eq=False)
 class AccountHold(Hold):
-    """A hold that the store knows, too.
+    """Hold that is also in the store.
 
     Args:
-        request: what it is there.
-        price: of the worker.
-        is_held: False: the store does not have it, since the call costs nothing or the store was away.
+        request: the hold in the store.
+        price: price of the worker.
+        is_held: whether the store has the hold. False if the call is free or the store was unreachable.
     """
 
     request: HoldRequest | None = None
@@ -45,20 +44,21 @@ class AccountHold(Hold):
 
     @property
     def is_free(self) -> bool:
-        """Whether the call costs nothing by its worker's price."""
+        """True if the call costs nothing at the worker's price."""
         return self.price is not None and not self.cost_usd
 
 
 class AccountLedger:
-    """What one run draws from its key and its team: a `conductor.run.ledger.Ledger`.
+    """Ledger of what one run spends of its key and team. Implements `conductor.run.ledger.Ledger`.
 
     Args:
-        store: of this replica.
-        key_id, team_id: who pays.
-        run_id: for the ledger's entries.
-        wait_s: how long a call waits where other runs hold what is left.
-        refuses_when_away: whether calls with a price are refused while the store is away; else they go on
-            without a hold, past any budget, and are entered when it is back, unless this process ends before.
+        store: ledger store of this replica.
+        key_id, team_id: account that pays.
+        run_id: run for the ledger's entries.
+        wait_s: seconds that a call waits if other runs hold what is left.
+        refuses_when_away: whether to refuse calls with a price while the store is unreachable. Otherwise they
+            continue without a hold, beyond any budget, and are entered when the store is back, unless this
+            process ends before.
     """
 
     def __init__(
@@ -81,13 +81,16 @@ class AccountLedger:
     ) -> AsyncGenerator[AccountHold]:
         """See `Ledger.hold`.
 
-        Where others hold too much of what is left, this waits for them to settle: as long as calls of the
-        same run are open, else a moment. Then, and where nobody holds anything, the answer is shortened to
-        what is left. A call whose price is not known
-        is refused where there is a budget, and else entered with nothing.
+        If others hold too much of what is left, wait for them to settle: as long as calls of the same run are
+        open, otherwise for a moment. After that, or if no others hold anything, shorten the answer to what is
+        left.
+
+        A call without a known price is refused if there is a budget. Otherwise it is entered with an amount
+        of 0.
 
         Raises:
-            BudgetExceeded: not even a short answer fits; `retryable` where it would without what others hold.
+            BudgetExceeded: not even a short answer fits. It is `retryable` if it would fit without the holds
+                of others.
             StoreUnavailable: the store cannot be reached. Nothing was held.
         """
         self._calls += 1
@@ -108,9 +111,10 @@ class AccountLedger:
     async def settle(
         self, hold: Hold, cost_usd: Decimal | None, usage: Usage | None, *, is_bound: bool = False
     ) -> None:
-        """See `Ledger.settle`. It is written soon, not now; a call that cost nothing, as was expected, is not.
+        """See `Ledger.settle`. The bill is written soon after. A free call that cost nothing is not written.
 
-        What the server of a free worker says that a call cost is entered, past any budget: nothing was held for it.
+        If a free worker's server reports a cost, the cost is entered beyond any budget, because nothing was
+        held for it.
         """
         hold.settled = True
         if not isinstance(hold, AccountHold) or hold.request is None:
@@ -152,7 +156,7 @@ class AccountLedger:
             except StoreUnavailable:
                 if self._refuses_when_away or self._store.is_full:
                     raise
-                logger.error("a call to %s goes on without a hold, because the store is away", what)
+                logger.error("Call to %s continues without a hold, because the store is unreachable", what)
                 return replace(hold, request=replace(request, id=uuid.uuid4().hex), is_held=False)
             if refusal is None:
                 return hold
@@ -173,8 +177,8 @@ class AccountLedger:
                 raise _too_much(refusal, what, *could_cost(*costs), others_hold=can_wait)
 
     async def _hold(self, request: HoldRequest) -> Refusal | None:
-        if self._store.is_away and not self._refuses_when_away:  # nobody is kept waiting for it
-            raise StoreUnavailable("The store of keys and budgets is away.")
+        if self._store.is_away and not self._refuses_when_away:  # do not wait for it
+            raise StoreUnavailable("The store of keys and budgets cannot be reached.")
         return await self._store.hold(request)
 
     def _request(self, price: Price | None, worst_usd: Decimal, what: str) -> HoldRequest:
@@ -201,9 +205,7 @@ class AccountLedger:
 
 
 def _tokens_for(price: Price, input_tokens: int, room: int) -> int:
-    """How many tokens an answer may be long for `room` pico-dollars; below 0: the prompt alone is too
-    much.
-    """
+    """Return how many tokens an answer may have for `room` pico-dollars, or -1 if the prompt costs more."""
     left_usd = to_usd(room) - price.most(Usage(input_tokens))
     _, output_rate = price.dearest(input_tokens)
     if left_usd < 0 or not output_rate:
@@ -212,7 +214,9 @@ def _tokens_for(price: Price, input_tokens: int, room: int) -> int:
 
 
 def _pico(cost_usd: Decimal | None) -> int | None:
-    """The cost, where it is one: nothing a provider says lowers a bill or breaks the ledger."""
+    """Return the cost in pico-dollars, or None if it is invalid. A provider's report must not lower a bill or
+    break the ledger.
+    """
     try:
         return None if cost_usd is None else to_pico(cost_usd)
     except ValueError:
@@ -220,41 +224,43 @@ def _pico(cost_usd: Decimal | None) -> int | None:
 
 
 def _in_words(price: Price | None, usage: Usage | None) -> str | None:
-    """Dollars a million tokens, in the tier of `usage`: input, output, and what has a price of its own."""
+    """Return the price as text: dollars per million input and output tokens for `usage`, and special rates."""
     if price is None:
         return None
     rates = price.rates_for(usage.input_tokens if usage else 0)
-    own = {
+    extra_rates = {
         "cached": rates.cached_input_usd_per_mtok,
         "write": rates.cache_write_usd_per_mtok,
         "write_1h": rates.cache_write_1h_usd_per_mtok,
         "reasoning": rates.reasoning_usd_per_mtok,
     }
-    told = [f"{rates.input_usd_per_mtok:f}/{rates.output_usd_per_mtok:f}"]
-    return " ".join(told + [f"{name}={rate:f}" for name, rate in own.items() if rate is not None])
+    base = f"{rates.input_usd_per_mtok:f}/{rates.output_usd_per_mtok:f}"
+    return " ".join([base, *(f"{name}={rate:f}" for name, rate in extra_rates.items() if rate is not None)])
 
 
 def _unpriced(refusal: Refusal, what: str) -> BudgetExceeded:
-    whose, span = _whose(refusal)
+    whose, span = _owner_and_period(refusal)
     return BudgetExceeded(
-        f"A call to {what} has no price, so its cost cannot be kept under the {whose}'s budget for {span}. Set `price` of the worker.",
+        f"A call to {what} has no price, so it cannot be checked against the {whose}'s budget for {span}. Set `price` of the worker.",
         **_amounts(refusal),
     )
 
 
 def _too_much(refusal: Refusal, what: str, cost: str, why: str, *, others_hold: bool) -> BudgetExceeded:
-    """Not even a short answer fits; it would without what others hold, or it would not."""
-    whose, span = _whose(refusal)
+    """Return the error for a call that does not fit, not even with a short answer. `others_hold`: it would
+    fit without others' holds.
+    """
+    whose, span = _owner_and_period(refusal)
     amounts = _amounts(refusal)
     remedy = (
-        "Others will settle for less: try again soon."
+        "Open calls hold part of it and will release some. Try again soon."
         if others_hold
         else f"Raise the {whose}'s budget, or wait for the next {refusal.id.period} (UTC)."
     )
     facts: dict[str, float] = {"retry_after_s": WAIT_S} if others_hold else {}
-    told = ", ".join(f"{name} {amount}" for name, amount in amounts.items())
+    state = ", ".join(f"{name} {amount}" for name, amount in amounts.items())
     return BudgetExceeded(
-        f"A call to {what} {why}, more than is left of the {whose}'s budget for {span}: {told}. {remedy}",
+        f"A call to {what} {why}, more than is left of the {whose}'s budget for {span}: {state}. {remedy}",
         retryable=others_hold,
         cost=cost,
         **facts,
@@ -262,8 +268,8 @@ def _too_much(refusal: Refusal, what: str, cost: str, why: str, *, others_hold: 
     )
 
 
-def _whose(refusal: Refusal) -> tuple[str, str]:
-    """`key` or `team`, without its id, and for when."""
+def _owner_and_period(refusal: Refusal) -> tuple[str, str]:
+    """Return `key` or `team`, and the budget's period as words."""
     return refusal.id.subject.partition(":")[0], {"day": "today", "month": "this month"}[refusal.id.period]
 
 

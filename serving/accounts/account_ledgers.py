@@ -1,4 +1,4 @@
-"""Who pays for a run: the ledger of the account that asked for it, in the store that all routers share."""
+"""Ledgers of the accounts that pay for runs, in the store that all routers share."""
 
 import asyncio
 import time
@@ -14,19 +14,19 @@ from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import StoreError
 
 LEFT_S, UNLIMITED_S = 0.5, 5.0
-"""How old `AccountLedgers.left` may be: of an account with a budget, and of one without."""
+"""Seconds for which `AccountLedgers.left` is cached: for an account with a budget, and for one without."""
 LEFT_WITHIN_S = 1.0
-"""It is read within this time, or not at all."""
+"""Timeout of reading it, in seconds."""
 MOST_LEFT = 10_000
-"""Accounts of which it is remembered."""
+"""Maximum number of accounts in the cache."""
 
 
 class AccountLedgers:
-    """The ledgers that one router's runs draw on.
+    """Ledgers for the runs of one router.
 
     Args:
-        store: opened for the first account with a key: then it is there.
-        when_away: what becomes of calls with a price while it is away; see `StoreSettings.when_away`.
+        store: store of this replica. It is opened for the first account with a key.
+        when_away: handling of calls with a price while it is unreachable. See `StoreSettings.when_away`.
     """
 
     def __init__(self, store: ReplicaStore, when_away: Literal["refuse", "serve"] = "refuse") -> None:
@@ -36,14 +36,14 @@ class AccountLedgers:
 
     @property
     def is_away(self) -> bool:
-        """Whether the store was opened, and could not be reached when that was last tried."""
+        """True if the store was opened, and could not be reached at the last attempt."""
         return self._store.is_away
 
     async def of(self, account: Account, run_id: str) -> AccountLedger | None:
-        """What the run of that id draws on; None where no key was asked for, and nobody's money is counted.
+        """Return the ledger for a run, or None if its account has no key, so that its cost is not counted.
 
         Raises:
-            StoreUnavailable: the store is away.
+            StoreUnavailable: the store cannot be reached.
         """
         if not account.key_id:
             return None
@@ -56,14 +56,15 @@ class AccountLedgers:
         )
 
     async def left(self, account: Account) -> Left | None:
-        """Return what is left of the tightest budget of an account, at most half a second old. None if nothing is limited,
-        or the store does not answer.
+        """Return what is left of the tightest budget of an account, at most `LEFT_S` seconds old.
+
+        Return None if nothing is limited, or if the store does not answer.
         """
         until_s, left = self._left.get(account, (0.0, None))
         if not account.key_id or time.monotonic() < until_s:
             return left
         reading = self._reading.get(account)
-        if reading is None:  # all who ask meanwhile share one look-up
+        if reading is None:  # concurrent requests share one look-up
             reading = self._reading[account] = asyncio.create_task(self._read(account), name="budgets")
             reading.add_done_callback(lambda _: self._reading.pop(account, None))
         return await asyncio.shield(reading)

@@ -1,7 +1,7 @@
-"""What a team or a key may reach, how much of it, and what may become of its texts. Knows no store and no
-request.
+"""Policies: what a team or a key may use, how much of it, and what happens to its texts.
 
-A policy only ever takes away: from the pool of the settings, and a key's from its team's.
+A policy only restricts: the pool of the settings, and a key's policy its team's. This module knows no store
+and no requests.
 """
 
 from collections.abc import Callable
@@ -25,62 +25,73 @@ Names = Annotated[
 
 
 class AccountPolicy(BaseModel, frozen=True):
-    """What a team or a key may do. null: no limit. A key may do what both its team's policy and its own allow."""
+    """Policy of a team or a key. null: no limit. A key may do only what its team's policy also allows."""
 
     model_config = ConfigDict(extra="forbid")
 
     models: Names | None = Field(
-        default=None, description="The names that `model` may be: models, workflows and workers."
+        default=None, description="Allowed values of `model`: models, workflows and workers."
     )
     workers: Names | None = Field(
-        default=None, description="The workers that may be called, the conductor included."
+        default=None, description="Workers that may be called, including the conductor."
     )
     exclude_workers: Names = Field(default=frozenset(), description="Workers that may not be called.")
     providers: Names | None = Field(
-        default=None, description="Only workers whose `provider`, else kind, is one of these."
+        default=None, description="Allow only workers whose `provider`, or else kind, is one of these."
     )
-    regions: Names | None = Field(default=None, description="Only workers whose `region` is one of these.")
+    regions: Names | None = Field(
+        default=None, description="Allow only workers whose `region` is one of these."
+    )
     local_only: bool = Field(
-        default=False, description="Only workers that keep what they are sent on one's own machines."
+        default=False, description="Allow only workers that keep all data on your own machines."
     )
-    max_steps: int | None = Field(default=None, ge=1, le=100, description="The most steps of a plan.")
-    max_rounds: int | None = Field(default=None, ge=1, le=5, description="The most rounds of a request.")
+    max_steps: int | None = Field(
+        default=None, ge=1, le=100, description="Maximum number of steps in a plan."
+    )
+    max_rounds: int | None = Field(
+        default=None, ge=1, le=5, description="Maximum number of rounds of a request."
+    )
     max_depth: int | None = Field(
-        default=None, ge=0, le=3, description="How deep a step may call the whole team again."
+        default=None, ge=0, le=3, description="Maximum depth to which steps may call the whole team again."
     )
     tools: Names | None = Field(
         default=None,
-        description="The client's tools that a request may offer, in a namespace `NAMESPACE.NAME`.",
+        description="Client tools that a request may offer. Tools in a namespace are `NAMESPACE.NAME`.",
     )
     max_effort: Effort | None = Field(
-        default=None, description="The highest `reasoning_effort`, of requests and of workers."
+        default=None, description="Highest `reasoning_effort` of requests and workers."
     )
     max_cost_usd: Annotated[Decimal, Field(gt=0, ge=Decimal("1e-12"), le=MOST)] | None = Field(
-        default=None, description="What one request may cost."
+        default=None, description="Maximum cost of one request, in US dollars."
     )
-    requests_per_minute: int | None = Field(default=None, ge=1, le=MOST, description="Requests in a minute.")
+    requests_per_minute: int | None = Field(
+        default=None, ge=1, le=MOST, description="Maximum number of requests per minute."
+    )
     tokens_per_minute: int | None = Field(
-        default=None, ge=1, le=MOST, description="Tokens in a minute, of all calls, read and written."
+        default=None,
+        ge=1,
+        le=MOST,
+        description="Maximum number of input and output tokens per minute, over all calls.",
     )
     store_content: bool = Field(
-        default=True, description="Whether texts are kept. If not, only the numbers of a run are."
+        default=True, description="Store texts. If false, only the numbers of a run are stored."
     )
     content_days: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
-        default=None, description="How long texts are kept at most; also those that are kept already."
+        default=None, description="Maximum number of days to store texts, including texts already stored."
     )
     trace_content: bool = Field(
-        default=True, description="Whether texts are put into traces, where the settings put them there."
+        default=True, description="Allow texts in traces, if the settings enable them."
     )
     train_on_content: bool = Field(
-        default=True, description="Whether models may be trained on the runs. Records say it as `training`."
+        default=True, description="Allow training of models on the runs. Records show it as `training`."
     )
     redact_personal_data: bool = Field(
         default=False,
-        description="Take e-mail addresses, telephone, card and bank account numbers out of what is kept or traced.",
+        description="Remove e-mail addresses and telephone, card and bank account numbers from stored and traced texts.",
     )
 
     def narrow(self, other: "AccountPolicy") -> "AccountPolicy":
-        """What both allow."""
+        """Return a policy that allows what both allow."""
         return AccountPolicy(
             models=_both(self.models, other.models),
             workers=_both(self.workers, other.workers),
@@ -105,20 +116,20 @@ class AccountPolicy(BaseModel, frozen=True):
 
     @property
     def limits_workers(self) -> bool:
-        """Whether any worker may be left out by it."""
+        """True if the policy may forbid any worker."""
         named = (self.workers, self.providers, self.regions)
         return self.local_only or bool(self.exclude_workers) or any(each is not None for each in named)
 
     def allows_model(self, name: str) -> bool:
-        """Whether `model` may be that name."""
+        """Return whether `model` may have this value."""
         return self.models is None or name in self.models
 
     def allows_tool(self, name: str) -> bool:
-        """Whether a request may offer the tool of that name."""
+        """Return whether a request may offer the tool."""
         return self.tools is None or name in self.tools
 
     def allows_worker(self, worker: WorkerSettings) -> bool:
-        """Whether it may be called, wherever its calls go."""
+        """Return whether the worker may be called, at all of its deployments."""
         if worker.name in self.exclude_workers or (
             self.workers is not None and worker.name not in self.workers
         ):
@@ -131,17 +142,17 @@ class AccountPolicy(BaseModel, frozen=True):
         )  # fmt: skip
 
     def stated(self) -> dict[str, Any]:
-        """What it says, as JSON; nothing where it says nothing."""
+        """Return the fields that differ from their defaults, as JSON."""
         shape = self.model_dump(mode="json", exclude_defaults=True)
         return {name: sorted(value) if isinstance(value, list) else value for name, value in shape.items()}  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
 
-    def change(self, given: "AccountPolicy") -> Self:
-        """This, with what `given` says in place; what it does not name stays."""
-        return self.model_copy(update={name: getattr(given, name) for name in given.model_fields_set})
+    def change(self, changes: "AccountPolicy") -> Self:
+        """Return this policy with the fields that are set in `changes` replaced."""
+        return self.model_copy(update={name: getattr(changes, name) for name in changes.model_fields_set})
 
 
 def least(*limits: Any) -> Any:
-    """The least of some limits; None of them: no limit."""
+    """Return the lowest limit, or None if all are None (no limit)."""
     return min((limit for limit in limits if limit is not None), default=None)
 
 
@@ -154,16 +165,16 @@ def _both(one: Names | None, other: Names | None) -> Names | None:
 
 
 ANY_POLICY = AccountPolicy()
-"""Says nothing."""
+"""Policy without any limits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """The policies that hold for a caller.
+    """Policies that apply to a caller.
 
     Args:
-        team: of its team.
-        key: of its key.
+        team: policy of its team.
+        key: policy of its key.
     """
 
     team: AccountPolicy = ANY_POLICY
@@ -171,11 +182,11 @@ class Policies:
 
     @property
     def both(self) -> AccountPolicy:
-        """What both allow."""
+        """Policy that allows what both allow."""
         return _narrow(self.team, self.key)
 
     def whose(self, allows: Callable[[AccountPolicy], bool]) -> str | None:
-        """Whose policy does not allow something: `team` or `key`; None: both do."""
+        """Return whose policy forbids something, `team` or `key`, or None if both allow it."""
         return "team" if not allows(self.team) else "key" if not allows(self.key) else None
 
 
@@ -185,4 +196,4 @@ def _narrow(team: AccountPolicy, key: AccountPolicy) -> AccountPolicy:
 
 
 UNLIMITED = Policies()
-"""Of whoever calls while no key has ever been made."""
+"""Policies of callers while no key has ever been made."""

@@ -1,4 +1,4 @@
-"""Teams and keys as the store has them."""
+"""Teams and keys as rows of the store."""
 
 import json
 from typing import Any
@@ -20,23 +20,23 @@ KEYS = select(
     team.c.off_us,
     team.c.policy.label("team_policy"),
 ).select_from(api_key.outerjoin(team, api_key.c.team_id == team.c.id))
-"""All that is told of keys; not what they are found by."""
+"""All information about keys, without their hashes."""
 
 
 def read_team(row: Any) -> TeamInfo:
-    """A row of `team`.
+    """Return the team in a row of `team`.
 
     Raises:
-        StoreError: its policy cannot be read.
+        StoreError: the policy is not valid.
     """
     return TeamInfo(row.id, row.name, row.made_us, row.off_us, _policy(row.policy, row.id))
 
 
 def read_key(row: Any) -> KeyInfo:
-    """A row of `KEYS`.
+    """Return the key in a row of `KEYS`.
 
     Raises:
-        StoreError: a policy of it cannot be read.
+        StoreError: a policy is not valid.
     """
     owner = None
     if row.team_id:
@@ -48,15 +48,15 @@ def read_key(row: Any) -> KeyInfo:
 
 
 def _policy(text: str, whose: str) -> AccountPolicy:
-    """A policy of the store.
+    """Return a policy of the store.
 
     Raises:
-        StoreError: it cannot be read, so that nobody knows what it allows.
+        StoreError: the policy is not valid, so it is not known what it allows.
     """
     try:
         return AccountPolicy.model_validate_json(text)
     except ValidationError as exc:
         fault = exc.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, fault["loc"]))
-        message = f"The policy of {whose} in the store cannot be read: {where}: {fault['msg']}."
-        raise StoreError(f"{message} Write {{}} in its place to have none.") from exc
+        message = f"The policy of {whose} in the store is not valid: {where}: {fault['msg']}."
+        raise StoreError(f"{message} Replace it with {{}} to remove it.") from exc

@@ -1,5 +1,5 @@
-"""The parts of budgets that were spent, in the store that all replicas share: each noticed once in its day or month,
-and kept until its receiver has it.
+"""Budget alerts in the store that all replicas share. Each threshold is recorded once per day or month, and
+kept until it is delivered.
 """
 
 import sqlite3
@@ -17,22 +17,22 @@ from serving.database.schema import api_key, budget, budget_alert, spend_window,
 from serving.database.writer import Operation, PostgresConnection
 
 KEPT_US = 62 * 86_400_000_000
-"""Longer than any month: a part is noticed once in its window."""
+"""Microseconds for which alerts are kept. Longer than any month, so that each is recorded once per window."""
 MOST_AT_ONCE = 20
 KEY = budget_alert.c["subject", "period", "starts", "percent"]
 
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """A part of a budget that was spent.
+    """Threshold of a budget that was passed.
 
     Args:
-        window: whose, and when.
-        percent: the part.
-        cap, spent: pico-dollars, at the moment when it was noticed.
-        made_us: that moment.
-        tries: how often it was sent, this time included.
-        name: of the key or the team.
+        window: window of the budget.
+        percent: threshold in percent.
+        cap, spent: amounts in pico-dollars at the time when it was recorded.
+        made_us: time when it was recorded.
+        tries: number of delivery attempts, including the current one.
+        name: name of the key or the team.
     """
 
     window: WindowId
@@ -45,23 +45,23 @@ class Alert:
 
 
 async def notice(database: Database, percents: Collection[int]) -> int:
-    """Note the parts of budgets that are spent and were not noted; gives how many.
+    """Record the thresholds that were passed and are not recorded yet. Return their number.
 
     Raises:
-        StoreUnavailable: the database is away.
+        StoreUnavailable: the database cannot be reached.
     """
     now_us = time.time_ns() // 1000
-    passed = await _passed(database, percents, now_us)
-    if not passed:
+    alerts = await _new_alerts(database, percents, now_us)
+    if not alerts:
         return 0
     insert = (sqlite if database.address.kind == "sqlite" else postgresql).insert(budget_alert)
     async with database.writing() as connection:
-        await connection.execute(insert.on_conflict_do_nothing(), passed)
+        await connection.execute(insert.on_conflict_do_nothing(), alerts)
         await connection.execute(delete(budget_alert).where(budget_alert.c.made_us < now_us - KEPT_US))
-    return len(passed)
+    return len(alerts)
 
 
-async def _passed(database: Database, percents: Collection[int], now_us: int) -> list[dict[str, object]]:
+async def _new_alerts(database: Database, percents: Collection[int], now_us: int) -> list[dict[str, object]]:
     day, month = days_and_months(now_us)
     window, alert = spend_window.c, budget_alert.c
     is_under_way = or_(
@@ -69,7 +69,7 @@ async def _passed(database: Database, percents: Collection[int], now_us: int) ->
         and_(window.period == "month", window.starts == month),
     )
     is_its = and_(window.subject == budget.c.subject, window.period == budget.c.period)
-    least = budget.c.cap // 100 * min(percents)  # not spent * 100, which may be too large for its column
+    least = budget.c.cap // 100 * min(percents)  # not spent * 100, which may overflow its column
     spent = (
         select(window.subject, window.period, window.starts, window.spent, budget.c.cap)
         .select_from(spend_window.join(budget, is_its))
@@ -81,31 +81,31 @@ async def _passed(database: Database, percents: Collection[int], now_us: int) ->
             return []
         subjects = {row["subject"] for row in rows}
         known = select(*KEY).where(alert.subject.in_(subjects), alert.made_us >= now_us - KEPT_US)
-        noted = {tuple(row) for row in await connection.execute(known)}
+        recorded = {tuple(row) for row in await connection.execute(known)}
     return [
         {**row, "percent": percent, "made_us": now_us, "next_us": now_us}
         for row in rows
         for percent in percents
         if row["spent"] * 100 >= row["cap"] * percent
-        and (row["subject"], row["period"], row["starts"], percent) not in noted
+        and (row["subject"], row["period"], row["starts"], percent) not in recorded
     ]
 
 
 async def take_due(database: Database, percents: Collection[int], lease_us: int) -> list[Alert]:
-    """Those to be sent now. No other replica takes them for `lease_us`.
+    """Return the alerts to be sent now. No other replica takes them for `lease_us`.
 
     Raises:
-        StoreUnavailable: the database is away.
+        StoreUnavailable: the database cannot be reached.
     """
     alert, now_us = budget_alert.c, time.time_ns() // 1000
     is_due = (alert.done_us.is_(None)) & (alert.next_us <= now_us) & (alert.percent.in_(percents))
-    async with database.reading() as connection:  # mostly there is nothing, and nobody need be held up
+    async with database.reading() as connection:  # usually nothing is due, so avoid a write transaction
         if not await connection.scalar(select(func.count()).where(is_due).select_from(budget_alert)):
             return []
     due = select(budget_alert).where(is_due).order_by(alert.next_us).limit(MOST_AT_ONCE)
     async with database.writing() as connection:
         rows = (await connection.execute(due.with_for_update(skip_locked=True))).mappings().all()
-        found: list[Alert] = []
+        alerts: list[Alert] = []
         for row in rows:
             window = WindowId(row["subject"], row["period"], row["starts"])
             tries = row["tries"] + 1
@@ -113,15 +113,15 @@ async def take_due(database: Database, percents: Collection[int], lease_us: int)
             await connection.execute(later.values(next_us=now_us + lease_us, tries=tries))
             name = await _name(connection, window.subject)
             numbers = (row["percent"], row["cap"], row["spent"], row["made_us"])
-            found.append(Alert(window, *numbers, tries, name))
-        return found
+            alerts.append(Alert(window, *numbers, tries, name))
+        return alerts
 
 
 async def put_off(database: Database, alert: Alert, next_us: int | None) -> None:
-    """Have it sent again at a time; None: it was taken, or is given up.
+    """Schedule the next attempt, or if `next_us` is None, mark the alert as delivered or given up.
 
     Raises:
-        StoreUnavailable: the database is away.
+        StoreUnavailable: the database cannot be reached.
     """
     values = {"done_us": time.time_ns() // 1000} if next_us is None else {"next_us": next_us}
     async with database.writing() as connection:
@@ -130,7 +130,7 @@ async def put_off(database: Database, alert: Alert, next_us: int | None) -> None
 
 
 async def _name(connection: AsyncConnection, subject: str) -> str:
-    """Of the key or the team; empty where it is gone."""
+    """Return the name of the key or the team, or "" if it no longer exists."""
     kind, _, id = subject.partition(":")
     table = team if kind == "team" else api_key
     return await connection.scalar(select(table.c.name).where(table.c.id == id)) or ""
@@ -148,7 +148,7 @@ def _is(window: WindowId, percent: int) -> ColumnElement[bool]:
 
 @dataclass(frozen=True, slots=True)
 class Exhausted:
-    """A budget of which too little was left for a call."""
+    """Budget of which too little was left for a call."""
 
     id: WindowId
     window: Window
@@ -163,7 +163,7 @@ def _values(each: Exhausted) -> tuple[object, ...]:
 
 
 async def _note(connection: PostgresConnection, items: Sequence[Exhausted]) -> list[None]:
-    for each in sorted(items, key=lambda item: item.id):  # no deadlock
+    for each in sorted(items, key=lambda item: item.id):  # in one order, to avoid deadlocks
         await connection.execute(
             f"INSERT INTO budget_alert ({COLUMNS}) VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT DO NOTHING",
             *_values(each),

@@ -1,7 +1,7 @@
-"""From the credential of a request to its caller: looked up in the database, and remembered for seconds.
+"""Authentication: find the caller for a request's key in the database, and cache the result for seconds.
 
-What is remembered is the delay of a revocation: at most `FRESH_S`, and `KEPT_S` while the database does not
-answer (`KEPT_AWAY_S` where the settings say so). Without any answer nobody is let in.
+The cache delays a revocation: by at most `FRESH_S`, or `KEPT_S` while the database is unreachable
+(`KEPT_AWAY_S` if the settings say so). Without a cached result, requests are then rejected.
 """
 
 import asyncio
@@ -20,53 +20,57 @@ from serving.database.address import StoreError
 logger = logging.getLogger("podium")
 
 FRESH_S, RENEWED_S = 4.0, 2.0
-"""What was looked up is believed so long; after the second time it is looked up again, while nobody waits for that. Else all who
-come during a look-up would go on at one moment, and a busy loop would never get out of step.
-"""
+"""Seconds for which a cached result is used. After `RENEWED_S` it is refreshed in the background.
+
+Without the early refresh, all requests that arrive during a look-up would continue at the same moment, and a
+busy event loop would never spread them out again."""
 KEPT_S = 9.0
-"""And so long where the database does not answer: less than the 10 s in which a revocation must hold."""
+"""Seconds for which a cached result is used while the database is unreachable. Less than the 10 s within
+which a revocation must take effect."""
 KEPT_AWAY_S = 3600.0
-"""Where the settings would rather serve than be strict (`store.when_away: serve`)."""
+"""The same if the settings prefer to serve (`store.when_away: serve`)."""
 LOOKUP_S = 3.0
-"""Nobody waits longer for a database to answer."""
+"""Longest time that a request waits for the database, in seconds."""
 LATE_S = 8.0
-"""An answer that comes before is remembered, though those who asked wait no longer: a router with more to do than it can
-do is late itself, and would know no key any more. Less than `KEPT_S`, since it says how things were when it was asked.
-"""
+"""Timeout of a look-up, in seconds. A result that arrives in time is cached, even if the request has stopped
+waiting.
+
+Otherwise an overloaded router, which is slow itself, would lose its whole cache. It is less than `KEPT_S`,
+because a result is as old as its query."""
 MOST_KEYS = 10_000
-"""Remembered at once, keys that do not exist included."""
+"""Maximum number of cached keys, including keys that do not exist."""
 LOG_EVERY_S = 10.0
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 class KeyFinder(Protocol):
-    """Where keys are looked up."""
+    """Storage in which keys are looked up."""
 
     async def find(self, hash: str) -> KeyInfo | None:
-        """The key of that hash.
+        """Return the key with this hash, or None if there is none.
 
         Raises:
-            StoreUnavailable: the database does not answer.
+            StoreUnavailable: the database cannot be reached.
         """
         ...
 
     async def has_keys(self) -> bool:
-        """Whether a key was ever made, in force or not. It stays true.
+        """Return whether any key was ever made, in force or not. Once true, it stays true.
 
         Raises:
-            StoreUnavailable: the database does not answer.
+            StoreUnavailable: the database cannot be reached.
         """
         ...
 
 
 class Authenticator:
-    """Tells who calls.
+    """Finds the caller of a request.
 
     Args:
-        finder: where keys are looked up; None: there is no place for keys, and no key.
-        clock: seconds, for what is remembered.
-        now_s: the time of day, for keys that expire.
-        kept_s: how long what was looked up is believed while the database does not answer.
+        finder: storage of keys. None: there are no keys.
+        clock: monotonic clock for the cache, in seconds.
+        now_s: clock for the time of day, for keys that expire.
+        kept_s: seconds for which a cached result is used while the database is unreachable.
     """
 
     def __init__(
@@ -84,42 +88,42 @@ class Authenticator:
         self._forgot_s = self._logged_s = float("-inf")
 
     async def is_open(self) -> bool:
-        """Whether no key has ever been made, so that none is asked for.
+        """Return whether no key has ever been made, so that requests need none.
 
         Raises:
-            StoreUnavailable: nobody can say.
+            StoreUnavailable: the database cannot be reached.
         """
         if self._has_keys or self._finder is None:
             return not self._has_keys
         if self._clock() - self._asked_s >= FRESH_S:
             finder = self._finder
-            asked = self._once("", lambda: self._look_for_keys(finder))
-            self._asked_s, self._has_keys = await self._answer(asked)
+            lookup = self._once("", lambda: self._look_for_keys(finder))
+            self._asked_s, self._has_keys = await self._answer(lookup)
         return not self._has_keys
 
     async def caller(self, credential: str) -> Caller:
-        """Who sent `credential`.
+        """Return the caller that sent `credential`.
 
         Raises:
-            Unauthenticated: it is no key, or none that is in force. The message does not show it.
-            StoreUnavailable: nobody can say.
+            Unauthenticated: it is not a key, or not in force. The message does not contain it.
+            StoreUnavailable: the database cannot be reached.
         """
         hash = hash_key(credential)
-        if hash not in self._keys:  # what was looked up before has the form of a key
+        if hash not in self._keys:  # a hash that was looked up before is one of a well-formed key
             try:
                 ApiKey(credential)
             except KeyFormError as exc:
-                raise unauthenticated(f"The key that was sent is none. {exc}") from None
-        found = await self._find(hash)
-        if found is None:
-            raise unauthenticated("The key is not known here: it is another server's, or has been replaced.")
-        check_in_force(found, int(self._now_s() * US))
-        return found.caller
+                raise unauthenticated(f"Malformed API key. {exc}") from None
+        key_info = await self._find(hash)
+        if key_info is None:
+            raise unauthenticated("Unknown API key: it belongs to another server, or has been replaced.")
+        check_in_force(key_info, int(self._now_s() * US))
+        return key_info.caller
 
     def forget(self) -> None:
-        """Look everything up again: something has changed, and this replica knows it."""
+        """Clear the cache, because something has changed on this replica."""
         self._keys.clear()
-        self._lookups.clear()  # whoever waits for one gets its answer; it is not remembered
+        self._lookups.clear()  # waiting requests still get the result; it is not cached
         self._asked_s, self._forgot_s = float("-inf"), self._clock()
 
     async def _find(self, hash: str) -> KeyInfo | None:
@@ -143,28 +147,28 @@ class Authenticator:
 
     async def _look_up(self, hash: str, finder: KeyFinder) -> KeyInfo | None:
         asked_s = self._clock()
-        found = await finder.find(hash)
+        key_info = await finder.find(hash)
         if asked_s > self._forgot_s:
-            self._keys[hash] = (asked_s, found)
+            self._keys[hash] = (asked_s, key_info)
             self._keys.move_to_end(hash)
             while len(self._keys) > MOST_KEYS:
                 self._keys.popitem(last=False)
-        return found
+        return key_info
 
-    def _once(self, name: str, look_up: Callable[[], Awaitable[Found]]) -> "asyncio.Task[Found]":
-        """What is going to be what `look_up` gives; those who ask the same at once share one question."""
-        task: asyncio.Task[Found] | None = self._lookups.get(name)
+    def _once(self, name: str, look_up: Callable[[], Awaitable[Result]]) -> "asyncio.Task[Result]":
+        """Return the running look-up of this name, or start one. Concurrent requests share it."""
+        task: asyncio.Task[Result] | None = self._lookups.get(name)
         if task is None:
             task = asyncio.create_task(self._bound(look_up), name="look up a key")
             self._lookups[name] = task
             task.add_done_callback(lambda done: self._end(name, done))
         return task
 
-    async def _answer(self, asked: "asyncio.Task[Found]") -> Found:
-        """Who asks ends the look-up neither by leaving, nor by waiting no longer."""
+    async def _answer(self, lookup: "asyncio.Task[Result]") -> Result:
+        """Wait for a look-up. It continues if the request is cancelled or stops waiting."""
         try:
             async with asyncio.timeout(LOOKUP_S):
-                return await asyncio.shield(asked)
+                return await asyncio.shield(lookup)
         except TimeoutError:
             raise _unavailable(f"the database did not answer within {LOOKUP_S:g} s") from None
 
@@ -175,30 +179,30 @@ class Authenticator:
         if error is not None and self._clock() - self._logged_s > LOG_EVERY_S:
             self._logged_s = self._clock()
             detail = getattr(error, "detail", "") or type(error).__name__
-            logger.error("Keys cannot be looked up, and nobody new is let in: %s", detail)
+            logger.error("Key store unreachable; rejecting keys that are not cached: %s", detail)
 
-    async def _bound(self, look_up: Callable[[], Awaitable[Found]]) -> Found:
+    async def _bound(self, look_up: Callable[[], Awaitable[Result]]) -> Result:
         try:
             async with asyncio.timeout(LATE_S):
                 return await look_up()
         except TimeoutError:
             raise _unavailable(f"the database did not answer within {LATE_S:g} s") from None
-        except StoreError as exc:  # the operator's to put right
+        except StoreError as exc:  # only the operator can fix it
             raise _unavailable(exc.message) from None
 
 
 def _unavailable(detail: str) -> StoreUnavailable:
-    return StoreUnavailable("The server cannot look keys up at the moment. Try again soon.", detail=detail)
+    return StoreUnavailable("API keys cannot be checked at the moment. Try again soon.", detail=detail)
 
 
-HOW = "Send one as `Authorization: Bearer pk_…` or as `x-api-key: pk_…`."
+HOW = "Send a key as `Authorization: Bearer pk_…` or as `x-api-key: pk_…`."
 
 
 def check_in_force(key: KeyInfo, now_us: int) -> None:
-    """Refuse a key that lets nobody in at that time.
+    """Check that a key is accepted at `now_us`.
 
     Raises:
-        Unauthenticated: it says why.
+        Unauthenticated: the key is not accepted. The message says why.
     """
     match key.state(now_us):
         case "active":
@@ -212,5 +216,5 @@ def check_in_force(key: KeyInfo, now_us: int) -> None:
 
 
 def unauthenticated(why: str) -> Unauthenticated:
-    """The error for a request whose key is missing or not in force."""
+    """Return the error for a request whose key is missing or not in force."""
     return Unauthenticated(f"{why} {HOW}", param="Authorization")

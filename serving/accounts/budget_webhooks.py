@@ -1,6 +1,4 @@
-"""Tells a receiver of budgets that are spent, beside the requests: looks every few seconds, signs, posts, and tries
-again until it is taken.
-"""
+"""Webhooks for budgets: poll for alerts every few seconds, sign, post, and retry until delivered."""
 
 import asyncio
 import hashlib
@@ -29,22 +27,22 @@ from serving.settings.webhooks import SecretError, WebhookSettings, signers
 logger = logging.getLogger("podium")
 
 LOOK_S = 5.0
-"""Between two looks at what is spent."""
+"""Seconds between two checks of what is spent."""
 WAITS_S = (5.0, 300.0, 1800.0, 7200.0, 18_000.0, 36_000.0, 50_400.0, 72_000.0, 86_400.0)
-"""Between attempts, as Standard Webhooks proposes; about three days in all."""
+"""Seconds between attempts, as Standard Webhooks proposes. About three days in total."""
 JITTER = 0.2
 GONE = 410
-"""A receiver that answers so wants no more of it."""
+"""Status with which a receiver rejects all further attempts."""
 KIND = "budget.threshold_reached"
 
 
 class BudgetWebhooks:
-    """One replica's part in telling; what was told is known to all of them.
+    """Sender of budget webhooks on one replica. Replicas share the state of delivery in the store.
 
     Args:
-        store: of this replica.
-        settings: those that hold now.
-        environment: with the secret.
+        store: store of this replica.
+        settings: returns the current settings.
+        environment: environment with the secret.
         look_s, waits_s: see `LOOK_S`, `WAITS_S`.
     """
 
@@ -61,34 +59,34 @@ class BudgetWebhooks:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Look from now on."""
+        """Start checking."""
         if self._task is None:
             self._task = asyncio.create_task(self._look_on(), name="webhooks of budgets")
 
     async def aclose(self) -> None:
-        """Look no more. What was on its way is sent again by another replica."""
+        """Stop checking. Alerts that were being sent are sent again by another replica."""
         task, self._task = self._task, None
         await end_task(task)
 
     async def _look_on(self) -> None:
         while True:
             await asyncio.sleep(self._look_s * random.uniform(0.8, 1.2))
-            with suppress(StoreUnavailable, StoreError):  # the store's own writer has logged it
+            with suppress(StoreUnavailable, StoreError):  # already logged by the store's writer
                 await self.look()
 
     async def look(self) -> int:
-        """Note what is spent, and send what is due; gives how many were sent.
+        """Record alerts for what is spent, and send those that are due. Return how many were sent.
 
         Raises:
-            StoreUnavailable, StoreError: the store is away.
+            StoreUnavailable, StoreError: the store cannot be used.
         """
         settings = self._settings()
         if settings.url is None or not settings.budget_percent or not self._store.address.may_hold_something:
             return 0
         try:
             signing = signers(settings, self._environment)
-        except SecretError as exc:  # checked when the settings were taken
-            logger.error("no webhook is sent: %s", exc)
+        except SecretError as exc:  # also checked when the settings were loaded
+            logger.error("Budget webhooks are not sent: %s", exc)
             return 0
         database = await self._store.database()
         await notice(database, settings.budget_percent)
@@ -107,7 +105,7 @@ class BudgetWebhooks:
             async with asyncio.timeout(self._settings().timeout_s):
                 signed = headers(id, content, signing)
                 async with http.stream("POST", url, content=content, headers=signed) as answer:
-                    pass  # its status is all that is read, whatever else a receiver sends
+                    pass  # only the status is read
             outcome, is_taken = f"{answer.status_code}", answer.is_success
             is_gone = answer.status_code == GONE
         except (AddressForbidden, httpx2.HTTPError, httpx2.InvalidURL, OSError, TimeoutError) as exc:
@@ -117,13 +115,13 @@ class BudgetWebhooks:
             wait_s = self._waits_s[alert.tries - 1] * random.uniform(1 - JITTER, 1 + JITTER)
             next_us = time.time_ns() // 1000 + int(wait_s * 1e6)
         if not is_taken:
-            then = "given up" if next_us is None else "it is sent again"
-            logger.warning("the webhook %s was not taken (%s); %s", id, outcome, then)
+            then = "giving up" if next_us is None else "it will be sent again"
+            logger.warning("Webhook %s was not delivered (%s); %s", id, outcome, then)
         await put_off(await self._store.database(), alert, next_us)
 
 
 def headers(id: str, content: str, signing: Sequence[Webhook]) -> dict[str, str]:
-    """Those of Standard Webhooks for this moment: a signature for each secret."""
+    """Return the Standard Webhooks headers for the current time, with a signature for each secret."""
     at = datetime.now(UTC)
     return {
         "content-type": "application/json",
@@ -134,13 +132,13 @@ def headers(id: str, content: str, signing: Sequence[Webhook]) -> dict[str, str]
 
 
 def message_id(alert: Alert) -> str:
-    """The same at each attempt, so that a receiver knows what it has had."""
+    """Return the same id for each attempt, so that a receiver can recognize duplicates."""
     words = f"{'/'.join(map(str, alert.window))}/{alert.percent}/{alert.made_us}"
     return f"msg_{hashlib.sha256(words.encode()).hexdigest()[:32]}"
 
 
 def body(alert: Alert) -> dict[str, object]:
-    """What is told. Money is text, so that no cent is lost."""
+    """Return the payload. Amounts of money are strings, so that no precision is lost."""
     kind, _, id = alert.window.subject.partition(":")
     return {
         "type": KIND,
@@ -157,7 +155,7 @@ def body(alert: Alert) -> dict[str, object]:
 
 
 def _window(period: Period, starts: int) -> str:
-    """`2026-11-22`, or `2026-11`."""
+    """Return the window as `2026-11-22` or `2026-11`."""
     if period == "day":
         return (EPOCH + timedelta(days=starts)).date().isoformat()
     return f"{1970 + starts // 12}-{starts % 12 + 1:02d}"

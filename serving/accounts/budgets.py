@@ -1,6 +1,6 @@
-"""Budgets of keys and teams, and what is spent of them: for administration.
+"""Administration of the budgets of keys and teams, and of what is spent of them.
 
-A budget holds at once, for the windows under way too, because everything is counted from their start.
+A new budget also applies to the current day and month, because everything in them is already counted.
 """
 
 import time
@@ -20,7 +20,7 @@ from serving.database.schema import budget, spend_window
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """A window under way; `limit_usd` None: none."""
+    """Current window of a budget. `limit_usd` is None if there is no limit."""
 
     period: Period
     limit_usd: Decimal | None
@@ -29,12 +29,12 @@ class Spending:
 
     @property
     def left_usd(self) -> Decimal | None:
-        """What may still be held: below 0 if a bill was higher than its hold; None if there is no limit."""
+        """Amount that may still be held, or None if there is no limit. Negative if a bill exceeded its hold."""
         return None if self.limit_usd is None else self.limit_usd - self.spent_usd - self.held_usd
 
     @property
     def resets_at(self) -> datetime:
-        """When the next window begins, UTC."""
+        """Start of the next window (UTC)."""
         now = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
         if self.period == "day":
             return now + timedelta(days=1)
@@ -43,12 +43,12 @@ class Spending:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What is left of the budget that leaves least.
+    """Amount that is left of the tightest budget.
 
     Args:
         usd: see `Spending.left_usd`.
-        whose: `key` or `team`.
-        period: of the budget.
+        whose: owner of the budget, `key` or `team`.
+        period: period of the budget.
     """
 
     usd: Decimal
@@ -60,23 +60,29 @@ def least_left(budgets: Mapping[str, Iterable[Spending]]) -> Left | None:
     """Return what is left of the tightest budget, or None if nothing is limited.
 
     Args:
-        budgets: the windows of `key` and `team`.
+        budgets: windows of `key` and `team`.
     """
-    left = [
+    amounts = [
         Left(each.left_usd, whose, each.period)
         for whose, windows in budgets.items()
         for each in windows
         if each.left_usd is not None
     ]
-    return min(left, key=lambda each: each.usd, default=None)
+    return min(amounts, key=lambda each: each.usd, default=None)
 
 
 async def set_budget(database: Database, subject: str, period: Period, limit_usd: Decimal | None) -> None:
-    """Limit what `subject` (see `windows.key_subject`, `team_subject`) may spend in each period; None: not.
+    """Set or remove the limit of what `subject` may spend in each period.
+
+    Args:
+        database: database of the store.
+        subject: see `rates.key_subject` and `rates.team_subject`.
+        period: period of the limit.
+        limit_usd: limit in US dollars. None removes the limit.
 
     Raises:
-        ValueError: it is no amount that can be counted.
-        StoreUnavailable: the database is away.
+        ValueError: the limit is not a valid amount.
+        StoreUnavailable: the database cannot be reached.
     """
     async with database.writing() as connection:
         if limit_usd is None:
@@ -92,10 +98,10 @@ async def set_budget(database: Database, subject: str, period: Period, limit_usd
 
 
 async def read_spending(database: Database, subject: str) -> list[Spending]:
-    """The day and the month under way.
+    """Return what `subject` has spent in the current day and month.
 
     Raises:
-        StoreUnavailable: the database is away.
+        StoreUnavailable: the database cannot be reached.
     """
     day, month = days_and_months(time.time_ns() // 1000)
     starts: dict[Period, int] = {"day": day, "month": month}
@@ -105,12 +111,12 @@ async def read_spending(database: Database, subject: str) -> list[Spending]:
     async with database.reading() as connection:
         cap_of = {row.period: row.cap for row in await connection.execute(caps)}
         spent_of = {row.period: (row.spent, row.held) for row in await connection.execute(spent)}
-    found: list[Spending] = []
+    windows: list[Spending] = []
     for period in starts:
         cap, (spent_pico, held_pico) = cap_of.get(period), spent_of.get(period, (0, 0))
         limit_usd = None if cap is None else to_usd(cap)
-        found.append(Spending(period, limit_usd, to_usd(spent_pico), to_usd(held_pico)))
-    return found
+        windows.append(Spending(period, limit_usd, to_usd(spent_pico), to_usd(held_pico)))
+    return windows
 
 
 def _is_window(period: Period, starts: int) -> ColumnElement[bool]:

@@ -1,6 +1,6 @@
-"""Teams and their API keys in the store: what administrators change, and what an `Authenticator` looks up.
+"""Directory of teams and API keys in the store, for administrators and for the `Authenticator`.
 
-Nothing here is on the way of a paid call: keys that were looked up are remembered by the `Authenticator`.
+Paid calls do not wait for it, because the `Authenticator` caches keys.
 """
 
 import asyncio
@@ -32,16 +32,16 @@ from serving.database.schema import api_key, team
 from serving.settings.settings import Settings
 
 MOST_LISTED = 1000
-"""Keys, or teams, in one answer."""
+"""Maximum number of keys or teams in one answer."""
 NAME_CHARS = 100
 
 
 class Directory:
-    """The teams and keys of one store; see `aclose`.
+    """Teams and keys of one store. It must be closed.
 
     Args:
-        address: of the store. Looking something up there makes no SQLite file; changing something does.
-        now_s: the time of day.
+        address: address of the store. Reading does not create a SQLite file; writing does.
+        now_s: clock for the time of day.
     """
 
     def __init__(self, address: Address, now_s: Callable[[], float] = time.time) -> None:
@@ -50,12 +50,12 @@ class Directory:
         self._opening = asyncio.Lock()
 
     async def aclose(self) -> None:
-        """Close its connections."""
+        """Close the connections."""
         if self._database is not None:
             await self._database.aclose()
 
     async def open(self) -> Database:
-        """The store itself, made where there was none.
+        """Return the database. Create its schema if it is empty.
 
         Raises:
             StoreError, StoreUnavailable: see `check`.
@@ -66,69 +66,67 @@ class Directory:
         return self._database
 
     async def budget(self, subject: str) -> list[Spending]:
-        """What a key or a team may spend in the day and the month under way, and what is spent.
+        """Return the limits and spending of a key or a team in the current day and month.
 
         Args:
-            subject: see `serving.accounts.rates`.
+            subject: see `rates.key_subject` and `rates.team_subject`.
         """
         return await read_spending(await self.open(), subject)
 
     async def set_budget(self, subject: str, limits_usd: Mapping[Period, Decimal | None]) -> None:
-        """Limit what a key or a team may spend in each day or month; None lifts a limit.
+        """Limit what a key or a team may spend per day or month. None removes a limit.
 
         Raises:
-            BadTask: a limit is no amount that can be counted.
+            BadTask: a limit is not a valid amount.
         """
         for period, limit_usd in limits_usd.items():
             try:
                 await set_budget(await self.open(), subject, period, limit_usd)
             except ValueError as exc:
-                raise BadTask(f"The limit of a {period} {exc}.", param=period) from exc
+                raise BadTask(f"The limit per {period} {exc}.", param=period) from exc
 
     async def check(self) -> None:
-        """See that the store can be used, where there is one.
+        """Check that the store can be used, if there is one.
 
         Raises:
-            StoreError: it cannot, until the operator changes something.
-            StoreUnavailable: it is away.
+            StoreError: the store cannot be used until the operator changes something.
+            StoreUnavailable: the store cannot be reached.
         """
         if self._address.may_hold_something:
             await self.open()
 
     async def find(self, hash: str) -> KeyInfo | None:
-        """See `serving.accounts.authenticator.KeyFinder`."""
         still = (api_key.c.old_hash == hash) & (api_key.c.old_until_us > self._now_us)
         return next(iter(await self._keys(KEYS.where(or_(api_key.c.hash == hash, still)))), None)
 
     async def has_keys(self) -> bool:
-        """See `serving.accounts.authenticator.KeyFinder`."""
         return bool(await self.rows(select(literal(1)).select_from(api_key).limit(1)))
 
     async def create_team(self, name: str) -> TeamInfo:
-        """A new team.
+        """Create a team.
 
         Raises:
-            BadTask: another one is called so, or nothing can be.
+            BadTask: the name is taken or not valid.
         """
-        made = TeamInfo(_new_id("team"), _checked_name(name), self._now_us)
-        values = {"id": made.id, "name": made.name, "made_us": made.made_us}
+        info = TeamInfo(_new_id("team"), _checked_name(name), self._now_us)
+        values = {"id": info.id, "name": info.name, "made_us": info.made_us}
         try:
             async with (await self.open()).writing() as connection:
                 await connection.execute(insert(team).values(values))
         except IntegrityError:
-            raise BadTask(f"A team is called {quote(name)} already.", param="name") from None
-        return made
+            raise BadTask(f"A team named {quote(name)} already exists.", param="name") from None
+        return info
 
     async def teams(self) -> list[TeamInfo]:
-        """Those that were made last, the oldest of them first."""
+        """Return the newest `MOST_LISTED` teams, oldest first."""
         newest = select(team).order_by(team.c.made_us.desc(), team.c.id.desc()).limit(MOST_LISTED)
         return [read_team(row) for row in reversed(await self.rows(newest))]
 
     async def team(self, reference: str) -> TeamInfo:
-        """The team of that id or name.
+        """Return the team with this id or name.
 
         Raises:
-            UnknownName: there is none.
+            UnknownName: there is no such team.
         """
         rows = await self.rows(select(team).where(or_(team.c.id == reference, team.c.name == reference)))
         if not rows:
@@ -136,58 +134,59 @@ class Directory:
         return read_team(next((row for row in rows if row.id == reference), rows[0]))
 
     async def switch_team(self, reference: str, *, on: bool) -> TeamInfo:
-        """Let the keys of a team in, or no longer.
+        """Accept or reject the keys of a team.
 
         Raises:
             UnknownName: there is no such team.
         """
-        found = await self.team(reference)
-        change = update(team).where(team.c.id == found.id)
+        info = await self.team(reference)
+        change = update(team).where(team.c.id == info.id)
         change = change.values(off_us=None) if on else change.where(team.c.off_us.is_(None)).values(off_us=self._now_us)  # fmt: skip
         async with (await self.open()).writing() as connection:
             await connection.execute(change)
-        return await self.team(found.id)
+        return await self.team(info.id)
 
-    async def change_team_policy(self, reference: str, given: AccountPolicy) -> TeamInfo:
-        """Change what the keys of a team may do; what `given` does not name stays. Within 10 s everywhere.
+    async def change_team_policy(self, reference: str, changes: AccountPolicy) -> TeamInfo:
+        """Change the policy of a team. Fields that are not set in `changes` stay. Takes effect within 10 s
+        everywhere.
 
         Raises:
             UnknownName: there is no such team.
         """
-        found = await self.team(reference)
-        await self._set_policy(team, found.id, found.policy.change(given))
-        return await self.team(found.id)
+        info = await self.team(reference)
+        await self._set_policy(team, info.id, info.policy.change(changes))
+        return await self.team(info.id)
 
-    async def change_key_policy(self, reference: str, given: AccountPolicy) -> KeyInfo:
-        """Change what a key may do of what its team may; what `given` does not name stays.
+    async def change_key_policy(self, reference: str, changes: AccountPolicy) -> KeyInfo:
+        """Change the policy of a key. Fields that are not set in `changes` stay.
 
         Raises:
             UnknownName, BadTask: see `key`.
         """
-        found = await self.key(reference)
-        await self._set_policy(api_key, found.id, found.policy.change(given))
-        return await self.key(found.id)
+        info = await self.key(reference)
+        await self._set_policy(api_key, info.id, info.policy.change(changes))
+        return await self.key(info.id)
 
     async def policies(self, account: Account) -> Policies:
-        """What the runs of an account may reach, as it is now.
+        """Return the current policies of an account.
 
         Raises:
             UnknownName: there is no such key.
-            Unauthenticated: it is not in force any more.
+            Unauthenticated: the key is no longer in force.
         """
         key = await self.key(account.key_id)
         check_in_force(key, self._now_us)
         return key.policies
 
     async def unknown_names(self, settings: Settings) -> list[str]:
-        """Return what the policies of teams, and of keys that are not revoked, name and `settings` do not have."""
+        """Return messages on unknown names in the policies of teams, and of keys that are not revoked."""
         teams = await self.rows(select(team).where(team.c.policy != "{}"))
         in_force = api_key.c.revoked_us.is_(None) & (api_key.c.policy != "{}")
         keys = await self._keys(KEYS.where(in_force))
         return [
             f"{whose} {each.name} ({each.id}): {unknown.message}"
-            for whose, found in (("team", map(read_team, teams)), ("key", keys))
-            for each in found
+            for whose, accounts in (("team", map(read_team, teams)), ("key", keys))
+            for each in accounts
             for unknown in unknown_names(each.policy, settings)
         ]
 
@@ -203,112 +202,112 @@ class Directory:
         scopes: Collection[Scope] = DEFAULT_SCOPES,
         expires_us: int | None = None,
     ) -> tuple[ApiKey, KeyInfo]:
-        """A new key. The store keeps its hash: the key itself is here, and nowhere else again.
+        """Create a key. The store keeps only its hash, so the returned key cannot be shown again.
 
         Args:
-            name: what it is for.
-            team: the id or name of the team it belongs to.
-            scopes: what it may be used for.
-            expires_us: from when on it is refused.
+            name: purpose of the key.
+            team: id or name of its team.
+            scopes: operations that it permits.
+            expires_us: time from which it is rejected.
 
         Raises:
             UnknownName: there is no such team.
-            BadTask: it would be of no use, or an administrator's with a team.
+            BadTask: the key would be unusable, or has both the scope `admin` and a team.
         """
         if Scope.ADMIN in scopes and team is not None:
-            message = "A key with the scope 'admin' sees and changes every team, so it belongs to none. Leave the team out."
+            message = "A key with the scope 'admin' can access every team, so it cannot belong to one. Leave out the team."
             raise BadTask(message, param="team")
         if not scopes:
-            raise BadTask("A key without a scope is of no use.", param="scopes")
+            raise BadTask("A key needs at least one scope.", param="scopes")
         if expires_us is not None and expires_us <= self._now_us:
-            raise BadTask("The key would have expired before it is made.", param="expires_at")
+            raise BadTask("expires_at must be in the future.", param="expires_at")
         if expires_us is not None and expires_us >= LAST_US:
-            raise BadTask("A key expires before the year 10000, or never.", param="expires_at")
+            raise BadTask("expires_at must be before the year 10000.", param="expires_at")
         owner = await self.team(team) if team is not None else None
         key = ApiKey.make()
-        made = KeyInfo(
+        info = KeyInfo(
             _new_id("key"), _checked_name(name), key.hint, frozenset(scopes), owner, self._now_us, expires_us
         )
         values = {
-            "id": made.id,
+            "id": info.id,
             "hash": key.hash,
-            "hint": made.hint,
-            "name": made.name,
+            "hint": info.hint,
+            "name": info.name,
             "team_id": owner.id if owner else None,
-            "scopes": json.dumps([scope.value for scope in Scope if scope in made.scopes]),
-            "made_us": made.made_us,
+            "scopes": json.dumps([scope.value for scope in Scope if scope in info.scopes]),
+            "made_us": info.made_us,
             "expires_us": expires_us,
         }
         async with (await self.open()).writing() as connection:
             await connection.execute(insert(api_key).values(values))
-        return key, made
+        return key, info
 
     async def keys(
         self, team: str | None = None, limit: int = MOST_LISTED, after: str | None = None
     ) -> list[KeyInfo]:
-        """Keys, the newest first, those that are not in force any more included.
+        """Return keys, newest first, including those that are no longer in force.
 
         Args:
-            team: the id or name of a team: its keys alone.
-            limit: how many.
-            after: the id of a key: those that were made before it.
+            team: id or name of a team. Only its keys are returned.
+            limit: maximum number of keys.
+            after: id of a key. Only keys that were created before it are returned.
 
         Raises:
             UnknownName: there is no such team, or no such key.
         """
-        asked = KEYS.order_by(api_key.c.made_us.desc(), api_key.c.id.desc()).limit(min(limit, MOST_LISTED))
+        query = KEYS.order_by(api_key.c.made_us.desc(), api_key.c.id.desc()).limit(min(limit, MOST_LISTED))
         if team is not None:
-            asked = asked.where(api_key.c.team_id == (await self.team(team)).id)
+            query = query.where(api_key.c.team_id == (await self.team(team)).id)
         if after is not None:
             last = await self.key(after)
-            asked = asked.where(tuple_(api_key.c.made_us, api_key.c.id) < tuple_(last.made_us, last.id))
-        return await self._keys(asked)
+            query = query.where(tuple_(api_key.c.made_us, api_key.c.id) < tuple_(last.made_us, last.id))
+        return await self._keys(query)
 
     async def key(self, reference: str) -> KeyInfo:
-        """The key of that id, or the one of that name that is neither revoked nor expired.
+        """Return the key with this id, or the one with this name that is neither revoked nor expired.
 
         Raises:
-            UnknownName: there is none.
-            BadTask: several are called so.
+            UnknownName: there is no such key.
+            BadTask: several keys have this name.
         """
-        found = await self._keys(KEYS.where(or_(api_key.c.id == reference, api_key.c.name == reference)))
-        named = [key for key in found if key.state(self._now_us) not in ("revoked", "expired")]
-        chosen = [key for key in found if key.id == reference] or named
+        keys = await self._keys(KEYS.where(or_(api_key.c.id == reference, api_key.c.name == reference)))
+        named = [key for key in keys if key.state(self._now_us) not in ("revoked", "expired")]
+        chosen = [key for key in keys if key.id == reference] or named
         if not chosen:
             raise UnknownName(f"There is no key {quote(reference)} in force.", param="key")
         if len(chosen) > 1:
             ids = ", ".join(key.id for key in chosen)
-            raise BadTask(f"{len(chosen)} keys are called {quote(reference)}. Name one by its id: {ids}.", param="key")  # fmt: skip
+            raise BadTask(f"{len(chosen)} keys are named {quote(reference)}. Use the id of one: {ids}.", param="key")  # fmt: skip
         return chosen[0]
 
     async def revoke(self, reference: str) -> KeyInfo:
-        """Refuse a key from now on, everywhere within 10 s. One that is revoked already stays so.
+        """Revoke a key, everywhere within 10 s. Does nothing if it is already revoked.
 
         Raises:
             UnknownName, BadTask: see `key`.
         """
-        found = await self.key(reference)
-        change = update(api_key).where(api_key.c.id == found.id, api_key.c.revoked_us.is_(None))
+        info = await self.key(reference)
+        change = update(api_key).where(api_key.c.id == info.id, api_key.c.revoked_us.is_(None))
         async with (await self.open()).writing() as connection:
             await connection.execute(change.values(revoked_us=self._now_us, old_hash=None, old_until_us=None))
-        return await self.key(found.id)
+        return await self.key(info.id)
 
     async def rotate(self, reference: str, overlap_s: float = 0) -> tuple[ApiKey, KeyInfo]:
-        """A new secret for a key, which keeps its id, name, team, scopes, budgets and records.
+        """Create a new secret for a key. The key keeps its id, name, team, scopes, budgets and records.
 
         Args:
             reference: see `key`.
-            overlap_s: how long the secret before works too. One before that works no longer.
+            overlap_s: seconds for which the previous secret still works. Older secrets stop working.
 
         Raises:
             UnknownName: there is no such key.
-            BadTask: it is not in force, so that a new secret would not be either.
+            BadTask: the key is not in force, so the new secret would not be either.
         """
-        found = await self.key(reference)
-        if (state := found.state(self._now_us)) in ("revoked", "expired"):
-            raise BadTask(f"The key {found.id} is {state}. Make a new one.", param="key")
+        info = await self.key(reference)
+        if (state := info.state(self._now_us)) in ("revoked", "expired"):
+            raise BadTask(f"The key {info.id} is {state}. Create a new one.", param="key")
         key = ApiKey.make()
-        change = update(api_key).where(api_key.c.id == found.id).values(
+        change = update(api_key).where(api_key.c.id == info.id).values(
             hash=key.hash,
             hint=key.hint,
             old_hash=api_key.c.hash if overlap_s > 0 else None,
@@ -316,21 +315,21 @@ class Directory:
         )  # fmt: skip
         async with (await self.open()).writing() as connection:
             await connection.execute(change)
-        return key, await self.key(found.id)
+        return key, await self.key(info.id)
 
     @property
     def _now_us(self) -> int:
         return int(self._now_s() * US)
 
-    async def _keys(self, asked: Executable) -> list[KeyInfo]:
-        return [read_key(row) for row in await self.rows(asked)]
+    async def _keys(self, query: Executable) -> list[KeyInfo]:
+        return [read_key(row) for row in await self.rows(query)]
 
-    async def rows(self, asked: Executable) -> list[Any]:
-        """What the store says; nothing where there is none yet."""
+    async def rows(self, query: Executable) -> list[Any]:
+        """Return the rows of a query, or none if there is no store yet."""
         if self._database is None and not self._address.may_hold_something:
             return []
         async with (await self.open()).reading() as connection:
-            return list((await connection.execute(asked)).all())
+            return list((await connection.execute(query)).all())
 
 
 def _new_id(kind: str) -> str:
@@ -338,14 +337,14 @@ def _new_id(kind: str) -> str:
 
 
 def _checked_name(name: str) -> str:
-    """`name`, which people will read in lists.
+    """Return `name` if it is valid.
 
     Raises:
-        BadTask: it is empty, too long, or holds what cannot be read.
+        BadTask: the name is empty, too long, or not printable.
     """
     if not name.strip() or len(name) > NAME_CHARS or not name.isprintable() or name != name.strip():
         raise BadTask(
-            f"A name has 1 to {NAME_CHARS} characters that can be read, and no space around them.",
+            f"A name has 1 to {NAME_CHARS} printable characters, without spaces at its ends.",
             param="name",
         )
     return name

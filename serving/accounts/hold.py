@@ -1,6 +1,7 @@
-"""A hold: the most that a call can cost, reserved before it is opened; and whether it fits.
+"""Holds: the most that a call can cost, reserved before it is sent, and the check whether it fits the
+budgets.
 
-Knows no database.
+This module does not access the database.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,17 +12,18 @@ from serving.accounts.rates import Window, WindowId, key_subject, team_subject
 
 @dataclass(frozen=True, slots=True)
 class HoldRequest:
-    """The most that a call can cost, to be reserved. Its day and month stay its own, also past midnight.
+    """Request to reserve the most that a call can cost. It counts in the day and month in which it was made,
+    even after midnight.
 
     Args:
-        id: made up by who asks; the same one again is the same hold.
+        id: id chosen by the caller. A second request with the same id is the same hold.
         run_id, call_no, worker: the call.
-        key_id, team_id: who pays.
-        day, month: when it was made.
-        amount: in pico-dollars.
-        owner: the replica that makes it.
-        made_us: when.
-        is_unpriced: what it can cost is not known, so no window of it may have a cap.
+        key_id, team_id: the account that pays.
+        day, month: day and month in which it was made.
+        amount: amount in pico-dollars.
+        owner: replica that makes the hold.
+        made_us: time when it was made.
+        is_unpriced: whether the cost is not known. It is then refused if any of its windows has a cap.
     """
 
     id: str
@@ -39,7 +41,7 @@ class HoldRequest:
 
     @property
     def windows(self) -> list[WindowId]:
-        """Every window that it counts in."""
+        """All windows in which the hold counts."""
         subjects = [key_subject(self.key_id)]
         if self.team_id is not None:
             subjects.append(team_subject(self.team_id))
@@ -52,17 +54,18 @@ class HoldRequest:
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """What a call took.
+    """Cost and usage of a call.
 
     Args:
-        hold_id: what was held for it.
-        cost: in pico-dollars; None: not known, so that all that was held is spent.
-        input_tokens, output_tokens, cached_tokens: where they are known.
-        price: of who answered, in words; before the call was sent, that by which it was held.
-        at_us: when it ended.
-        is_bound: `cost` is the most that it can have been, or an estimate.
-        worker: who answered, and so bills it; None: the one that was asked.
-        account: which of its deployments that was; None: it has one place.
+        hold_id: id of the call's hold.
+        cost: cost in pico-dollars. None: not known, so the whole hold is spent.
+        input_tokens, output_tokens, cached_tokens: token counts, if known.
+        price: price of the worker that answered, as text. For a call that was not sent, the price of the
+            hold.
+        at_us: time when the call ended.
+        is_bound: whether `cost` is an upper bound or an estimate.
+        worker: worker that answered and bills the call. None: the one that was called.
+        account: deployment that answered. None: the worker has only one.
     """
 
     hold_id: str
@@ -78,13 +81,13 @@ class Bill:
 
     @property
     def is_exact(self) -> bool:
-        """Whether it is known what the call cost."""
+        """True if the cost of the call is known exactly."""
         return self.cost is not None and not self.is_bound
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A call that was made without a hold, while the store was away."""
+    """Call that was made without a hold while the store was unreachable."""
 
     request: HoldRequest
     bill: Bill
@@ -92,28 +95,29 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The window that has the least room, and what it has."""
+    """Refusal of a hold, with the window that has the least room and its state."""
 
     id: WindowId
     window: Window
 
 
 def sums(requests: Iterable[HoldRequest]) -> dict[WindowId, int]:
-    """How much is asked of each window, in the order in which windows are locked."""
-    found: dict[WindowId, int] = {}
+    """Return the total amount for each window, in the order in which windows are locked."""
+    totals: dict[WindowId, int] = {}
     for request in requests:
         for window in request.windows:
-            found[window] = found.get(window, 0) + request.amount
-    return dict(sorted(found.items()))
+            totals[window] = totals.get(window, 0) + request.amount
+    return dict(sorted(totals.items()))
 
 
 def decide(requests: Sequence[HoldRequest], windows: Mapping[WindowId, Window]) -> list[Refusal | None]:
-    """Who is refused, and by which window: each of `requests` in its turn is held where it fits into all of
-    its windows beside those before it.
+    """Return a refusal or None for each request.
+
+    Each request in turn is held if it fits into all its windows, together with those held before it.
 
     Args:
-        requests: in the order in which they are served.
-        windows: all of theirs, as they are now.
+        requests: requests in the order in which they are served.
+        windows: current state of all their windows.
     """
     now = dict(windows)
     refusals: list[Refusal | None] = []

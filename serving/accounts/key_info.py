@@ -1,6 +1,4 @@
-"""What is on record of a key and of a team. Nothing here lets anybody in: of a key's text only its end is
-kept.
-"""
+"""Stored information about keys and teams. It grants no access: only the end of a key's text is stored."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,21 +11,21 @@ from serving.accounts.caller import Caller, Scope
 
 KeyState = Literal["active", "revoked", "expired", "team off"]
 US = 1_000_000
-"""Microseconds in a second: times of the database are microseconds since 1970, UTC."""
+"""Microseconds per second. Times in the database are microseconds since 1970 (UTC)."""
 LAST_US = 253_402_300_800 * US
-"""The year 10000: no later time can be shown."""
+"""Start of the year 10000. Later times cannot be displayed."""
 
 
 @dataclass(frozen=True, slots=True)
 class TeamInfo:
-    """A team of people.
+    """Team that owns keys.
 
     Args:
-        id: never changes.
-        name: no other team has it.
-        made_us: when it was made.
-        off_us: since when its keys are refused; None: they are not.
-        policy: what its keys may do.
+        id: permanent id.
+        name: unique name.
+        made_us: time of creation.
+        off_us: time since when its keys are rejected. None: they are accepted.
+        policy: policy for its keys.
     """
 
     id: str
@@ -39,18 +37,18 @@ class TeamInfo:
 
 @dataclass(frozen=True)
 class KeyInfo:
-    """An API key.
+    """Stored information about an API key.
 
     Args:
-        id: never changes, also when the key is rotated.
-        name: what it is for.
-        hint: the last characters of the key.
-        scopes: what it may be used for.
-        team: whom it belongs to; None: to nobody.
-        made_us: when it was made.
-        expires_us: from when on it is refused; None: never.
-        revoked_us: since when it is refused; None: it is not.
-        policy: what it may do of what its team may.
+        id: permanent id. It stays the same when the key is rotated.
+        name: purpose of the key.
+        hint: last characters of the key.
+        scopes: operations that the key permits.
+        team: team that owns the key. None: no team.
+        made_us: time of creation.
+        expires_us: time from which the key is rejected. None: never.
+        revoked_us: time since when the key is rejected. None: it is not revoked.
+        policy: policy of the key, within its team's policy.
     """
 
     id: str
@@ -64,7 +62,7 @@ class KeyInfo:
     policy: AccountPolicy = ANY_POLICY
 
     def state(self, now_us: int) -> KeyState:
-        """Whether it lets its holder in, and if not, why."""
+        """Return the state of the key. Only an active key is accepted."""
         if self.revoked_us is not None:
             return "revoked"
         if self.expires_us is not None and self.expires_us <= now_us:
@@ -73,17 +71,17 @@ class KeyInfo:
 
     @cached_property
     def caller(self) -> Caller:
-        """Who sends it; one object for all requests."""
+        """Caller that sends this key. One object for all requests."""
         return Caller(Account(self.id, self.team.id if self.team else ""), self.scopes, self.policies)
 
     @property
     def policies(self) -> Policies:
-        """What it may do."""
+        """Policies of the key and of its team."""
         return Policies(self.team.policy if self.team else ANY_POLICY, self.policy)
 
 
 def iso(time_us: int | None) -> str | None:
-    """A time for people: to the second, UTC."""
+    """Return a time in ISO 8601 (UTC), to the second."""
     if time_us is None:
         return None
     return datetime.fromtimestamp(time_us // US, UTC).isoformat().replace("+00:00", "Z")

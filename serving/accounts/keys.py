@@ -1,9 +1,8 @@
-"""The form of an API key: `pk_`, 43 characters of secret, 6 of checksum.
+"""Format of API keys: `pk_`, a secret of 43 characters, and a checksum of 6 characters.
 
-The secret is 256 random bits. The checksum tells a typing error from a key that is not known, without a
-question to the database, and secret scanners can be sure of what they find. `_` lets a double click select
-all of it. The database keeps the SHA-256 of a key: a slow hash would protect a guessable secret, and cannot
-be looked up.
+The secret is 256 random bits. The checksum detects typing errors without a database query, and lets secret
+scanners recognize keys reliably. `_` lets a double click select the whole key. The database stores the
+SHA-256 of a key. A slow hash would protect a guessable secret, which this is not, and could not be looked up.
 """
 
 import hashlib
@@ -17,24 +16,24 @@ PREFIX = "pk_"
 ALPHABET = string.digits + string.ascii_uppercase + string.ascii_lowercase
 SECRET_BYTES = 32
 SECRET_CHARS = 43
-"""Of base 62, for as many bytes."""
+"""Length of the secret in base 62."""
 CHECKSUM_CHARS = 6
 HINT_CHARS = 4
 _FORM = re.compile(rf"{PREFIX}[0-9A-Za-z]{{{SECRET_CHARS + CHECKSUM_CHARS}}}")
 
 
 class KeyFormError(ValueError):
-    """A text is no key; the message says why, and does not show it."""
+    """The text is not a key. The message says why, and does not contain it."""
 
 
 class ApiKey:
-    """One key. Neither `repr` nor `str` shows more than its end.
+    """API key. Neither `repr` nor `str` shows more than its end.
 
     Args:
-        text: all of it.
+        text: the whole key.
 
     Raises:
-        KeyFormError: it has not the form of a key, or its checksum says that a character is wrong.
+        KeyFormError: the text does not have the format of a key, or its checksum does not match.
     """
 
     __slots__ = ("_text",)
@@ -42,36 +41,36 @@ class ApiKey:
     def __init__(self, text: str) -> None:
         if not _FORM.fullmatch(text):
             raise KeyFormError(
-                f"It has not the form of a Podium key: {PREFIX!r} and {SECRET_CHARS + CHECKSUM_CHARS} letters and digits."
+                f"A Podium key is {PREFIX!r} followed by {SECRET_CHARS + CHECKSUM_CHARS} letters and digits."
             )
         if _checksum(text[:-CHECKSUM_CHARS]) != text[-CHECKSUM_CHARS:]:
-            raise KeyFormError("A character of the key is wrong or missing: its checksum does not fit.")
+            raise KeyFormError("A character is wrong or missing: the checksum does not match.")
         self._text = text
 
     @classmethod
     def make(cls) -> Self:
-        """A new one, from the operating system's random numbers."""
+        """Create a key from the operating system's random numbers."""
         return cls.of(secrets.token_bytes(SECRET_BYTES))
 
     @classmethod
     def of(cls, secret: bytes) -> Self:
-        """The key of these 32 bytes."""
+        """Return the key for these 32 bytes."""
         assert len(secret) == SECRET_BYTES, "a key holds 256 bits"
         body = PREFIX + _base62(int.from_bytes(secret), SECRET_CHARS)
         return cls(body + _checksum(body))
 
     def reveal(self) -> str:
-        """All of it: to be shown once to whom it was made for."""
+        """Return the whole key, to be shown once to its owner."""
         return self._text
 
     @property
     def hash(self) -> str:
-        """What the database knows it by."""
+        """SHA-256 by which the database finds the key."""
         return hash_key(self._text)
 
     @property
     def hint(self) -> str:
-        """Its end, by which people recognise it."""
+        """End of the key, by which people recognize it."""
         return self._text[-HINT_CHARS:]
 
     def __repr__(self) -> str:

@@ -1,6 +1,6 @@
-"""Whether the ledger adds up: every window against its holds and its entries, every hold against its entries.
+"""Consistency check of the ledger: windows against holds and entries, and holds against entries.
 
-Each check is one statement, so it sees one moment of a database that is in use.
+Each check is a single statement, so it sees a consistent state of a database that is in use.
 """
 
 from sqlalchemy import text
@@ -37,35 +37,35 @@ SELECT id, state, calls, losses, corrections FROM counted WHERE NOT (
     OR (state = 'lost' AND calls = 0 AND losses = 1 AND corrections = 0)
     OR (state = 'posted' AND ((calls = 1 AND losses = 0 AND corrections = 0) OR (calls = 0 AND losses = 1 AND corrections = 1))))
 ORDER BY 1 LIMIT 100"""
-STRANGERS = "SELECT l.id, l.hold_id FROM ledger l LEFT JOIN hold h ON h.id = l.hold_id WHERE l.hold_id IS NOT NULL AND h.id IS NULL ORDER BY 1 LIMIT 100"
+ENTRIES_WITHOUT_HOLD = "SELECT l.id, l.hold_id FROM ledger l LEFT JOIN hold h ON h.id = l.hold_id WHERE l.hold_id IS NOT NULL AND h.id IS NULL ORDER BY 1 LIMIT 100"
 TOTALS = """SELECT (SELECT count(*) FROM ledger), (SELECT coalesce(sum(amount), 0) FROM ledger),
 (SELECT count(*) FROM hold WHERE state = 'open'), (SELECT coalesce(sum(amount), 0) FROM hold WHERE state = 'open')"""
 
 
 async def find_faults(database: Database) -> list[str]:
-    """What does not add up, a sentence each, the first few; empty: all does.
+    """Return a sentence for each inconsistency, at most 100 per check. Empty if the ledger is consistent.
 
     Raises:
-        StoreUnavailable: the database is away.
+        StoreUnavailable: the database cannot be reached.
     """
     faults: list[str] = []
     async with database.reading() as connection:
         for subject, period, starts, *sums in await connection.execute(text(WINDOWS)):
             held, holds, spent, entries = (f"${to_usd(int(amount)):f}" for amount in sums)
             faults.append(
-                f"{subject} in {period} {starts}: held {held}, its open holds {holds}; spent {spent}, its entries {entries}"
+                f"{subject} in {period} {starts}: held {held}, sum of open holds {holds}; spent {spent}, sum of entries {entries}"
             )
         for id, state, calls, losses, corrections in await connection.execute(text(HOLDS)):
             faults.append(
                 f"hold {id} is {state} and has {calls} calls, {losses} losses, {corrections} corrections"
             )
-        for id, hold_id in await connection.execute(text(STRANGERS)):
-            faults.append(f"entry {id} is of the hold {hold_id}, which is not there")
+        for id, hold_id in await connection.execute(text(ENTRIES_WITHOUT_HOLD)):
+            faults.append(f"entry {id} refers to the hold {hold_id}, which does not exist")
     return faults
 
 
 async def read_totals(database: Database) -> tuple[int, int, int, int]:
-    """Entries, their sum, open holds, their sum; sums in pico-dollars."""
+    """Return the number and sum of all entries, and of all open holds. Sums are in pico-dollars."""
     async with database.reading() as connection:
         entries, spent, holds, held = (await connection.execute(text(TOTALS))).one()
         return int(entries), int(spent), int(holds), int(held)

@@ -1,4 +1,4 @@
-"""The lines of the ledger: the newest as they are, their sums as providers bill them, and corrections of one."""
+"""Lines of the ledger: the newest ones, daily sums as providers bill them, and corrections."""
 
 import time
 from collections.abc import Sequence
@@ -18,16 +18,16 @@ MOST_REASON_CHARS = 500
 async def newest_lines(
     directory: Directory, limit: int, team_id: str | None = None, before: int | None = None
 ) -> Sequence[Row[Any]]:
-    """Rows of `ledger`, the newest first.
+    """Return rows of `ledger`, newest first.
 
     Args:
-        directory: whose store it is in.
-        limit: how many.
-        team_id: the lines of a team alone.
-        before: the id of a line: those that were written before it.
+        directory: directory of the store.
+        limit: maximum number of rows.
+        team_id: only rows of this team.
+        before: only rows before the row with this id.
 
     Raises:
-        StoreUnavailable: the store is away.
+        StoreUnavailable: the store cannot be reached.
     """
     query = select(ledger).order_by(ledger.c.id.desc()).limit(limit)
     if team_id is not None:
@@ -38,14 +38,15 @@ async def newest_lines(
 
 
 def daily_sums(first_day: int | None = None, last_day: int | None = None) -> Select[*tuple[Any, ...]]:
-    """Return the query of what a provider's invoice has: calls, tokens and money by day, worker and account.
+    """Return a query for the figures of a provider's invoice: calls, tokens and money by day, worker and
+    account.
 
-    `uncertain` is the part of `amount` that is a bound or an estimate. An adjustment counts for the entry that it
-    corrects, which is certain then.
+    `uncertain` is the part of `amount` that is a bound or an estimate. An adjustment makes the entry that it
+    corrects certain.
 
     Args:
-        first_day: since 1970, included; None: from the beginning.
-        last_day: likewise; None: to the end.
+        first_day: first day, counted from 1970. None: from the beginning.
+        last_day: last day, counted from 1970. None: to the end.
     """
     adjusted = select(ledger.c.corrects).where(ledger.c.corrects.is_not(None))
     is_uncertain = (ledger.c.exact == 0) & ledger.c.id.not_in(adjusted)
@@ -71,30 +72,28 @@ def daily_sums(first_day: int | None = None, last_day: int | None = None) -> Sel
 
 
 async def adjust(database: Database, entry_id: int, amount: int, reason: str) -> int:
-    """Correct what an entry says to `amount`, by a new entry with the difference. Return that difference.
+    """Correct the amount of an entry by adding an entry with the difference. Return the difference.
 
     Args:
-        database: of the ledger.
-        entry_id: of a call that was entered, or lost.
-        amount: what it cost in truth, in pico-dollars.
-        reason: for whoever reads the ledger.
+        database: database of the ledger.
+        entry_id: id of the entry of a call, settled or lost.
+        amount: correct cost in pico-dollars.
+        reason: explanation for readers of the ledger.
 
     Raises:
-        BadTask: there is no reason, the amount is below 0, or it is what the entry says already.
+        BadTask: the reason is missing or too long, or the amount is negative or unchanged.
         UnknownName: there is no such entry, or it is an adjustment itself.
-        StoreUnavailable: the database is away.
+        StoreUnavailable: the database cannot be reached.
     """
     if not reason.strip() or len(reason) > MOST_REASON_CHARS:
-        raise BadTask(
-            f"An adjustment needs a reason of at most {MOST_REASON_CHARS} characters.", param="reason"
-        )
+        raise BadTask(f"An adjustment needs a reason of 1 to {MOST_REASON_CHARS} characters.", param="reason")
     if amount < 0:
-        raise BadTask("A call cannot have cost less than 0.", param="amount")
+        raise BadTask("The cost of a call must not be negative.", param="amount")
     async with database.writing() as connection:
         entry = (await connection.execute(select(ledger).where(ledger.c.id == entry_id))).one_or_none()
         if entry is None or entry.kind not in ("call", "lost"):
             raise UnknownName(
-                f"The ledger has no entry {entry_id} of a call. `podium ledger show` lists them."
+                f"The ledger has no entry {entry_id} for a call. `podium ledger show` lists the entries."
             )
         subjects = [key_subject(entry.key_id)] + ([team_subject(entry.team_id)] if entry.team_id else [])
         windows = sorted(
@@ -106,7 +105,7 @@ async def adjust(database: Database, entry_id: int, amount: int, reason: str) ->
         in_order = select(spend_window).where(at.in_(windows)).order_by(*at.clauses)
         await connection.execute(
             in_order.with_for_update()
-        )  # as settling does, so that neither waits in a circle
+        )  # in the same order as settling, so that there is no deadlock
         is_of_it = or_(
             ledger.c.id == entry_id,
             ledger.c.corrects == entry_id,
@@ -115,11 +114,11 @@ async def adjust(database: Database, entry_id: int, amount: int, reason: str) ->
         before = (await connection.execute(select(func.sum(ledger.c.amount)).where(is_of_it))).scalar_one()
         difference = amount - int(before)
         if not difference:
-            raise BadTask(f"Entry {entry_id} says that already.", param="amount")
-        moved = update(spend_window).where(at.in_(windows))
-        await connection.execute(moved.values(spent=spend_window.c.spent + difference))
-        kept = ("run_id", "call_no", "key_id", "team_id", "day", "month", "worker", "account")
-        facts = {name: getattr(entry, name) for name in kept}
+            raise BadTask(f"Entry {entry_id} already has this amount.", param="amount")
+        change = update(spend_window).where(at.in_(windows))
+        await connection.execute(change.values(spent=spend_window.c.spent + difference))
+        copied = ("run_id", "call_no", "key_id", "team_id", "day", "month", "worker", "account")
+        facts = {name: getattr(entry, name) for name in copied}
         facts |= {"kind": "adjust", "amount": difference, "exact": 1, "above_hold": 0}
         facts |= {"at_us": time.time_ns() // 1000, "corrects": entry_id, "reason": reason.strip()}
         await connection.execute(insert(ledger).values(**facts))

@@ -1,7 +1,7 @@
-"""The one place where a task is held against the policies of whoever asks for it.
+"""Check of a task against the policies of its caller. This is the only place for it.
 
-What comes out is a task with a permit: planning, plan validation, failing over, runs inside the run and those
-who continue it go by that, and by no policy.
+The result is a task with a permit. Planning, plan validation, failover, runs inside the run and resumed runs
+obey the permit and do not look at policies.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,19 +21,19 @@ from serving.settings.places import places_reached
 from serving.settings.settings import Settings
 
 MOST_LISTED = 20
-"""Names in an error message."""
+"""Maximum number of names in an error message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a request asks for by itself, beside what its model's settings say.
+    """Limits and names that the request itself contains, apart from its model's settings.
 
     Args:
-        workers, excluded: that it names.
-        planned: workers of the plan that it brings.
-        fixed: workers of the workflow that it names, or the worker itself.
-        rounds, effort: that it names.
-        keeps: the field by which its run outlives its client; None: it does not.
+        workers, excluded: workers that it names or excludes.
+        planned: workers of the plan that it contains.
+        fixed: workers of the workflow that it names, or the named worker.
+        rounds, effort: limits that it sets.
+        keeps: field that lets its run outlive the client. None: it does not.
     """
 
     workers: Sequence[str] = ()
@@ -46,7 +46,7 @@ class Asked:
 
 
 def permit_of(policies: Policies, settings: Settings) -> Permit:
-    """What the runs of a caller may reach of the workers in `settings`."""
+    """Return the permit for the runs of a caller."""
     policy = policies.both
     workers = None
     if policy.limits_workers:
@@ -62,17 +62,20 @@ def permit_of(policies: Policies, settings: Settings) -> Permit:
 
 
 def may_ask(name: str, fixed: Sequence[str], policies: Policies, permit: Permit) -> bool:
-    """Whether `model` may be that name, which asks the workers `fixed`."""
+    """Return whether a caller may use the model `name`, which calls the workers `fixed`."""
     return policies.both.allows_model(name) and all(permit.allows(worker) for worker in fixed)
 
 
 def narrow_task(task: Task, asked: Asked, policies: Policies, settings: Settings) -> Task:
-    """`task`, whose model may be asked, inside the policies: what settings allow is cut to them, what was asked for
-    beyond them is refused.
+    """Return `task` limited by the policies. Limits from settings are reduced; a request that exceeds them is
+    rejected.
+
+    The model must already be allowed.
 
     Raises:
-        BadTask: it names a worker that may not be called, which is as one that is not there.
-        NotAllowed: naming the field, and whose policy it is.
+        BadTask: it names a worker that may not be called. The error is the same as for a worker that does not
+            exist.
+        NotAllowed: it exceeds a policy. The error names the field and the policy's owner.
     """
     policy = policies.both
     permit = permit_of(policies, settings)
@@ -91,14 +94,14 @@ def narrow_task(task: Task, asked: Asked, policies: Policies, settings: Settings
 
 
 class UnknownName(NamedTuple):
-    """A name in a policy that the settings do not have, so that the policy does not do what it says."""
+    """Name in a policy that the settings do not contain. The policy then lacks its intended effect."""
 
     field: str
     message: str
 
 
 def unknown_names(policy: AccountPolicy, settings: Settings) -> Iterator[UnknownName]:
-    """Yield each name in `policy` that `settings`, as they are written, do not have."""
+    """Yield each name in `policy` that does not exist in `settings`."""
     workers = [worker.name for worker in settings.workers]
     places = [place for worker in settings.workers for place in places_reached(worker)]
     known: dict[str, tuple[str, Iterable[str]]] = {
@@ -111,23 +114,24 @@ def unknown_names(policy: AccountPolicy, settings: Settings) -> Iterator[Unknown
     for field, (kind, names) in known.items():
         listed = list(dict.fromkeys(names))
         for name in sorted(set(getattr(policy, field) or ()) - set(listed)):
-            there = f" There are: {', '.join(listed[:MOST_LISTED])}." if listed else ""
-            message = f"{field}: no {kind} is called {quote(name)}.{did_you_mean(name, listed)}{there}"
+            there = f" Known: {', '.join(listed[:MOST_LISTED])}." if listed else ""
+            message = f"{field}: there is no {kind} {quote(name)}.{did_you_mean(name, listed)}{there}"
             yield UnknownName(field, message)
 
 
 def check_names(policy: AccountPolicy, settings: Settings) -> None:
-    """See that a policy names only what the settings have: a deny list with a misspelt name bans no worker.
+    """Check that a policy contains only names from the settings. A misspelled name in a deny list would ban
+    no worker.
 
     Raises:
-        BadTask: naming the field, with a suggestion.
+        BadTask: a name is unknown. The error names the field and makes a suggestion.
     """
     for unknown in unknown_names(policy, settings):
         raise BadTask(unknown.message, param=unknown.field)
 
 
 def narrow_records(records: RunRecords, policies: Policies, settings: Settings) -> RunRecords:
-    """A run that is to be continued, and the runs inside it, inside the policies of now."""
+    """Return the records of a resumed run and of the runs inside it, limited by the current policies."""
 
     def narrow(record: Record) -> Record:
         permit = record.task.permit.narrow(permit_of(policies, settings))
@@ -138,30 +142,30 @@ def narrow_records(records: RunRecords, policies: Policies, settings: Settings) 
 
 
 def check_tools(tools: Toolset, policies: Policies) -> None:
-    """See that a run may offer `tools` to its workers: what is not offered cannot be called, whatever a worker writes.
+    """Check that a run may offer `tools` to its workers. A tool that is not offered cannot be called.
 
     Raises:
-        NotAllowed: naming the first that it may not.
+        NotAllowed: a tool is not allowed. The error names the first one.
     """
     for tool in tools.tools:
         name = f"{tool.namespace}.{tool.name}" if tool.namespace else tool.name
         if whose := policies.whose(_allows_tool(name)):
-            raise _refusal("tools", whose, f"the tool {quote(name)} may not be offered. Leave it out")
+            raise _refusal("tools", whose, f"does not allow the tool {quote(name)}. Leave it out")
 
 
 def not_kept(param: str = "Idempotency-Key") -> NotAllowed:
-    """The error for a run that is to outlive its request, as one that waits for tools does, and whose texts may not
-    be kept.
+    """Return the error for a run that must outlive its request, for example to wait for tools, but whose
+    texts may not be stored.
     """
     message = (
-        "By the policy of this key or its team no text of a run is kept, which a run that outlives its request needs. "
-        "Leave Idempotency-Key, podium.keep, podium.background and tools out."
+        "The policy of this key or its team does not allow texts to be stored, which a run that outlives its request needs. "
+        "Leave out Idempotency-Key, podium.keep, podium.background and tools."
     )
     return NotAllowed(message, param=param)
 
 
 def _check_workers(asked: Asked, permit: Permit, settings: Settings) -> None:
-    """See that a worker that may not be called is named nowhere; in a plan nobody knows it (`Team.members_for`)."""
+    """Check that no forbidden worker is named. In a plan, such a worker is unknown (`Team.members_for`)."""
     known = {worker.name for worker in settings.workers}
     for field, names in (("podium.workers", asked.workers), ("podium.exclude_workers", asked.excluded)):
         for name in names:
@@ -174,7 +178,7 @@ def _check_steps(asked: Asked, policies: Policies) -> None:
     for whose, policy in (("team", policies.team), ("key", policies.key)):
         if policy.max_steps is not None and steps > policy.max_steps:
             field = "podium.plan" if asked.planned else "model"
-            raise _refusal(field, whose, f"plans have {policy.max_steps} steps at most, and this has {steps}")
+            raise _refusal(field, whose, f"limits steps to {policy.max_steps}, but the plan has {steps}")
 
 
 def _allows_tool(name: str) -> Callable[[AccountPolicy], bool]:
@@ -185,15 +189,17 @@ def _check_limits(asked: Asked, policies: Policies) -> None:
     rounds, effort = asked.rounds, asked.effort
     for whose, policy in (("team", policies.team), ("key", policies.key)):
         if rounds is not None and policy.max_rounds is not None and rounds > policy.max_rounds:
-            raise _refusal("podium.rounds", whose, f"a request has {policy.max_rounds} rounds at most")
+            raise _refusal("podium.rounds", whose, f"limits rounds to {policy.max_rounds}")
         most = policy.max_effort
         if effort is not None and most is not None and EFFORTS.index(effort) > EFFORTS.index(most):
-            raise _refusal("reasoning_effort", whose, f"it is {most!r} at most")
+            raise _refusal("reasoning_effort", whose, f"limits effort to {most!r}")
         if asked.keeps is not None and not policy.store_content:
-            why = "no text of a run is kept, which a run that outlives its request needs. Leave it out"
+            why = (
+                "does not allow texts to be stored, which a run that outlives its request needs. Leave it out"
+            )
             raise _refusal(asked.keeps, whose, why)
 
 
 def _refusal(field: str, whose: str, why: str) -> NotAllowed:
-    remedy = f"An administrator may change it: `podium {whose}s policy`."
-    return NotAllowed(f"{field}: by the policy of this {whose}, {why}. {remedy}", param=field)
+    remedy = f"An administrator can change it: `podium {whose}s policy`."
+    return NotAllowed(f"{field}: the policy of this {whose} {why}. {remedy}", param=field)

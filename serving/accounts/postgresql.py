@@ -1,8 +1,9 @@
-"""The ledger's statements for PostgreSQL. A batch is one round trip where everything fits.
+"""Ledger statements for PostgreSQL. Each function implements the operation of the same name in
+`operations.py`.
 
-Windows are locked in one order, always after holds, so that replicas wait for one another and never in a
-circle. A condition on a window's own columns is read again after that wait; one in a subquery is not, and
-would let two replicas spend the same cent (READ COMMITTED).
+A batch is one round trip if everything fits. Windows are locked in one order, always after holds, so that
+replicas cannot deadlock. A condition on a window's own columns is evaluated again after waiting for the lock.
+One in a subquery is not, and would let two replicas spend the same cent (READ COMMITTED).
 """
 
 from collections.abc import Sequence
@@ -18,15 +19,15 @@ from serving.database.database import PostgresConnection
 NOW_US = "(extract(epoch from clock_timestamp()) * 1000000)::bigint"
 WINDOWS = """(VALUES ('key:' || key_id, 'day', day), ('key:' || key_id, 'month', month),
     ('team:' || team_id, 'day', day), ('team:' || team_id, 'month', month)) AS w (subject, period, starts)"""
-"""The windows of a hold, for LATERAL; without a team, two of them have no subject."""
-ASKED = """SELECT * FROM unnest($1::text[], $2::text[], $3::int[], $4::text[], $5::text[], $6::int[], $7::int[], $8::text[],
+"""Windows of a hold, for LATERAL. Without a team, two of them have no subject."""
+REQUEST_ROWS = """SELECT * FROM unnest($1::text[], $2::text[], $3::int[], $4::text[], $5::text[], $6::int[], $7::int[], $8::text[],
     $9::bigint[], $10::text[], $11::bigint[]) WITH ORDINALITY
     AS a (id, run_id, call_no, key_id, team_id, day, month, worker, amount, owner, made_us, turn)"""
 COLUMNS = "id, run_id, call_no, key_id, team_id, day, month, worker, amount, owner, made_us"
 
 FITTING = f"""
 WITH known AS (SELECT id FROM hold WHERE id = ANY ($1::text[])),
-asked AS ({ASKED} WHERE id NOT IN (SELECT id FROM known)),
+asked AS ({REQUEST_ROWS} WHERE id NOT IN (SELECT id FROM known)),
 needs AS (SELECT id, amount, turn, w.* FROM asked, LATERAL {WINDOWS} WHERE w.subject IS NOT NULL),
 locked AS MATERIALIZED (SELECT b.subject, b.period, b.starts, b.spent, b.held FROM spend_window b
     WHERE (b.subject, b.period, b.starts) IN (SELECT subject, period, starts FROM needs) ORDER BY 1, 2, 3 FOR UPDATE OF b),
@@ -39,21 +40,22 @@ taken AS (UPDATE spend_window b SET held = b.held + s.amount
     WHERE (b.subject, b.period, b.starts) = (s.subject, s.period, s.starts)),
 made AS (INSERT INTO hold ({COLUMNS}) SELECT {COLUMNS} FROM asked JOIN good USING (id) RETURNING id)
 SELECT id FROM known UNION ALL SELECT id FROM made"""
-"""Hold what surely fits: the sums count neighbours that are refused, so that the others are asked about
-again, one by one, in the next transaction. A window that is not there yet refuses too.
-"""
+"""Hold the requests that certainly fit.
+
+The sums include neighbours that are refused, so all other requests are checked one by one in the next
+transaction. A window that does not exist yet also refuses."""
 MAKE_WINDOWS = """INSERT INTO spend_window (subject, period, starts)
 SELECT * FROM unnest($1::text[], $2::text[], $3::int[]) ORDER BY 1, 2, 3 ON CONFLICT DO NOTHING"""
 LOCK_WINDOWS = """SELECT b.subject, b.period, b.starts, b.spent, b.held, c.cap
 FROM spend_window b LEFT JOIN budget c USING (subject, period)
 WHERE (b.subject, b.period, b.starts) IN (SELECT * FROM unnest($1::text[], $2::text[], $3::int[])) ORDER BY 1, 2, 3 FOR UPDATE OF b"""
-TAKE = f"""WITH asked AS ({ASKED}),
+TAKE = f"""WITH asked AS ({REQUEST_ROWS}),
 taken AS (UPDATE spend_window b SET held = b.held + s.amount
     FROM (SELECT w.subject, w.period, w.starts, sum(amount) AS amount FROM asked, LATERAL {WINDOWS}
         WHERE w.subject IS NOT NULL GROUP BY 1, 2, 3) s
     WHERE (b.subject, b.period, b.starts) = (s.subject, s.period, s.starts))
 INSERT INTO hold ({COLUMNS}) SELECT {COLUMNS} FROM asked"""
-TAKE_ANYWAY = f"""WITH made AS (INSERT INTO hold ({COLUMNS}) SELECT {COLUMNS} FROM ({ASKED}) AS asked ON CONFLICT DO NOTHING RETURNING *),
+TAKE_ANYWAY = f"""WITH made AS (INSERT INTO hold ({COLUMNS}) SELECT {COLUMNS} FROM ({REQUEST_ROWS}) AS asked ON CONFLICT DO NOTHING RETURNING *),
 moves AS (SELECT w.subject, w.period, w.starts, sum(amount) AS amount FROM made, LATERAL {WINDOWS}
     WHERE w.subject IS NOT NULL GROUP BY 1, 2, 3),
 locked AS MATERIALIZED (SELECT b.subject, b.period, b.starts FROM spend_window b
@@ -62,11 +64,11 @@ moved AS (UPDATE spend_window b SET held = b.held + m.amount FROM moves m JOIN l
     WHERE (b.subject, b.period, b.starts) = (m.subject, m.period, m.starts))
 SELECT 1"""
 
-TOLD = """SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::text[], $7::bigint[],
+BILL_ROWS = """SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::text[], $7::bigint[],
     $8::bool[], $9::text[], $10::text[])
     AS t (id, cost, input_tokens, output_tokens, cached_tokens, price, at_us, is_exact, served_by, account)"""
-TELLS = "t.cost, t.input_tokens, t.output_tokens, t.cached_tokens, t.price, t.at_us, t.is_exact, t.served_by, t.account"
-MOVED = f"""moves AS (SELECT w.subject, w.period, w.starts, sum(freed) AS freed, sum(posted) AS posted FROM mine, LATERAL {WINDOWS}
+BILL_COLUMNS = "t.cost, t.input_tokens, t.output_tokens, t.cached_tokens, t.price, t.at_us, t.is_exact, t.served_by, t.account"
+MOVE_WINDOWS = f"""moves AS (SELECT w.subject, w.period, w.starts, sum(freed) AS freed, sum(posted) AS posted FROM mine, LATERAL {WINDOWS}
     WHERE w.subject IS NOT NULL GROUP BY 1, 2, 3),
 locked AS MATERIALIZED (SELECT b.subject, b.period, b.starts FROM spend_window b
     WHERE (b.subject, b.period, b.starts) IN (SELECT subject, period, starts FROM moves) ORDER BY 1, 2, 3 FOR UPDATE OF b),
@@ -78,39 +80,40 @@ ENTER = """INSERT INTO ledger (hold_id, kind, run_id, call_no, key_id, team_id, 
     input_tokens, output_tokens, cached_tokens, price, at_us, account)
 SELECT id, {kind}, run_id, call_no, key_id, team_id, day, month, {worker}, posted, {exact}, {above_hold},
     {tokens}, {at}, {account} FROM mine"""
-ASKED_WORKER = {"worker": "worker", "account": "NULL"}
-"""A lost call names who was asked, and so does what corrects it."""
-BILLED = {
+CALLED_WORKER = {"worker": "worker", "account": "NULL"}
+"""A lost call names the worker that was called, and so does its correction."""
+BILL_ENTRY = {
     "above_hold": "(coalesce(cost, 0) > amount)::int",
     "tokens": "input_tokens, output_tokens, cached_tokens, price",
 }
 
-SETTLE = f"""WITH told AS ({TOLD}),
+SETTLE = f"""WITH told AS ({BILL_ROWS}),
 mine AS (UPDATE hold h SET state = 'posted', ended_us = t.at_us FROM told t WHERE h.id = t.id AND h.state = 'open'
-    RETURNING h.*, h.amount AS freed, coalesce(t.cost, h.amount) AS posted, {TELLS}),
-{MOVED}
-{ENTER.format(kind="'call'", exact="is_exact::int", at="at_us", worker="coalesce(served_by, worker)", account="account", **BILLED)} RETURNING hold_id"""
-SETTLE_LATE = f"""WITH told AS ({TOLD}),
+    RETURNING h.*, h.amount AS freed, coalesce(t.cost, h.amount) AS posted, {BILL_COLUMNS}),
+{MOVE_WINDOWS}
+{ENTER.format(kind="'call'", exact="is_exact::int", at="at_us", worker="coalesce(served_by, worker)", account="account", **BILL_ENTRY)} RETURNING hold_id"""
+SETTLE_LATE = f"""WITH told AS ({BILL_ROWS}),
 mine AS (UPDATE hold h SET state = 'posted', ended_us = t.at_us FROM told t WHERE h.id = t.id AND h.state = 'lost' AND t.cost IS NOT NULL
     AND NOT EXISTS (SELECT 1 FROM ledger l JOIN ledger a ON a.run_id = l.run_id AND a.corrects = l.id WHERE l.hold_id = h.id)
-    RETURNING h.*, 0 AS freed, t.cost - h.amount AS posted, {TELLS}),
-{MOVED}
-{ENTER.format(kind="'correction'", exact="is_exact::int", at="at_us", **ASKED_WORKER, **BILLED)}"""
-"""The replica was only frozen, and its holds are posted already: the difference, if the cost is known, and if an adjustment
-has not corrected it meanwhile."""
+    RETURNING h.*, 0 AS freed, t.cost - h.amount AS posted, {BILL_COLUMNS}),
+{MOVE_WINDOWS}
+{ENTER.format(kind="'correction'", exact="is_exact::int", at="at_us", **CALLED_WORKER, **BILL_ENTRY)}"""
+"""Post the difference for a hold that was already posted as lost, because its replica was only frozen.
+
+Nothing is posted if the cost is not known, or if an adjustment has already corrected the entry."""
 VOID = f"""WITH
 mine AS (UPDATE hold h SET state = 'voided', ended_us = {NOW_US} WHERE h.id = ANY ($1::text[]) AND h.state = 'open'
     RETURNING h.*, h.amount AS freed, 0 AS posted),
-{MOVED}
+{MOVE_WINDOWS}
 SELECT 1"""
-BAR = f"""INSERT INTO hold ({COLUMNS}, state, ended_us) SELECT {COLUMNS}, 'voided', made_us FROM ({ASKED}) AS asked ON CONFLICT DO NOTHING"""
-"""Make a hold impossible that may be on its way in a broken connection still."""
+BAR = f"""INSERT INTO hold ({COLUMNS}, state, ended_us) SELECT {COLUMNS}, 'voided', made_us FROM ({REQUEST_ROWS}) AS asked ON CONFLICT DO NOTHING"""
+"""Prevent a hold that may still be on its way in a broken connection."""
 SWEEP = f"""WITH dead AS MATERIALIZED (SELECT h.id FROM hold h LEFT JOIN replica r ON r.id = h.owner
     WHERE h.state = 'open' AND (r.id IS NULL OR r.lease_until_us < {NOW_US}) ORDER BY h.made_us LIMIT $1 FOR UPDATE OF h SKIP LOCKED),
 mine AS (UPDATE hold h SET state = 'lost', ended_us = {NOW_US} FROM dead WHERE h.id = dead.id
     RETURNING h.*, h.amount AS freed, h.amount AS posted),
-{MOVED}
-{ENTER.format(kind="'lost'", exact="0", above_hold="0", tokens="NULL, NULL, NULL, NULL", at="ended_us", **ASKED_WORKER)} RETURNING hold_id"""
+{MOVE_WINDOWS}
+{ENTER.format(kind="'lost'", exact="0", above_hold="0", tokens="NULL, NULL, NULL, NULL", at="ended_us", **CALLED_WORKER)} RETURNING hold_id"""
 FORGET = f"DELETE FROM replica WHERE lease_until_us < {NOW_US} - $1::bigint"
 RENEW = f"""INSERT INTO replica (id, lease_until_us, began_us) SELECT id, {NOW_US} + $2, {NOW_US} FROM unnest($1::text[]) AS r (id)
 ON CONFLICT (id) DO UPDATE SET lease_until_us = excluded.lease_until_us"""
@@ -135,14 +138,13 @@ BILL_FIELDS = [
 
 
 async def hold(connection: PostgresConnection, requests: Sequence[HoldRequest]) -> list[Refusal | None]:
-    """See `operations.HOLD`."""
     in_turn = sorted((each for each in requests if not each.is_unpriced), key=lambda each: each.amount)
-    held = (
+    held_ids = (
         {row["id"] for row in await connection.fetch(FITTING, *_columns(FIELDS, in_turn))}
         if in_turn
         else set[str]()
     )
-    others = [each for each in requests if each.id not in held]
+    others = [each for each in requests if each.id not in held_ids]
     refusals = (
         dict(zip((each.id for each in others), await _hold_exactly(connection, others), strict=True))
         if others
@@ -152,7 +154,7 @@ async def hold(connection: PostgresConnection, requests: Sequence[HoldRequest]) 
 
 
 async def _hold_exactly(connection: PostgresConnection, requests: list[HoldRequest]) -> list[Refusal | None]:
-    """Hold one after the other, in the order of asking, whatever others are refused."""
+    """Hold one request after the other, in their order, regardless of refused neighbours."""
     windows = _columns(WINDOW_FIELDS, list(sums(requests)))
     await connection.execute(MAKE_WINDOWS, *windows)
     async with connection.transaction():
@@ -176,16 +178,14 @@ async def _hold_exactly(connection: PostgresConnection, requests: list[HoldReque
 
 
 async def settle(connection: PostgresConnection, bills: Sequence[Bill]) -> list[None]:
-    """See `operations.SETTLE`."""
     rows = await connection.fetch(SETTLE, *_columns(BILL_FIELDS, bills))
-    moved = {row["hold_id"] for row in rows}
-    if late := [bill for bill in bills if bill.hold_id not in moved]:
+    settled_ids = {row["hold_id"] for row in rows}
+    if late := [bill for bill in bills if bill.hold_id not in settled_ids]:
         await connection.execute(SETTLE_LATE, *_columns(BILL_FIELDS, late))
     return [None] * len(bills)
 
 
 async def void(connection: PostgresConnection, requests: Sequence[HoldRequest]) -> list[None]:
-    """See `operations.VOID`."""
     await connection.execute(BAR, *_columns(FIELDS, requests))
     await connection.execute(VOID, [each.id for each in requests])
     late = [Bill(each.id, 0, each.made_us) for each in requests]
@@ -194,7 +194,6 @@ async def void(connection: PostgresConnection, requests: Sequence[HoldRequest]) 
 
 
 async def enter(connection: PostgresConnection, entries: Sequence[Entry]) -> list[None]:
-    """See `operations.ENTER`."""
     requests = [entry.request for entry in entries]
     await connection.execute(MAKE_WINDOWS, *_columns(WINDOW_FIELDS, list(sums(requests))))
     await connection.execute(TAKE_ANYWAY, *_columns(FIELDS, requests))
@@ -202,24 +201,21 @@ async def enter(connection: PostgresConnection, entries: Sequence[Entry]) -> lis
 
 
 async def sweep(connection: PostgresConnection, limits: Sequence[int]) -> list[int]:
-    """See `operations.SWEEP`."""
     swept = [len(await connection.fetch(SWEEP, limit)) for limit in limits]
     await connection.execute(FORGET, FORGET_US)
     return swept
 
 
 async def renew(connection: PostgresConnection, replicas: Sequence[str]) -> list[None]:
-    """See `operations.RENEW`."""
     await connection.execute(RENEW, sorted(set(replicas)), LEASE_US)
     return [None] * len(replicas)
 
 
 async def release(connection: PostgresConnection, replicas: Sequence[str]) -> list[None]:
-    """See `operations.RELEASE`."""
     await connection.execute("DELETE FROM replica WHERE id = ANY ($1::text[])", replicas)
     return [None] * len(replicas)
 
 
 def _columns(fields: Sequence[Any], rows: Sequence[object]) -> list[list[Any]]:
-    """Rows as the columns that `unnest` takes."""
+    """Return rows as columns, as `unnest` takes them."""
     return [[field(row) for row in rows] for field in fields]

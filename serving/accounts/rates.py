@@ -1,4 +1,4 @@
-"""Requests and tokens per minute, of keys and teams."""
+"""Rate limits: requests and tokens per minute, for keys and teams. Also ids and state of budget windows."""
 
 import asyncio
 import logging
@@ -24,7 +24,7 @@ Period = Literal["day", "month"]
 
 
 class WindowId(NamedTuple):
-    """Whose, and when: `starts` is a day or a month since 1970."""
+    """Key of a window: its subject, its period, and its start as a day or month since 1970."""
 
     subject: str
     period: Period
@@ -33,7 +33,7 @@ class WindowId(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What is spent and held, and what may be. Amounts are pico-dollars; no cap is None."""
+    """State of a window: amounts spent and held, and the cap or None. Amounts are pico-dollars."""
 
     cap: int | None
     spent: int
@@ -41,22 +41,22 @@ class Window:
 
     @property
     def room(self) -> int:
-        """How much more may be held; below 0 where a bill was higher than its hold, or a cap was lowered."""
+        """Amount that may still be held. Negative if a bill exceeded its hold, or a cap was lowered."""
         return (MAX_PICO if self.cap is None else self.cap) - self.spent - self.held
 
 
 def key_subject(key_id: str) -> str:
-    """What budgets call a key."""
+    """Return the subject of a key's budgets."""
     return f"key:{key_id}"
 
 
 def team_subject(team_id: str) -> str:
-    """What budgets call a team."""
+    """Return the subject of a team's budgets."""
     return f"team:{team_id}"
 
 
 def days_and_months(at_us: int) -> tuple[int, int]:
-    """The day and the month, UTC, both since 1970, of a time."""
+    """Return the day and the month of a time, both counted from 1970 (UTC)."""
     at = EPOCH + timedelta(microseconds=at_us)
     return (at - EPOCH).days, (at.year - 1970) * 12 + at.month - 1
 
@@ -65,34 +65,34 @@ logger = logging.getLogger("podium")
 
 MINUTE_S = 60
 NO_LIMIT = 2**62
-"""For corrections, which are never refused."""
+"""Limit for corrections, which are never rejected."""
 REDIS_S = 1.0
-"""A Redis that takes longer does not answer, and nobody waits for it."""
+"""Timeout of Redis in seconds. A slower one counts as unreachable."""
 LOG_EVERY_S = 10.0
 Kind = Literal["requests", "tokens"]
 
 
 class Windows(Protocol):
-    """What is used of a storage of `limits`."""
+    """Used part of a storage of the `limits` package."""
 
     async def acquire_sliding_window_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
-        """Count `amount`, unless that were more than `limit` in the window."""
+        """Count `amount` and return True, or return False if the window would exceed `limit`."""
         ...
 
     async def get_sliding_window(self, key: str, expiry: int) -> tuple[int, float, int, float]:
-        """The count of the window before and how long it still matters, and of this one likewise."""
+        """Return the previous window's count and the seconds for which it matters, and the same for this one."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """A limit of somebody's.
+    """Limit of a key or a team.
 
     Args:
         whose: `key` or `team`.
-        subject: see `serving.accounts.rates`.
-        kind: of what.
-        limit: how many in a minute.
+        subject: see `key_subject` and `team_subject`.
+        kind: what is limited.
+        limit: maximum per minute.
     """
 
     whose: str
@@ -102,13 +102,13 @@ class Rate:
 
     @property
     def key(self) -> str:
-        """What it is counted under."""
+        """Key under which it is counted."""
         return RateLimitItemPerMinute(self.limit, namespace="podium").key_for(self.subject, self.kind)
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """How far a limit is used up, and when it will be as at the beginning."""
+    """Remaining part of a limit, and the seconds until it is completely unused again."""
 
     rate: Rate
     remaining: int
@@ -117,14 +117,14 @@ class Level:
 
 @dataclass(slots=True, eq=False)
 class RateReservation:
-    """What a request has taken of the rates of its key and its team.
+    """Requests and tokens that a request has taken from the limits of its key and team.
 
     Args:
-        levels: of every limit that it counts in, afterwards.
-        tokens: taken of each limit, until they are settled.
-        at_s: when, by the machine's clock.
-        refusal: why nothing was taken; None: the request is admitted.
-        is_owned: a run settles it at its end.
+        levels: state of each limit afterwards.
+        tokens: tokens taken from each limit, until they are settled.
+        at_s: time when they were taken, by the machine's clock.
+        refusal: error if nothing was taken. None: the request is admitted.
+        is_owned: whether a run settles it at its end.
     """
 
     levels: tuple[Level, ...] = ()
@@ -135,7 +135,7 @@ class RateReservation:
 
     @property
     def headers(self) -> dict[str, str]:
-        """In OpenAI's words, of whichever limit has least left of each kind."""
+        """OpenAI's rate limit headers, for the tightest limit of each kind."""
         least: dict[Kind, Level] = {}
         for level in self.levels:
             kind = level.rate.kind
@@ -150,12 +150,12 @@ class RateReservation:
 
 
 NO_RATES = RateReservation()
-"""Of a request that nobody limits."""
+"""Reservation of a request without limits."""
 
 
 def rates_of(account: Account, policies: Policies) -> list[Rate]:
-    """The limits of whoever sends a request."""
-    found: list[Rate] = []
+    """Return the limits of an account."""
+    rates: list[Rate] = []
     for whose, subject, policy in (
         ("key", key_subject(account.key_id), policies.key),
         ("team", team_subject(account.team_id), policies.team),
@@ -164,56 +164,62 @@ def rates_of(account: Account, policies: Policies) -> list[Rate]:
             ("requests", policy.requests_per_minute),
             ("tokens", policy.tokens_per_minute),
         )
-        found += [Rate(whose, subject, kind, limit) for kind, limit in limits if limit is not None]
-    return found
+        rates += [Rate(whose, subject, kind, limit) for kind, limit in limits if limit is not None]
+    return rates
 
 
-def check_possible(asked: Sequence[int], read: int, account: Account, policies: Policies, param: str) -> None:
-    """See that a request fits into the limits of a minute of which nothing is used. Else waiting is no use.
+def check_possible(
+    answer_tokens: Sequence[int], text_tokens: int, account: Account, policies: Policies, param: str
+) -> None:
+    """Check that a request fits into unused limits. Otherwise it would never be admitted.
 
     Args:
-        asked: about how many tokens each of its answers takes.
-        read: about how many tokens its text has.
-        account: who asks.
-        policies: with the limits.
-        param: the field that says how many answers are wanted.
+        answer_tokens: approximate number of tokens of each answer.
+        text_tokens: approximate number of tokens of the request's text.
+        account: account that sends the request.
+        policies: policies with the limits.
+        param: request field with the number of answers.
 
     Raises:
-        BadTask: it does not fit. Nothing was counted.
+        BadTask: the request does not fit. Nothing was counted.
     """
     for rate in rates_of(account, policies):
         setting = f"{rate.kind}_per_minute"
-        if rate.kind == "requests" and len(asked) > rate.limit:
+        if rate.kind == "requests" and len(answer_tokens) > rate.limit:
             raise BadTask(
-                f"{param}: {len(asked)} answers are {len(asked)} requests, and the {rate.whose} may send {rate.limit:,} in "
-                f"a minute ({setting}). Ask for at most {rate.limit:,}.",
+                f"{param}: {len(answer_tokens)} answers count as {len(answer_tokens)} requests, but the {rate.whose} may send {rate.limit:,} per "
+                f"minute ({setting}). Request at most {rate.limit:,} answers.",
                 param=param,
             )
-        if rate.kind == "tokens" and read > rate.limit:
+        if rate.kind == "tokens" and text_tokens > rate.limit:
             raise BadTask(
-                f"The request has about {read:,} tokens of text, and the {rate.whose} may use {rate.limit:,} tokens in a "
+                f"The request has about {text_tokens:,} tokens of text, but the {rate.whose} may use {rate.limit:,} tokens per "
                 f"minute ({setting}). Send less text.",
                 param=setting,
             )
-        if rate.kind == "tokens" and len(asked) > 1 and sum(_amounts(asked, rate)) > rate.limit:
+        if (
+            rate.kind == "tokens"
+            and len(answer_tokens) > 1
+            and sum(_amounts(answer_tokens, rate)) > rate.limit
+        ):
             raise BadTask(
-                f"{param}: {len(asked)} answers may take {sum(asked):,} tokens, and the {rate.whose} may use {rate.limit:,} "
-                f"in a minute ({setting}). Ask for fewer or shorter answers.",
+                f"{param}: {len(answer_tokens)} answers may take {sum(answer_tokens):,} tokens, but the {rate.whose} may use {rate.limit:,} "
+                f"per minute ({setting}). Request fewer or shorter answers.",
                 param=param,
             )
 
 
-def _amounts(asked: Iterable[int], rate: Rate) -> list[int]:
-    """How much of a limit each answer is counted as at first."""
-    return [1 if rate.kind == "requests" else max(1, min(tokens, rate.limit)) for tokens in asked]
+def _amounts(tokens_of_answers: Iterable[int], rate: Rate) -> list[int]:
+    """Return the amount that each answer initially counts for in a limit."""
+    return [1 if rate.kind == "requests" else max(1, min(tokens, rate.limit)) for tokens in tokens_of_answers]
 
 
 class Rates:
-    """Counts requests and tokens; see `aclose`.
+    """Counter of requests and tokens. It must be closed.
 
     Args:
-        url: of a Redis; None: the memory of this process.
-        now_s: the time of day.
+        url: URL of a Redis server. None: count in the memory of this process.
+        now_s: clock for the time of day.
     """
 
     def __init__(self, url: str | None = None, now_s: Callable[[], float] = time.time) -> None:
@@ -227,9 +233,9 @@ class Rates:
         """Count a request, or return why it is rejected.
 
         Args:
-            account: of the client.
-            policies: with the limits.
-            tokens: estimate for the request.
+            account: account of the client.
+            policies: policies with the limits.
+            tokens: estimated tokens of the request.
         """
         rates = rates_of(account, policies)
         if not rates:
@@ -245,7 +251,8 @@ class Rates:
         return RateReservation(await self._levels(rates), tokens_taken, self._now_s())
 
     async def settle(self, reservation: RateReservation, records: RunRecords | None) -> None:
-        """Correct the tokens that were taken for a run to those that its calls took; give all back if there was no run.
+        """Correct the tokens taken for a run to those that its calls used, or return all if there was no run.
+
         A second call does nothing.
         """
         taken_of = dict(reservation.tokens)
@@ -255,11 +262,11 @@ class Rates:
         for rate, taken in taken_of.items():
             if used > taken:
                 await self._count(rate, used - taken, NO_LIMIT)
-            elif not is_late:  # what was taken before does not count any more
+            elif not is_late:  # what was taken longer ago no longer counts
                 await self._give_back({rate: taken - used})
 
     async def aclose(self) -> None:
-        """Close its connections."""
+        """Close the connections."""
         if self._url and self._windows is not None:
             connection: Any = cast(Any, self._windows).bridge.get_connection()
             await connection.aclose()
@@ -292,14 +299,15 @@ class Rates:
     async def _refusal(self, rate: Rate, amount: int) -> RateLimited:
         wait_s = wait_until(await self._window(rate), rate.limit, amount)
         message = (
-            f"The {rate.whose} may use {rate.limit:,} {rate.kind} in a minute, and that is reached. Ask again in "
-            f"{math.ceil(wait_s)} s. An administrator may change {rate.kind}_per_minute: `podium {rate.whose}s policy`."
+            f"The {rate.whose} has reached its limit of {rate.limit:,} {rate.kind} per minute. Retry in "
+            f"{math.ceil(wait_s)} s. An administrator can change {rate.kind}_per_minute: `podium {rate.whose}s policy`."
         )
         return RateLimited(message, retry_after_s=wait_s, limit=f"{rate.limit} {rate.kind} per minute")
 
     async def _ask(self, question: Callable[[Windows], Awaitable[Any]], otherwise: Any) -> Any:
-        """What the windows say; `otherwise` where they do not answer: rates are no budget, and nobody is kept
-        out because of them.
+        """Return what the storage answers, or `otherwise` if it does not.
+
+        Rate limits are not budgets, so requests are admitted while Redis is unreachable.
         """
         try:
             if self._windows is None:
@@ -310,7 +318,10 @@ class Rates:
         except _outages() as exc:
             if self._now_s() - self._logged_s > LOG_EVERY_S:
                 self._logged_s = self._now_s()
-                logger.error("Rates are not counted: Redis does not answer: %s", redact_secrets(str(exc)))
+                logger.error(
+                    "Rate limits are not enforced, because Redis does not answer: %s",
+                    redact_secrets(str(exc)),
+                )
             return otherwise
 
 
@@ -321,12 +332,12 @@ def _outages() -> tuple[type[Exception], ...]:
 
 
 def wait_until(window: tuple[int, float, int, float], limit: int, amount: int) -> float:
-    """How long until `amount` fits into a window, where nothing else is taken meanwhile.
+    """Return the seconds until `amount` fits into a window, if nothing else is taken meanwhile.
 
     Args:
         window: see `Windows.get_sliding_window`.
-        limit: of the window.
-        amount: at most `limit`.
+        limit: limit of the window.
+        amount: amount to take, at most `limit`.
     """
     before, before_s, count, count_s = window
     room = limit - amount + 1  # counts are rounded down
@@ -337,7 +348,7 @@ def wait_until(window: tuple[int, float, int, float], limit: int, amount: int) -
 
 
 def _span(span_s: float) -> str:
-    """A time as OpenAI writes it: `250ms`, `12s`, `1m30s`."""
+    """Return a duration in OpenAI's format: `250ms`, `12s`, `1m30s`."""
     if span_s < 1:
         return f"{math.ceil(span_s * 1000)}ms"
     minutes, seconds = divmod(math.ceil(span_s), 60)

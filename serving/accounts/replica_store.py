@@ -1,4 +1,4 @@
-"""What one router replica has open of the store: its database, its writer and its lease."""
+"""Connections of one router replica to the store: its database, its writer and its lease."""
 
 import asyncio
 from typing import Any
@@ -13,12 +13,13 @@ from serving.database.migrate import open_database
 
 
 class ReplicaStore:
-    """Opened at the first need, so that a SQLite file appears with the first thing that is stored; see
-    `aclose`.
+    """Store of one replica. It is opened when it is first needed, and must be closed.
+
+    A SQLite file is therefore created only when something is stored.
 
     Args:
-        address: of the store.
-        renew_s: between two renewals of the lease.
+        address: address of the store.
+        renew_s: seconds between two renewals of the lease.
     """
 
     def __init__(self, address: Address, renew_s: float = RENEW_S) -> None:
@@ -30,15 +31,15 @@ class ReplicaStore:
 
     @property
     def is_away(self) -> bool:
-        """Whether the store was opened, and could not be reached when that was last tried."""
+        """True if the store was opened, and could not be reached at the last attempt."""
         return self._ledger is not None and self._ledger.is_away
 
     async def database(self) -> Database:
-        """The database, its schema made where there was nothing.
+        """Return the database. Create its schema if it is empty.
 
         Raises:
-            StoreError: it cannot be used, until the operator changes something.
-            StoreUnavailable: it is away.
+            StoreError: the database cannot be used until the operator changes something.
+            StoreUnavailable: the database cannot be reached.
         """
         async with self._opening:
             if self._database is None:
@@ -46,7 +47,7 @@ class ReplicaStore:
             return self._database
 
     async def ledger(self) -> LedgerStore:
-        """This replica's holds, lease and writer.
+        """Return this replica's holds, lease and writer.
 
         Raises:
             StoreError, StoreUnavailable: see `database`.
@@ -59,8 +60,8 @@ class ReplicaStore:
         return self._ledger
 
     async def read(self, query: Executable) -> list[Row[Any]]:
-        """What the tables have for `query`. Where nothing can have been stored that is nothing, and the store stays
-        closed.
+        """Return the rows for `query`. If nothing can have been stored yet, return no rows and leave the
+        store closed.
 
         Raises:
             StoreError, StoreUnavailable: see `database`.
@@ -71,7 +72,7 @@ class ReplicaStore:
             return list(await connection.execute(query))
 
     async def aclose(self) -> None:
-        """Write what is waiting, for a few seconds at most, give the lease back, and close everything."""
+        """Write the waiting items, for a few seconds at most, release the lease, and close everything."""
         ledger, self._ledger = self._ledger, None
         if ledger is not None:
             await ledger.__aexit__()

@@ -1,6 +1,7 @@
-"""The ledger's statements for SQLite, in the transaction of one batch. One writer at a time makes them exact.
+"""Ledger statements for SQLite. Each function implements the operation of the same name in `operations.py`.
 
-The database's clock is the machine's: every process that uses the file is on it.
+They run in the transaction of one batch, and are exact because there is one writer at a time. The database's
+clock is the machine's, which all processes that use the file share.
 """
 
 import sqlite3
@@ -33,12 +34,12 @@ ON CONFLICT (id) DO UPDATE SET lease_until_us = excluded.lease_until_us"""
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """What an ended hold does to its windows and to the ledger.
+    """Effect of an ended hold on its windows and on the ledger.
 
     Args:
-        kind: of the ledger's row.
-        freed: of what was held.
-        posted: more is spent, or less.
+        kind: kind of the ledger entry.
+        freed: amount of the hold that is freed.
+        posted: change of the amount spent.
     """
 
     kind: str
@@ -47,18 +48,17 @@ class Move:
 
 
 Posting = tuple[HoldRequest, Move, Bill]
-"""A hold that has ended, what that does, and its bill."""
+"""Ended hold, its effect, and its bill."""
 
 
 def hold(connection: sqlite3.Connection, requests: Sequence[HoldRequest]) -> list[Refusal | None]:
-    """See `operations.HOLD`."""
     new = [
         each
         for each in requests
         if not connection.execute("SELECT 1 FROM hold WHERE id = ?", (each.id,)).fetchone()
     ]
-    asked = sums(new)
-    windows = {id: _window(connection, id) for id in asked}
+    totals = sums(new)
+    windows = {id: _window(connection, id) for id in totals}
     refusals = {each.id: refusal for each, refusal in zip(new, decide(new, windows), strict=True)}
     fitting = [each for each in new if refusals[each.id] is None]
     connection.executemany(MOVE_WINDOW, [(amount, 0, *id) for id, amount in sums(fitting).items()])
@@ -67,7 +67,6 @@ def hold(connection: sqlite3.Connection, requests: Sequence[HoldRequest]) -> lis
 
 
 def settle(connection: sqlite3.Connection, bills: Sequence[Bill]) -> list[None]:
-    """See `operations.SETTLE`."""
     posted: list[Posting] = []
     for bill in bills:
         if ended := _end(connection, bill.hold_id, "open", "posted", bill.at_us):
@@ -80,8 +79,9 @@ def settle(connection: sqlite3.Connection, bills: Sequence[Bill]) -> list[None]:
 
 
 def _settle_late(connection: sqlite3.Connection, bill: Bill) -> None:
-    """The replica was only frozen, and its hold is posted already: the difference, if the cost is known, and if an
-    adjustment has not corrected it meanwhile.
+    """Post the difference for a hold that was already posted as lost, because its replica was only frozen.
+
+    Nothing is posted if the cost is not known, or if an adjustment has already corrected the entry.
     """
     if bill.cost is None or connection.execute(ADJUSTED, (bill.hold_id,)).fetchone():
         return
@@ -90,7 +90,6 @@ def _settle_late(connection: sqlite3.Connection, bill: Bill) -> None:
 
 
 def void(connection: sqlite3.Connection, requests: Sequence[HoldRequest]) -> list[None]:
-    """See `operations.VOID`."""
     for request in requests:
         connection.execute(BAR, (*_values(request), request.made_us))
         if ended := _end(connection, request.id, "open", "voided", _now_us()):
@@ -101,7 +100,6 @@ def void(connection: sqlite3.Connection, requests: Sequence[HoldRequest]) -> lis
 
 
 def enter(connection: sqlite3.Connection, entries: Sequence[Entry]) -> list[None]:
-    """See `operations.ENTER`."""
     for request in (entry.request for entry in entries):
         if connection.execute(f"{MAKE_HOLD} ON CONFLICT DO NOTHING", _values(request)).rowcount:
             connection.executemany(MAKE_WINDOW, request.windows)
@@ -110,14 +108,13 @@ def enter(connection: sqlite3.Connection, entries: Sequence[Entry]) -> list[None
 
 
 def sweep(connection: sqlite3.Connection, limits: Sequence[int]) -> list[int]:
-    """See `operations.SWEEP`."""
     swept: list[int] = []
     for limit in limits:
         now_us = _now_us()
         dead = connection.execute(DEAD, (now_us, limit)).fetchall()
         for (id,) in dead:
             ended = _end(connection, id, "open", "lost", now_us)
-            assert ended is not None, "nobody else writes"
+            assert ended is not None, "there is only one writer"
             _post(connection, [(ended, Move("lost", ended.amount, ended.amount), Bill(id, None, now_us))])
         connection.execute("DELETE FROM replica WHERE lease_until_us < ?", (now_us - FORGET_US,))
         swept.append(len(dead))
@@ -125,26 +122,24 @@ def sweep(connection: sqlite3.Connection, limits: Sequence[int]) -> list[int]:
 
 
 def renew(connection: sqlite3.Connection, replicas: Sequence[str]) -> list[None]:
-    """See `operations.RENEW`."""
     now_us = _now_us()
     connection.executemany(RENEW, [(id, now_us + LEASE_US, now_us) for id in replicas])
     return [None] * len(replicas)
 
 
 def release(connection: sqlite3.Connection, replicas: Sequence[str]) -> list[None]:
-    """See `operations.RELEASE`."""
     connection.executemany("DELETE FROM replica WHERE id = ?", [(id,) for id in replicas])
     return [None] * len(replicas)
 
 
 def _end(connection: sqlite3.Connection, id: str, state: str, to: str, at_us: int) -> HoldRequest | None:
-    """The hold, moved from `state`; None where it is in another."""
+    """Move a hold from `state` to another. Return it, or None if it is in a different state."""
     row = connection.execute(END_HOLD, (to, at_us, id, state)).fetchone()
     return None if row is None else HoldRequest(*row)
 
 
 def _post(connection: sqlite3.Connection, posted: Sequence[Posting]) -> None:
-    """Change the windows, and enter it into the ledger."""
+    """Change the windows and add the ledger entries."""
     _move(connection, [(ended, -move.freed, move.posted) for ended, move, _ in posted])
     connection.executemany(ENTER, [_entry(*each) for each in posted])
 
@@ -152,7 +147,7 @@ def _post(connection: sqlite3.Connection, posted: Sequence[Posting]) -> None:
 def _entry(ended: HoldRequest, move: Move, bill: Bill) -> tuple[Any, ...]:
     tokens = (bill.input_tokens, bill.output_tokens, bill.cached_tokens)
     flags = (int(bill.is_exact), int((bill.cost or 0) > ended.amount))
-    is_served = move.kind == "call"  # a correction is of an entry that names who was asked
+    is_served = move.kind == "call"  # a correction refers to an entry with the called worker
     worker = (bill.worker if is_served else None) or ended.worker
     call = (ended.run_id, ended.call_no, ended.key_id, ended.team_id, ended.day, ended.month, worker)
     account = bill.account if is_served else None
@@ -160,7 +155,7 @@ def _entry(ended: HoldRequest, move: Move, bill: Bill) -> tuple[Any, ...]:
 
 
 def _move(connection: sqlite3.Connection, moves: Iterable[tuple[HoldRequest, int, int]]) -> None:
-    """Add to what is held and spent in the windows of holds: each window once, in one order."""
+    """Change the held and spent amounts of the windows of holds: each window once, in one order."""
     held, spent = Counter[WindowId](), Counter[WindowId]()
     for request, more_held, more_spent in moves:
         for id in request.windows:
@@ -170,7 +165,7 @@ def _move(connection: sqlite3.Connection, moves: Iterable[tuple[HoldRequest, int
 
 
 def _window(connection: sqlite3.Connection, id: WindowId) -> Window:
-    """A window as it is now, made where nobody has paid in it yet."""
+    """Return the current state of a window. Create it if it does not exist yet."""
     row = connection.execute(READ_WINDOW, id).fetchone()
     if row is None:
         connection.execute(MAKE_WINDOW, id)

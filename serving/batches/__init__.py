@@ -1,1 +1,1 @@
-"""Work without hurry: files of requests, and the batches that run them line by line. Knows no HTTP."""
+"""Batches: files of requests that run line by line in the background. Independent of HTTP."""

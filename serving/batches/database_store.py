@@ -1,5 +1,6 @@
-"""Files and batches in the store that all replicas share. A batch belongs to the replica that works on it; where
-that one's lease has ended, another takes it.
+"""Files and batches in the store that all replicas share.
+
+A batch belongs to the replica that works on it. If its lease has ended, another replica takes over.
 """
 
 from dataclasses import asdict, replace
@@ -19,21 +20,20 @@ from serving.runs.rows import now_us
 
 FILE = (stored_file.c.id, stored_file.c.key_id, stored_file.c.team_id, stored_file.c.purpose, stored_file.c.name, stored_file.c.n_bytes, stored_file.c.made_us, stored_file.c.drop_us)  # fmt: skip
 MOST_AT_ONCE = 20
-"""Batches that a replica takes in one go."""
+"""Maximum number of batches that a replica takes over at once."""
 
 
 class DatabaseBatchStore:
-    """A `BatchStore`.
+    """Implementation of `BatchStore` in the database.
 
     Args:
-        store: of this replica.
+        store: store of this replica.
     """
 
     def __init__(self, store: ReplicaStore) -> None:
         self.owner, self._store = store.owner, store
 
     async def add_file(self, file: File, body: bytes) -> None:
-        """See `BatchStore`."""
         row = asdict(file) | {"key_id": file.account.key_id, "team_id": file.account.team_id, "body": body}
         del row["account"]
         async with (await self._store.database()).writing() as connection:
@@ -42,20 +42,17 @@ class DatabaseBatchStore:
                 await connection.execute(insert(stored_file).values(row))
 
     async def file(self, id: str) -> File | None:
-        """See `BatchStore`."""
         rows = await self._store.read(
             select(*FILE).where(stored_file.c.id == id, stored_file.c.drop_us > now_us())
         )
         return _file(rows[0]) if rows else None
 
     async def content(self, id: str) -> bytes | None:
-        """See `BatchStore`."""
         query = select(stored_file.c.body).where(stored_file.c.id == id, stored_file.c.drop_us > now_us())
         rows = await self._store.read(query)
         return rows[0].body if rows else None
 
     async def piece(self, id: str, begin: int, n_bytes: int) -> bytes | None:
-        """See `BatchStore`."""
         piece = func.substr(stored_file.c.body, begin + 1, n_bytes, type_=LargeBinary).label("piece")
         rows = await self._store.read(
             select(piece).where(stored_file.c.id == id, stored_file.c.drop_us > now_us())
@@ -63,7 +60,6 @@ class DatabaseBatchStore:
         return rows[0].piece if rows else None
 
     async def files(self, caller: Caller, purpose: str | None = None) -> list[File]:
-        """See `BatchStore`."""
         query = select(*FILE).where(_visible(stored_file, caller), stored_file.c.drop_us > now_us())
         if purpose is not None:
             query = query.where(stored_file.c.purpose == purpose)
@@ -71,7 +67,6 @@ class DatabaseBatchStore:
         return [_file(row) for row in await self._store.read(query)]
 
     async def used_bytes(self, account: Account) -> int:
-        """See `BatchStore`."""
         query = select(func.coalesce(func.sum(stored_file.c.n_bytes), 0)).where(
             _of(stored_file, account), stored_file.c.drop_us > now_us()
         )
@@ -79,40 +74,34 @@ class DatabaseBatchStore:
         return int(rows[0][0]) if rows else 0
 
     async def delete_file(self, id: str) -> None:
-        """See `BatchStore`."""
         async with (await self._store.database()).writing() as connection:
             await connection.execute(delete(stored_file).where(stored_file.c.id == id))
 
     async def add(self, batch: Batch) -> None:
-        """See `BatchStore`."""
-        await self._store.ledger()  # whose lease says that its owner lives
+        await self._store.ledger()  # its lease shows that the owner is alive
         async with (await self._store.database()).writing() as connection:
             await connection.execute(insert(batch_table).values(_row(batch)))
 
     async def get(self, id: str) -> Batch | None:
-        """See `BatchStore`."""
         rows = await self._store.read(select(batch_table.c.body).where(batch_table.c.id == id))
         return _batch(rows[0].body) if rows else None
 
     async def batches(self, caller: Caller) -> list[Batch]:
-        """See `BatchStore`."""
         query = select(batch_table.c.body).where(_visible(batch_table, caller))
         query = query.order_by(batch_table.c.made_us.desc(), batch_table.c.id.desc())
         return [_batch(row.body) for row in await self._store.read(query)]
 
     async def count_open(self, account: Account) -> int:
-        """See `BatchStore`."""
         open_ones = _of(batch_table, account) & batch_table.c.status.in_(OPEN)
         rows = await self._store.read(select(func.count()).select_from(batch_table).where(open_ones))
         return int(rows[0][0]) if rows else 0
 
     async def change(self, id: str, change: Change) -> Batch:
-        """See `BatchStore`."""
         async with (await self._store.database()).writing() as connection:
-            found = await connection.execute(
+            result = await connection.execute(
                 select(batch_table.c.body).where(batch_table.c.id == id).with_for_update()
             )
-            row = found.first()
+            row = result.first()
             if row is None:
                 raise KeyError(id)
             changed = change(_batch(row.body))
@@ -120,7 +109,6 @@ class DatabaseBatchStore:
         return changed
 
     async def take(self) -> list[Batch]:
-        """See `BatchStore`."""
         if not self._store.address.may_hold_something:
             return []
         ledger = await self._store.ledger()
@@ -133,18 +121,17 @@ class DatabaseBatchStore:
             .where(batch_table.c.status.in_(OPEN), ~lives.exists())
             .limit(MOST_AT_ONCE)
         )
-        taken: list[Batch] = []
+        batches: list[Batch] = []
         async with (await self._store.database()).writing() as connection:
             for row in await connection.execute(orphans.with_for_update(skip_locked=True)):
                 mine = replace(_batch(row.body), owner=self.owner)
                 await connection.execute(
                     update(batch_table).where(batch_table.c.id == mine.id).values(_row(mine))
                 )
-                taken.append(mine)
-        return taken
+                batches.append(mine)
+        return batches
 
     async def put_result(self, batch_id: str, result: LineResult) -> None:
-        """See `BatchStore`."""
         row = {"batch_id": batch_id, "number": result.number, "is_error": int(result.is_error), "body": result.body}  # fmt: skip
         place = (batch_line.c.batch_id == batch_id) & (batch_line.c.number == result.number)
         async with (await self._store.database()).writing() as connection:
@@ -152,33 +139,29 @@ class DatabaseBatchStore:
                 await connection.execute(insert(batch_line).values(row))
 
     async def counts(self, batch_id: str) -> tuple[int, int]:
-        """See `BatchStore`."""
         query = select(batch_line.c.is_error, func.count().label("n")).where(
             batch_line.c.batch_id == batch_id
         )
-        found = {
+        counts = {
             row.is_error: int(row.n) for row in await self._store.read(query.group_by(batch_line.c.is_error))
         }
-        return found.get(0, 0), found.get(1, 0)
+        return counts.get(0, 0), counts.get(1, 0)
 
     async def numbers(self, batch_id: str) -> set[int]:
-        """See `BatchStore`."""
         rows = await self._store.read(select(batch_line.c.number).where(batch_line.c.batch_id == batch_id))
         return {row.number for row in rows}
 
     async def results(self, batch_id: str) -> list[LineResult]:
-        """See `BatchStore`."""
         query = select(batch_line).where(batch_line.c.batch_id == batch_id).order_by(batch_line.c.number)
         return [LineResult(row.number, bool(row.is_error), row.body) for row in await self._store.read(query)]
 
     async def drop_results(self, batch_id: str) -> None:
-        """See `BatchStore`."""
         async with (await self._store.database()).writing() as connection:
             await connection.execute(delete(batch_line).where(batch_line.c.batch_id == batch_id))
 
 
 def _visible(table: Table, caller: Caller) -> ColumnElement[bool]:
-    """`Caller.sees`, for the database."""
+    """Return `Caller.sees` as a database condition."""
     return true() if caller.sees_every_run else _of(table, caller.account)
 
 

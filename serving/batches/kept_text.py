@@ -1,5 +1,6 @@
-"""What is kept of a file's texts: all but secrets and, where a policy says so, personal data; as of runs' texts
-(`serving/runs/content.py`).
+"""Redaction of files before they are stored: secrets, and personal data if a policy requires it.
+
+The same applies to runs (`serving/runs/content.py`).
 """
 
 from dataclasses import dataclass
@@ -20,18 +21,18 @@ ID = "custom_id"
 
 
 def redactor_of(policies: Policies, most_checked: int = MOST_CHECKED) -> Redactor:
-    """What takes out of the texts of one request or file what may not be kept of them."""
+    """Return the redactor for the texts of one request or file."""
     return PersonalDataRedactor(most_checked) if policies.both.redact_personal_data else redact_secrets
 
 
 @dataclass(frozen=True, slots=True)
 class LineLimits:
-    """What a file of requests may hold. A line is a request, so the limits of a request's body hold for it.
+    """Limits of a file of requests. Each line is a request, so the limits of a request's body apply to it.
 
     Args:
-        max_lines: empty ones included; see `batches.max_lines`.
-        max_line_bytes: see `limits.max_body_bytes`.
-        max_text_bytes: of a line, pictures aside; see `limits.max_text_bytes`.
+        max_lines: maximum number of lines, including empty ones. See `batches.max_lines`.
+        max_line_bytes: maximum size of a line. See `limits.max_body_bytes`.
+        max_text_bytes: maximum size of a line's text, without images. See `limits.max_text_bytes`.
     """
 
     max_lines: int
@@ -39,8 +40,10 @@ class LineLimits:
     max_text_bytes: int
 
     def check(self, number: int, line: bytes) -> None:
-        """Raises:
-        TooLarge: the line of that number, from 1, has more text than a request may.
+        """Check the text of a line. Lines are numbered from 1.
+
+        Raises:
+            TooLarge: the line has more text than a request may have.
         """
         try:
             check_text(line, self.max_text_bytes)
@@ -50,31 +53,33 @@ class LineLimits:
             ) from None
 
     def check_bytes(self, number: int, n_bytes: int) -> None:
-        """Raises:
-        TooLarge: there may be no line of that number, from 1, or none of so many bytes.
+        """Check the number and size of a line. Lines are numbered from 1.
+
+        Raises:
+            TooLarge: there are too many lines, or the line is too long.
         """
         if n_bytes > self.max_line_bytes:
             raise _too_large(number, "line", self.max_line_bytes, "limits.max_body_bytes")
         if number > self.max_lines:
             raise TooLarge(
-                f"file: line {number} is one too many. A file has {self.max_lines} lines at most, empty ones included "
+                f"file: line {number} is one too many. A file may have at most {self.max_lines} lines, including empty ones "
                 "(batches.max_lines). Send several files.",
                 param="file",
             )
 
 
 def kept_lines(content: bytes, redact: Redactor) -> bytes:
-    """JSON lines as they may be kept; lines that need no change as they stand."""
+    """Return redacted JSON lines. Lines without changes stay byte for byte as they are."""
     return finish(kept_in_steps(content, redact))
 
 
 def kept_in_steps(content: bytes, redact: Redactor, limits: LineLimits | None = None) -> Steps[bytes]:
-    """As `kept_lines`, in steps.
+    """Do the work of `kept_lines` in steps.
 
     Raises:
-        TooLarge: there are more or longer lines than `limits` says.
+        TooLarge: the lines exceed `limits`.
     """
-    kept, done, ids = list[bytes](), 0, dict[str, dict[str, int]]()
+    pieces, done, ids = list[bytes](), 0, dict[str, dict[str, int]]()
     for number, (begin, end) in enumerate(each_line(content), 1):
         if number % STEP_LINES == 0:
             yield
@@ -89,30 +94,30 @@ def kept_in_steps(content: bytes, redact: Redactor, limits: LineLimits | None = 
             yield
         changed = yield from _kept_line(line, redact, ids)
         if changed is not line:
-            kept += content[done:begin], changed
+            pieces += content[done:begin], changed
             done = end
-    whole = b"".join([*kept, content[done:]]) if kept else content
+    whole = b"".join([*pieces, content[done:]]) if pieces else content
     return whole if not whole or whole.endswith(b"\n") else whole + b"\n"
 
 
 def _kept_line(line: bytes, redact: Redactor, ids: dict[str, dict[str, int]]) -> Steps[bytes]:
-    """Return a line as it may be kept, or itself if it needs no change.
+    """Return a redacted line, or the same object if nothing was redacted.
 
     Args:
-        line: one of a file's.
-        redact: what takes out of its texts what may not be kept.
-        ids: for each `custom_id` that is kept instead of others, these with their numbers. Different ones stay different.
+        line: line of a file.
+        redact: redactor.
+        ids: numbered original ids for each redacted `custom_id`, so that different ids stay different.
     """
     try:
-        sent = orjson.loads(line)
-        id = cast(dict[str, Any], sent).get(ID) if isinstance(sent, dict) else None
-        value, has_changed = yield from json_in_steps(sent, redact)
+        parsed = orjson.loads(line)
+        id = cast(dict[str, Any], parsed).get(ID) if isinstance(parsed, dict) else None
+        value, has_changed = yield from json_in_steps(parsed, redact)
         if isinstance(id, str) and value[ID] != id:
             numbers = ids.setdefault(value[ID], {})
             number = numbers.setdefault(id, len(numbers) + 1)
             value[ID] += f" {number}" if number > 1 else ""
         return orjson.dumps(value) if has_changed else line
-    except (orjson.JSONDecodeError, orjson.JSONEncodeError):  # no JSON, or deeper than it is written
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError):  # not JSON, or nested too deeply to be written
         text = line.decode("utf-8", "replace")
         changed = yield from steps_of(redact, text)
         return line if changed == text else changed.encode()
@@ -120,16 +125,16 @@ def _kept_line(line: bytes, redact: Redactor, ids: dict[str, dict[str, int]]) ->
 
 def _too_large(number: int, what: str, most: int, setting: str) -> TooLarge:
     return TooLarge(
-        f"file: the {what} {number} is longer than {most} bytes, as a request's may not be ({setting}).",
+        f"file: the {what} {number} is longer than the {most} bytes allowed for a request ({setting}).",
         param="file",
     )
 
 
 def kept_content(content: bytes, redact: Redactor, most: int) -> Steps[bytes]:
-    """A file as it may be kept: what is text without what must go, anything else as it stands.
+    """Return a redacted text file. PDFs and other binary files are returned unchanged.
 
     Raises:
-        TooLarge: it is a text of more than `most` bytes, which no request can name.
+        TooLarge: it is a text of more than `most` bytes, which is too long for a request.
     """
     try:
         text = content.decode()
@@ -139,7 +144,7 @@ def kept_content(content: bytes, redact: Redactor, most: int) -> Steps[bytes]:
         return content
     if len(content) > most:
         raise TooLarge(
-            f"file: a text that requests name has {most} bytes at most (limits.max_text_bytes). Send several.",
+            f"file: a text file may have at most {most} bytes (limits.max_text_bytes). Split it.",
             param="file",
         )
     changed = yield from steps_of(redact, text)

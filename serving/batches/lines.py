@@ -1,7 +1,7 @@
-"""The lines of a batch's input, and those of its output and error files, in OpenAI's form.
+"""Lines of a batch's input, output and error files, in OpenAI's format.
 
-A file that is no list of requests fails the whole batch before anything is run; what a dialect or a policy has
-against one request is that line's own error.
+If the file is not a valid list of requests, the whole batch fails before anything runs. If a single request
+is invalid or not allowed, only its line fails.
 """
 
 from array import array
@@ -17,13 +17,13 @@ from serving.batches.model import LineResult
 from serving.redaction.slices import Steps, finish
 
 MOST_ERRORS = 20
-"""Faults of one file that are told."""
+"""Maximum number of faults that are reported for a file."""
 STEP_LINES = 20
-"""Read in one step."""
+"""Number of lines that are read in one step."""
 STEP_BYTES = 20_000
-"""A line that is longer is a step of its own."""
-STREAM = "stream: the answer of a batch is a file. Leave it out."
-BACKGROUND = "{}: a batch is in the background as it is. Leave it out."
+"""Length from which a line is a step of its own."""
+STREAM = "stream: a batch writes its answers to a file. Leave it out."
+BACKGROUND = "{}: a batch always runs in the background. Leave it out."
 
 
 class _InputLine(BaseModel, extra="ignore"):
@@ -35,12 +35,12 @@ class _InputLine(BaseModel, extra="ignore"):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A request of a batch.
+    """Request of a batch.
 
     Args:
-        number: of the line, from 0; empty ones are not counted.
-        custom_id: the client's own name for it.
-        body: what is sent to the batch's endpoint.
+        number: number of the line, from 0. Empty lines are not counted.
+        custom_id: the client's id for it.
+        body: body that is sent to the batch's endpoint.
     """
 
     number: int
@@ -49,22 +49,23 @@ class Line:
 
     @property
     def fault(self) -> str | None:
-        """What a batch cannot give of what it asks for; None: nothing."""
+        """Message on a field that a batch does not support. None: there is none."""
         if self.body.get("stream"):
             return STREAM
         if self.body.get("background"):  # of Responses
             return BACKGROUND.format("background")
         podium = self.body.get("podium")
-        is_told = isinstance(podium, dict) and cast(dict[str, Any], podium).get("background")
-        return BACKGROUND.format("podium.background") if is_told else None
+        is_set = isinstance(podium, dict) and cast(dict[str, Any], podium).get("background")
+        return BACKGROUND.format("podium.background") if is_set else None
 
 
 class Lines:
-    """The requests in a file: its bytes, and where each begins. One is parsed when it is asked for, because parsed
-    they take several times as much memory.
+    """Requests in a file: its bytes, and the position of each request.
+
+    A request is parsed when it is accessed, because parsed requests take several times as much memory.
 
     Args:
-        content: of the file.
+        content: content of the file.
     """
 
     def __init__(self, content: bytes) -> None:
@@ -81,12 +82,12 @@ class Lines:
         return Line(number, line["custom_id"], line["body"])
 
     def add(self, begin: int) -> None:
-        """The next one begins there."""
+        """Add the request that begins at this position."""
         self._begins.append(begin)
 
 
 def each_line(content: bytes) -> Iterator[tuple[int, int]]:
-    """Where each line of `content` begins and ends, empty ones and their ends left out."""
+    """Yield the begin and end of each line, without its line break. Empty lines are included."""
     begin = 0
     while begin < len(content):
         end = content.find(b"\n", begin)
@@ -96,12 +97,12 @@ def each_line(content: bytes) -> Iterator[tuple[int, int]]:
 
 
 def parse_lines(content: bytes, endpoint: str, most: int) -> tuple[Lines, list[dict[str, Any]]]:
-    """The requests in a file as it is kept, and what is wrong with it; where anything is, none of them may be run."""
+    """Return the requests in a stored file, or no requests and the faults of the file."""
     return finish(parse_in_steps(content, endpoint, most))
 
 
 def parse_in_steps(content: bytes, endpoint: str, most: int) -> Steps[tuple[Lines, list[dict[str, Any]]]]:
-    """As `parse_lines`, in steps."""
+    """Do the work of `parse_lines` in steps."""
     lines = Lines(content)
     errors: list[dict[str, Any]] = []
     seen = set[str]()
@@ -115,29 +116,31 @@ def parse_in_steps(content: bytes, endpoint: str, most: int) -> Steps[tuple[Line
             break
         if len(lines) >= most:
             return Lines(b""), [
-                _error("too_many_lines", f"A batch has {most} lines at most (batches.max_lines).", at)
+                _error("too_many_lines", f"A batch may have at most {most} lines (batches.max_lines).", at)
             ]
         line = _read(text, at)
         if isinstance(line, dict):
             errors.append(line)
             continue
         if line.url != endpoint:
-            errors.append(_error("mismatched_url", f"url: this batch's endpoint is {endpoint}.", at, "url"))
+            errors.append(
+                _error("mismatched_url", f"url must be the batch's endpoint, {endpoint}.", at, "url")
+            )
         elif line.custom_id in seen:
-            errors.append(_error("duplicate_custom_id", "custom_id: an earlier line has the same.", at, "custom_id"))  # fmt: skip
+            errors.append(_error("duplicate_custom_id", "custom_id must be unique, but an earlier line has the same.", at, "custom_id"))  # fmt: skip
         seen.add(line.custom_id)
         lines.add(begin)
     if not lines and not errors:
-        errors.append(_error("empty_file", "The file has no lines. Send one JSON object a line.", None))
+        errors.append(_error("empty_file", "The file has no lines. Send one JSON object per line.", None))
     return (Lines(b""), errors) if errors else (lines, [])
 
 
 def _read(text: bytes, at: int) -> "_InputLine | dict[str, Any]":
-    """A line, or what is wrong with it."""
+    """Return a line, or an error that describes its fault."""
     try:
         return _InputLine.model_validate(orjson.loads(with_whole_escapes(text)))
     except orjson.JSONDecodeError:
-        return _error("invalid_json_line", "This line is no JSON object.", at)
+        return _error("invalid_json_line", "This line is not a JSON object.", at)
     except ValidationError as exc:
         fault = exc.errors()[0]
         param = ".".join(map(str, fault["loc"])) or None
@@ -147,18 +150,18 @@ def _read(text: bytes, at: int) -> "_InputLine | dict[str, Any]":
 
 
 def line_of_answer(batch_id: str, line: Line, status: int, run_id: str, body: Any) -> LineResult:
-    """The line of a request that got an HTTP answer."""
+    """Return the result line of a request that got an HTTP answer."""
     response = {"status_code": status, "request_id": run_id, "body": body}
     return _result(batch_id, line, is_error=status >= 400, response=response, error=None)
 
 
 def line_of_refusal(batch_id: str, line: Line, code: str, message: str) -> LineResult:
-    """The line of a request that was not sent."""
+    """Return the result line of a request that was not sent."""
     return _result(batch_id, line, is_error=True, response=None, error={"code": code, "message": message})
 
 
 def join_results(results: list[LineResult], *, errors: bool) -> bytes:
-    """An output or an error file."""
+    """Return the content of an output or error file."""
     return b"".join(result.body + b"\n" for result in results if result.is_error == errors)
 
 

@@ -1,4 +1,4 @@
-"""Files and batches in the memory of one replica, gone with it."""
+"""Files and batches in the memory of one replica."""
 
 from conductor.run.record import Account
 from serving.accounts.caller import Caller
@@ -8,7 +8,7 @@ from serving.runs.rows import now_us
 
 
 class MemoryBatchStore:
-    """A `BatchStore`."""
+    """Implementation of `BatchStore` in memory."""
 
     owner = ""
 
@@ -18,94 +18,77 @@ class MemoryBatchStore:
         self._results = dict[str, dict[int, LineResult]]()
 
     async def add_file(self, file: File, body: bytes) -> None:
-        """See `BatchStore`."""
         self._drop_old()
         self._files.setdefault(file.id, (file, body))
 
     async def file(self, id: str) -> File | None:
-        """See `BatchStore`."""
         self._drop_old()
         return self._files[id][0] if id in self._files else None
 
     async def content(self, id: str) -> bytes | None:
-        """See `BatchStore`."""
         self._drop_old()
         return self._files[id][1] if id in self._files else None
 
     async def piece(self, id: str, begin: int, n_bytes: int) -> bytes | None:
-        """See `BatchStore`."""
-        held = await self.content(id)
-        return None if held is None else held[begin : begin + n_bytes]
+        content = await self.content(id)
+        return None if content is None else content[begin : begin + n_bytes]
 
     async def files(self, caller: Caller, purpose: str | None = None) -> list[File]:
-        """See `BatchStore`."""
         self._drop_old()
-        found = [
+        visible = [
             file
             for file, _ in self._files.values()
             if caller.sees(file.account) and purpose in (None, file.purpose)
         ]
-        newest_first(found)
-        return found
+        newest_first(visible)
+        return visible
 
     async def used_bytes(self, account: Account) -> int:
-        """See `BatchStore`."""
         self._drop_old()
         return sum(file.n_bytes for file, _ in self._files.values() if _same_room(file.account, account))
 
     async def delete_file(self, id: str) -> None:
-        """See `BatchStore`."""
         self._files.pop(id, None)
 
     async def add(self, batch: Batch) -> None:
-        """See `BatchStore`."""
         self._batches[batch.id] = batch
 
     async def get(self, id: str) -> Batch | None:
-        """See `BatchStore`."""
         self._drop_old()
         return self._batches.get(id)
 
     async def batches(self, caller: Caller) -> list[Batch]:
-        """See `BatchStore`."""
         self._drop_old()
-        found = [batch for batch in self._batches.values() if caller.sees(batch.account)]
-        newest_first(found)
-        return found
+        visible = [batch for batch in self._batches.values() if caller.sees(batch.account)]
+        newest_first(visible)
+        return visible
 
     async def count_open(self, account: Account) -> int:
-        """See `BatchStore`."""
         return sum(each.is_open and _same_room(each.account, account) for each in self._batches.values())
 
     async def change(self, id: str, change: Change) -> Batch:
-        """See `BatchStore`."""
         self._batches[id] = changed = change(self._batches[id])
         return changed
 
     async def take(self) -> list[Batch]:
-        """See `BatchStore`: there is no other replica."""
+        """Return nothing, because there is no other replica."""
         return []
 
     async def put_result(self, batch_id: str, result: LineResult) -> None:
-        """See `BatchStore`."""
         self._results.setdefault(batch_id, {}).setdefault(result.number, result)
 
     async def counts(self, batch_id: str) -> tuple[int, int]:
-        """See `BatchStore`."""
         results = self._results.get(batch_id, {}).values()
         failed = sum(result.is_error for result in results)
         return len(results) - failed, failed
 
     async def numbers(self, batch_id: str) -> set[int]:
-        """See `BatchStore`."""
         return set(self._results.get(batch_id, {}))
 
     async def results(self, batch_id: str) -> list[LineResult]:
-        """See `BatchStore`."""
         return [result for _, result in sorted(self._results.get(batch_id, {}).items())]
 
     async def drop_results(self, batch_id: str) -> None:
-        """See `BatchStore`."""
         self._results.pop(batch_id, None)
 
     def _drop_old(self) -> None:

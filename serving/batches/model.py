@@ -1,4 +1,4 @@
-"""Files and batches as they are kept. Times are microseconds since 1970, UTC."""
+"""Stored files and batches. Times are microseconds since 1970 (UTC)."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -7,21 +7,22 @@ from conductor.run.record import Account
 
 Status = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]  # fmt: skip
 OPEN: tuple[Status, ...] = ("validating", "in_progress", "finalizing", "cancelling")
-"""Some replica works on these."""
+"""Statuses of batches that a replica is working on."""
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file without its content.
+    """File without its content.
 
     Args:
-        id: as clients name it.
-        account: whose.
-        purpose: `batch`, `batch_output` for what a batch wrote, `user_data` for what requests name.
-        name: as the client calls it.
-        n_bytes: of the content, as it is kept.
-        made_us: when it came.
-        drop_us: until when it is kept.
+        id: public id.
+        account: account that owns it.
+        purpose: `batch`, `batch_output` for results of a batch, or `user_data` for files that requests refer
+            to.
+        name: name given by the client.
+        n_bytes: size of the stored content.
+        made_us: time of creation.
+        drop_us: time until which it is kept.
     """
 
     id: str
@@ -35,25 +36,25 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A batch.
+    """Batch of requests.
 
     Args:
-        id: as clients name it.
-        account: who pays for its lines, and by whose policy they run.
-        owner: the replica that works on it.
-        status: how far it is.
-        input_file_id: its lines.
-        endpoint: where each of them is sent.
-        metadata: the client's own.
-        made_us: when it was asked for.
-        expires_us: lines that have not begun by then are not run.
-        drop_us: until when it is kept.
-        stamps: when each status was reached.
-        errors: why it failed.
-        total: lines; 0: not counted yet.
-        completed, failed: lines, once all have ended.
-        output_file_id, error_file_id: what it wrote.
-        output_s: how long that is kept at most, as the client asked; None: as long as any file.
+        id: public id.
+        account: account that pays for its lines and whose policy applies to them.
+        owner: replica that works on it.
+        status: current status.
+        input_file_id: file with its lines.
+        endpoint: endpoint to which each line is sent.
+        metadata: metadata of the client.
+        made_us: time of creation.
+        expires_us: time after which no more lines are started.
+        drop_us: time until which it is kept.
+        stamps: time at which each status was reached.
+        errors: reasons why it failed.
+        total: number of lines. 0: not counted yet.
+        completed, failed: numbers of lines, once all have ended.
+        output_file_id, error_file_id: files with its results.
+        output_s: maximum time for which these are kept, set by the client. None: as long as any file.
     """
 
     id: str
@@ -77,18 +78,18 @@ class Batch:
 
     @property
     def is_open(self) -> bool:
-        """Whether a replica works on it."""
+        """True if a replica is working on it."""
         return self.status in OPEN
 
 
 @dataclass(frozen=True, slots=True)
 class LineResult:
-    """What became of a line.
+    """Result of a line.
 
     Args:
-        number: of the line, from 0.
-        is_error: it goes to the error file.
-        body: its line there or in the output file.
+        number: number of the line, from 0.
+        is_error: whether it belongs in the error file.
+        body: line for the output or error file.
     """
 
     number: int

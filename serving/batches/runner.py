@@ -1,8 +1,10 @@
-"""Works on batches: one task for each that belongs to this replica, and their lines one by one. Only a few are worked on
-at once, with their lines in memory; keys take these places in turns.
+"""Runner of batches: one task for each batch of this replica, which sends its lines one by one.
 
-Everything it goes by is in the store, so another replica can go on at any point. A line is claimed as a request
-with an `Idempotency-Key` is: whoever sends it again is given the run that it has. Knows neither HTTP nor dialects.
+Only a few batches are worked on at once, with their lines in memory. Keys take turns for these slots.
+
+All state is in the store, so another replica can continue at any point. Each line is sent with an
+`Idempotency-Key`, so a line that is sent again joins its existing run. The runner knows no HTTP and no
+dialects.
 """
 
 import asyncio
@@ -38,28 +40,28 @@ logger = logging.getLogger("podium")
 Clock = Callable[[], int]
 DAY_US = 86_400_000_000
 POLL_S = 0.2
-"""How often a batch is looked at for its end, and the router for room."""
+"""Seconds between two checks whether a batch must end, and whether the router has capacity."""
 SWEEP_S = 5.0
-"""How often batches of replicas that ended are looked for."""
+"""Seconds between two sweeps for batches of replicas that have ended."""
 AGAIN_S = 1.0
-"""Before a line is sent again that was not let in, where nobody says how long."""
+"""Seconds before a rejected line is sent again, if the error does not say how long to wait."""
 LONGEST_LATER_S = 60.0
-"""A line is sent again after so long, whatever it was told."""
+"""Longest time before a line is sent again, in seconds, regardless of the error."""
 TURN_S = 300.0
-"""How long a batch is worked on before another that waits has its place."""
+"""Seconds after which a batch gives its slot to a waiting one."""
 LATER = {"overloaded", "rate_limit_exceeded", "store_unavailable", "interrupted"}
-"""Errors after which nothing was run, or the run can be joined: the line is sent again. Of a retryable failure only."""
+"""Codes of retryable errors after which a line is sent again. Nothing was run, or the run can be joined."""
 
 
 @dataclass(frozen=True, slots=True)
 class LineAnswer:
-    """What a request got.
+    """Answer to a line's request.
 
     Args:
-        status: of HTTP.
-        run_id: of its run; empty: none was begun.
-        body: JSON.
-        later_s: it can be sent again after so long; None: that is no use.
+        status: HTTP status.
+        run_id: id of its run. Empty: no run was started.
+        body: JSON body.
+        later_s: seconds after which it can be sent again. None: a retry is useless.
     """
 
     status: int
@@ -69,21 +71,21 @@ class LineAnswer:
 
 
 SendLine = Callable[[str, bytes, Caller, str], Awaitable[LineAnswer]]
-"""Sends a body to a path for a caller, under an `Idempotency-Key`, by the same way as a request."""
+"""Sends a body to a path for a caller, with an `Idempotency-Key`, in the same way as a request."""
 
 
 class NotOursError(Exception):
-    """Another replica has taken the batch, believing this one dead."""
+    """Another replica has taken over the batch, because it considered this one dead."""
 
 
 class Batches:
-    """The files and batches of one router; see `aclose`.
+    """Files and batches of one router. It must be closed.
 
     Args:
-        store: where they are kept.
-        service: of this router.
-        policies: what an account may do now; None: there are no keys.
-        clock: the time of day, in microseconds.
+        store: storage of files and batches.
+        service: service of this router.
+        policies: returns the current policies of an account. None: there are no keys.
+        clock: clock for the time of day, in microseconds.
     """
 
     def __init__(
@@ -92,52 +94,52 @@ class Batches:
         self.store, self.now_us = store, clock
         self.send: SendLine | None = None
         self.adding = asyncio.Lock()
-        """Held from where the room for a file or a batch is looked at until it is kept."""
+        """Lock from the check for free space until a file or batch is stored."""
         self._service, self._policies = service, policies
         self._tasks = dict[str, asyncio.Task[None]]()
         self._sweeping: asyncio.Task[None] | None = None
         self._turns = FairQueue(self.settings.lines_at_once)
         self._places = FairQueue(self.settings.at_once)
-        """Of batches."""
+        """Slots for batches."""
         self._ending = asyncio.Lock()
-        """Held by a batch that is to end and has no place."""
+        """Lock for a batch that only has to end and has no slot."""
 
     @property
     def settings(self) -> BatchSettings:
-        """Of the moment."""
+        """Current settings."""
         return self._service.pool.settings.batches
 
     def drop_us(self, policies: Policies, asked_s: int | None = None) -> int:
-        """Until when a file that comes now is kept; `asked_s`: no longer than that, by the client's wish."""
+        """Return the time until which a new file is kept. `asked_s`: limit set by the client, in seconds."""
         limits = (self.settings.file_days, self._service.pool.settings.store.content_days, policies.both.content_days)  # fmt: skip
         kept_us = int(min(days for days in limits if days is not None) * DAY_US)
         return self.now_us() + (kept_us if asked_s is None else min(kept_us, asked_s * 1_000_000))
 
     def begin(self, id: str) -> None:
-        """Work on a batch of this replica."""
+        """Start working on a batch of this replica."""
         if id not in self._tasks:
             task = asyncio.create_task(self._work_on(id), name=f"batch {id}")
             self._tasks[id] = task
             task.add_done_callback(lambda _: self._tasks.pop(id, None))
 
     def start(self) -> None:
-        """Go on with batches of replicas that have ended."""
+        """Start taking over batches of replicas that have ended."""
         if self._sweeping is None:
             self._sweeping = asyncio.create_task(self._sweep_on(), name="sweep of batches")
 
     async def sweep(self) -> int:
-        """See `start`; gives how many were taken.
+        """Take over batches once. Return their number.
 
         Raises:
-            StoreUnavailable: the store is away.
+            StoreUnavailable: the store cannot be reached.
         """
-        taken = await self.store.take()
-        for batch in taken:
+        batches = await self.store.take()
+        for batch in batches:
             self.begin(batch.id)
-        return len(taken)
+        return len(batches)
 
     async def aclose(self) -> None:
-        """Leave every batch to another replica."""
+        """Stop working. Other replicas take over the batches."""
         tasks = [*self._tasks.values(), *([self._sweeping] if self._sweeping else [])]
         for task in tasks:
             task.cancel()
@@ -146,7 +148,7 @@ class Batches:
 
     async def _sweep_on(self) -> None:
         while True:
-            with suppress(PodiumError):  # the store has logged it
+            with suppress(PodiumError):  # already logged by the store
                 await self.sweep()
             await asyncio.sleep(SWEEP_S)
 
@@ -166,7 +168,7 @@ class Batches:
                     return
 
     async def _work(self, id: str) -> bool:
-        """Whether it has ended; False: another has its place for now."""
+        """Return whether the batch has ended. If not, another batch has its slot for now."""
         batch = await self.store.get(id)
         if batch is None or not batch.is_open:
             return True
@@ -180,9 +182,9 @@ class Batches:
             return True
         content = await self.store.content(batch.input_file_id)
         if content is None:
-            message = f"The file {batch.input_file_id} is not kept any more. Send it again."
+            message = f"The file {batch.input_file_id} is no longer stored. Upload it again."
             errors = [{"code": "file_gone", "message": message, "param": "input_file_id"}]
-            if await self.store.numbers(id):  # these are paid
+            if await self.store.numbers(id):  # these lines are billed
                 await self._finish(id, Lines(b""), end="expired", errors=errors)
             else:
                 await self._fail(id, errors)
@@ -200,14 +202,15 @@ class Batches:
         return True
 
     async def _find_left(self, id: str, lines: Lines) -> "array[int]":
-        """The numbers of the lines that have no result, the first at the end."""
+        """Return the numbers of the lines that have no result, in descending order."""
         ended = await self.store.numbers(id)
         return array("Q", (number for number in reversed(range(len(lines))) if number not in ended))
 
     @asynccontextmanager
     async def _batch_place(self, batch: Batch) -> AsyncGenerator[None]:
-        """A place for a batch, which keys take in turns. One that has only to end waits for none: such are worked on
-        one after another, beside the others.
+        """Wait for a slot for a batch, which keys take in turns.
+
+        A batch that only has to end does not wait for a slot. Such batches are ended one after another.
         """
         payer = batch.account.key_id
         turn = asyncio.create_task(self._places.take("batch", payer), name=f"turn of batch {batch.id}")
@@ -232,24 +235,24 @@ class Batches:
         return batch.status in ("cancelling", "finalizing") or self.now_us() >= batch.expires_us
 
     def is_turn_over(self, began_s: float) -> bool:
-        """Whether a batch that has had its place since then gives it to another."""
+        """Return whether a batch that has had its slot since `began_s` must give it to another."""
         return self._places.is_waited_for and asyncio.get_running_loop().time() - began_s >= TURN_S
 
     async def find_caller(self, account: Account) -> Caller:
-        """Who a line is sent for, with what it may do now.
+        """Return the caller for which a line is sent, with its current policies.
 
         Raises:
-            PodiumError: its key is not in force any more.
-            StoreUnavailable: nobody can say.
+            PodiumError: its key is no longer in force.
+            StoreUnavailable: the store cannot be reached.
         """
         policies = await self._policies(account) if self._policies and account.key_id else UNLIMITED
         return Caller(account, frozenset({Scope.RUN}), policies)
 
     async def find_own(self, id: str) -> Batch:
-        """The batch as it is now.
+        """Return the current state of the batch.
 
         Raises:
-            NotOursError: it is not this replica's.
+            NotOursError: the batch belongs to another replica.
         """
         batch = await self.store.get(id)
         if batch is None or batch.owner != self.store.owner:
@@ -258,7 +261,7 @@ class Batches:
 
     @asynccontextmanager
     async def place(self, account: Account) -> AsyncGenerator[None]:
-        """A place for a line, which keys take in turns, once the router has room too."""
+        """Wait for a slot for a line, which keys take in turns, and for capacity of the router."""
         service = self._service
         self._turns.resize(self.settings.lines_at_once)
         await self._turns.take("batch", account.key_id)
@@ -273,11 +276,11 @@ class Batches:
         batch = await self._reach(id, "finalizing", {"in_progress"})
         results = await self.store.results(id)
         ended = {result.number for result in results}
-        left = [number for number in range(len(lines)) if number not in ended]
-        end = "cancelled" if batch.status == "cancelling" else "expired" if left else end
-        if left and end == "expired":
-            message = "This line had not begun when the batch expired."
-            for number in left:
+        unfinished = [number for number in range(len(lines)) if number not in ended]
+        end = "cancelled" if batch.status == "cancelling" else "expired" if unfinished else end
+        if unfinished and end == "expired":
+            message = "The batch expired before this line was started."
+            for number in unfinished:
                 late = line_of_refusal(id, lines[number], "batch_expired", message)
                 await self.store.put_result(id, late)
             results = await self.store.results(id)
@@ -292,7 +295,7 @@ class Batches:
         await self.store.drop_results(id)
 
     async def _write(self, batch: Batch, kind: str, content: bytes) -> str | None:
-        """A file of results. Its id follows from the batch's, so that whoever finishes it again writes no second."""
+        """Write a file of results. Its id is derived from the batch's, so that a repeated call has no effect."""
         if not content:
             return None
         id = f"file-{uuid.uuid5(uuid.NAMESPACE_OID, f'{batch.id}/{kind}').hex}"
@@ -303,7 +306,9 @@ class Batches:
         return id
 
     async def _drop_us(self, batch: Batch) -> int:
-        """Until when its results are kept: by the policy of now, or of when it began where its key is gone."""
+        """Return the time until which results are kept, by the current policy, or the original if the key is
+        gone.
+        """
         try:
             return self.drop_us((await self.find_caller(batch.account)).policies, batch.output_s)
         except StoreUnavailable:
@@ -316,7 +321,7 @@ class Batches:
         await self.store.drop_results(id)
 
     async def _reach(self, id: str, status: Status, before: set[str], **fields: Any) -> Batch:
-        """Change the status where it is one of `before`; gives the batch as it is then."""
+        """Change the status if it is one of `before`. Return the batch."""
 
         def change(batch: Batch) -> Batch:
             if batch.owner != self.store.owner:
@@ -335,11 +340,12 @@ class _LineRunner:
     def __init__(self, batches: Batches, batch: Batch) -> None:
         self._batches, self._batch = batches, batch
         self._without_place = set[asyncio.Task[None]]()
-        """Lines in hand that were not let in, or wait for their turn."""
+        """Active lines that were rejected or wait for their turn."""
 
     async def run(self, lines: Lines, left: "array[int]") -> bool:
-        """Run those that are left, from the end of `left`, until all have ended, or no more may begin; False: because
-        another batch is to have the place.
+        """Run the lines in `left`, from its end, until all have ended or no more may start.
+
+        Return False if it stopped because another batch gets the slot.
         """
         began_s, active = asyncio.get_running_loop().time(), set[asyncio.Task[None]]()
         is_through = True
@@ -382,9 +388,9 @@ class _LineRunner:
             await asyncio.sleep(answer)
 
     async def _answer_in_turn(self, line: Line) -> LineResult | float:
-        """What became of it; or after how many seconds it may be sent again: others have its place meanwhile."""
+        """Return the result of a line, or the seconds after which to send it again. Its slot is then free."""
         task = asyncio.current_task()
-        assert task is not None, "it is a line's"
+        assert task is not None, "called from the task of a line"
         async with self._batches.place(self._batch.account):
             self._without_place.discard(task)
             answer = await self._answer(line)
@@ -394,14 +400,14 @@ class _LineRunner:
 
     async def _answer(self, line: Line) -> LineResult | float:
         id, send = self._batch.id, self._batches.send
-        assert send is not None, "the API has said how lines are sent"
+        assert send is not None, "set by the API"
         if line.fault is not None:
             return line_of_refusal(id, line, "invalid_request", line.fault)
         try:
             caller = await self._batches.find_caller(self._batch.account)
         except StoreUnavailable:
             raise
-        except PodiumError as exc:  # its key was revoked, or has expired
+        except PodiumError as exc:  # the key was revoked or has expired
             return line_of_refusal(id, line, row(exc).code, exc.message)
         answer = await send(self._batch.endpoint, orjson.dumps(line.body), caller, f"{id}-{line.number}")
         if answer.later_s is not None:

@@ -1,4 +1,4 @@
-"""Where files and batches are kept: a small port. Memory, or a database."""
+"""Protocol for the storage of files and batches, which is in memory or a database."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -11,86 +11,83 @@ Change = Callable[[Batch], Batch]
 
 
 class BatchStore(Protocol):
-    """Keeps files and batches. All of it raises StoreUnavailable while the store is away."""
+    """Storage of files and batches. All methods raise StoreUnavailable if it cannot be reached."""
 
     owner: str
-    """This replica."""
+    """Id of this replica."""
 
     async def add_file(self, file: File, body: bytes) -> None:
-        """Keep a file; nothing where there is one of its id."""
+        """Store a file, unless there is one with this id."""
         ...
 
     async def file(self, id: str) -> File | None:
-        """The file of that id, if it is still kept."""
+        """Return the file with this id, or None if it is not kept any more."""
         ...
 
     async def content(self, id: str) -> bytes | None:
-        """What it holds."""
+        """Return the content of a file, or None if it is not kept any more."""
         ...
 
     async def piece(self, id: str, begin: int, n_bytes: int) -> bytes | None:
-        """So many bytes of it at most."""
+        """Return up to `n_bytes` of a file's content from `begin` on, or None if it is not kept any more."""
         ...
 
     async def files(self, caller: Caller, purpose: str | None = None) -> list[File]:
-        """Those that `caller` may see, the newest first."""
+        """Return the files that `caller` may see, newest first."""
         ...
 
     async def used_bytes(self, account: Account) -> int:
-        """How much room the files of the account's team take; without a team, its own."""
+        """Return the total size of the files of the account's team, or if it has no team, of the account."""
         ...
 
-    async def delete_file(self, id: str) -> None:
-        """Forget it."""
-        ...
+    async def delete_file(self, id: str) -> None: ...
 
-    async def add(self, batch: Batch) -> None:
-        """Keep a new batch."""
-        ...
+    async def add(self, batch: Batch) -> None: ...
 
     async def get(self, id: str) -> Batch | None:
-        """The batch of that id, if it is still kept."""
+        """Return the batch with this id, or None if it is not kept any more."""
         ...
 
     async def batches(self, caller: Caller) -> list[Batch]:
-        """Those that `caller` may see, the newest first."""
+        """Return the batches that `caller` may see, newest first."""
         ...
 
     async def count_open(self, account: Account) -> int:
-        """How many open batches the account's team has; without a team, it has itself."""
+        """Return the number of open batches of the account's team, or if it has no team, of the account."""
         ...
 
     async def change(self, id: str, change: Change) -> Batch:
-        """Change a batch while nobody else does; gives what it is now. What `change` raises passes, and nothing
-        is changed then. KeyError: there is none.
+        """Change a batch atomically and return it. If `change` raises, nothing is changed.
+
+        Raises:
+            KeyError: there is no such batch.
         """
         ...
 
     async def take(self) -> list[Batch]:
-        """Open batches of replicas that have ended, which are this replica's from now on."""
+        """Take over open batches of replicas that have ended. Return them."""
         ...
 
     async def put_result(self, batch_id: str, result: LineResult) -> None:
-        """Keep what became of a line; an earlier result of it stands."""
+        """Store the result of a line, unless it has one."""
         ...
 
     async def counts(self, batch_id: str) -> tuple[int, int]:
-        """How many lines have completed, and failed, of an open batch."""
+        """Return the numbers of completed and of failed lines of an open batch."""
         ...
 
     async def numbers(self, batch_id: str) -> set[int]:
-        """The lines that have a result."""
+        """Return the numbers of the lines that have a result."""
         ...
 
     async def results(self, batch_id: str) -> list[LineResult]:
-        """All of them, in the order of the lines."""
+        """Return all results, in the order of the lines."""
         ...
 
     async def drop_results(self, batch_id: str) -> None:
-        """They are in files now."""
+        """Delete the results, after they were written to files."""
         ...
 
 
 def newest_first(items: list[File] | list[Batch]) -> None:
-    """Sort."""
     items.sort(key=lambda each: (each.made_us, each.id), reverse=True)

@@ -1,4 +1,4 @@
-"""The store: where it is, its schema and versions, and the one writer of what every paid call needs.
+"""Store: its address, schema and versions, and the writer for everything that a paid call needs.
 
-Two databases, one behaviour: SQLite on one machine, PostgreSQL where routers run on several.
+SQLite on one machine and PostgreSQL for routers on several machines behave the same.
 """

@@ -1,7 +1,7 @@
-"""Where the store is: a SQLite file of this machine, or a PostgreSQL database that all routers share.
+"""Address of the store: a SQLite file on this machine, or a PostgreSQL database that all routers share.
 
-An address may hold a password. It comes from an environment variable, `repr` and every error leave it out,
-and nothing writes it down.
+An address may contain a password. It comes from an environment variable, is left out of `repr` and of all
+errors, and is never stored.
 """
 
 import os
@@ -21,17 +21,17 @@ EXAMPLE = "postgresql://USER:PASSWORD@HOST:5432/DATABASE"
 
 
 class StoreError(PodiumError):
-    """The store cannot be used; the message says why, and what to do. It holds no password."""
+    """The store cannot be used. The message says why and what to do, and contains no password."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A database.
+    """Address of a database.
 
     Args:
-        kind: of database.
-        name: for messages: the SQLite file, or the host and the database.
-        dsn: what asyncpg takes, password included; empty for SQLite.
+        kind: kind of database.
+        name: name for messages: the SQLite file, or the host and the database.
+        dsn: URL for asyncpg, including the password. Empty for SQLite.
     """
 
     kind: Kind
@@ -40,88 +40,86 @@ class Address:
 
     @property
     def path(self) -> Path:
-        """The SQLite file."""
+        """Path of the SQLite file."""
         assert self.kind == "sqlite", self.kind
         return Path(self.name)
 
     @property
     def may_hold_something(self) -> bool:
-        """Whether anything can have been stored: a SQLite file appears with the first thing that is."""
+        """False if nothing can have been stored yet: a SQLite file is created by the first write."""
         return self.kind != "sqlite" or self.path.exists()
 
 
 def find_address(settings: StoreSettings, environment: Mapping[str, str]) -> Address:
-    """The address that `environment` has in the variable of `settings`, else the SQLite file.
+    """Return the address from the environment variable that `settings` names, or else the SQLite file.
 
     Raises:
-        StoreError: the variable holds no such address.
+        StoreError: the variable does not contain a valid address.
     """
     text = environment.get(settings.url_env, "").strip()
     if not text:
         return sqlite_address(settings.path or default_path(environment))
     try:
         return parse_address(text)
-    except ValueError as exc:  # its cause may quote the password
+    except ValueError as exc:  # without its cause, which may quote the password
         raise StoreError(
-            f"store.url_env: the variable {settings.url_env} {exc}. Write {EXAMPLE}, or unset it to keep the store in a SQLite file."
+            f"store.url_env: the variable {settings.url_env} {exc}. Set it to {EXAMPLE}, or unset it to use a SQLite file."
         ) from None
 
 
 def parse_address(text: str) -> Address:
-    """The address that a URL says: `postgresql://...`, or `sqlite:////absolute/path`.
+    """Return the address for a URL: `postgresql://...`, or `sqlite:////absolute/path`.
 
     Raises:
-        ValueError: it is neither; the message continues a sentence and quotes no password.
+        ValueError: the URL is neither. The message continues a sentence and contains no password.
     """
     scheme, separator, rest = text.partition("://")
     if not separator:
-        raise ValueError("is no URL")
+        raise ValueError("is not a URL")
     if scheme == "sqlite":
         path = Path(unquote(rest.removeprefix("/")))
         if not path.is_absolute():
-            raise ValueError(
-                "names a SQLite file that is not an absolute path, as in sqlite:////data/podium.db"
-            )
+            raise ValueError("must have an absolute path to the SQLite file, as in sqlite:////data/podium.db")
         return sqlite_address(path)
     if scheme not in POSTGRESQL_SCHEMES:
-        raise ValueError("names a kind of database that is not supported (PostgreSQL and SQLite are)")
+        raise ValueError("names an unsupported kind of database (supported: PostgreSQL, SQLite)")
     dsn = f"postgresql://{rest}"
     try:
         parts = urlsplit(dsn)
         hosts, database = parts.netloc.rpartition("@")[2], parts.path.removeprefix("/")
         hosts = hosts or dict(parse_qsl(parts.query)).get("host", "")
         for host in hosts.split(","):
-            _ = urlsplit(f"//{host}").port  # or ValueError
+            _ = urlsplit(f"//{host}").port  # raises ValueError
     except ValueError:
         hosts, database = "", ""
-    # A password with a / in it ends the host early: what follows is no name of a database to be shown.
+    # A password that contains / ends the host early. The rest must then not be shown as the database's name.
     if not hosts or not database or any(sign in database for sign in "/@"):
-        raise ValueError(
-            "names no host, port or database (write special characters of the password as %40 for @, %2F for /)"
-        )
+        raise ValueError("has no valid host, port or database (in the password, write @ as %40 and / as %2F)")
     return Address("postgresql", f"{hosts}/{unquote(database)}", dsn)
 
 
 def sqlite_address(path: Path) -> Address:
-    """The file at `path`, made absolute."""
+    """Return the address of the file at `path`, which is made absolute."""
     absolute = Path(os.path.abspath(path.expanduser()))  # noqa: PTH100 (links stay: a mount may move)
     return Address("sqlite", str(absolute))
 
 
 def default_path(environment: Mapping[str, str]) -> Path:
-    """The file in this account's data folder: `$XDG_DATA_HOME/podium`, by default `~/.local/share/podium`."""
+    """Return the file in this user's data folder: `$XDG_DATA_HOME/podium`, by default
+    `~/.local/share/podium`.
+    """
     folder = environment.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
     return Path(folder) / "podium" / FILE_NAME
 
 
 def require_shared(address: Address) -> None:
-    """See that routers on several nodes can all reach `address`.
+    """Check that routers on several nodes can all reach `address`.
 
     Raises:
-        StoreError: it is a file of one node.
+        StoreError: the address is a file on one node.
     """
     if address.kind == "sqlite":
         raise StoreError(
-            f"The store is the SQLite file {address.name}, which one node alone can use, and routers may run on several. "
-            f"Set PODIUM_STORE_URL (store.url_env) to {EXAMPLE} where Ray is started on every node."
+            f"The store is the SQLite file {address.name}, which only one node can use, but routers may run on several. "
+            f"Set PODIUM_STORE_URL (store.url_env) to {EXAMPLE} when you start Ray on each node."
         )

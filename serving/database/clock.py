@@ -1,4 +1,4 @@
-"""What time it is for the database: leases and budgets of all routers go by it."""
+"""Current time by the database's clock, which leases and budgets of all routers use."""
 
 from sqlalchemy import text
 
@@ -12,11 +12,11 @@ NOW = {
 
 
 async def read_clock_s(address: Address) -> float:
-    """Seconds since 1970 by the clock of the database at `address`.
+    """Return the time of the database at `address` in seconds since 1970.
 
     Raises:
-        StoreError: it refuses us.
-        StoreUnavailable: it is away.
+        StoreError: the database rejects the connection.
+        StoreUnavailable: the database cannot be reached.
     """
     async with Database(address) as database, database.reading() as connection:
         return float((await connection.execute(text(NOW[address.kind]))).scalar_one())

@@ -1,7 +1,8 @@
-"""The store as SQLAlchemy sees it: for administration, look-ups and migrations. What every paid call needs
-goes through `writer.py`.
+"""Database connections through SQLAlchemy, for administration, reads and migrations.
+
+Everything that a paid call needs goes through `writer.py`.
 """
-# asyncpg has no types of its own.
+# asyncpg has no type annotations.
 # pyright: reportMissingTypeStubs=false
 
 import contextlib
@@ -20,55 +21,49 @@ from serving.database.address import Address, StoreError
 from serving.database.outages import mapped_errors
 
 BUSY_MS = 5_000
-"""How long a SQLite writer waits for another process to commit."""
+"""Milliseconds that a SQLite writer waits for another process to commit."""
 MOST_WAL_BYTES = 67_108_864
-"""Of SQLite's write-ahead log, once nobody reads what is in it: else the file stays as large as it ever was."""
+"""Limit of SQLite's write-ahead log after a checkpoint. Without it the file would never shrink."""
 PRAGMAS = (
     f"busy_timeout={BUSY_MS}",
     "foreign_keys=ON",
     "synchronous=FULL",
     f"journal_size_limit={MOST_WAL_BYTES}",
 )
-"""Of every SQLite connection; FULL: what is committed survives a power cut."""
+"""Pragmas of every SQLite connection. FULL: committed data survives a power failure."""
 READER_PRAGMAS = (*PRAGMAS, "cache_size=-512")
-"""Of each of the pool, which may have fifteen: KiB of pages, which the system keeps in memory too. SQLite's own 2,000 took
-30 MB in all, and hours to fill.
-"""
+"""Pragmas of the pool's connections, of which there may be fifteen. The cache size is in KiB.
+
+The operating system caches the pages too. SQLite's default of 2,000 would use 30 MB in total."""
 CONNECT_S = 10.0
 POOL_SIZE = 4
-"""PostgreSQL connections of one replica, beside its writer's one."""
+"""PostgreSQL connections of one replica, in addition to its writer's."""
 
 
 class PostgresConnection(Protocol):
-    """What is used of a connection of asyncpg, which has no types."""
+    """Used part of an asyncpg connection, which has no types."""
 
     async def execute(self, query: str, *arguments: object) -> str:
-        """Do it; gives what the server says of it."""
+        """Execute a statement. Return the server's status message."""
         ...
 
     async def fetch(self, query: str, *arguments: object) -> list[Mapping[str, Any]]:
-        """Do it; gives the rows."""
+        """Execute a query. Return its rows."""
         ...
 
     def transaction(self) -> AbstractAsyncContextManager[None]:
-        """A transaction for a block."""
+        """Open a transaction for a block."""
         ...
 
-    def is_closed(self) -> bool:
-        """Whether it is."""
-        ...
+    def is_closed(self) -> bool: ...
 
     def terminate(self) -> None:
-        """Close it without a word to the server."""
+        """Close the connection without notifying the server."""
         ...
 
 
 class Database:
-    """An engine with its connections; close it.
-
-    Args:
-        address: of the database.
-    """
+    """SQLAlchemy engine of a database. It must be closed."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -81,16 +76,15 @@ class Database:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close every connection."""
         await self.engine.dispose()
 
     @asynccontextmanager
     async def reading(self) -> AsyncGenerator[AsyncConnection]:
-        """A connection in a transaction that reads.
+        """Open a connection in a transaction that only reads.
 
         Raises:
-            StoreUnavailable: the database is away.
-            StoreError: it refuses us.
+            StoreUnavailable: the database cannot be reached.
+            StoreError: the database rejects the connection.
         """
         with mapped_errors(self.address):
             async with self.engine.connect() as connection, connection.begin():
@@ -98,7 +92,7 @@ class Database:
 
     @asynccontextmanager
     async def writing(self) -> AsyncGenerator[AsyncConnection]:
-        """A connection in a transaction that writes, committed where the block ends without an error.
+        """Open a connection in a transaction that writes. It is committed if the block ends without an error.
 
         Raises:
             StoreUnavailable, StoreError: see `reading`.
@@ -111,18 +105,18 @@ class Database:
 
 
 async def connect_postgresql(address: Address, command_s: float | None = None) -> PostgresConnection:
-    """A connection of asyncpg, to be closed.
+    """Open an asyncpg connection, which the caller must close.
 
     Args:
-        address: of the database.
-        command_s: how long a statement may take; None: as long as it takes.
+        address: address of the database.
+        command_s: timeout of each statement, in seconds. None: no timeout.
     """
     connect: Any = asyncpg.connect  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
     return await connect(address.dsn, timeout=CONNECT_S, command_timeout=command_s)
 
 
 def make_engine(address: Address) -> AsyncEngine:
-    """An engine for `address`. The address's password is in no URL of it."""
+    """Return an engine for `address`. Its URL does not contain the password."""
     if address.kind == "postgresql":
 
         async def connect() -> PostgresConnection:
@@ -135,9 +129,9 @@ def make_engine(address: Address) -> AsyncEngine:
             max_overflow=0,
             pool_timeout=CONNECT_S,
             pool_pre_ping=True,
-            hide_parameters=True,  # of statements in logs and errors: hashes of keys
+            hide_parameters=True,  # statements in logs and errors would show hashes of keys
         )
-    logging.getLogger("aiosqlite").setLevel(logging.WARNING)  # it tells every statement's parameters
+    logging.getLogger("aiosqlite").setLevel(logging.WARNING)  # it logs the parameters of every statement
     engine = create_async_engine(
         f"sqlite+aiosqlite:///{address.path}", pool_timeout=CONNECT_S, hide_parameters=True
     )
@@ -147,23 +141,24 @@ def make_engine(address: Address) -> AsyncEngine:
 
 
 def make_folder(path: Path) -> None:
-    """Make the folder of the SQLite file at `path`, for this account only.
+    """Create the folder of the SQLite file at `path`, accessible to this user only.
 
     Raises:
-        StoreError: it cannot be made.
+        StoreError: the folder cannot be created.
     """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.with_name(f"{path.name}.lock").touch(0o600)
     except OSError as exc:
         raise StoreError(
-            f"The store {path} cannot be written: {exc.strerror}. Name a file in a folder of this account in store.path."
+            f"The store {path} cannot be written: {exc.strerror}. Set store.path to a file in a folder that this user can write."
         ) from exc
 
 
 def make_file(path: Path) -> None:
-    """Make the SQLite file, empty, for this account only; its writers do not wait for readers (WAL), which
-    is a property of the file. Whoever calls it has the migrations' lock.
+    """Create an empty SQLite file that only this user can access. The caller must hold the migration lock.
+
+    Write-ahead logging (WAL), with which writers do not wait for readers, is a property of the file.
     """
     path.touch(0o600)
     with contextlib.closing(sqlite3.connect(path, timeout=BUSY_MS / 1000)) as connection:
@@ -171,7 +166,7 @@ def make_file(path: Path) -> None:
 
 
 def _prepare_sqlite(connection: Any, _: object) -> None:
-    connection.isolation_level = None  # or Python's sqlite3 begins transactions by rules of its own
+    connection.isolation_level = None  # otherwise Python's sqlite3 begins transactions implicitly
     cursor = connection.cursor()
     for pragma in READER_PRAGMAS:
         cursor.execute(f"PRAGMA {pragma}")
@@ -179,8 +174,9 @@ def _prepare_sqlite(connection: Any, _: object) -> None:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    """One that is going to write takes the lock at once: to upgrade later fails without waiting where
-    another process has written in between.
+    """Begin a transaction. A writing one takes the lock immediately.
+
+    Upgrading to a write lock later fails without waiting if another process has written in between.
     """
     options = cast(dict[str, object], connection.get_execution_options())
     connection.exec_driver_sql("BEGIN IMMEDIATE" if options.get("podium_writes") else "BEGIN")

@@ -1,5 +1,7 @@
-"""The schema's versions. Replicas that start together on an empty database make it once; one of another
-version is refused with the command that helps.
+"""Versions of the schema.
+
+Replicas that start together on an empty database create the schema once. Another version is rejected, with
+the command that helps.
 """
 
 import asyncio
@@ -23,38 +25,37 @@ from serving.database.schema import metadata
 
 FOLDER = Path(__file__).parent / "migrations"
 VERSION_TABLE = "podium_schema"
-"""Where Alembic keeps the version: not under its usual name, which a neighbour in the same database may
-use.
-"""
+"""Table in which Alembic keeps the version. Another program in the database may use the default name."""
 LOCK = 0x706F6469756D
-"""Of PostgreSQL's advisory locks, the one that a migration holds (`podium` in ASCII)."""
+"""PostgreSQL advisory lock that a migration holds (`podium` in ASCII)."""
 
 
 async def open_database(address: Address) -> Database:
-    """The database at `address`, its schema made where there was nothing.
+    """Return the database at `address`. Create its schema if it is empty.
 
     Raises:
-        StoreError: it cannot be used, or has the schema of another version.
-        StoreUnavailable: it is away.
+        StoreError: the database cannot be used, or has the schema of another version.
+        StoreUnavailable: the database cannot be reached.
     """
     await migrate(address, only_empty=True)
     return Database(address)
 
 
 async def migrate(address: Address, *, only_empty: bool = False, to: str | None = None) -> str:
-    """Bring the database at `address` to this version's schema; gives its version.
+    """Migrate the database at `address` to this version's schema. Return the version of its schema.
 
-    Of several processes that do so at once, one does and the others wait. One that is killed leaves the
-    schema as it was.
+    If several processes migrate at once, one does the work and the others wait. If it is killed, the schema
+    stays unchanged.
 
     Args:
-        address: of the database.
-        only_empty: make the schema where there is none; refuse an older one.
-        to: an earlier version to stop at.
+        address: address of the database.
+        only_empty: create the schema if there is none, but reject an older one.
+        to: earlier version to stop at.
 
     Raises:
-        StoreError: it cannot be used, has a newer schema, or an older one that must be migrated by command.
-        StoreUnavailable: it is away.
+        StoreError: the database cannot be used, or its schema is newer, or older and must be migrated by
+            command.
+        StoreUnavailable: the database cannot be reached.
     """
     async with _alone(address), Database(address) as database, database.writing() as connection:
         if address.kind == "postgresql":
@@ -63,58 +64,59 @@ async def migrate(address: Address, *, only_empty: bool = False, to: str | None 
 
 
 async def check_version(address: Address) -> str:
-    """The version of the schema at `address`, which is this one's. Nothing is changed.
+    """Return the version of the schema at `address` if it is the one that this Podium needs. Nothing is
+    changed.
 
     Raises:
-        StoreError: it is another, or there is no schema.
-        StoreUnavailable: the database is away.
+        StoreError: the schema has another version, or there is none.
+        StoreUnavailable: the database cannot be reached.
     """
     if not address.may_hold_something:
-        raise StoreError(f"There is no store at {address.name} yet. `podium store migrate` makes it.")
-    found = await see_version(address)
-    if found is None:
-        raise StoreError(f"The store {address.name} is empty. `podium store migrate` makes its tables.")
-    return found
+        raise StoreError(f"There is no store at {address.name} yet. Create it with `podium store migrate`.")
+    version = await see_version(address)
+    if version is None:
+        raise StoreError(f"The store {address.name} is empty. Create its tables with `podium store migrate`.")
+    return version
 
 
 async def see_version(address: Address) -> str | None:
-    """The version of the schema at `address`; None where there is none yet. Nothing is changed.
+    """Return the version of the schema at `address`, or None if there is none. Nothing is changed.
 
     Raises:
-        StoreError: it is not this Podium's.
-        StoreUnavailable: the database is away.
+        StoreError: the version is not the one that this Podium needs.
+        StoreUnavailable: the database cannot be reached.
     """
     if not address.may_hold_something:
         return None
     async with Database(address) as database, database.reading() as connection:
-        found = await connection.run_sync(find_version)
-    if found is not None:
-        _compare(address, found)
-    return found
+        version = await connection.run_sync(find_version)
+    if version is not None:
+        _compare(address, version)
+    return version
 
 
 @cache
 def newest_version() -> str:
-    """The version that this Podium needs."""
+    """Return the schema version that this Podium needs."""
     version = _scripts().get_current_head()
     assert version is not None, "there are migrations"
     return version
 
 
 def find_version(connection: Connection) -> str | None:
-    """The version of the schema that `connection` sees; None where there is none."""
+    """Return the version of the schema that `connection` sees, or None if there is none."""
     return MigrationContext.configure(
         connection, opts={"version_table": VERSION_TABLE}
     ).get_current_revision()
 
 
 def _upgrade(connection: Connection, address: Address, only_empty: bool, to: str | None) -> str:
-    found = find_version(connection)
-    if found is None:
-        _see_no_strangers(connection, address)
-    elif only_empty or found not in _known_versions():
-        _compare(address, found)
-        return found
+    version = find_version(connection)
+    if version is None:
+        _check_foreign_tables(connection, address)
+    elif only_empty or version not in _known_versions():
+        _compare(address, version)
+        return version
     config = Config()
     config.set_main_option("script_location", str(FOLDER).replace("%", "%%"))
     config.attributes["connection"] = connection
@@ -122,30 +124,30 @@ def _upgrade(connection: Connection, address: Address, only_empty: bool, to: str
     return to or newest_version()
 
 
-def _compare(address: Address, found: str) -> None:
-    """See that the schema is this version's.
+def _compare(address: Address, version: str) -> None:
+    """Check that the schema has this Podium's version.
 
     Raises:
-        StoreError: it is not.
+        StoreError: it has another version.
     """
-    if found == newest_version():
+    if version == newest_version():
         return
-    if found in _known_versions():
+    if version in _known_versions():
         raise StoreError(
-            f"The store {address.name} has the schema {found} of an older Podium; this one needs {newest_version()}. "
+            f"The store {address.name} has the schema {version} of an older Podium; this one needs {newest_version()}. "
             "Back it up, stop the servers that use it, and run `podium store migrate`."
         )
     raise StoreError(
-        f"The store {address.name} has the schema {found}, which this Podium does not know: a newer one wrote it. "
-        "Start that version of Podium, or restore a backup of before."
+        f"The store {address.name} has the schema {version}, which was written by a newer Podium. "
+        "Start that version of Podium, or restore an older backup."
     )
 
 
-def _see_no_strangers(connection: Connection, address: Address) -> None:
-    """See that no table of another program is in the way."""
-    if taken := sorted(metadata.tables.keys() & set(inspect(connection).get_table_names())):
+def _check_foreign_tables(connection: Connection, address: Address) -> None:
+    """Check that no table of another program has the name of one of Podium's."""
+    if foreign := sorted(metadata.tables.keys() & set(inspect(connection).get_table_names())):
         raise StoreError(
-            f"The database {address.name} has a table {taken[0]!r} that is not Podium's. Name a database of its own."
+            f"The database {address.name} has a table {foreign[0]!r} that is not Podium's. Use a separate database."
         )
 
 
@@ -159,9 +161,9 @@ def _scripts() -> ScriptDirectory:
 
 @asynccontextmanager
 async def _alone(address: Address) -> AsyncGenerator[None]:
-    """Hold the lock of a SQLite file's migrations; PostgreSQL's is taken inside the transaction.
+    """Hold the migration lock of a SQLite file. PostgreSQL's is taken inside the transaction.
 
-    The lock's file stays: were it removed, two processes could each hold a lock on one of that name.
+    The lock file is never removed: otherwise two processes could each lock a different file of that name.
     """
     if address.kind == "postgresql":
         yield
@@ -171,7 +173,7 @@ async def _alone(address: Address) -> AsyncGenerator[None]:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         await asyncio.to_thread(fcntl.flock, descriptor, fcntl.LOCK_EX)
-        with mapped_errors(address):  # such as a disk that is full
+        with mapped_errors(address):  # for example, the disk is full
             await asyncio.to_thread(make_file, address.path)
         yield
     finally:

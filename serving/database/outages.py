@@ -1,8 +1,8 @@
-"""How databases say that they are away, or refuse us: drivers' errors as ours, without a password.
+"""Mapping of database drivers' errors to Podium's errors, without passwords.
 
-A broken constraint and a wrong statement are neither, and pass as they are.
+Errors of constraints and statements are not mapped.
 """
-# asyncpg has no types of its own.
+# asyncpg has no type annotations.
 # pyright: reportMissingTypeStubs=false
 
 import contextlib
@@ -17,25 +17,25 @@ from conductor.errors import StoreUnavailable
 from serving.database.address import Address, StoreError
 
 REFUSED: Mapping[type[Exception], str] = {
-    asyncpg.ClientConfigurationError: "has an option in its address that cannot be used",
-    asyncpg.InvalidPasswordError: "refuses the password",
-    asyncpg.InvalidAuthorizationSpecificationError: "refuses the user",
-    asyncpg.InvalidCatalogNameError: "does not exist; make it with `createdb`",
-    asyncpg.InsufficientPrivilegeError: "lets this user make no tables; grant it CREATE on the schema",
+    asyncpg.ClientConfigurationError: "has an invalid option in its address",
+    asyncpg.InvalidPasswordError: "rejects the password",
+    asyncpg.InvalidAuthorizationSpecificationError: "rejects the user",
+    asyncpg.InvalidCatalogNameError: "does not exist; create it with `createdb`",
+    asyncpg.InsufficientPrivilegeError: "does not let this user create tables; grant it CREATE on the schema",
 }
-"""What only the operator can put right."""
+"""Errors that only the operator can fix."""
 AWAY: tuple[type[Exception], ...] = (
-    OSError,  # the network's, and those of name look-ups
+    OSError,  # network and name resolution
     TimeoutError,
     asyncpg.PostgresConnectionError,
-    asyncpg.OperatorInterventionError,  # it stops, starts, or ends what takes too long
-    asyncpg.InsufficientResourcesError,  # no disk, memory or connection left
+    asyncpg.OperatorInterventionError,  # shutdown, startup, or a cancelled statement
+    asyncpg.InsufficientResourcesError,  # out of disk, memory or connections
     asyncpg.PostgresSystemError,
-    asyncpg.ReadOnlySQLTransactionError,  # a standby: after a fail-over the address leads to the new primary
+    asyncpg.ReadOnlySQLTransactionError,  # a standby: after a failover the address leads to the new primary
     asyncpg.InterfaceError,  # the connection is closed
 )
 NO_DATABASE = (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
-"""A SQLite file that is something else, or damaged."""
+"""Codes of a SQLite file that is not a database, or is damaged."""
 SQLITE_AWAY = (
     sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_LOCKED,
@@ -47,31 +47,31 @@ SQLITE_AWAY = (
 
 
 def is_away(error: BaseException) -> bool:
-    """Whether the database is away, full or locked for now; not what is wrong with a statement."""
+    """Return whether the database is unreachable, full or locked for now. Errors in a statement are not."""
     if isinstance(error, sqlite3.Error):
         return getattr(error, "sqlite_errorcode", 0) & 0xFF in SQLITE_AWAY
     return isinstance(error, AWAY) and not isinstance(error, (asyncpg.DataError, *REFUSED))
 
 
 def unavailable(address: Address, error: BaseException) -> StoreUnavailable:
-    """What a caller is told of `error`."""
+    """Return the error for callers. `error` is in its detail."""
     return StoreUnavailable(
-        "The store of keys and budgets cannot be reached. Nothing was called; try again.",
+        "The store of keys and budgets cannot be reached. Nothing was run. Try again.",
         detail=f"{address.name}: {type(error).__name__}: {error}",
     )
 
 
 @contextlib.contextmanager
 def mapped_errors(address: Address) -> Generator[None]:
-    """Errors of drivers, in the block, as ours.
+    """Map drivers' errors in the block to Podium's errors.
 
     Raises:
-        StoreUnavailable: the database is away, or too busy.
-        StoreError: it refuses us, and will until the operator changes something.
+        StoreUnavailable: the database cannot be reached, or is too busy.
+        StoreError: the database rejects the connection until the operator changes something.
     """
     try:
         yield
-    except NoConnectionLeft as exc:  # all of this process are in use, and have been for long
+    except NoConnectionLeft as exc:  # all connections of this process were in use for too long
         raise unavailable(address, exc) from None
     except (DBAPIError, sqlite3.Error, *REFUSED, *AWAY) as exc:
         error = driver_error(exc) if isinstance(exc, DBAPIError) else exc
@@ -80,7 +80,7 @@ def mapped_errors(address: Address) -> Generator[None]:
                 raise StoreError(f"The store {address.name} {why}.") from None
         if getattr(error, "sqlite_errorcode", 0) & 0xFF in NO_DATABASE:
             raise StoreError(
-                f"The store {address.name} is no SQLite database, or is damaged. Restore a backup, or name another file."
+                f"The store {address.name} is not a SQLite database, or is damaged. Restore a backup or choose another file."
             ) from None
         if is_away(error):
             raise unavailable(address, error) from None
@@ -88,8 +88,8 @@ def mapped_errors(address: Address) -> Generator[None]:
 
 
 def driver_error(exc: DBAPIError) -> BaseException:
-    """The driver's own error, under what SQLAlchemy wraps around it."""
-    found: BaseException = exc.orig or exc
-    while found.__cause__ is not None:
-        found = found.__cause__
-    return found
+    """Return the driver's own error inside an error of SQLAlchemy."""
+    error: BaseException = exc.orig or exc
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error

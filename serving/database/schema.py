@@ -1,7 +1,7 @@
-"""The tables of the store. `migrations/` makes them; a test says that both agree.
+"""Tables of the store. `migrations/` creates them, and a test checks that both agree.
 
-Money is whole pico-dollars (`serving/accounts/money.py`). Times are microseconds since 1970, UTC, in columns
-that end in `_us`; `day` and `month` are days and months since 1970, UTC. A subject is whom a budget is of:
+Money is in whole pico-dollars (`serving/accounts/money.py`). Times are microseconds since 1970 (UTC), in
+columns that end in `_us`. `day` and `month` are counted from 1970 (UTC). A subject is the owner of a budget:
 `key:ID` or `team:ID`.
 """
 
@@ -29,10 +29,10 @@ NAMES = {
     "fk": "%(table_name)s_%(column_0_N_name)s_of_%(referred_table_name)s",
     "pk": "%(table_name)s_pk",
 }
-"""How constraints are called, on both databases, so that a later version can change them."""
+"""Names of constraints on both databases, so that a later version can change them."""
 metadata = MetaData(naming_convention=NAMES)
 Serial = BigInteger().with_variant(Integer, "sqlite")
-"""SQLite numbers rows by itself in a column of exactly this type."""
+"""Type of row numbers. SQLite assigns them automatically only in a column of exactly this type."""
 
 team = Table(
     "team",

@@ -1,10 +1,10 @@
-"""The hot path: one writer for each replica, which commits what all its requests ask for together.
+"""Hot path to the database: one writer per replica, which commits the writes of all its requests together.
 
-While one batch is being committed the next one gathers, so a busy replica makes a few large transactions
-instead of many small ones, and replicas do not fight for the same rows with a connection for each request.
-Knows neither tables nor money: what is written is an `Operation`.
+While one batch is being committed, the next one collects. A busy replica therefore makes a few large
+transactions instead of many small ones, and replicas do not compete for the same rows with one connection per
+request. The writer knows no tables: it executes any `Operation`.
 """
-# asyncpg has no types of its own.
+# asyncpg has no type annotations.
 # pyright: reportMissingTypeStubs=false
 
 import asyncio
@@ -30,27 +30,29 @@ Result = TypeVar("Result")
 
 MAX_BATCH = 256
 COMMAND_S = 10.0
-"""A statement that takes longer is given up, its connection with it."""
+"""Timeout of a statement, in seconds. After it the connection is closed."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
-"""Between two attempts to reach a database that is away."""
+"""Seconds between two attempts to reach an unreachable database: the first and the longest pause."""
 FLUSH_S = 5.0
-"""How long a writer that is closed tries to write what it still has."""
+"""Seconds for which a closing writer tries to write its remaining items."""
 RETRIES = 3
 TRY_AGAIN = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError, asyncpg.UniqueViolationError)
-"""What the same batch can pass the next time: operations find what an earlier attempt has written."""
+"""Errors after which the batch is retried. Operations recognize what an earlier attempt wrote."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operation(Generic[Item, Result]):
-    """What is done with items of one kind, in one transaction. Doing the same item twice must be doing it
-    once: where a connection breaks in a commit, nobody knows whether it was made, and it is done again.
+    """Operation on items of one kind, in one transaction.
+
+    It must be idempotent: if a connection breaks during a commit, the outcome is unknown and the items are
+    written again.
 
     Args:
-        name: for logs.
-        postgresql: does it, and gives one result for each item.
-        sqlite: likewise, in a transaction that is open already, in a thread.
-        is_kept: whether an item waits for a database that is away, instead of failing.
-        patience_s: how long an item waits for others of its kind, while what somebody waits for goes first.
+        name: name for logs.
+        postgresql: executes it, and returns one result per item.
+        sqlite: executes it in a thread, in a transaction that is already open. Returns one result per item.
+        is_kept: whether an item waits for an unreachable database instead of failing.
+        patience_s: seconds for which an item waits for others of its kind. Other operations go first.
     """
 
     name: str
@@ -61,25 +63,23 @@ class Operation(Generic[Item, Result]):
 
 
 class Backend(Protocol):
-    """A connection that opens itself."""
+    """Database connection that opens when it is needed."""
 
     async def execute(self, operation: Operation[Item, Result], items: Sequence[Item]) -> Sequence[Result]:
-        """Do it in one transaction. The driver's errors pass."""
+        """Execute `operation` in one transaction. The driver's errors are passed on."""
         ...
 
     async def aclose(self) -> None:
-        """Close the connection, if there is one; `execute` opens another."""
+        """Close the connection, if there is one. `execute` opens a new one."""
         ...
 
     @property
-    def is_open(self) -> bool:
-        """Whether there is a connection."""
-        ...
+    def is_open(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Job:
-    """An item, and who waits for its result."""
+    """Item to write, and the future for its result."""
 
     operation: Operation[Any, Any]
     item: Any
@@ -87,10 +87,10 @@ class Job:
 
 
 class Writer:
-    """Writes to the database at `address` from one event loop. Close it.
+    """Writer to the database at `address`, for one event loop. It must be closed.
 
     Args:
-        address: of a database whose schema is there.
+        address: address of a database that has the schema.
     """
 
     def __init__(self, address: Address) -> None:
@@ -113,16 +113,18 @@ class Writer:
         await self.aclose()
 
     async def do(self, operation: Operation[Item, Result], item: Item) -> Result:
-        """Write `item` and give the result, committed. Whoever is cancelled before it was begun has written
-        nothing; later it is not known.
+        """Write `item` and return its result after the commit.
+
+        If the caller is cancelled before the write has begun, nothing is written. Later, the outcome is
+        unknown.
 
         Raises:
-            StoreUnavailable: the database is away. An item of an operation that is kept waits instead.
+            StoreUnavailable: the database cannot be reached. Items of operations with `is_kept` wait instead.
         """
         return await self.post(operation, item)
 
     def post(self, operation: Operation[Item, Result], item: Item) -> "asyncio.Future[Result]":
-        """Write `item` soon; gives what becomes its result, for which nobody need wait."""
+        """Write `item` soon. Return a future for its result, which need not be awaited."""
         result: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         job = Job(operation, item, result)
         if self._is_closed:
@@ -154,16 +156,16 @@ class Writer:
 
     @property
     def n_waiting(self) -> int:
-        """How many items are not written yet."""
+        """Number of items that are not written yet."""
         return len(self._jobs) + len(self._patient)
 
     @property
     def is_away(self) -> bool:
-        """Whether the database could not be reached when it was last tried."""
+        """True if the database could not be reached at the last attempt."""
         return self._pause_s > 0
 
     async def aclose(self) -> None:
-        """Write what is waiting, for a few seconds at most, and close the connection."""
+        """Write the waiting items, within `FLUSH_S` seconds, and close the connection."""
         self.hurry()
         with suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_S):
@@ -175,7 +177,7 @@ class Writer:
             with suppress(asyncio.CancelledError):
                 await self._worker
         if left := [job for job in self._jobs if job.operation.is_kept]:
-            logger.error("the store was away to the end: %d entries were not written", len(left))
+            logger.error("Store unreachable until shutdown; %d entries were not written", len(left))
         while self._jobs:
             self._jobs.popleft().result.cancel()
         await self._backend.aclose()
@@ -192,7 +194,7 @@ class Writer:
                 self._idle.set()
 
     def _take(self) -> list[Job]:
-        """The next jobs, all of one operation, without those that nobody wants any more."""
+        """Return the next jobs, all of one operation, without cancelled ones."""
         jobs: list[Job] = []
         others = deque[Job]()
         while self._jobs and len(jobs) < MAX_BATCH:
@@ -210,10 +212,10 @@ class Writer:
         except asyncio.CancelledError:
             self._jobs.extendleft(reversed(jobs))
             raise
-        except Exception as exc:  # noqa: BLE001 (whoever waits is told, and the writer goes on)
+        except Exception as exc:  # noqa: BLE001 (callers get the error, and the writer continues)
             if is_away(exc) or isinstance(exc, tuple(REFUSED)):
                 await self._step_back(jobs, exc)
-            elif len(jobs) > 1:  # one of them is at fault, and the others are not to suffer for it
+            elif len(jobs) > 1:  # one item is at fault; the others can still be written
                 for job in jobs:
                     await self._write([job])
             else:
@@ -221,7 +223,7 @@ class Writer:
             return
         if self._pause_s:
             self._pause_s = 0.0
-            logger.warning("the store %s is back", self.address.name)
+            logger.warning("Store %s is reachable again", self.address.name)
         for job, result in zip(jobs, results, strict=True):
             if not job.result.done():
                 job.result.set_result(result)
@@ -236,15 +238,13 @@ class Writer:
             except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
                 if not (was_open and is_away(exc)):
                     raise
-                await self._backend.aclose()  # the server may have started again since: once, with a new one
+                await self._backend.aclose()  # the server may have restarted: retry once on a new connection
         return await self._backend.execute(operation, items)
 
     async def _step_back(self, jobs: list[Job], exc: Exception) -> None:
-        """The database is away: all who cannot wait are told, the others come in their turn when it is
-        back.
-        """
+        """Wait for an unreachable database. Fail the jobs that cannot wait, and keep the others."""
         if not self._pause_s:
-            logger.error("the store %s is away: %s: %s", self.address.name, type(exc).__name__, exc)
+            logger.error("Store %s unreachable: %s: %s", self.address.name, type(exc).__name__, exc)
         self._pause_s = min(LONGEST_PAUSE_S, 2 * self._pause_s or FIRST_PAUSE_S)
         await self._backend.aclose()
         waiting = [*jobs, *self._jobs]
@@ -255,15 +255,15 @@ class Writer:
 
 
 def _fail(job: Job, error: Exception) -> None:
-    if job.operation.is_kept:  # nobody need be waiting for it
-        logger.error("the store took no %s: %s: %s", job.operation.name, type(error).__name__, error)
+    if job.operation.is_kept:  # its result may not be awaited, so log the error
+        logger.error("Store operation %r failed: %s: %s", job.operation.name, type(error).__name__, error)
     if not job.result.done():
         job.result.set_exception(error)
-        job.result.exception()  # it is told here, or to whoever waits
+        job.result.exception()  # mark it as retrieved: it was logged, or the caller gets it
 
 
 class PostgresBackend:
-    """One connection of asyncpg."""
+    """Backend with one asyncpg connection."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -271,24 +271,21 @@ class PostgresBackend:
 
     @property
     def is_open(self) -> bool:
-        """See `Backend.is_open`."""
         return self._connection is not None
 
     async def execute(self, operation: Operation[Item, Result], items: Sequence[Item]) -> Sequence[Result]:
-        """See `Backend.execute`."""
         if self._connection is None or self._connection.is_closed():
             self._connection = await connect_postgresql(self._address, COMMAND_S)
         return await operation.postgresql(self._connection, items)
 
     async def aclose(self) -> None:
-        """See `Backend.aclose`."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.terminate()
 
 
 class SqliteBackend:
-    """One connection of sqlite3, in a thread of its own."""
+    """Backend with one sqlite3 connection, in its own thread."""
 
     def __init__(self, address: Address) -> None:
         self._path = address.path
@@ -297,16 +294,13 @@ class SqliteBackend:
 
     @property
     def is_open(self) -> bool:
-        """See `Backend.is_open`."""
         return self._connection is not None
 
     async def execute(self, operation: Operation[Item, Result], items: Sequence[Item]) -> Sequence[Result]:
-        """See `Backend.execute`."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, self._execute, operation, items)
 
     async def aclose(self) -> None:
-        """See `Backend.aclose`."""
         await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
 
     def _execute(self, operation: Operation[Item, Result], items: Sequence[Item]) -> Sequence[Result]:

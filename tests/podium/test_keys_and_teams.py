@@ -223,7 +223,9 @@ def test_a_policy_is_set_shown_and_lifted(podium: Podium) -> None:
         podium(verb, "policy", name, "max_effort=any", "local_only=any", "tools=any")
         lines = podium(verb, "policy", name).out.splitlines()
         assert [line.split()[1] for line in lines] == ["-"] * len(lines)
-        assert any(line.startswith("tokens_per_minute") and "read and written" in line for line in lines)
+        assert any(
+            line.startswith("tokens_per_minute") and "input and output tokens" in line for line in lines
+        )
 
 
 @pytest.mark.parametrize(("field", "said"), [("max_stepz=1", "sets no field"), ("max_steps", "sets no field"), ("max_steps=many", "max_steps:"), ("max_cost_usd=-1", "max_cost_usd:")])  # fmt: skip

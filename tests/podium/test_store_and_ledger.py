@@ -24,7 +24,7 @@ def test_a_store_is_made_and_then_checked(
     use(empty_address, monkeypatch)
     for verb in ("store", "ledger"):
         assert main([verb, "check"]) == 1
-        assert "`podium store migrate` makes it" in capsys.readouterr().err
+        assert "with `podium store migrate`" in capsys.readouterr().err
     for command in ("migrate", "migrate", "check"):
         assert main(["store", command]) == 0
         assert (
@@ -45,7 +45,9 @@ def test_a_ledger_that_does_not_add_up_says_where(
     assert said.out == "1 entries of $0.04, 1 open holds of $0.05: 2 faults\n"
     windows, hold = said.err.splitlines()
     assert windows.startswith(f"key:{key_id} in day ")
-    assert windows.endswith("held $0.05, its open holds $0.05; spent $0.040000000001, its entries $0.04")
+    assert windows.endswith(
+        "held $0.05, sum of open holds $0.05; spent $0.040000000001, sum of entries $0.04"
+    )
     assert hold.endswith("is voided and has 1 calls, 0 losses, 0 corrections")
 
 
@@ -89,8 +91,8 @@ def test_the_ledger_is_reconciled_with_an_invoice_and_an_entry_adjusted(
     assert main(["ledger", "check"]) == 0
     assert "4 entries of $0.0103" in capsys.readouterr().out
     for wrong, said in (
-        ([*adjust, "0.0003"], "says that already"),
-        ([*adjust, "-1"], "--to is no amount"),
+        ([*adjust, "0.0003"], "already has this amount"),
+        ([*adjust, "-1"], "--to is not an amount"),
         (["ledger", "adjust", "99", "--to", "1", "--reason", "x"], "has no entry 99"),
         (["ledger", "adjust", "3", "--to", "1", "--reason", "x"], "has no entry 3 of a call"),
         (["ledger", "adjust", "1", "--to", "1", "--reason", " "], "needs a reason"),

@@ -1,5 +1,5 @@
-"""Versions of the store's schema, for Alembic; `serving/database/migrate.py` runs them.
+"""Schema versions for Alembic. `serving/database/migrate.py` runs them.
 
-A released version never changes. For a new one, copy the newest file of `versions/`, number it on, and change
-`serving/database/schema.py` alike: a test says that both agree, on both databases.
+A released version never changes. To add one, copy the newest file in `versions/`, increase its number, and
+change `serving/database/schema.py` to match. A test checks that both agree on both databases.
 """

@@ -1,4 +1,4 @@
-"""What Alembic runs to migrate: on the connection, in the transaction and under the lock of
+"""Script that Alembic runs to migrate: on the connection, in the transaction and under the lock of
 `serving/database/migrate.py`.
 """
 

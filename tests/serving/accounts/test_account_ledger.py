@@ -117,7 +117,7 @@ async def test_a_call_waits_for_another_runs_and_is_told_to_come_back_if_that_ta
     await ledgers.set_caps(300)
     one, other = drawn_on(ledgers), drawn_on(ledgers)
     async with one.hold(A_CENT_A_TOKEN, 100, 200, "dear") as hold:
-        with pytest.raises(BudgetExceeded, match="Others will settle for less") as caught:
+        with pytest.raises(BudgetExceeded, match="will release some") as caught:
             async with other.hold(A_CENT_A_TOKEN, 100, 100, "dear"):
                 raise AssertionError("all is held")
         assert caught.value.retryable

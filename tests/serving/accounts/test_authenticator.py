@@ -165,7 +165,7 @@ async def test_what_this_replica_changes_holds_at_once_also_for_an_answer_under_
 @pytest.mark.parametrize(
     ("info", "said"),
     [
-        (None, "not known here"),
+        (None, "Unknown API key"),
         (replace(INFO, revoked_us=1), "revoked"),
         (replace(INFO, expires_us=1_749_999_999_000_000), "expired at 2025-06-15T15:06:39Z"),
         (replace(INFO, team=TeamInfo("team_1", "search", 0, off_us=1)), "switched off"),
@@ -212,7 +212,7 @@ async def test_no_key_means_open_until_one_is_made_and_never_again_after(it: It)
     assert not await it.subject.is_open()
 
 
-@pytest.mark.parametrize("failure", [AWAY, StoreError("The store refuses the password.")])
+@pytest.mark.parametrize("failure", [AWAY, StoreError("The store rejects the password.")])
 async def test_while_nobody_can_say_whether_there_are_keys_nobody_is_let_in(
     it: It, failure: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:

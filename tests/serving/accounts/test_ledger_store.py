@@ -13,14 +13,14 @@ from serving.accounts.hold import Entry
 from serving.accounts.ledger_lines import adjust
 from serving.accounts.ledger_store import LedgerStore
 from serving.accounts.money import to_pico
-from serving.accounts.postgresql import ASKED
+from serving.accounts.postgresql import REQUEST_ROWS
 from serving.database.address import Address
 from serving.database.schema import ledger
 from tests.serving.accounts.ledgers import CENT, Ledgers, bill, open_ledgers
 
 pytestmark = pytest.mark.postgresql
 
-NOTHING_FITS = f"SELECT id FROM ({ASKED}) AS asked WHERE false"
+NOTHING_FITS = f"SELECT id FROM ({REQUEST_ROWS}) AS asked WHERE false"
 MAKE_NONE = "SELECT unnest($1::text[]), unnest($2::text[]), unnest($3::int[])"
 
 

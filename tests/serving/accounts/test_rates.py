@@ -77,7 +77,7 @@ async def test_a_key_is_let_in_so_often_and_told_when_to_come_back(rates: Rates)
     told = await rates.reserve(ME, limits(key=3), 10)
     assert told.refusal is not None
     assert 0 < told.refusal.retry_after_s <= 61
-    assert "3 requests in a minute" in told.refusal.message
+    assert "3 requests per minute" in told.refusal.message
     assert "`podium keys policy`" in told.refusal.message
     assert told.headers["x-ratelimit-limit-requests"] == "3"
     assert told.headers["x-ratelimit-remaining-requests"] == "0"

@@ -54,13 +54,13 @@ async def ask(it: Keyed, who: str = "mine", **body: Any) -> Any:
 @pytest.mark.parametrize(
     ("policy", "body", "param", "said"),
     [
-        ({"max_steps": 1}, {"podium": {"plan": [step("a"), step("b")]}}, "podium.plan", "1 steps at most, and this has 2"),
-        ({"max_rounds": 1}, {"podium": {"rounds": 2}}, "podium.rounds", "1 rounds at most"),
-        ({"max_effort": "low"}, {"reasoning_effort": "high"}, "reasoning_effort", "'low' at most"),
-        ({"tools": []}, {"tools": [TOOL]}, "tools", "'look_up' may not be offered"),
-        ({"tools": ["other"]}, {"tools": [TOOL], "model": "a", "tool_choice": "none"}, "tools", "'look_up' may not be offered"),
-        ({"store_content": False}, {"podium": {"keep": True}}, "podium.keep", "no text of a run is kept"),
-        ({"store_content": False}, {"podium": {"background": True}}, "podium.background", "no text of a run is kept"),
+        ({"max_steps": 1}, {"podium": {"plan": [step("a"), step("b")]}}, "podium.plan", "limits steps to 1, but the plan has 2"),
+        ({"max_rounds": 1}, {"podium": {"rounds": 2}}, "podium.rounds", "limits rounds to 1"),
+        ({"max_effort": "low"}, {"reasoning_effort": "high"}, "reasoning_effort", "limits effort to 'low'"),
+        ({"tools": []}, {"tools": [TOOL]}, "tools", "does not allow the tool 'look_up'"),
+        ({"tools": ["other"]}, {"tools": [TOOL], "model": "a", "tool_choice": "none"}, "tools", "does not allow the tool 'look_up'"),
+        ({"store_content": False}, {"podium": {"keep": True}}, "podium.keep", "does not allow texts to be stored"),
+        ({"store_content": False}, {"podium": {"background": True}}, "podium.background", "does not allow texts to be stored"),
     ],
 )  # fmt: skip
 async def test_what_is_refused_names_the_field_and_who_may_change_it(

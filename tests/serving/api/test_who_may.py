@@ -299,12 +299,12 @@ async def test_a_request_without_a_key_runs_nothing_and_says_how_one_is_sent(it:
 @pytest.mark.parametrize(
     ("headers", "said"),
     [
-        ({"authorization": "Bearer none"}, "form of a Podium key"),
+        ({"authorization": "Bearer none"}, "A Podium key is"),
         ({"authorization": "Bearer " + ApiKey.of(bytes(32)).reveal()[:-1] + "C"}, "checksum"),
         ({"authorization": "Basic dXNlcjpwYXNz"}, "not of the kind `Bearer`"),
         ({"authorization": ""}, "not of the kind `Bearer`"),
-        ({"x-api-key": ""}, "form of a Podium key"),
-        ({"x-api-key": b"pk_\xff\xfe"}, "form of a Podium key"),
+        ({"x-api-key": ""}, "A Podium key is"),
+        ({"x-api-key": b"pk_\xff\xfe"}, "A Podium key is"),
     ],
 )
 async def test_what_is_no_key_is_told_why_and_not_shown(it: Keyed, headers: Any, said: str) -> None:

@@ -52,13 +52,15 @@ def test_an_address_shows_no_password() -> None:
     ],
 )
 def test_an_address_that_is_none_names_the_variable_and_the_remedy_and_no_password(text: str) -> None:
-    with pytest.raises(StoreError, match=r"variable PODIUM_STORE_URL .*Write postgresql://USER") as caught:
+    with pytest.raises(
+        StoreError, match=r"variable PODIUM_STORE_URL .*Set it to postgresql://USER"
+    ) as caught:
         find_address(StoreSettings(), {"PODIUM_STORE_URL": text})
     assert SECRET not in repr(caught.value)
     assert caught.value.__suppress_context__
 
 
 def test_a_file_is_refused_where_several_nodes_share_the_store() -> None:
-    with pytest.raises(StoreError, match="one node alone"):
+    with pytest.raises(StoreError, match="only one node"):
         require_shared(Address("sqlite", "/data/podium.db"))
     require_shared(parse_address(URL))

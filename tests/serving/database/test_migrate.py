@@ -131,7 +131,7 @@ async def test_another_version_is_refused_with_what_helps(
         async with database.writing() as connection:
             await connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = '9999'"))
         for refused in (open_database, migrate, check_version, see_version):
-            with pytest.raises(StoreError, match="a newer one wrote it"):
+            with pytest.raises(StoreError, match="written by a newer Podium"):
                 await refused(empty_address)
         async with database.writing() as connection:
             await connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = '0001'"))
@@ -168,7 +168,7 @@ async def test_a_writer_waits_for_another_and_a_broken_constraint_is_no_outage(
 
 async def test_only_this_account_can_read_the_file(tmp_path: Path) -> None:
     address = sqlite_address(tmp_path / "data" / "podium.db")
-    with pytest.raises(StoreError, match="`podium store migrate` makes it"):
+    with pytest.raises(StoreError, match="Create it with `podium store migrate`"):
         await check_version(address)
     assert not address.path.parent.exists()
     async with await open_database(address) as database, database.writing() as connection:
@@ -182,7 +182,7 @@ async def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
     path = tmp_path / "podium.db"
     path.write_text("not a database, whatever it is called")
     for refused in (open_database, migrate, check_version, see_version):
-        with pytest.raises(StoreError, match=r"podium\.db is no SQLite database, or is damaged"):
+        with pytest.raises(StoreError, match=r"podium\.db is not a SQLite database, or is damaged"):
             await refused(sqlite_address(path))
 
 
@@ -199,9 +199,9 @@ async def test_a_database_that_is_away_or_absent_is_said_without_its_password(po
     assert "127.0.0.1" not in unavailable.value.message
     place = f"postgresql://podium:hunter2@127.0.0.1:{postgres.port}"
     for address, why in (
-        (f"{place}/absent", "does not exist; make it with `createdb`"),
-        (f"{place}/postgres?sslmode=hunter2", "has an option in its address that cannot be used"),
-        (f"{place.replace('podium', 'nobody')}/postgres", "refuses the user"),
+        (f"{place}/absent", "does not exist; create it with `createdb`"),
+        (f"{place}/postgres?sslmode=hunter2", "has an invalid option in its address"),
+        (f"{place.replace('podium', 'nobody')}/postgres", "rejects the user"),
     ):
         with pytest.raises(StoreError, match=why) as refused:
             await open_database(parse_address(address))

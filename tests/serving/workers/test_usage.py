@@ -232,7 +232,7 @@ async def test_a_call_whose_server_says_nothing_of_it_is_billed_at_its_bound_and
     assert (got.text, got.reply.finish, got.reply.usage) == ("It is four.", FinishReason.STOP, None)
     assert got.cost_usd == got.ledger.spent_usd == BOUND_USD
     assert got.reply.result.cost_is_bound
-    assert ["did not say" in note for note in got.reply.notes] == [True]
+    assert ["did not report" in note for note in got.reply.notes] == [True]
 
 
 async def test_a_call_that_nobody_bills_needs_no_bound():

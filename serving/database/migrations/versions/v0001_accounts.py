@@ -21,11 +21,10 @@ TRIGGERS = {
         "CREATE TRIGGER ledger_keeps_all BEFORE TRUNCATE ON ledger FOR EACH STATEMENT EXECUTE FUNCTION podium_ledger_stays()",
     ],
 }
-"""What makes the ledger append-only."""
+"""Triggers that make the ledger append-only."""
 
 
 def upgrade() -> None:
-    """Make everything; the database has none of it."""
     make_accounts()
     make_windows()
     make_holds()

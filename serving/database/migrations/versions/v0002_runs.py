@@ -9,7 +9,6 @@ BIG = sa.BigInteger
 
 
 def upgrade() -> None:
-    """Make both tables; runs were in the memory of replicas before."""
     op.create_table(
         "run",
         sa.Column("id", sa.Text, nullable=False),

@@ -1,4 +1,4 @@
-"""What teams and keys may do."""
+"""Policies of teams and keys."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -9,7 +9,7 @@ COMMENTS = {"team": "JSON: what its keys may do", "api_key": "JSON: narrows its 
 
 
 def upgrade() -> None:
-    """Add a policy to both; until one is set it says nothing."""
+    """Add a policy to both tables. An empty policy limits nothing."""
     for table, comment in COMMENTS.items():
         column = sa.Column("policy", sa.Text, nullable=False, server_default=sa.text("'{}'"), comment=comment)
         op.add_column(table, column)

@@ -1,4 +1,4 @@
-"""Answers that are given again, and what is told of budgets."""
+"""Cached answers, and budget alerts."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -9,7 +9,6 @@ BIG = sa.BigInteger
 
 
 def upgrade() -> None:
-    """Make both tables."""
     op.create_table(
         "cached_answer",
         sa.Column("owner", sa.Text, nullable=False, comment="whose; others are never given it"),

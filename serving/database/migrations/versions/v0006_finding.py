@@ -1,4 +1,4 @@
-"""Watchers of runs, and what runs are found by."""
+"""Watchers of runs, and tables to search runs by."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,7 +8,7 @@ down_revision = "0005"
 
 
 def upgrade() -> None:
-    """Make room for watchers; make the tables by which runs are found. Earlier runs are not in them."""
+    """Add the columns for watchers, and create the search tables. Earlier runs are not in them."""
     op.add_column("run", sa.Column("watch_us", sa.BigInteger, comment="since when somebody follows it"))
     op.create_index("run_cost", "run", ["cost"])
     op.create_table(

@@ -1,4 +1,4 @@
-"""Runs that wait for results of tools, and the secret that signs the ids of calls."""
+"""Runs that wait for tool results, and the secret that signs tool call ids."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,7 +8,6 @@ down_revision = "0006"
 
 
 def upgrade() -> None:
-    """Make both tables."""
     op.create_table(
         "suspended_run",
         sa.Column("run_id", sa.Text, nullable=False),

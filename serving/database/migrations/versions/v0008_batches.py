@@ -1,4 +1,4 @@
-"""Files, batches, and the lines of these that have ended."""
+"""Files, batches, and batch lines that have ended."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -9,7 +9,6 @@ BIG = sa.BigInteger
 
 
 def upgrade() -> None:
-    """Make the three tables."""
     op.create_table(
         "stored_file",
         sa.Column("id", sa.Text, nullable=False),

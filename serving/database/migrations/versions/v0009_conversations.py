@@ -1,4 +1,4 @@
-"""Conversations, and their items."""
+"""Conversations and their items."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -9,7 +9,6 @@ BIG = sa.BigInteger
 
 
 def upgrade() -> None:
-    """Make the two tables."""
     op.create_table(
         "conversation",
         sa.Column("id", sa.Text, nullable=False),

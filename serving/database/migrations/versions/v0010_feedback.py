@@ -1,4 +1,4 @@
-"""What people say of runs."""
+"""Feedback on runs."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,7 +8,6 @@ down_revision = "0009"
 
 
 def upgrade() -> None:
-    """Make the table."""
     op.create_table(
         "run_feedback",
         sa.Column("run_id", sa.Text, nullable=False),

@@ -1,4 +1,4 @@
-"""Runs are found by the model that was asked without a look at all of them."""
+"""Index to find runs by the requested model."""
 
 from alembic import op
 
@@ -7,5 +7,4 @@ down_revision = "0010"
 
 
 def upgrade() -> None:
-    """Make the index."""
     op.create_index("run_model", "run", ["model", "made_us", "id"])

@@ -1,4 +1,4 @@
-"""Workers that fail at a replica, for the other replicas."""
+"""Circuits of workers that fail at a replica, shared with the other replicas."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,7 +8,6 @@ down_revision = "0011"
 
 
 def upgrade() -> None:
-    """Make the table."""
     op.create_table(
         "circuit",
         sa.Column(

@@ -1,4 +1,4 @@
-"""The deployment that served a call, in the ledger; and what an adjustment corrects, and why."""
+"""Columns of the ledger for the deployment that answered a call, and for adjustments."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -14,6 +14,5 @@ COLUMNS = (
 
 
 def upgrade() -> None:
-    """Add the columns."""
     for name, kind, comment in COLUMNS:
         op.add_column("ledger", sa.Column(name, kind, comment=comment))
