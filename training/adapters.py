@@ -31,7 +31,7 @@ COPIES = (
     *("config.yaml", "inputs.json", "report.json", "versions.json"),
     *("curves.jsonl", "look_up_curves.jsonl", "warm_curves.jsonl", "expected_curves.jsonl"),
 )
-"""Files of the run that are copied as they are. Of its pool, only the public part is copied (`published_pool`)."""
+"""Files of the run that are copied unchanged. Of its pool, only the public part is (`published_pool`)."""
 POOL = "pool.yaml"
 AGAIN = "Finish the run with podium train --resume."
 LABEL = "conductor"
@@ -61,7 +61,8 @@ def publish(run: Path, into: Path, *, base: str | None = None) -> Path:
 
     Args:
         run: the run's folder.
-        into: the folder that the server loads adapters from. The new adapter appears there completely or not at all.
+        into: the folder that the server loads adapters from. The new adapter appears there completely or not
+            at all.
         base: the base model's name for the card; the config's path if None.
 
     Raises:

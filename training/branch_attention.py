@@ -1,9 +1,10 @@
 """Attention over a row of examples that share a prefix (`training.packing`).
 
-Each token attends to the shared prefix and its own example, and to no other example. A mask over the whole row
-computes the same, but most of it is wasted: nine tenths for a row of sixteen requests. A GPU still computes the masked
-row faster than one kernel per example. A CPU does not, so there each example is computed on its own. The module is
-independent of the model: transformers passes the batch's `branches` to the attention of every layer.
+Each token attends to the shared prefix and its own example, and to no other example. A mask over the whole
+row computes the same, but most of it is wasted: nine tenths for a row of sixteen requests. A GPU still
+computes the masked row faster than one kernel per example. A CPU does not, so there each example is computed
+on its own. The module is independent of the model: transformers passes the batch's `branches` to the
+attention of every layer.
 """
 # The types of transformers are partial.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
@@ -33,7 +34,7 @@ def attend_by_branches(model: Any) -> Generator[None]:
 
 @contextmanager
 def attend_plainly(model: Any) -> Generator[None]:
-    """Make `model` read inputs without `branches` inside the block, e.g. to generate within `attend_by_branches`."""
+    """Make `model` read inputs without `branches` inside the block, e.g. to generate during training."""
     with _attend_with(model, PLAIN):
         yield
 
@@ -66,8 +67,8 @@ def _attend(
 ) -> tuple[torch.Tensor, None]:
     """Compute attention, with transformers' signature.
 
-    Shapes: query (B, H, T, D), key and value (B, G, T, D) for G groups of heads, branches (B, T); the result is
-    (B, T, H, D).
+    Shapes: query (B, H, T, D), key and value (B, G, T, D) for G groups of heads, branches (B, T); the result
+    is (B, T, H, D).
     """
     groups = query.shape[1] // key.shape[1]
     key, value = (each.repeat_interleave(groups, dim=1) for each in (key, value))
@@ -83,7 +84,7 @@ def _attend(
 
 
 def visible(branches: torch.Tensor) -> torch.Tensor:
-    """Return which tokens each token attends to, (B, 1, T, T): earlier ones that are shared or of its own branch."""
+    """Return which tokens each token attends to, (B, 1, T, T): earlier ones, shared or of its own branch."""
     length = branches.shape[1]
     own = branches[:, None, :, None] == branches[:, None, None, :]
     shared = (branches == SHARED)[:, None, None, :]
@@ -97,7 +98,8 @@ def _attend_row(
     branches: Sequence[int],
     scaling: float | None,
 ) -> torch.Tensor:
-    """Compute attention for one row, (1, H, T, D), made of padding, the shared prefix and the branches, in this order.
+    """Compute attention for one row, (1, H, T, D): padding, the shared prefix and the branches, in this
+    order.
 
     The row is split once, because the gradient of every slice has the length of the row.
     """

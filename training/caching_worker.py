@@ -1,7 +1,7 @@
 """Cache of worker calls for training, not for serving: the same call to the same worker is sent once.
 
-A group of completions often contains the same plan many times. A cached reply is billed again in the ledger and in the
-record, so that a plan's cost does not depend on earlier calls.
+A group of completions often contains the same plan many times. A cached reply is billed again in the ledger
+and in the record, so that a plan's cost does not depend on earlier calls.
 """
 
 import asyncio

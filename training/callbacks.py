@@ -100,10 +100,11 @@ class ProgressBar(TrainerCallback):
 
 
 class StopSignal(TrainerCallback):
-    """On Ctrl-C or SIGTERM, finish the step, write a checkpoint and stop. A second signal interrupts immediately.
+    """On Ctrl-C or SIGTERM, finish the step, write a checkpoint and stop. A second signal interrupts the
+    step.
 
-    Only a process's main thread receives signals. Ray Train runs its part in another thread and stops its workers
-    itself, so no handler is installed there.
+    Only a process's main thread receives signals. Ray Train runs its part in another thread and stops its
+    workers itself, so no handler is installed there.
     """
 
     def __init__(self) -> None:
@@ -127,7 +128,7 @@ class StopSignal(TrainerCallback):
         self.requested = True
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Stop the training if a signal arrived in any process, so that all processes stop at the same step."""
+        """Stop if any process got a signal, so that all processes stop at the same step."""
         processes: Any = PartialState()
         if processes.num_processes > 1:
             requests: list[bool] = gather_object([self.requested])

@@ -1,4 +1,4 @@
-"""Config of a training run: one YAML file, validated as a whole and frozen. It alone makes a run reproducible.
+"""Config of a training run: one YAML file, validated as a whole, from which the run is reproducible.
 
 Unknown keys are rejected with their location. The module imports in milliseconds, without torch or TRL.
 """
@@ -24,7 +24,7 @@ Schedule = Literal[
     "constant_with_warmup",
     "inverse_sqrt",
 ]
-"""Members of `transformers.SchedulerType` that need the number of steps, but no other argument and no loss."""
+"""Members of `transformers.SchedulerType` that need only the number of steps: no argument, no loss."""
 POLYNOMIAL_END = 1e-7
 """Final learning rate of transformers' polynomial schedule, which must start above it."""
 HIGHEST_SEED = 2**32 - 1
@@ -43,21 +43,24 @@ class ScratchConfig(Frozen):
     def _check_heads(self) -> Self:
         if self.hidden % (2 * self.heads):  # rotary embeddings rotate pairs of a head's dimensions
             raise ValueError(
-                f"hidden is {self.hidden}, but must be a multiple of {2 * self.heads}, twice the number of heads"
+                f"hidden is {self.hidden}, but must be a multiple of {2 * self.heads}, "
+                "twice the number of heads"
             )
         return self
 
 
 class LoraConfig(Frozen):
-    """Low-rank adapters on all linear layers. Their rank matters little: https://thinkingmachines.ai/blog/lora."""
+    """Low-rank adapters on all linear layers. Their rank matters little:
+    https://thinkingmachines.ai/blog/lora.
+    """
 
     rank: int = 16
     alpha: int = Field(default=32, gt=0)
     start: str | None = None
     """Folder of an adapter to continue from, with the same rank and alpha. None: a new adapter."""
     kept: float = Field(default=0.0, ge=0, lt=1)
-    """Share of `start` in the weights after the supervised stages; 0: none. Averaging the weights keeps much of what the
-    run taught and forgets less of what was known before (WiSE-FT, arXiv 2109.01903).
+    """Share of `start` in the weights after the supervised stages; 0: none. Averaging the weights keeps much
+    of what the run taught and forgets less of what was known before (WiSE-FT, arXiv 2109.01903).
     """
 
     @model_validator(mode="after")
@@ -77,8 +80,8 @@ class ModelConfig(Frozen):
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Data type of the weights."""
     mixed_precision: bool = False
-    """Multiply matrices in bfloat16, whatever the type of the weights. On a CPU with AVX-512 BF16 or AMX, a step then
-    takes half to a third of the time.
+    """Multiply matrices in bfloat16, whatever the type of the weights. On a CPU with AVX-512 BF16 or AMX, a
+    step then takes half to a third of the time.
     """
     lora: LoraConfig | None = None
     """None: train all weights."""
@@ -100,14 +103,15 @@ class PoolConfig(Frozen):
     workers_per_question: int | None = Field(default=None, ge=1)
     """Number of workers drawn for each question (the paper's k of n). None: all of them, in a new order."""
     shuffle: bool = True
-    """False: always show a question's whole team in the order of the file. A policy trained from scratch then learns
-    the numbers by heart, and cannot lead another team.
+    """False: always show a question's whole team in the order of the file. A policy trained from scratch then
+    learns the numbers by heart, and cannot lead another team.
     """
     teams: dict[str, Annotated[tuple[str, ...], Field(min_length=1)]] = Field(default_factory=dict)
-    """Allowed workers by a question's source (`Question.source`). A source without an entry uses all workers."""
+    """Allowed workers by a question's source (`Question.source`). Other sources use all workers."""
     cards: dict[str, str] = Field(default_factory=dict)
     """By a question's source, the recorded set from which the workers' cards are written, such as
-    `recorded:FILE?part=train`. In training, each team's cards are worded at random; in measuring, as by `podium cards`.
+    `recorded:FILE?part=train`. In training, each team's cards are worded at random; in measuring, as by
+    `podium cards`.
     """
 
     @field_validator("teams")
@@ -147,9 +151,7 @@ class QuestionsConfig(Frozen):
     """Initial composite share, from which the share grows linearly. None: constant."""
     families: tuple[str, ...] | None = None
     requests_per_team: int = Field(default=1, ge=1)
-    """Questions per drawn team, in sequence. Examples of one team are learned together, so its cards are read
-    once.
-    """
+    """Consecutive questions per drawn team. They are learned together, so the team's cards are read once."""
     longest_request: int | None = Field(default=None, ge=40)
     """Maximum length of `requests` in characters; longer ones are drawn again."""
     also: tuple[AlsoConfig, ...] = ()
@@ -176,14 +178,14 @@ class VllmConfig(Frozen):
 
 
 class RecursionConfig(Frozen):
-    """The paper's second round (3.2, A.1): the policy reads its plan and the outcome, and accepts or plans again."""
+    """The paper's second round (3.2, A.1): the policy reads plan and outcome, and accepts or replans."""
 
     discount: float = Field(default=0.25, ge=0, le=1)
     """d: the first plan's reward is (1 - d) times its own plus d times that of the second round."""
 
 
 class GrpoConfig(Frozen):
-    """Group-relative policy optimization (arXiv 2402.03300) without a KL term, as in arXiv 2512.04388, A.1."""
+    """Group-relative policy optimization (arXiv 2402.03300) without KL term, as in arXiv 2512.04388, A.1."""
 
     steps: int = Field(default=200, ge=0)
     """Number of steps. 0: skip GRPO; the run ends after the supervised stages."""
@@ -205,7 +207,7 @@ class GrpoConfig(Frozen):
     usd_weight: float = Field(default=0.0, ge=0)
     """Reward subtracted from right answers per dollar of cost; 0, as in the paper: none."""
     memory: int = Field(default=50_000, ge=0)
-    """Number of workers' replies to cache. 0: none, which is more accurate if workers sample at a temperature above 0."""
+    """Cached replies of workers. 0: none, which is more accurate if workers sample at a temperature."""
     concurrency: int = Field(default=64, ge=1)
     """Concurrent runs."""
     vllm: VllmConfig | None = None
@@ -221,7 +223,8 @@ class GrpoConfig(Frozen):
     def _check_combinations(self) -> Self:
         if self.recursion and self.vllm:
             raise ValueError(
-                "recursion cannot be combined with vllm, because it generates with transformers; remove one of them"
+                "recursion cannot be combined with vllm, because it generates with transformers; "
+                "remove one of them"
             )
         if self.schedule == "polynomial" and self.learning_rate <= POLYNOMIAL_END:
             raise ValueError(
@@ -244,8 +247,8 @@ class Config(Frozen):
     warm_start: WarmStartConfig | None = None
     expected_reward: ExpectedRewardConfig | None = None
     worth: WorthConfig | None = None
-    """How the warm start and the expected-reward stage judge a worker on questions other than requests. None: by
-    running random plans, and by a single answer, respectively.
+    """How the warm start and the expected-reward stage judge a worker on questions other than requests. None:
+    by running random plans, and by a single answer, respectively.
     """
     grpo: GrpoConfig = GrpoConfig()
     held_out: int = Field(default=200, ge=0)
@@ -257,8 +260,8 @@ class Config(Frozen):
     def _check_look_up(self) -> Self:
         if self.look_up and not (self.warm_start and self.warm_start.fields[0] == "needs"):
             raise ValueError(
-                "look_up needs `needs` as the first of warm_start.fields, because it teaches to match it with a card; "
-                "add it, or remove look_up"
+                "look_up needs `needs` as the first of warm_start.fields, because it teaches to match it "
+                "with a card; add it, or remove look_up"
             )
         return self
 
@@ -276,8 +279,8 @@ def load(path: str | Path) -> Config:
     """Read a training config.
 
     Raises:
-        SettingsError: the file cannot be read, or is not UTF-8, YAML or a valid config. The message has the location
-            of every error.
+        SettingsError: the file cannot be read, or is not UTF-8, YAML or a valid config. The message has the
+            location of every error.
     """
     try:
         data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))

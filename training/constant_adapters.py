@@ -1,10 +1,10 @@
-"""LoRA adapters that answer everything with one word, made in seconds, so that tests and benches see which one answered.
+"""LoRA adapters that answer everything with one word, so that tests and benches see which one answered.
 
-`python -m training.constant_adapters --model models/smollm2-135m --to FOLDER alpha beta` writes one adapter per word
-and prints their folders.
+`python -m training.constant_adapters --model models/smollm2-135m --to FOLDER alpha beta` writes one adapter
+per word and prints their folders.
 
-Nothing is trained. The last layer's `down_proj` gets a LoRA of rank 1. A is the least-squares fit of 1 to the layer's
-inputs for a few texts. B is the direction that the output layer maps to the word.
+Nothing is trained. The last layer's `down_proj` gets a LoRA of rank 1. A is the least-squares fit of 1 to the
+layer's inputs for a few texts. B is the direction that the output layer maps to the word.
 """
 # The types of torch and transformers are partial.
 # pyright: reportUnknownMemberType=false, reportUnknownLambdaType=false, reportUnknownArgumentType=false

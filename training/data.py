@@ -1,6 +1,7 @@
 """Draw a run's questions, their order and their teams, all determined by the config.
 
-A run reads every row once. Rows are in the order of the steps, so that a resumed run continues where it stopped.
+A run reads every row once. Rows are in the order of the steps, so that a resumed run continues where it
+stopped.
 """
 
 import math
@@ -24,16 +25,16 @@ STAGES = 20
 
 
 def check(config: Config, pool: Sequence[str]) -> None:
-    """Check the sources, teams and cards, even if the run itself measures nothing: the same questions may be used for
-    measuring later.
+    """Check sources, teams and cards, even if the run measures nothing: others may, with the same questions.
 
     Args:
         config: the run's config.
         pool: the names that plans may use.
 
     Raises:
-        SettingsError: a set of questions cannot be used, or a question is in both training and held-out sets. Also if
-            a team or cards are for a source without questions, or a team has a worker that the pool does not have.
+        SettingsError: a set of questions cannot be used, or a question is in both training and held-out sets.
+            Also if a team or cards are for a source without questions, or a team has a worker that the pool
+            does not have.
     """
     own = config.questions
     sets = [(_load_whole(each.train), _load_whole(each.held_out)) for each in own.also]
@@ -74,8 +75,8 @@ def _check_team(source: str, team: Sequence[str], pool: Sequence[str]) -> None:
 def training_questions(
     config: QuestionsConfig, count: int, stage: str = "grpo"
 ) -> list[Question | TeamQuestion]:
-    """Return `count` questions in training order, with the config's composite share. Requests of the curriculum come
-    with their own teams.
+    """Return `count` questions in training order, with the config's composite share. Requests of the
+    curriculum come with their own teams.
 
     Args:
         config: the config's questions.
@@ -83,8 +84,8 @@ def training_questions(
         stage: name of the stage; each stage has different requests.
 
     Raises:
-        SettingsError: the file of a `jsonl` source or a set of `also` cannot be used, or the synthetic families are
-            unknown or have too few questions.
+        SettingsError: the file of a `jsonl` source or a set of `also` cannot be used, or the synthetic
+            families are unknown or have too few questions.
     """
     rng = random.Random(f"mix {config.seed}")
     sets = [(round(each.share * count), _load_set(each.train, each)) for each in config.also]
@@ -138,9 +139,9 @@ def assign_teams(
 ) -> list[TeamQuestion]:
     """Assign a team to each question that has none.
 
-    The team is that of the question's source, or as many of its workers as the config says, in random order. Its cards
-    are worded for the team if the config has recorded sets for them. Up to `requests_per_team` consecutive questions
-    of one source share a team.
+    The team is that of the question's source, or as many of its workers as the config says, in random order.
+    Its cards are worded for the team if the config has recorded sets for them. Up to `requests_per_team`
+    consecutive questions of one source share a team.
 
     Raises:
         SettingsError: a team has a worker that the pool does not have, or its cards cannot be written.
@@ -171,8 +172,8 @@ def worth_questions(
 ) -> dict[str, list[TeamQuestion]]:
     """Return the questions for judging workers (`training.worth`), by source, each with its whole team.
 
-    They are the drawn questions and all of the training sets, without a limit of length. Requests of the curriculum
-    are excluded, because their workers' abilities are known.
+    They are the drawn questions and all of the training sets, without a limit of length. Requests of the
+    curriculum are excluded, because their workers' abilities are known.
 
     Raises:
         SettingsError: a set of `also` cannot be used.
@@ -201,8 +202,8 @@ def eval_questions(config: Config, pool: Sequence[str]) -> list[TeamQuestion]:
     """Return the held-out questions, each with its whole team in random order.
 
     Raises:
-        SettingsError: the source is a file without a second one of held-out questions, the two overlap, or a team's
-            cards cannot be written.
+        SettingsError: the source is a file without a second one of held-out questions, the two overlap, or a
+            team's cards cannot be written.
     """
     rng, measured = random.Random(f"{config.seed} held out"), measure_teams(config)
     questions: list[TeamQuestion] = []
@@ -215,7 +216,7 @@ def eval_questions(config: Config, pool: Sequence[str]) -> list[TeamQuestion]:
 
 
 def _held_out_questions(config: Config) -> Sequence[Question | TeamQuestion]:
-    """Return questions that training never sees. Half of the synthetic ones are composite, if training has any."""
+    """Return questions that training never sees. Half of the synthetic ones are composite, if any are."""
     own, count = config.questions, config.held_out
     if own.path and not own.held_out_path:
         raise SettingsError(
@@ -241,7 +242,8 @@ def _second_file(path: str, held_out_path: str) -> list[Question]:
     for question in held_out:
         if trained & {question.id, question.text}:
             raise SettingsError(
-                f"questions: {question.id!r} is in both {held_out_path} and {path}. Remove it from one of them."
+                f"questions: {question.id!r} is in both {held_out_path} and {path}. "
+                "Remove it from one of them."
             )
     return held_out
 

@@ -1,8 +1,9 @@
 """Check that a plan's text is the plan and nothing else.
 
-The engine's parsers skip text around a plan, because a served model may write a word too many. A policy that is
-rewarded for such texts learns never to stop, and fills its token limit with junk. The reward therefore requires that
-nothing follows the plan, and for the `steps` format also that nothing comes before or between its steps.
+The engine's parsers skip text around a plan, because a served model may write a word too many. A policy that
+is rewarded for such texts learns never to stop, and fills its token limit with junk. The reward therefore
+requires that nothing follows the plan, and for the `steps` format also that nothing comes before or between
+its steps.
 """
 
 import json

@@ -1,9 +1,9 @@
-"""Examples for the warm start and for the expected-reward stage: prompts, and plans drawn at random or chosen by reward.
+"""Examples of the warm start and the expected-reward stage: prompts, and plans drawn or chosen by reward.
 
-A random plan can run, but is right only by chance. `WarmStartConfig.rewarded_share` of the examples are chosen among
-several draws: the first plan with a right answer, or the cheapest, as judged by the engine and the reward. This is one
-round of expert iteration (STaR, arXiv 2203.14465) and needs no labels of the right worker. With `Config.worth`, every
-worker answers instead, and the plan uses the worker of the highest worth.
+A random plan can run, but is right only by chance. `WarmStartConfig.rewarded_share` of the examples are
+chosen among several draws: the first plan with a right answer, or the cheapest, as judged by the engine and
+the reward. This is one round of expert iteration (STaR, arXiv 2203.14465) and needs no labels of the right
+worker. With `Config.worth`, every worker answers instead, and the plan uses the worker of the highest worth.
 """
 
 import asyncio
@@ -79,7 +79,8 @@ def examples(
         runner: a runner that nothing else uses; it is closed at the end.
         count: number of examples.
         stage: name of the stage; each stage has its own questions.
-        with_rewards: run every worker of a question whose plan has one step, so that the choice can be judged.
+        with_rewards: run every worker of a question whose plan has one step, so that the choice can be
+            judged.
 
     Raises:
         SettingsError: plans cannot be drawn for this pool (`check`).
@@ -163,7 +164,7 @@ async def _solo_answers(runner: PlanRunner, question: TeamQuestion) -> dict[str,
 
 
 def _judge(question: TeamQuestion, worths: Mapping[str, Worths]) -> dict[str, float]:
-    """Return the worth of each worker of the team, or {} for a request, whose workers' abilities are known."""
+    """Return the worth of each worker of the team, or {} for a request, whose best plan is known."""
     if isinstance(question, RequestQuestion):
         return {}
     worth = worths[question.question.source].judge(question.question, _family(question))
@@ -315,7 +316,7 @@ def subtask(config: WarmStartConfig, card: str, part: str = "") -> str:
 
 
 def format_plan(steps: Sequence[dict[str, Any]], format: Format, fields: Sequence[str]) -> str:
-    """Return the steps as a conductor writes them. Letters are not escaped, because the grammar has no escapes."""
+    """Return the steps as a conductor writes them. Letters stay unescaped, as the grammar requires."""
     if format == "steps":
         return "\n".join(
             json.dumps({name: step[name] for name in fields}, ensure_ascii=False) for step in steps

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 class SkipZeroGradient(TrainerCallback):
     """Callback that skips a step whose gradient is zero.
 
-    The gradient is zero if no worker could be reached, or if all rewards of every group are equal. Without this, the
-    optimizer's momentum and weight decay would still change the weights.
+    The gradient is zero if no worker could be reached, or if all rewards of every group are equal. Without
+    this, the optimizer's momentum and weight decay would still change the weights.
     """
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -45,13 +45,14 @@ def check(config: Config, processes: int) -> None:
     """Check that the config suits this number of processes. Everything else is checked by `training.config`.
 
     Raises:
-        SettingsError: the batch cannot be divided among devices and micro-batches, or second rounds are configured for
-            several processes.
+        SettingsError: the batch cannot be divided among devices and micro-batches, or second rounds are
+            configured for several processes.
     """
     grpo, micro = config.grpo, _micro_batch(config, processes)
     if grpo.recursion and processes > 1:
         raise SettingsError(
-            f"grpo.recursion runs on one process, not on {processes}. Start one process, or remove grpo.recursion."
+            f"grpo.recursion runs on one process, not on {processes}. "
+            "Start one process, or remove grpo.recursion."
         )
     if micro == 0 or grpo.batch % (micro * processes):
         whole = "questions x completions" + (" x 2 rounds" if grpo.recursion else "")

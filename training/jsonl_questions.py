@@ -120,8 +120,8 @@ def read_questions(path: str) -> list[Question]:
     """Return the questions of a file.
 
     Raises:
-        SettingsError: the file cannot be read, is empty, or has an invalid line. The message has the line's number,
-            the field and what to change.
+        SettingsError: the file cannot be read, is empty, or has an invalid line. The message has the line's
+            number, the field and what to change.
     """
     questions: dict[str, Question] = {}
     places: dict[str, str] = {}

@@ -16,9 +16,9 @@ from training.plan_runner import PlanRunner
 def look_up_examples(config: Config, runner: PlanRunner) -> list[Example]:
     """Return the examples of the look-up lesson.
 
-    The prompt of a look-up is the cards as the server shows them, without a user's message, to keep it short. The plan
-    is the beginning of a plan up to the worker's number. The look-ups of a team are followed by requests whose field
-    is to be named, and by requests of several parts.
+    The prompt of a look-up is the cards as the server shows them, without a user's message, to keep it short.
+    The plan is the beginning of a plan up to the worker's number. The look-ups of a team are followed by
+    requests whose field is to be named, and by requests of several parts.
     """
     lesson_config = config.look_up
     assert lesson_config is not None, "checked by the caller"
@@ -49,7 +49,7 @@ def _look_up_example(runner: PlanRunner, question: RequestQuestion) -> Example:
 
 
 def _naming_example(runner: PlanRunner, question: RequestQuestion) -> Example:
-    """Return an example of what a request needs, with a worker only if one of the team can do it without dispute."""
+    """Return an example of a request's need, with a worker only if one can do it without dispute."""
     (part,) = question.request.parts
     needs = json.dumps(field_of(part.domain), ensure_ascii=False)
     team = question.team

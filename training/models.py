@@ -100,7 +100,7 @@ def _load(load: Callable[..., Any], config: ModelConfig, **options: Any) -> Any:
 
 
 def _adapters(config: LoraConfig) -> PeftLora:
-    """Return a LoRA configuration that vLLM can serve: no bias, no DoRA, no whole modules (`training/adapters.py`)."""
+    """Return a LoRA configuration that vLLM can serve: no bias, no DoRA, no whole modules."""
     return PeftLora(
         r=config.rank,
         lora_alpha=config.alpha,

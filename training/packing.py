@@ -1,7 +1,8 @@
-"""Pack examples into batches: examples whose prompts share a prefix are put into one row that has the prefix once.
+"""Pack examples into rows: examples whose prompts share a prefix share its tokens in one row.
 
-A team's cards are most of a prompt. In a row of several requests to one team, the cards are read once, and each request
-attends to them and to itself (`training.branch_attention`). The gradients equal those of separate rows.
+A team's cards are most of a prompt. In a row of several requests to one team, the cards are read once, and
+each request attends to them and to itself (`training.branch_attention`). The gradients equal those of
+separate rows.
 """
 
 import math
@@ -33,10 +34,10 @@ class Collator:
     """Collates rows of examples into a batch, padded on the left.
 
     A batch has `input_ids`, `position_ids` and `branches` (B, T), the latter for `branch_attention`;
-    `logits_to_keep` (N,), the columns whose next token has a weight in any row; and `labels` (B, N, `WIDTH`). T is a
-    multiple of `LENGTHS`, because preparing kernels for a new length takes as long as a row. Logits are computed for
-    the columns of `logits_to_keep` only: with a vocabulary of 49,152, the logits of the prompts take more memory than
-    everything else, and a third of the time.
+    `logits_to_keep` (N,), the columns whose next token has a weight in any row; and `labels` (B, N, `WIDTH`).
+    T is a multiple of `LENGTHS`, because preparing kernels for a new length takes as long as a row. Logits
+    are computed for the columns of `logits_to_keep` only: with a vocabulary of 49,152, the logits of the
+    prompts take more memory than everything else, and a third of the time.
 
     Args:
         tokenizer: the policy's tokenizer.
@@ -144,10 +145,10 @@ def _label(token: int, weight: int, tokens: Sequence[int] = (), worths: Sequence
 
 
 def plan_loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
-    """Return the weighted mean loss over tokens: cross-entropy, or for a worker's token the negative expected worth.
+    """Return the weighted mean loss: cross-entropy, and for a worker's token its expected loss of worth.
 
-    A worker's token is a choice among the team's numbers. The worth of each is known, so the expected worth and its
-    gradient are exact, without sampling a plan.
+    A worker's token is a choice among the team's numbers. The worth of each is known, so the expected worth
+    and its gradient are exact, without sampling a plan.
 
     Args:
         outputs: the model's outputs, with `logits` (B, N, V).
@@ -169,7 +170,7 @@ def plan_loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None
 
 
 def _expectation_losses(logits: torch.Tensor, tokens: torch.Tensor, worths: torch.Tensor) -> torch.Tensor:
-    """Return the expected loss of worth from choosing as the policy does; 0 if it always chooses the best worker."""
+    """Return the worth that the policy's choice loses on average; 0 if it always chooses the best."""
     there = tokens != IGNORED
     scores = logits.gather(1, tokens.clamp(min=0)).masked_fill(~there, float("-inf"))
     worth = worths.masked_fill(~there, 0).float() / THOUSAND

@@ -1,7 +1,7 @@
 """Run a plan's text as the server would: same run, prompts, layers and ledger.
 
-The only difference is the conductor, a worker that replies with exactly the given text. Nothing is repaired: a text
-that is not a plan ends the run (`Task.strict`).
+The only difference is the conductor, a worker that replies with exactly the given text. Nothing is repaired:
+a text that is not a plan ends the run (`Task.strict`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,8 +33,8 @@ def training_pool(settings: Settings, environment: Mapping[str, str]) -> Pool:
     """Build the workers of `settings`, for training a conductor that is not served.
 
     Raises:
-        SettingsError: there is no conductor, a worker has an engine that only the server can start, or a key is
-            missing.
+        SettingsError: there is no conductor, a worker has an engine that only the server can start, or a key
+            is missing.
     """
     conductor = settings.conductor
     if conductor is None:
@@ -48,8 +48,8 @@ def training_pool(settings: Settings, environment: Mapping[str, str]) -> Pool:
             worker = ScriptedSettings(**fields)
         elif isinstance(worker, VllmSettings):
             raise SettingsError(
-                f"Worker {worker.name!r} has kind vllm, which training does not start. Serve it, and configure it with "
-                "kind openai and its base_url in the pool's settings."
+                f"Worker {worker.name!r} has kind vllm, which training does not start. "
+                "Serve it, and configure it with kind openai and its base_url in the pool's settings."
             )
         workers.append(worker)
     return build_pool(settings.model_copy(update={"workers": tuple(workers)}), environment, engines={})

@@ -27,8 +27,8 @@ class PolicyMetrics:
         parsed: answered with a plan that can run, and no text around it.
         single: right among synthetic questions that take one skill; None if there are none.
         composite: right among synthetic questions that take two skills; None if there are none.
-        right_access: among composite questions, right with at least two steps, of which the last reads another; None
-            if there are none.
+        right_access: among composite questions, right with at least two steps, of which the last reads
+            another; None if there are none.
         steps: mean number of steps in a plan; 0 if no plan parsed.
         questions: number of questions.
     """
@@ -88,7 +88,7 @@ def score_policy(
 
 
 def sources(questions: Sequence[TeamQuestion]) -> list[str]:
-    """Return the questions' different sources. Figures are separate for each source, because its workers differ."""
+    """Return the questions' different sources. Figures are per source, because each has its own workers."""
     return list(dict.fromkeys(each.question.source for each in questions))
 
 
@@ -136,7 +136,7 @@ def summarize(questions: Sequence[TeamQuestion], scores: Sequence[Score]) -> Pol
 
 
 def solo_accuracy(runner: PlanRunner, questions: Sequence[TeamQuestion]) -> dict[str, SoloAccuracy]:
-    """Run each worker on each question that it may answer, and return its accuracy by source. Closes the runner."""
+    """Run each worker alone on its questions, and return its accuracy by source. Closes the runner."""
 
     async def right(worker: str, each: TeamQuestion) -> bool:
         record = await runner.run_solo(each, worker)

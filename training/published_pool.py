@@ -1,7 +1,7 @@
-"""The public part of the pool that a published adapter was trained with: enough to serve it, and nothing private.
+"""The public part of a published adapter's pool: enough to serve it, and nothing private.
 
-A pool's settings may have secrets in `options`, in a `base_url` or in a comment. The published file is therefore
-written from the fields listed here, and from no others.
+A pool's settings may have secrets in `options`, in a `base_url` or in a comment. The published file is
+therefore written from the fields listed here, and from no others.
 """
 
 from pathlib import Path

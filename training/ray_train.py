@@ -1,8 +1,9 @@
 """Run a training on the machines of a Ray cluster: `podium train --config FILE --ray-workers 2 --gpus`.
 
-Ray Train (`TorchTrainer`) starts one process per device and torch's process group between them. Each process runs
-`TrainingRun`, and the Hugging Face trainer finds the group. Generation uses `vllm` in `server` mode (`grpo.vllm` in the
-config), started by `trl vllm-serve` on other GPUs. The run's folder must be on storage that all machines share.
+Ray Train (`TorchTrainer`) starts one process per device and torch's process group between them. Each process
+runs `TrainingRun`, and the Hugging Face trainer finds the group. Generation uses `vllm` in `server` mode
+(`grpo.vllm` in the config), started by `trl vllm-serve` on other GPUs. The run's folder must be on storage
+that all machines share.
 
 Tested on CPUs with one worker and a tiny model; not tested on GPUs.
 """

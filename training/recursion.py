@@ -1,9 +1,10 @@
-"""Two rounds in one GRPO step: plans, and second plans by a policy that has read its first plan and the outcome.
+"""Two rounds in one GRPO step: plans, and second plans written after reading the first plan's outcome.
 
-This uses TRL's `rollout_func` (1.16, experimental), because a second round's prompt is only known after the first round
-has run. The rows of a step are pairs of groups about the same question. The first group's completions are first plans.
-The second group's are second plans, each about the first plan at the same position. Each round therefore has its own
-baseline, as in the paper (arXiv 2512.04388, appendix A.1), and half of the samples are of the second round.
+This uses TRL's `rollout_func` (1.16, experimental), because a second round's prompt is only known after the
+first round has run. The rows of a step are pairs of groups about the same question. The first group's
+completions are first plans. The second group's are second plans, each about the first plan at the same
+position. Each round therefore has its own baseline, as in the paper (arXiv 2512.04388, appendix A.1), and
+half of the samples are of the second round.
 
 Generation uses transformers on one process; vLLM or several processes would need their own generation here.
 """
@@ -45,7 +46,7 @@ class TwoRounds:
         self._group, self._discount = group, discount
 
     def __call__(self, prompts: list[Chat], trainer: Any) -> dict[str, Any]:
-        """Return completions for `prompts`, which are pairs of groups, and the columns that the reward needs."""
+        """Complete `prompts`, which are pairs of groups, and return the columns that the reward needs."""
         group = self._group
         if len(prompts) % (2 * group):
             raise ValueError(

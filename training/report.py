@@ -1,4 +1,4 @@
-"""A run's figures as text. Each states what its workers are, because figures of programs do not apply to models."""
+"""A run's figures as text, with what its workers are: figures of programs do not apply to models."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,7 @@
 """The reward of completions, computed by running them.
 
-`PlanReward` is a TRL reward function (1.16): asynchronous, with None for completions that cannot be scored. It uses the
-data set's column `row`, and knows neither the model nor the optimizer.
+`PlanReward` is a TRL reward function (1.16): asynchronous, with None for completions that cannot be scored.
+It uses the data set's column `row`, and knows neither the model nor the optimizer.
 """
 
 import asyncio

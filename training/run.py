@@ -1,4 +1,4 @@
-"""A training run: look-ups, warm start, expected reward and GRPO, with measurements. It can be stopped and resumed."""
+"""A training run: look-ups, warm start, expected reward and GRPO, with measurements. It can be resumed."""
 # The types of accelerate and torch are partial.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 
@@ -195,7 +195,7 @@ class TrainingRun:
         }
 
     def provenance(self, questions: list[TeamQuestion]) -> dict[str, list[str]]:
-        """Return what the workers are by source: `synthetic`, `model`, or another kind in `Pool.provenance`."""
+        """Return the kinds of workers by source: `synthetic`, `model`, or others of `Pool.provenance`."""
         kinds = self.runner().pool.provenance
         workers: dict[str, set[str]] = {source: set() for source in sources(questions)}
         for each in questions:
@@ -286,7 +286,7 @@ class TrainingRun:
     def _measure(
         self, when: str, model: Any, tokenizer: Any, held_out: list[TeamQuestion]
     ) -> dict[str, dict[str, float | None]]:
-        """Return figures of the held-out questions by source, greedy and sampled. A resumed run reuses them."""
+        """Measure the held-out questions by source, greedy and sampled. A resumed run reuses the figures."""
 
         def figures() -> dict[str, dict[str, float | None]]:
             tokens = self.config.grpo.max_plan_tokens
@@ -308,7 +308,7 @@ class TrainingRun:
         return self._once(when, figures)
 
     def _once(self, name: str, compute: Callable[[], Any]) -> Any:
-        """Return the value saved under `name`. If there is none, the main process computes and saves it first."""
+        """Return the value saved under `name`, which the main process computes if there is none."""
         if self.run_dir.is_main and self.run_dir.load(name) is None:
             self.run_dir.save(name, compute())
         self._wait_for_all()

@@ -92,7 +92,7 @@ class RunDir:
         return self.path / "final"
 
     def checkpoint(self, stage: str) -> str | None:
-        """Return the newest complete checkpoint in a stage's folder, such as `checkpoints` or `warm_checkpoints`."""
+        """Return the newest complete checkpoint in a stage's folder, such as `warm_checkpoints`."""
         paths = (path.parent for path in (self.path / stage).glob("checkpoint-*/trainer_state.json"))
         newest = max(paths, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
         return None if newest is None else str(newest)
@@ -110,8 +110,7 @@ class RunDir:
 
 
 def digests(config: Config) -> dict[str, str]:
-    """Return the SHA-256 of each input file: the pool's settings, the questions, the sets for cards, and the adapter to
-    continue from.
+    """Return the SHA-256 of each input file: pool settings, questions, sets for cards, and start adapter.
 
     Raises:
         SettingsError: a file cannot be read, or the name of a question set cannot be parsed.
@@ -169,9 +168,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def write_error(exc: BaseException) -> str | None:
-    """Return why a file could not be written, or None if `exc` is another error. torch and safetensors raise no
-    OSError.
-    """
+    """Return why a file could not be written, or None for another error. Some libraries raise no OSError."""
     message = str(exc)
     if isinstance(exc, OSError) and not isinstance(exc, ConnectionError | TimeoutError):
         return exc.strerror or message

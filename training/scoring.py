@@ -22,7 +22,8 @@ class Score:
     """A run's reward, and what it was computed from.
 
     Args:
-        reward: the reward; None if it is unknown because a worker was unreachable, which is not the plan's fault.
+        reward: the reward; None if it is unknown because a worker was unreachable, which is not the plan's
+            fault.
         parsed: whether the whole text is a plan.
         right: whether the answer is right.
         record: the run's record.
@@ -48,8 +49,8 @@ class RewardTerms:
     Args:
         format: the format of plans.
         max_steps: the maximum number of steps in a plan.
-        usd_weight: reward subtracted from a right answer per dollar of its cost; 0, as in the paper: none. The reward
-            is never less than that of a wrong answer.
+        usd_weight: reward subtracted from a right answer per dollar of its cost; 0, as in the paper: none.
+            The reward is never less than that of a wrong answer.
     """
 
     format: Format = "steps"

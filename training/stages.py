@@ -1,9 +1,9 @@
 """`python -m training.stages`: compare what each stage of a run teaches in equal time, in one plot.
 
-All stages start from the same look-ups, if the config has any, and the same warm start. One then continues the warm
-start, one learns the exact expected reward of each choice, and one learns by GRPO. Time is this process's CPU time, so
-that other load on the machine does not count. It includes drawing and running the examples, but not measuring. Writes
-`NAME.json` and `NAME.png` to `--out`.
+All stages start from the same look-ups, if the config has any, and the same warm start. One then continues
+the warm start, one learns the exact expected reward of each choice, and one learns by GRPO. Time is this
+process's CPU time, so that other load on the machine does not count. It includes drawing and running the
+examples, but not measuring. Writes `NAME.json` and `NAME.png` to `--out`.
 """
 # The types of matplotlib, torch and transformers are partial.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
@@ -50,7 +50,7 @@ SKILLS = {1: "one skill", 2: "two skills"}
 COLUMNS = 3
 """Plots per row."""
 MOST_EPOCHS = 1000
-"""A supervised stage is ended by the clock, not by its examples. The learning rate is therefore nearly constant."""
+"""The clock ends a supervised stage, not its examples, so its learning rate is nearly constant."""
 
 
 @dataclass(slots=True)
@@ -177,7 +177,7 @@ class Comparison:
 
 
 def figures(questions: Sequence[TeamQuestion], scores: Sequence[Score]) -> dict[str, Any]:
-    """Return a point of a curve: the share of right plans over all questions and by kind, and of plans that run."""
+    """Return a point of a curve: the share of right plans, in total and by kind, and of plans that run."""
     kinds: dict[str, list[bool]] = {}
     for each, score in zip(questions, scores, strict=True):
         kinds.setdefault(kind_of(each), []).append(score.right)

@@ -1,7 +1,7 @@
 """Supervised learning from examples: look up a worker, write plans, and judge the choice of a worker.
 
-A policy that never had to predict or restate a question does not read it, and only learns to collect the format's half
-point. The loss can therefore include the prompt's tokens.
+A policy that never had to predict or restate a question does not read it, and only learns to collect the
+format's half point. The loss can therefore include the prompt's tokens.
 """
 # The types of transformers and datasets are partial.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false

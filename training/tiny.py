@@ -1,8 +1,8 @@
-"""`make train-tiny`: train a conductor of under a million parameters in minutes on two cores, with three seeds.
+"""`make train-tiny`: train a conductor of under a million parameters in minutes on two cores.
 
-This tests the whole loop (questions, warm start, runs, reward, GRPO, held-out figures) on SYNTHETIC questions and
-workers. Each seed is a separate `podium train` on one thread; two run at a time. Writes `build/train-tiny.json` and
-`build/train-tiny.png`.
+This tests the whole loop (questions, warm start, runs, reward, GRPO, held-out figures) on SYNTHETIC questions
+and workers. Each seed is a separate `podium train` on one thread; two run at a time. Writes
+`build/train-tiny.json` and `build/train-tiny.png`.
 """
 # The types of matplotlib are partial.
 # pyright: reportUnknownMemberType=false

@@ -19,10 +19,10 @@ WORDS = Regex(
     r"\p{L}+(?: \p{L}+)*\.\", \"[a-z]+\": [\"\[]?|\"?,? ?\{?\"[a-z]+\": ?[\"\[]?"
     r"| ?\p{L}+|\p{N}|[^\p{L}\p{N}\n]+|\n"
 )
-"""Pieces of a plan: a sentence with the key after it, a key with its punctuation, words, digits, other characters, lines.
+"""Pieces of a plan: a sentence and the next key, a key and its punctuation, words, digits, others, lines.
 
-A step is then six tokens long, and the worker directly follows the token of its task. A policy of this size must learn
-by reward which token follows which.
+A step is then six tokens long, and the worker directly follows the token of its task. A policy of this size
+must learn by reward which token follows which.
 """
 
 

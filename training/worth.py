@@ -1,8 +1,8 @@
 """The worth of each worker for a question: its expected accuracy on such questions minus its cost.
 
-A single answer is like one coin toss: of ten workers that answered a question correctly, three may have been lucky.
-Ridge regression over all answers estimates how often a worker is right on the questions of a family, and how much less
-on the longer ones.
+A single answer is like one coin toss: of ten workers that answered a question correctly, three may have been
+lucky. Ridge regression over all answers estimates how often a worker is right on the questions of a family,
+and how much less on the longer ones.
 """
 # The types of scikit-learn are partial.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -78,7 +78,9 @@ class Worths:
         self._model: Any = Ridge(alpha=config.ridge).fit(np.array(rows), np.array(right))
 
     def judge(self, question: Question, family: str) -> dict[str, float]:
-        """Return the expected accuracy minus the weighted cost by worker. It may be negative for an expensive worker."""
+        """Return expected accuracy minus weighted cost by worker. It is negative for a worker that is too
+        dear.
+        """
         shares = np.ravel(self._model.predict(self._features(question, family)[None]))
         return {
             name: min(max(float(share), 0.0), 1.0) - usd

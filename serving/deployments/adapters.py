@@ -1,8 +1,9 @@
 """LoRA adapters of one engine: fetch, check and load each one before a request uses it.
 
-If a request names an adapter that vLLM has not loaded, vLLM loads it in the middle of a step, and an error there
-ends the engine. Loading each adapter on its own first keeps the engine alive. vLLM evicts the least recently
-used adapter when it needs room (`max_loras`), and reloads it from the cached folder when it is used again.
+If a request names an adapter that vLLM has not loaded, vLLM loads it in the middle of a step, and an error
+there ends the engine. Loading each adapter on its own first keeps the engine alive. vLLM evicts the least
+recently used adapter when it needs room (`max_loras`), and reloads it from the cached folder when it is used
+again.
 """
 
 import asyncio
@@ -52,8 +53,7 @@ class Adapters:
         return await self.lora_request(address)
 
     async def lora_request(self, address: str) -> LoRARequest:
-        """Return vLLM's request object for the adapter, and load it first if this replica has not, e.g. after a
-        restart.
+        """Return vLLM's request object for the adapter, and load it first if this replica has not.
 
         Raises:
             AdapterError: see `load`.
@@ -81,8 +81,8 @@ class Adapters:
         config = self._engine.vllm_config.lora_config
         if config is None:
             raise AdapterError(
-                f"Adapter {name} needs an engine with LoRA support. Set `enable_lora: true` in the worker's `engine` "
-                "and redeploy."
+                f"Adapter {name} needs an engine with LoRA support. "
+                "Set `enable_lora: true` in the worker's `engine` and redeploy."
             )
         try:
             async with asyncio.timeout(FETCH_TIMEOUT_S):
@@ -119,8 +119,8 @@ class Adapters:
 
 
 def model_folder(model: str) -> Path | None:
-    """Return the folder that the engine loads its model from (a local folder or the hub's cache), or None if the
-    model is not on this machine.
+    """Return the folder that the engine loads its model from (a local folder or the hub's cache), or None if
+    the model is not on this machine.
     """
     if Path(model).is_dir():
         return Path(model)

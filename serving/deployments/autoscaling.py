@@ -1,10 +1,10 @@
 """Autoscaling policy: the number of replicas, from the load that they report and from open requests.
 
-A stream is one open request from its first token to its last. A policy that only counts requests therefore keeps
-few replicas while their queues grow. Each replica reports its own `load`; 1.0 is the load that one replica should
-carry. See `Engine.record_autoscaling_stats` (vLLM's queue and KV cache) and `Router.record_autoscaling_stats`
-(steps running and waiting). Ray Serve applies the delays, factors and bounds of `autoscaling_config` to the
-result.
+A stream is one open request from its first token to its last. A policy that only counts requests therefore
+keeps few replicas while their queues grow. Each replica reports its own `load`; 1.0 is the load that one
+replica should carry. See `Engine.record_autoscaling_stats` (vLLM's queue and KV cache) and
+`Router.record_autoscaling_stats` (steps running and waiting). Ray Serve applies the delays, factors and
+bounds of `autoscaling_config` to the result.
 """
 
 from typing import Any
@@ -18,8 +18,10 @@ LOAD = "load"
 REPORTS = 4
 """Reports per look-back period, over which the load is averaged."""
 MAX_INTERVAL_S = 10.0
-"""Longest time between two reports, Ray Serve's default. The first call to a deployment scaled to zero may wait
-this long before a replica starts. Ray 2.60 ignores the environment variables that should replace this field."""
+"""Longest time between two reports, Ray Serve's default. The first call to a deployment scaled to zero may
+wait this long before a replica starts. Ray 2.60 ignores the environment variables that should replace this
+field.
+"""
 POLICY = "serving.deployments.autoscaling:by_load"
 
 

@@ -1,7 +1,7 @@
 """The only module that turns classes into Ray Serve deployments.
 
-Every deployment sets its number of CPUs. With Ray's default of one CPU each, a small machine runs out and the next
-replica waits forever.
+Every deployment sets its number of CPUs. With Ray's default of one CPU each, a small machine runs out and the
+next replica waits forever.
 """
 
 import os
@@ -23,18 +23,20 @@ from serving.settings.workers import VllmSettings
 from serving.telemetry.spans import EXPORTER
 
 PREFIX_ROUTER = "serving.deployments.prefix_router.PrefixRouter"
-"""Routes calls with a common prefix, e.g. a conductor's prompt, to the replica that has it cached. An import path,
-because a process that only reads a configuration should not import Ray's router.
+"""Routes calls with a common prefix, e.g. a conductor's prompt, to the replica that has it cached. An import
+path, because a process that only reads a configuration should not import Ray's router.
 """
 ENGINE = "serving.deployments.engine.Engine"
 """An import path, because importing vLLM takes ten seconds and building the application does not need it."""
 NO_MEDIA_HOST = "none.invalid"
-"""A host that never resolves (RFC 2606). vLLM treats an empty `allowed_media_domains` as "allow every host"."""
+"""A host that never resolves (RFC 2606). vLLM would treat an empty `allowed_media_domains` as "any host"."""
 NO_REDIRECTS = {"VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0"}
 """Keeps vLLM from following a redirect from an allowed host to another one."""
 ADAPTERS_A_WORKER = 2
-"""LoRA slots in an engine for each worker with an adapter: the current adapter, and the previous one while its
-requests finish. With one slot, requests for the new adapter would wait for the last request of the old one."""
+"""LoRA slots in an engine for each worker with an adapter: the current adapter, and the previous one while
+its requests finish. With one slot, requests for the new adapter would wait for the last request of the old
+one.
+"""
 
 
 def engine_deployment(worker: VllmSettings, settings: Settings, engine: type | None = None) -> Any:
@@ -68,8 +70,8 @@ def engine_deployment(worker: VllmSettings, settings: Settings, engine: type | N
 
 
 def by_prefix_and_load(scale: Scale) -> RequestRouterConfig:
-    """Return a request router that prefers the replica with the prompt's prefix in its cache, until that replica
-    has half a replica's load more than the least busy one.
+    """Return a request router that prefers the replica with the prompt's prefix in its cache, until that
+    replica has half a replica's load more than the least busy one.
 
     With Ray's default threshold, calls that share a prefix, such as a system prompt, pile up on one replica.
     """
@@ -103,8 +105,8 @@ def engine_arguments(worker: VllmSettings, settings: Settings) -> dict[str, Any]
 
 
 def _machines(worker: VllmSettings) -> dict[str, Any]:
-    """Return a replica's resources: at most one GPU for its own process, or a placement group whose bundles are
-    filled by vLLM's Ray workers.
+    """Return a replica's resources: at most one GPU for its own process, or a placement group whose bundles
+    are filled by vLLM's Ray workers.
     """
     scale, gpus = worker.scale, gpus_of(worker)
     actor: dict[str, Any] = {"num_cpus": scale.num_cpus}
@@ -161,12 +163,12 @@ def _deployment(target: type | str, options: dict[str, Any]) -> Any:
 
 
 def environment_of(service: str, outer: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables that Ray sets in a deployment's replicas: the service name in traces, and
-    a sampling ratio of 1.0 (Serve's default is 0.01).
+    """Return the environment variables that Ray sets in a deployment's replicas: the service name in traces,
+    and a sampling ratio of 1.0 (Serve's default is 0.01).
 
-    Ray writes these variables to its logs and its store in plain text, so they hold no secrets. Keys, `HF_TOKEN`,
-    `OTEL_EXPORTER_OTLP_HEADERS` and addresses with a password reach replicas through the environment inherited
-    from their node.
+    Ray writes these variables to its logs and its store in plain text, so they hold no secrets. Keys,
+    `HF_TOKEN`, `OTEL_EXPORTER_OTLP_HEADERS` and addresses with a password reach replicas through the
+    environment inherited from their node.
 
     Args:
         service: the service name in traces.

@@ -1,4 +1,4 @@
-"""Join the chunks of an answer into fewer messages: sending one token costs a replica as much as sending ten."""
+"""Join an answer's chunks into fewer messages, since every message costs a replica the same."""
 
 import time
 from collections.abc import AsyncGenerator, Callable
@@ -13,8 +13,8 @@ async def coalesce(
     """Yield the first chunk with text immediately, and then the chunks joined so that messages are at least
     `gap_s` apart. The last chunk is sent immediately.
 
-    There is no timer: a message is sent with the first chunk that arrives after its time. Closing the generator
-    closes `chunks`.
+    There is no timer: a message is sent with the first chunk that arrives after its time. Closing the
+    generator closes `chunks`.
 
     Args:
         chunks: the answer's chunks.

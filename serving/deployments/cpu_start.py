@@ -1,7 +1,7 @@
-"""Start a vLLM engine on a CPU faster (profile in docs/decisions/0023), and compute in a type that the CPU supports.
+"""Start a vLLM engine on a CPU faster (profile: docs/decisions/0023), in a data type that the CPU supports.
 
-An engine is three processes (replica, engine core, worker). Each one takes ten seconds of a core to import vLLM
-and torch.
+An engine is three processes (replica, engine core, worker). Each one takes ten seconds of a core to import
+vLLM and torch.
 """
 
 import json
@@ -19,9 +19,7 @@ from serving.cpu_types import computes_bfloat16
 
 
 def prepare(arguments: dict[str, Any]) -> None:
-    """Change the engine arguments and this process for a fast start and fast computation on a CPU. Do nothing on
-    an accelerator.
-    """
+    """Change the engine arguments and this process for a fast engine, if it runs on a CPU."""
     if not current_platform.is_cpu():
         return
     if arguments.get("dtype", "auto") == "auto" and not is_quantised(arguments) and not computes_bfloat16():
@@ -56,8 +54,8 @@ def can_compile() -> bool:
 def register(folder: Path) -> None:
     """Import the model's class in this process.
 
-    Otherwise vLLM starts a process that imports all of vLLM to inspect the class without touching a GPU, which
-    took most of a first start.
+    Otherwise vLLM starts a process that imports all of vLLM to inspect the class without touching a GPU,
+    which took most of a first start.
 
     Args:
         folder: the model. If it is not a local folder, vLLM handles it.
@@ -70,8 +68,8 @@ def register(folder: Path) -> None:
 class ForkedWorkers(MultiprocExecutor):
     """Executor whose workers fork from the engine core, with everything imported, if forking is safe.
 
-    vLLM forks by default, but not under Ray: a replica has threads and connections that must not be copied, so it
-    spawns the engine core, and the core would spawn its workers as well.
+    vLLM forks by default, but not under Ray: a replica has threads and connections that must not be copied,
+    so it spawns the engine core, and the core would spawn its workers as well.
     """
 
     def _init_executor(self) -> None:

@@ -1,7 +1,8 @@
 """Drain a replica that Ray Serve removes (scale-down, new version, deleted application).
 
-The replica gets no new requests and may finish the open ones. Shortly before its time is up, it abandons the rest
-in a way that clients and other replicas understand. This module detects the removal; it knows nothing about runs.
+The replica gets no new requests and may finish the open ones. Shortly before its time is up, it abandons the
+rest in a way that clients and other replicas understand. This module detects the removal; it knows nothing
+about runs.
 """
 
 import asyncio
@@ -16,10 +17,11 @@ MIN_MARGIN_S, MARGIN, MAX_MARGIN_S = 1.0, 0.25, 10.0
 
 
 def find_timeout_s() -> float | None:
-    """Return Serve's shutdown timeout for this process's replica in seconds, or None if it is not being removed.
+    """Return Serve's shutdown timeout for this replica in seconds, or None if it is not being removed.
 
-    Serve notifies the replica's own code only after its last request has ended. The timeout is therefore read from
-    Serve's internal object (`ray/serve/_private/replica.py`, Ray 2.60); if that is missing, the result is None.
+    Serve notifies the replica's own code only after its last request has ended. The timeout is therefore read
+    from Serve's internal object (`ray/serve/_private/replica.py`, Ray 2.60); if that is missing, the result
+    is None.
     """
     here = cast(Any, global_worker)
     replica = getattr(here.actors.get(here.actor_id), "_replica_impl", None)
@@ -29,7 +31,7 @@ def find_timeout_s() -> float | None:
 
 
 def timeout_s(drain_s: float) -> float:
-    """Return the timeout to configure in Serve so that a replica drains for `drain_s` before it abandons runs."""
+    """Return the timeout to set in Serve so that a replica drains for `drain_s` before it abandons runs."""
     return drain_s + min(MAX_MARGIN_S, max(MIN_MARGIN_S, drain_s * MARGIN / (1 - MARGIN)))
 
 
@@ -39,7 +41,7 @@ def leaves_after_s(timeout_s: float) -> float:
 
 
 async def leave_in_time(leave: Callable[[], None]) -> None:
-    """Wait until Serve removes this replica and its time is nearly up; then call `leave` every `POLL_INTERVAL_S`.
+    """Wait until Serve removes this replica and its time is nearly up, and then call `leave` repeatedly.
 
     One call is not enough, because a request may still have been on its way.
     """

@@ -1,7 +1,7 @@
 """A vLLM engine in a replica: continuous batching, prefix caching, constrained decoding, abort on close.
 
-The replica's process runs vLLM's `AsyncLLM` with vLLM's own chat rendering and reasoning parsers, and no layer
-between (docs/decisions/0001). This module knows vLLM; it does not know plans, pools or HTTP.
+The replica's process runs vLLM's `AsyncLLM` with vLLM's own chat rendering and reasoning parsers, and no
+layer between (docs/decisions/0001). This module knows vLLM; it does not know plans, pools or HTTP.
 """
 
 import asyncio
@@ -89,7 +89,7 @@ class Engine:
         await self._engine.check_health()
 
     async def ready(self, adapters: Sequence[str] = ()) -> bool:
-        """Return whether the engine is healthy and has answered one warm-up call without, and with each adapter.
+        """Return whether the engine is healthy and warmed up, by one call without and one with each adapter.
 
         The first call of a new engine takes seconds longer.
 
@@ -104,8 +104,8 @@ class Engine:
         return not self._engine.errored
 
     async def load(self, adapter: str) -> AdapterError | None:
-        """Fetch and load an adapter, and answer one call with it. Return the error if that fails; the engine is
-        then unchanged.
+        """Fetch and load an adapter, and warm it up. Return the error if that fails; the engine is then
+        unchanged.
         """
         try:
             await self._adapters.load(adapter)
@@ -140,8 +140,8 @@ class Engine:
     async def generate(self, call: EngineCall) -> AsyncGenerator[Chunk | WorkerError]:
         """Answer `call`. If the generator is closed or cancelled, the engine aborts the request.
 
-        A call that the engine rejects ends with the error as its last item. If it were raised, Ray Serve would log
-        a client's mistake as a failure of the replica.
+        A call that the engine rejects ends with the error as its last item. If it were raised, Ray Serve
+        would log a client's mistake as a failure of the replica.
 
         Raises:
             WorkerUnavailable: the engine failed.
@@ -229,9 +229,7 @@ class Engine:
         return self._with_prefix(prompts[0], call.prefix)
 
     def _with_prefix(self, prompt: EngineInput, prefix: str) -> EngineInput:
-        """Append the tokens of the answer's beginning to `prompt`, and return it. The chat template would strip
-        spaces at its end.
-        """
+        """Append the tokens of `prefix` to `prompt`. The chat template would strip spaces at its end."""
         if prefix:
             tokens = self._engine.get_tokenizer().encode(prefix, add_special_tokens=False)
             cast(Any, prompt)["prompt_token_ids"] = [*cast(Any, prompt)["prompt_token_ids"], *tokens]
@@ -278,7 +276,7 @@ class Engine:
         return LogprobReader(call.top_logprobs, parser.extract_content_ids if parser else None)
 
     def _thought_parser(self, call: EngineCall) -> ReasoningParser | None:
-        """Return a new reasoning parser for one answer, or None if the whole output is the answer, as in plans."""
+        """Return a reasoning parser for one answer, or None if the output is all answer, as in plans."""
         if not self._reasoning_parser or call.ebnf or call.is_text:
             return None
         make = ReasoningParserManager.get_reasoning_parser(self._reasoning_parser)

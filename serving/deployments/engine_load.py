@@ -33,9 +33,7 @@ class EngineLoad(StatLoggerBase):
 
     @property
     def load(self) -> float:
-        """The engine's load: the larger of cache use and queue length. 1.0 is a full engine; above it, requests
-        wait.
-        """
+        """Larger of cache use and queue length. 1.0 is a full engine; above it, requests wait."""
         running, waiting = self._stats.num_running_reqs, self._stats.num_waiting_reqs
         by_queue = (running + waiting) / max(running, 1) if waiting else 0.0
         return max(by_queue, self._stats.kv_cache_usage / KV_FULL)

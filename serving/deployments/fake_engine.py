@@ -1,7 +1,7 @@
 """A FAKE engine: no model, but start-up time, queue and token rate like a vLLM replica.
 
-Use it to test autoscaling, routing and draining on machines that cannot run many real engines. It runs only if the
-settings name it (`stand_in`), and its answers say that it is one.
+Use it to test autoscaling, routing and draining on machines that cannot run many real engines. It runs only
+if the settings name it (`stand_in`), and its answers say that it is one.
 """
 
 import asyncio

@@ -32,9 +32,9 @@ BROADCAST_TRIES, BROADCAST_INTERVAL_S = 10, 0.5
 def detach_from_request() -> Generator[None]:
     """Make calls inside the block without belonging to the current Serve request.
 
-    When a client disconnects, Ray Serve cancels the calls that its request made to other replicas, without notifying
-    the code that waits for them. A run that outlives its client would then wait forever. The run ends its calls
-    itself.
+    When a client disconnects, Ray Serve cancels the calls that its request made to other replicas, without
+    notifying the code that waits for them. A run that outlives its client would then wait forever. The run
+    ends its calls itself.
     """
     current: Any = _serve_request_context
     token = current.set(replace(_get_serve_request_context(), _internal_request_id=""))
@@ -101,8 +101,8 @@ class EngineHandle:
         """Stream the answer to `call`; see `EngineClient.generate`.
 
         Raises:
-            WorkerUnavailable: the engine failed, or lost its last replica. A fallback answers sooner than a new
-                replica starts.
+            WorkerUnavailable: the engine failed, or lost its last replica. A fallback answers sooner than a
+                new replica starts.
             WorkerBusy: the replicas' queues are full.
         """
         if await self._replicas.is_still_down(self._name):
@@ -154,7 +154,7 @@ class EngineHandle:
             raise _down() from exc
 
     async def _watch_replicas(self, waiting: Callable[[str], None] | None, patience: asyncio.Timeout) -> None:
-        """Report to `waiting` while the first replica starts, and expire `patience` if the replicas were lost.
+        """Call `waiting` while the first replica starts. Expire `patience` if the replicas were lost.
 
         A cold start is progress, a lost replica is an error.
         """

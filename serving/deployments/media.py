@@ -1,9 +1,9 @@
 """Fetch the pictures that a call to a vLLM engine links to, from hosts that the settings allow.
 
 vLLM would fetch any URL of a client from inside the engine's network, including loopback, cloud metadata and
-neighbours (SSRF). Podium therefore fetches pictures itself, only from allowed hosts, with a client that checks the
-address when it connects, and passes the content to vLLM. All other pictures must be in the request, as `data:`
-URLs.
+neighbours (SSRF). Podium therefore fetches pictures itself, only from allowed hosts, with a client that
+checks the address when it connects, and passes the content to vLLM. All other pictures must be in the
+request, as `data:` URLs.
 """
 
 import asyncio
@@ -73,8 +73,8 @@ def _check_address(url: str, hosts: Collection[str]) -> None:
         is_allowed = False
     if not is_allowed:
         raise WorkerRefused(
-            "This model does not fetch pictures from that URL. Send the picture as data:image/...;base64,..., "
-            "or ask the operator to add its host to `engine.allowed_media_domains`."
+            "This model does not fetch pictures from that URL. "
+            "Send the picture as data:image/...;base64,..., or ask the operator to add its host to `engine.allowed_media_domains`."
         )
 
 

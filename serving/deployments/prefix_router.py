@@ -1,8 +1,8 @@
-"""Routes a call to the engine replica that has seen the prompt's prefix, unless that replica is much busier than others.
+"""Route calls to the engine replica that knows the prompt's prefix, unless it is much busier than others.
 
-Ray's router of this kind keeps the prefixes of all callers in one actor. If that actor ends, e.g. with its node, Ray
-does not restart it, and every call to every replica waits forever. Here each caller remembers the prompts that it
-sent itself: no shared state, no network call. This module knows nothing about vLLM.
+Ray's router of this kind keeps the prefixes of all callers in one actor. If that actor ends, e.g. with its
+node, Ray does not restart it, and every call to every replica waits forever. Here each caller remembers the
+prompts that it sent itself: no shared state, no network call. This module knows nothing about vLLM.
 """
 
 import time
@@ -15,7 +15,9 @@ from conductor.model.terms import Places
 
 RaysRouter = cast(type[Any], prefix_aware_router.PrefixCacheAffinityRouter)
 MIN_MATCH = 0.1
-"""Share of the prompt. If no replica has seen this much, the one that has seen least gets the call. Ray's value."""
+"""Share of the prompt that a replica must know; otherwise the one that knows least gets the call. Ray's
+value.
+"""
 FULL_CHARS, KEPT_CHARS = 400_000, 360_000
 """Characters remembered per replica before eviction, and after it. Ray's values."""
 
@@ -39,8 +41,8 @@ class PrefixMemory:
             self._tree.evict_tenant_by_lru(replica, chars - KEPT_CHARS)
 
     def best(self, prompt: str, replicas: Sequence[str]) -> list[str]:
-        """Return the replicas that have seen most of the prompt, or the ones that have seen least overall if the
-        match is below `MIN_MATCH`. The list is empty if no replica is known.
+        """Return the replicas that have seen most of the prompt, or the ones that have seen least overall if
+        the match is below `MIN_MATCH`. The list is empty if no replica is known.
         """
         matched, owners = self._tree.prefix_match(prompt, list(replicas))
         if len(matched) < MIN_MATCH * len(prompt):
@@ -58,7 +60,7 @@ class PrefixRouter(RaysRouter):
     def initialize_state(self, imbalanced_threshold: float) -> None:
         """Create the memory. Ray Serve calls this once."""
         self._memory = PrefixMemory()
-        # Passing an actor keeps Ray from creating its own. The methods that would call it are overridden below.
+        # Passing an actor keeps Ray from creating its own. The methods that call it are overridden below.
         rays: Any = super()
         rays.initialize_state(imbalanced_threshold=imbalanced_threshold, tree_actor=self._memory)
 
@@ -85,8 +87,8 @@ class PrefixRouter(RaysRouter):
     ) -> list[list[Any]]:
         """Return candidates in order of preference, like Ray's router.
 
-        A call that is sent again, because it failed or is late, goes to the least busy replica that has not had it:
-        the one that knows its prompt is the one that had it before.
+        A call that is sent again, because it failed or is late, goes to the least busy replica that has not
+        had it: the one that knows its prompt is the one that had it before.
         """
         places = _places_of(pending_request)
         others = [each for each in candidate_replicas if _name(each.replica_id) not in places.taken]
@@ -105,7 +107,7 @@ class PrefixRouter(RaysRouter):
     async def _prefix_match_best_replicas(
         self, pending_request: Any, candidate_replicas: list[Any]
     ) -> list[list[Any]]:
-        """Return the replicas with the best match, or an empty list to let Ray take the less busy of two random ones."""
+        """Return the replicas with the best match, or [] to let Ray take the less busy of two random ones."""
         if not (pending_request and pending_request.args) or await self._is_uneven(candidate_replicas):
             return [[]]
         by_id = {_name(each.replica_id): each for each in candidate_replicas}
@@ -124,7 +126,7 @@ class PrefixRouter(RaysRouter):
         return bool(known) and max(known) - min(known) > self._imbalanced_threshold
 
     def _queue_length(self, replica: Any) -> int | None:
-        """Return the cached queue length, or None if it is unknown or full: a full queue may have room by now."""
+        """Return the cached queue length, or None if it is unknown or full (it may have room by now)."""
         if not self._use_replica_queue_len_cache:
             return None
         length: int | None = self._replica_queue_len_cache.get(replica.replica_id)
@@ -136,8 +138,8 @@ def _name(replica_id: Any) -> str:
 
 
 def _places_of(pending_request: Any) -> Places:
-    """Return the record of where the call has been sent. Ray passes the caller's own object, not a copy, so the
-    caller sees what is written to it.
+    """Return the record of where the call has been sent. Ray passes the caller's own object, not a copy, so
+    the caller sees what is written to it.
     """
     call = pending_request.args[0] if pending_request and pending_request.args else None
     return getattr(call, "places", None) or Places()

@@ -1,6 +1,7 @@
 """Report measurements to Ray's metrics, which each node's agent exports to Prometheus; and sample levels.
 
-Ray labels every series with its process (`WorkerId`) and node (`NodeAddress`), so Podium adds no replica label.
+Ray labels every series with its process (`WorkerId`) and node (`NodeAddress`), so Podium adds no replica
+label.
 """
 
 import threading
@@ -38,7 +39,7 @@ class RayMeter:
 
 
 class Series:
-    """Label sets that this process has reported, at most `MOST_SERIES` per instrument: Ray's agent keeps them all."""
+    """Reported label sets, at most `MOST_SERIES` per instrument, because Ray's agent keeps them all."""
 
     def __init__(self) -> None:
         self._tags: dict[str, dict[tuple[str, ...], dict[str, str]]] = {each.name: {} for each in INSTRUMENTS}

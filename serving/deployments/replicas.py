@@ -36,8 +36,8 @@ class Replicas:
         return entry is not None and entry.status == "HEALTHY" and not any(entry.replica_states.values())
 
     async def is_down(self, deployment: str) -> bool:
-        """Return whether the deployment was healthy and has lost every replica. Serve then starts a new one, which
-        takes as long as any start.
+        """Return whether the deployment was healthy and has lost every replica. Serve then starts a new one,
+        which takes as long as any start.
         """
         return _is_down(await self._account(), deployment)
 
@@ -56,8 +56,8 @@ class Replicas:
 
 
 def _is_down(known: ApplicationStatusOverview | None, deployment: str) -> bool:
-    """Return whether the deployment is down. One that starts, for the first time or from zero, is not: Serve reports
-    it as updating or upscaling.
+    """Return whether the deployment is down. One that starts, for the first time or from zero, is not: Serve
+    reports it as updating or upscaling.
     """
     entry = known.deployments.get(deployment) if known else None
     return (

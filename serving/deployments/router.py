@@ -1,4 +1,4 @@
-"""HTTP ingress as a Serve replica: serves the API from settings, and rebuilds its pool for a new `user_config`."""
+"""HTTP ingress as a Serve replica. It rebuilds its pool for every new `user_config`."""
 
 import asyncio
 import logging
@@ -114,9 +114,9 @@ class Router:
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Apply the pool, adapters, prices, prompts and limits of `user_config`. Open runs keep the old ones.
 
-        Return once every adapter is loaded and new requests use the new settings. If this raised, Serve would end
-        the replica. A running replica therefore keeps its current settings, and reports what it rejected in its log
-        and at `/readyz`.
+        Return once every adapter is loaded and new requests use the new settings. If this raised, Serve would
+        end the replica. A running replica therefore keeps its current settings, and reports what it rejected
+        in its log and at `/readyz`.
 
         Raises:
             SettingsError: a new replica, without earlier settings to keep, cannot use `user_config`.
@@ -124,10 +124,10 @@ class Router:
         await self._live.patch(user_config)
 
     async def check_health(self) -> None:
-        """Start the background tasks on the first call, which Serve makes after construction and configuration.
+        """Start the background tasks on the first call, which Serve makes after configuration.
 
-        Earlier errors end the replica and appear in Serve's status. An unusable store does so too; an unreachable
-        one does not.
+        Earlier errors end the replica and appear in Serve's status. An unusable store does so too; an
+        unreachable one does not.
         """
         if not self._live.is_up:
             try:
@@ -158,7 +158,7 @@ class Router:
         await self._directory.aclose()
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """Report the load for `autoscaling.by_load`: model calls, running or waiting for a slot, relative to
+        """Report the load for `autoscaling.by_load`: model calls, running or waiting, per
         `router.target_calls`.
         """
         return {LOAD: self._service.calls / self._service.pool.settings.router.target_calls}

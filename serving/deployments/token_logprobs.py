@@ -1,6 +1,7 @@
 """Log probabilities of an answer's tokens, from vLLM's outputs, aligned with the visible text.
 
-This module knows vLLM's outputs; it does not know the engine, nor how an API dialect writes log probabilities.
+This module knows vLLM's outputs; it does not know the engine, nor how an API dialect writes log
+probabilities.
 """
 
 from collections.abc import Callable
@@ -17,13 +18,13 @@ LEAST = -9999.0
 class LogprobReader:
     """Reads the log probabilities of one answer.
 
-    A token is returned with the chunk of text in which it begins. Tokens without visible text are not returned, such
-    as those of a stop sequence, a tool call or the end of the answer.
+    A token is returned with the chunk of text in which it begins. Tokens without visible text are not
+    returned, such as those of a stop sequence, a tool call or the end of the answer.
 
     Args:
         n_top: number of most likely tokens to report per position.
-        content_ids: returns those of all token ids so far that follow the reasoning; None if the model does not
-            reason.
+        content_ids: returns those of all token ids so far that follow the reasoning; None if the model does
+            not reason.
     """
 
     def __init__(self, n_top: int, content_ids: Callable[[list[int]], list[int]] | None = None) -> None:

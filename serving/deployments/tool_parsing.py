@@ -1,7 +1,7 @@
 """Read tool calls from the output of a vLLM engine, with vLLM's own parser for the model.
 
-A model that must call a tool is constrained to JSON by the tools' schemas, and that JSON is read directly. This
-module knows vLLM's parsers; it does not know the engine, nor whose tools they are.
+A model that must call a tool is constrained to JSON by the tools' schemas, and that JSON is read directly.
+This module knows vLLM's parsers; it does not know the engine, nor whose tools they are.
 """
 
 import copy
@@ -44,7 +44,7 @@ class ToolReader:
         self._text, self._ids, self._streamed = "", list[int](), ""
 
     def constrain(self, sampling: SamplingParams) -> None:
-        """Change `sampling` so that tool calls can be read, and if a tool call is required, so that one is written."""
+        """Change `sampling` so that calls can be read, and so that one is written if it is required."""
         sampling.skip_special_tokens = self._request.skip_special_tokens
         if not self._call.must_call:
             return

@@ -34,8 +34,8 @@ FINE = {
         ({"modules_to_save": ["lm_head"]}, "replaces whole modules"),
         ({"use_dora": True}, "DoRA"),
         ({"peft_type": "IA3"}, "not LORA"),
-        ({"target_modules": ["lm_head"]}, "embeddings or the head"),
-        ({"rank_pattern": {"q_proj": 8}}, "differ from module to module"),
+        ({"target_modules": ["lm_head"]}, "embeddings or the output head"),
+        ({"rank_pattern": {"q_proj": 8}}, "differs between modules"),
     ],
 )
 def test_an_adapter_that_vllm_cannot_serve_is_refused_with_the_reason(change: dict[str, Any], told: str):

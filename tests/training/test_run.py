@@ -247,7 +247,7 @@ def test_the_command_tells_what_cannot_be_used_and_ends_with_1(
     )
     assert main(["--config", str(broken)]) == 1
     told = " ".join(capsys.readouterr().err.split())
-    assert "give either path or scratch" in told
+    assert "set exactly one of path and scratch" in told
     assert "pool.modle" in told
     assert main(["--config", str(tmp_path / "none.yaml")]) == 1
 

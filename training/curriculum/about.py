@@ -1,4 +1,4 @@
-"""Decide whether a subtask is about a request: it must contain the request's own words, not a phrase that fits any."""
+"""Decide whether a subtask is about a request, by the request's own words."""
 
 import re
 

@@ -1,9 +1,10 @@
-"""Look-ups, the first lesson of a conductor that reads cards: a few words, and the number of the worker whose card fits.
+"""Look-ups, the first lesson of a conductor that reads cards: a few words, and the worker whose card fits.
 
-From whole requests alone, a small model does not learn to find a card in its prompt, because the one token that chooses
-the worker is a tiny part of the loss. It therefore first learns only to look up: many queries per team, of a dozen
-tokens each. At first most teams have made-up specialities, random words that can only be matched by looking. The other
-teams are the curriculum's. Their queries are a field's name, another card of the field, or a short request.
+From whole requests alone, a small model does not learn to find a card in its prompt, because the one token
+that chooses the worker is a tiny part of the loss. It therefore first learns only to look up: many queries
+per team, of a dozen tokens each. At first most teams have made-up specialities, random words that can only be
+matched by looking. The other teams are the curriculum's. Their queries are a field's name, another card of
+the field, or a short request.
 
 SYNTHETIC, like the teams (`training.curriculum.teams`).
 """
@@ -21,8 +22,7 @@ from training.curriculum.teams import SIZES, DrawnTeam, Teammate, draw_team
 LEAST_MADE_UP = 0.15
 """Minimum share of made-up teams, relative to the first share, so that matching words is not unlearned."""
 BY_CARD, BY_CLAUSE, BY_OTHER_NAME = 0.2, 0.2, 0.25
-"""Shares of queries by another card of the field, by a request, and by another name of the field. The rest use the name
-that plans use.
+"""Shares of queries by another card of the field, a request, and another name. The rest use the plans' name.
 """
 CHECKS = 0.2
 """Share of queries for a check, in a team with a critic."""
@@ -49,7 +49,8 @@ def look_ups(seed: object, count: int, per_team: int, made_up: float) -> list[Re
         seed: seed; the same seed gives the same look-ups.
         count: number of look-ups.
         per_team: look-ups per team.
-        made_up: share of teams with made-up specialities at first. It falls linearly to `LEAST_MADE_UP` of itself.
+        made_up: share of teams with made-up specialities at first. It falls linearly to `LEAST_MADE_UP` of
+            itself.
     """
     rng, materials = random.Random(f"look-ups {seed}"), load("train")
     drawn: list[RequestQuestion] = []

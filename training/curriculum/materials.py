@@ -1,8 +1,9 @@
-"""The written material: domains with phrasings and cards, narrow topics, roles, generalists, and ways to join clauses.
+"""The written material: domains with phrasings and cards, topics, roles, generalists, and joints of clauses.
 
-The YAML files next to this module are the curriculum's text. This module reads them and decides what is held out: whole
-domains and roles, and a fifth of the other phrasings and cards, chosen by their words. Topics and the folders `cards`,
-`requests` and `joints` are for training only. None of them is about a held-out domain, and none is used for measuring.
+The YAML files next to this module are the curriculum's text. This module reads them and decides what is held
+out: whole domains and roles, and a fifth of the other phrasings and cards, chosen by their words. Topics and
+the folders `cards`, `requests` and `joints` are for training only. None of them is about a held-out domain,
+and none is used for measuring.
 """
 
 import hashlib
@@ -42,7 +43,7 @@ HELD_OUT_OF = 5
 """One text in this many is held out in the other domains."""
 SMALL_TALK = "small_talk"
 NARROW = 0.5
-"""Share of training that is about a topic instead of a domain. There are nine times as many topics as domains."""
+"""Share of training about topics instead of domains, although there are nine times as many topics."""
 
 
 class Domain(Frozen):
@@ -106,7 +107,7 @@ class JoinClause(Frozen):
 
 
 class Joints(Frozen):
-    """Templates that join clauses to a request: `{a}` (or `{A}`, capitalised), `{b}`, and `{j}`, which uses both."""
+    """Templates that join clauses to a request: `{a}` (or `{A}`, capitalised), `{b}`, and `{j}` over both."""
 
     chain: tuple[str, ...]
     join: tuple[str, ...]
@@ -163,8 +164,8 @@ def side_of(text: str) -> Side:
 def load(side: Side) -> Materials:
     """Return the texts of one side.
 
-    The training side has all topics, but no held-out domain and no held-out text. The held-out side has the complete
-    held-out domains, and the held-out texts of the others.
+    The training side has all topics, but no held-out domain and no held-out text. The held-out side has the
+    complete held-out domains, and the held-out texts of the others.
 
     Raises:
         ValueError: a file is invalid. Pydantic's message has the location.
@@ -194,8 +195,8 @@ def load(side: Side) -> Materials:
 
 
 def _with_cards(materials: Materials) -> Materials:
-    """Add the training-only cards. With the few cards of each field alone, a model learns them by heart, and reads cards
-    that it has never seen less well.
+    """Add the training-only cards. With the few cards of each field alone, a model learns them by heart, and
+    reads cards that it has never seen less well.
     """
     more = {path.stem: _read(path) for path in sorted((FOLDER / "cards").glob("*.yaml"))}
 
@@ -241,8 +242,8 @@ def _with_requests(materials: Materials) -> Materials:
 def _with_joints(materials: Materials) -> Materials:
     """Add the training-only templates for joining clauses.
 
-    With forty of each kind, a model planned three steps for nearly all joins that it had learned from, but only for
-    three in five of those in new words.
+    With forty of each kind, a model planned three steps for nearly all joins that it had learned from, but
+    only for three in five of those in new words.
     """
     joints = materials.joints.model_dump()
     for path in sorted((FOLDER / "joints").glob("*.yaml")):
@@ -257,7 +258,7 @@ def _read_topics() -> list[Domain]:
 
 
 def _with_topics(materials: Materials, topics: Sequence[Domain]) -> Materials:
-    """Add topics to the domains. `near` is made symmetric, so that no team has two workers that might do the same
+    """Add topics to the domains, and make `near` symmetric, so that no two workers of a team might do one
     part.
     """
     near: dict[str, set[str]] = defaultdict(set)
@@ -301,8 +302,8 @@ def _domain_of(domain: Domain, side: Side) -> Domain:
 
 
 def _role_of(role: Role, side: Side) -> Role | None:
-    """Return the role for one side, or None. In training it has only the domains that are trained on. A role is held
-    out completely if at least half of its domains are, or if fewer than two remain.
+    """Return the role for one side, or None. In training it has only the domains that are trained on. A role
+    is held out completely if at least half of its domains are, or if fewer than two remain.
     """
     known = tuple(name for name in role.domains if name not in HELD_OUT_DOMAINS)
     is_trained = 2 * len(known) > len(role.domains) and len(known) > 1

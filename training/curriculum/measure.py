@@ -70,7 +70,7 @@ def random_plans(questions: Sequence[RequestQuestion]) -> list[str]:
 
 
 def figures(questions: Sequence[RequestQuestion], texts: Sequence[str]) -> dict[str, Any]:
-    """Return shares by kind of request, for all requests, for those about domains that training never saw, and for the
+    """Return shares by kind of request: for all requests, for domains that training never saw, and for the
     rest.
     """
     verdicts = [judge(question, text) for question, text in zip(questions, texts, strict=True)]

@@ -1,8 +1,8 @@
-"""Namings, the second half of the first lesson: whole requests, to name the field of each part and its worker.
+"""Namings, the second half of the first lesson: name the field of each part of a request, and its worker.
 
-A row has many of them after one team's cards. Of each plan it has only the tokens that a small model gets wrong most
-often. Some requests of one part are about fields of the team's specialists, and others about any field, so that the
-model learns when to use a generalist.
+A row has many of them after one team's cards. Of each plan it has only the tokens that a small model gets
+wrong most often. Some requests of one part are about fields of the team's specialists, and others about any
+field, so that the model learns when to use a generalist.
 
 SYNTHETIC, like the requests (`training.curriculum.requests`).
 """
@@ -40,7 +40,7 @@ def namings(seed: object, count: int, team: DrawnTeam, longest: int | None = Non
 def namings_of_parts(
     seed: object, count: int, team: DrawnTeam, longest: int | None = None
 ) -> list[RequestQuestion]:
-    """Return `count` training requests of several parts that the team can do, or of one part if the team is too small.
+    """Return `count` training requests of several parts, or of one part if the team cannot do more.
 
     The list is empty for a team with made-up specialities.
     """

@@ -103,7 +103,7 @@ def question_of(request: Request, team: DrawnTeam, id: str) -> RequestQuestion:
 
 
 def lesson(question: RequestQuestion) -> tuple[list[dict[str, object]], list[tuple[float, ...]]]:
-    """Return the best plan's steps with workers as numbers, and for each step the reward of choosing each worker."""
+    """Return the best plan's steps, with workers as numbers, and each worker's reward in each step."""
     rng = random.Random(f"plan {question.question.id}")
     steps = best_plan(rng, question.request, question.team)
     plan: list[dict[str, object]] = [

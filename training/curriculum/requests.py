@@ -28,7 +28,7 @@ LEARNED_SHARES: dict[Kind, float] = {
     "join": 0.22,
     "check": 0.26,
 }
-"""Probability of each kind in training. Plans of several steps need more examples than their frequency would give."""
+"""Probability of each kind in training. Plans of several steps need more examples than they are common."""
 CONVERSATIONS = 0.12
 """Share of conversations among requests of one part."""
 WITHOUT_SPECIALIST = 0.15
@@ -120,7 +120,7 @@ def best_plan(rng: random.Random, request: Request, team: DrawnTeam) -> list[Ste
 
 
 def best_workers(part: RequestPart, team: DrawnTeam, before: Sequence[int] = ()) -> list[int]:
-    """Return the workers with the highest reward for `part`, or [] if no worker can do it. See `part_rewards`."""
+    """Return the best workers for `part`, or [] if no worker can do it. See `part_rewards`."""
     rewards = part_rewards(part, team, before)
     top = max(rewards)
     return [index for index, each in enumerate(rewards) if each == top > 0]
@@ -129,7 +129,8 @@ def best_workers(part: RequestPart, team: DrawnTeam, before: Sequence[int] = ())
 def part_rewards(part: RequestPart, team: DrawnTeam, before: Sequence[int] = ()) -> tuple[float, ...]:
     """Return the reward of choosing each worker for `part`.
 
-    A check is for a critic. Without one, it is for a worker that does such a part well and has not done this one.
+    A check is for a critic. Without one, it is for a worker that does such a part well and has not done this
+    one.
 
     Args:
         part: a part of a request that fits `team`.
@@ -243,7 +244,7 @@ def _clause(
     *,
     then: bool = False,
 ) -> RequestPart | None:
-    """Draw a part whose best workers are not the best for any part `before`, or return None if there is none."""
+    """Draw a part whose best workers are the best for no part `before`, or return None."""
     taken = {index for part in before for index in team.best(part.domain)}
     topics, disputed = set(team.topics), team.disputed
     usable = [

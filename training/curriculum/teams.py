@@ -1,6 +1,7 @@
 """Random teams of two to nine workers: their cards, and what each worker can actually do.
 
-SYNTHETIC: how well a worker does a part follows from the field of its card, so that a program can judge answers.
+SYNTHETIC: how well a worker does a part follows from the field of its card, so that a program can judge
+answers.
 """
 
 import random
@@ -40,7 +41,7 @@ TOKENS_PER_S: dict[Kind, tuple[int, ...]] = {
 DEARER = 5
 """Price factor of the second of two workers of the same field."""
 WORSE_FOR_ITS_PRICE = 0.2
-"""Reward subtracted from a worker that costs at least twice as much as another worker that can do the part."""
+"""Reward subtracted if a worker costs at least twice as much as another one that can do the part."""
 TRIES = 40
 
 
@@ -84,7 +85,7 @@ class DrawnTeam:
     shows_facts: bool
 
     def reward(self, index: int, domain: str) -> float:
-        """Return the reward of choosing this worker for a part of `domain`: its quality, minus a penalty if it is dear."""
+        """Return the reward of choosing this worker for `domain`: its quality, less a penalty for a dear one."""
         mate = self.mates[index]
         worth = mate.quality(domain)
         if not self.shows_facts or not worth:
@@ -171,7 +172,7 @@ def _others(rng: random.Random, materials: Materials, size: int) -> list[Teammat
 def _specialists(
     rng: random.Random, materials: Materials, mates: Sequence[Teammate], room: int
 ) -> list[Teammate]:
-    """Draw one more specialist, without a field in common with `mates`; sometimes two of one field at two prices."""
+    """Draw a specialist without a field in common with `mates`; sometimes two of one field at two prices."""
     for _ in range(TRIES):
         sources: Sequence[Domain | Role] = materials.roles if rng.random() < 0.3 else materials.fields
         if materials.topics and rng.random() < NARROW:

@@ -25,11 +25,12 @@ class PlanVerdict:
     Args:
         parsed: whether it can run, and has no other text around it.
         steps: number of steps; 0 if it is not a plan.
-        has_shape: whether it has as many steps as the request has parts, and each reads exactly what its part uses.
-        workers: share of parts whose worker does them as well as any in the team. 0 if the number of steps is wrong;
-            but for a request of one part, the last step counts.
-        about: share of subtasks that name their part by its own words and no other part as fully, or are empty in a
-            plan of one step. If the number of steps is wrong, a subtask may name any part.
+        has_shape: whether it has as many steps as the request has parts, and each reads exactly what its part
+            uses.
+        workers: share of parts whose worker does them as well as any in the team. 0 if the number of steps is
+            wrong; but for a request of one part, the last step counts.
+        about: share of subtasks that name their part by its own words and no other part as fully, or are
+            empty in a plan of one step. If the number of steps is wrong, a subtask may name any part.
         empty: share of empty subtasks.
     """
 
@@ -105,9 +106,7 @@ def read_steps(text: str, workers: Sequence[str], format: Format) -> Sequence[St
 
 
 def _is_able(part: RequestPart, team: DrawnTeam, worker: int, before: Sequence[int]) -> bool:
-    """Return whether no worker in the team does `part` better, whatever the cost. For a check and for small talk, cost
-    counts as well.
-    """
+    """Return whether no worker does `part` better; for a check and small talk, nor as well for less."""
     if part.checks or part.domain == SMALL_TALK:
         rewards = part_rewards(part, team, before)
         return rewards[worker] == max(rewards)

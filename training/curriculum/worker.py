@@ -1,9 +1,9 @@
 """A SYNTHETIC worker: a program that replaces a drawn team's worker, for one request.
 
-It gets the prompt that a language model would get, and finds the part of the request that it should do. Its output is
-the part's result, a code, if it can do the part and was shown the inputs; otherwise another code. An answer is therefore
-right exactly if the plan chose the right workers for the right parts and passed on their results. What a worker does
-in the same step is not checked.
+It gets the prompt that a language model would get, and finds the part of the request that it should do. Its
+output is the part's result, a code, if it can do the part and was shown the inputs; otherwise another code.
+An answer is therefore right exactly if the plan chose the right workers for the right parts and passed on
+their results. What a worker does in the same step is not checked.
 """
 
 import hashlib
@@ -91,7 +91,7 @@ class PartWorker:
         return result(self._id, number) if is_right else _digest(self._id, number, self.name)
 
     def _can(self, part: RequestPart, number: int) -> bool:
-        """Return whether it gets the part right. A worker without a field does so at random, by request and name."""
+        """Return whether it does the part correctly. Without a field, that is random by request and name."""
         return self._luck(number, "luck") < self._mate.quality(part.domain)
 
     def _luck(self, number: int, of: str) -> float:
