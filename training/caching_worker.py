@@ -56,7 +56,7 @@ class CallCache:
         return entry
 
     def drop(self, key: Hashable) -> None:
-        """Remove the entry, because its call failed or replies are not kept."""
+        """Remove an entry whose call failed, or whose reply is not to be kept."""
         self._entries.pop(key, None)
 
 

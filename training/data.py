@@ -25,7 +25,7 @@ STAGES = 20
 
 
 def check(config: Config, pool: Sequence[str]) -> None:
-    """Check sources, teams and cards, even if the run measures nothing: others may, with the same questions.
+    """Check sources, teams and cards. Held-out questions are checked even if the run does not use them.
 
     Args:
         config: the run's config.

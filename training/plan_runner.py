@@ -120,7 +120,7 @@ class PlanRunner:
         return self._engine.prompts.plan(layout, self.members(question), max_steps, question.conversation)
 
     async def run(self, question: TeamQuestion, plans: Sequence[str], *, ended: bool = True) -> Record:
-        """Run the task with a conductor that replies with `plans`, one per round, and return the record.
+        """Run the question with a conductor that replies with `plans`, one per round, and return the record.
 
         Args:
             question: the question, and the allowed workers in the order that the conductor was shown.
@@ -137,7 +137,7 @@ class PlanRunner:
         return await _finish(engine, self._task(question, len(plans)))
 
     async def run_solo(self, question: TeamQuestion, worker: str) -> Record:
-        """Run the task with `worker` alone, and return the record."""
+        """Run the question with `worker` alone, and return the record."""
         task = self._task(replace(question, workers=(worker,)))
         task = replace(task, plan=Plan((Step(worker, ""),)), plan_source="worker")
         team = self.pool.whole_pool_team

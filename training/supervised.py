@@ -43,14 +43,15 @@ def learn(
 ) -> None:
     """Train `model` on the examples.
 
-    model: the model; changed in place.
-    tokenizer: the model's tokenizer.
-    examples: the examples; those of one team must be consecutive to share a row.
-    config: the stage's config; its type determines which tokens are learned, and with which loss.
-    arguments: arguments of `TrainingArguments`: folder, seed, device, checkpoints.
-    callbacks: callbacks of the Trainer.
-    per_row: maximum examples of one team in a row.
-    resume: returns the checkpoint to resume from, or None.
+    Args:
+        model: the model; changed in place.
+        tokenizer: the model's tokenizer.
+        examples: the examples; those of one team must be consecutive to share a row.
+        config: the stage's config; its type determines which tokens are learned, and with which loss.
+        arguments: arguments of `TrainingArguments`: folder, seed, device, checkpoints.
+        callbacks: callbacks of the Trainer.
+        per_row: maximum examples of one team in a row.
+        resume: returns the checkpoint to resume from, or None.
     """
     from datasets import Dataset
 

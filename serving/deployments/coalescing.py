@@ -1,4 +1,4 @@
-"""Join an answer's chunks into fewer messages, since every message costs a replica the same."""
+"""Join an answer's chunks into fewer messages. A message costs a replica the same for one token or ten."""
 
 import time
 from collections.abc import AsyncGenerator, Callable

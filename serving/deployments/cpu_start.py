@@ -19,7 +19,7 @@ from serving.cpu_types import computes_bfloat16
 
 
 def prepare(arguments: dict[str, Any]) -> None:
-    """Change the engine arguments and this process for a fast engine, if it runs on a CPU."""
+    """Change the engine arguments and this process so that an engine on a CPU starts and runs faster."""
     if not current_platform.is_cpu():
         return
     if arguments.get("dtype", "auto") == "auto" and not is_quantised(arguments) and not computes_bfloat16():

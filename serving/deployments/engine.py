@@ -89,7 +89,8 @@ class Engine:
         await self._engine.check_health()
 
     async def ready(self, adapters: Sequence[str] = ()) -> bool:
-        """Return whether the engine is healthy and warmed up, by one call without and one with each adapter.
+        """Return whether the engine is healthy and has answered a warm-up call for its model and each
+        adapter.
 
         The first call of a new engine takes seconds longer.
 

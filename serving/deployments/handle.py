@@ -30,7 +30,7 @@ BROADCAST_TRIES, BROADCAST_INTERVAL_S = 10, 0.5
 
 @contextlib.contextmanager
 def detach_from_request() -> Generator[None]:
-    """Make calls inside the block without belonging to the current Serve request.
+    """Make the calls inside the block independent of the current Serve request.
 
     When a client disconnects, Ray Serve cancels the calls that its request made to other replicas, without
     notifying the code that waits for them. A run that outlives its client would then wait forever. The run

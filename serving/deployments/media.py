@@ -74,7 +74,8 @@ def _check_address(url: str, hosts: Collection[str]) -> None:
     if not is_allowed:
         raise WorkerRefused(
             "This model does not fetch pictures from that URL. "
-            "Send the picture as data:image/...;base64,..., or ask the operator to add its host to `engine.allowed_media_domains`."
+            "Send the picture as data:image/...;base64,..., or ask the operator to add "
+            "its host to `engine.allowed_media_domains`."
         )
 
 

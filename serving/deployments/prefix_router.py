@@ -66,7 +66,7 @@ class PrefixRouter(RaysRouter):
 
     @property
     def _above(self) -> Any:
-        """Ray's base classes, without the methods that call the actor."""
+        """Ray's base router, which skips the methods of Ray's prefix router that call the actor."""
         return cast(Any, super(RaysRouter, self))
 
     @property

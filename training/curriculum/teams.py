@@ -85,7 +85,9 @@ class DrawnTeam:
     shows_facts: bool
 
     def reward(self, index: int, domain: str) -> float:
-        """Return the reward of choosing this worker for `domain`: its quality, less a penalty for a dear one."""
+        """Return the reward of choosing this worker for `domain`: quality minus a penalty for a high
+        price.
+        """
         mate = self.mates[index]
         worth = mate.quality(domain)
         if not self.shows_facts or not worth:

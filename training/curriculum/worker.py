@@ -3,7 +3,7 @@
 It gets the prompt that a language model would get, and finds the part of the request that it should do. Its
 output is the part's result, a code, if it can do the part and was shown the inputs; otherwise another code.
 An answer is therefore right exactly if the plan chose the right workers for the right parts and passed on
-their results. What a worker does in the same step is not checked.
+their results. A result can only be checked in a later step.
 """
 
 import hashlib
