@@ -22,10 +22,12 @@ def look_up_examples(config: Config, runner: PlanRunner) -> list[Example]:
     """
     lesson_config = config.look_up
     assert lesson_config is not None, "checked by the caller"
-    drawn = look_ups(config.seed, lesson_config.examples, lesson_config.per_team, lesson_config.made_up_share)
+    questions = look_ups(
+        config.seed, lesson_config.examples, lesson_config.per_team, lesson_config.made_up_share
+    )
     examples: list[Example] = []
-    for start in range(0, len(drawn), lesson_config.per_team):
-        group = drawn[start : start + lesson_config.per_team]
+    for start in range(0, len(questions), lesson_config.per_team):
+        group = questions[start : start + lesson_config.per_team]
         seed, team, longest = f"{config.seed}/{start}", group[0].team, config.questions.longest_request
         examples += [_look_up_example(runner, each) for each in group]
         examples += [

@@ -161,10 +161,10 @@ def plan_loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None
         logits, labels[:, TARGET], ignore_index=IGNORED, reduction="none"
     )
     tokens, worths = labels[:, CHOICES : CHOICES + MOST_WORKERS], labels[:, CHOICES + MOST_WORKERS :]
-    chosen = (tokens[:, 0] != IGNORED).nonzero().squeeze(1)
-    if len(chosen):
+    choices = (tokens[:, 0] != IGNORED).nonzero().squeeze(1)
+    if len(choices):
         losses = losses.index_copy(
-            0, chosen, _expectation_losses(logits[chosen], tokens[chosen], worths[chosen])
+            0, choices, _expectation_losses(logits[choices], tokens[choices], worths[choices])
         )
     return (losses * weights).sum() / weights.sum()
 

@@ -250,13 +250,13 @@ class Engine:
     def _sampling(self, call: EngineCall, room: int) -> SamplingParams:
         requested = {"temperature": call.temperature, "top_p": call.top_p, "seed": call.seed}
         defaults: dict[str, Any] = self._engine.model_config.get_diff_sampling_param()
-        chosen: Any = {
+        options: Any = {
             name: defaults.get(name) if value is None else value
             for name, value in requested.items()
             if value is not None or name in defaults
         }
         return SamplingParams(
-            **chosen,
+            **options,
             **call.penalties,
             max_tokens=min(call.max_tokens or room, room),
             stop=list(call.stop),

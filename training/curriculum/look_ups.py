@@ -53,9 +53,9 @@ def look_ups(seed: object, count: int, per_team: int, made_up: float) -> list[Re
             itself.
     """
     rng, materials = random.Random(f"look-ups {seed}"), load("train")
-    drawn: list[RequestQuestion] = []
-    while len(drawn) < count:
-        share = made_up * max(LEAST_MADE_UP, 1 - 1.5 * len(drawn) / count)
+    questions: list[RequestQuestion] = []
+    while len(questions) < count:
+        share = made_up * max(LEAST_MADE_UP, 1 - 1.5 * len(questions) / count)
         if rng.random() < share:
             team = _made_up_team(rng)
             queries = _made_up_queries(rng, team)
@@ -65,8 +65,8 @@ def look_ups(seed: object, count: int, per_team: int, made_up: float) -> list[Re
         for _ in range(per_team):
             words, part = next(queries)
             request = Request("one", (words,), (part,))
-            drawn.append(question_of(request, team, f"look-ups/{seed}/{len(drawn)}"))
-    return drawn[:count]
+            questions.append(question_of(request, team, f"look-ups/{seed}/{len(questions)}"))
+    return questions[:count]
 
 
 def _made_up_team(rng: random.Random) -> DrawnTeam:
@@ -90,8 +90,8 @@ def _queries(rng: random.Random, materials: Materials, team: DrawnTeam) -> Itera
     """Yield queries to a team of the curriculum, each with the part that it stands for."""
     topics = [name for name in team.topics if name in materials.domains]
     while True:
-        drawn = [each.domain for each in materials.draw_fields(rng)]
-        uncovered = [name for name in drawn if name not in team.claims and team.best(name)]
+        fields = [each.domain for each in materials.draw_fields(rng)]
+        uncovered = [name for name in fields if name not in team.claims and team.best(name)]
         others = bool(uncovered) and (not topics or rng.random() < ANY_FIELD)
         domain = materials.domains[rng.choice(uncovered if others else topics)]
         if team.critics and rng.random() < CHECKS:

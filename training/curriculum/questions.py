@@ -56,8 +56,8 @@ def request_questions(
         longest: maximum characters of a request; None for no limit.
     """
     rng, prefix = random.Random(f"requests {side} {seed}"), f"{SOURCE}/{side}/{seed}"
-    drawn = _draw(rng, prefix, side, per_team, size, longest)
-    return [next(drawn) for _ in range(count)]
+    questions = _draw(rng, prefix, side, per_team, size, longest)
+    return [next(questions) for _ in range(count)]
 
 
 def _draw(

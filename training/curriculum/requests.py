@@ -153,10 +153,10 @@ def part_rewards(part: RequestPart, team: DrawnTeam, before: Sequence[int] = ())
 
 def fill(rng: random.Random, template: str, slots: Mapping[str, Sequence[str]]) -> str:
     """Fill each `{name}` in `template` with a random value; the same name always gets the same value."""
-    drawn = {
+    values = {
         name: rng.choice(slots[name]) for name in dict.fromkeys(_SLOT.findall(template)) if name in slots
     }
-    return _SLOT.sub(lambda match: drawn.get(match[1], match[0]), template)
+    return _SLOT.sub(lambda match: values.get(match[1], match[0]), template)
 
 
 def _one(rng: random.Random, materials: Materials, team: DrawnTeam) -> Request:
@@ -245,7 +245,7 @@ def _clause(
     then: bool = False,
 ) -> RequestPart | None:
     """Draw a part whose best workers are the best for no part `before`, or return None."""
-    taken = {index for part in before for index in team.best(part.domain)}
+    busy = {index for part in before for index in team.best(part.domain)}
     topics, disputed = set(team.topics), team.disputed
     usable = [
         each
@@ -253,12 +253,12 @@ def _clause(
         if each.domain not in disputed
         and (each.then if then else each.parts)
         and (best := team.best(each.domain))
-        and taken.isdisjoint(best)
+        and busy.isdisjoint(best)
     ]
     covered = [each for each in usable if each.domain in topics]
-    drawn = {each.domain for each in materials.draw_fields(rng)}
+    fields = {each.domain for each in materials.draw_fields(rng)}
     uncovered = [each for each in usable if each.domain not in topics]
-    others = [each for each in uncovered if each.domain in drawn] or uncovered
+    others = [each for each in uncovered if each.domain in fields] or uncovered
     if not usable:
         return None
     domain = rng.choice(covered if covered and (not others or rng.random() >= WITHOUT_SPECIALIST) else others)

@@ -156,19 +156,19 @@ def _others(rng: random.Random, materials: Materials, size: int) -> list[Teammat
         ("unusable", cards.unusable, 0.12),
     ]
     rng.shuffle(kinds)
-    drawn = [_teammate(rng, rng.choice(texts), kind) for kind, texts, share in kinds if rng.random() < share]
+    mates = [_teammate(rng, rng.choice(texts), kind) for kind, texts, share in kinds if rng.random() < share]
     if rng.random() < 0.12:
-        drawn.append(_specialist_of(rng, materials.domains[SMALL_TALK]))
+        mates.append(_specialist_of(rng, materials.domains[SMALL_TALK]))
     if rng.random() < 0.1:  # a team without any specialist
-        drawn = [mate for mate in drawn if mate.kind not in ("critic", "unusable")]
+        mates = [mate for mate in mates if mate.kind not in ("critic", "unusable")]
         missing: list[Kind] = ["strong", "plain", "weak"]
-        while len(drawn) < size:
+        while len(mates) < size:
             kind = rng.choice(missing)
             card = rng.choice(getattr(cards, kind))
-            if card not in {mate.card for mate in drawn}:
-                drawn.append(_teammate(rng, card, kind))
-        return drawn[:size]
-    return drawn[: size // 2]
+            if card not in {mate.card for mate in mates}:
+                mates.append(_teammate(rng, card, kind))
+        return mates[:size]
+    return mates[: size // 2]
 
 
 def _specialists(
