@@ -1,1 +1,1 @@
-"""Teaching a conductor by reward, on the code that serves."""
+"""Reinforcement learning of a conductor, on the code that serves it."""

@@ -1,6 +1,6 @@
-"""From a trained run to an adapter that serves: checked, named after its weights, published with its card.
+"""Publish a trained run's adapter for serving: check it, name it after its content, and write its model card.
 
-The name stands for this content and is never reused (`serving.lora.adapters`).
+A name stands for this content and is never reused (`serving.lora.adapters`).
 """
 # The types of safetensors are partial.
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
@@ -31,45 +31,46 @@ COPIES = (
     *("config.yaml", "inputs.json", "report.json", "versions.json"),
     *("curves.jsonl", "look_up_curves.jsonl", "warm_curves.jsonl", "expected_curves.jsonl"),
 )
-"""Files of the run that go with the adapter as they are; of its pool goes what everybody may read (`published_pool`)."""
+"""Files of the run that are copied unchanged. Of its pool, only the public part is (`published_pool`)."""
 POOL = "pool.yaml"
-AGAIN = "Train the run to its end again (podium train --resume)."
+AGAIN = "Finish the run with podium train --resume."
 LABEL = "conductor"
 LICENCE = "apache-2.0"
 
 
 def unservable(config: Mapping[str, Any]) -> list[str]:
-    """Why vLLM 0.29 cannot serve an adapter with this PEFT config; empty where it can."""
+    """Return why vLLM 0.29 cannot serve an adapter with this PEFT config; the list is empty if it can."""
     get, rank = config.get, config.get("r")
     modules: str | list[str] = get("target_modules") or []
     targets = {modules} if isinstance(modules, str) else {*modules}
     faults = {
-        f"it is of type {get('peft_type')}, not LORA": get("peft_type") != "LORA",
+        f"its type is {get('peft_type')}, not LORA": get("peft_type") != "LORA",
         f"its rank is {rank}, not one of {', '.join(map(str, LORA_RANKS))}": rank not in LORA_RANKS,
         f"it trains biases ({get('bias')})": get("bias", "none") != "none",
         f"it replaces whole modules ({get('modules_to_save')})": get("modules_to_save"),
         "it is a DoRA": get("use_dora"),
         "it is scaled by rsLoRA, which older servers read as plain LoRA": get("use_rslora"),
-        "its ranks differ from module to module": get("rank_pattern") or get("alpha_pattern"),
-        "it changes the embeddings or the head": {"lm_head", "embed_tokens"} & targets,
+        "its rank or alpha differs between modules": get("rank_pattern") or get("alpha_pattern"),
+        "it adapts the embeddings or the output head": {"lm_head", "embed_tokens"} & targets,
     }
-    return [why for why, found in faults.items() if found]
+    return [fault for fault, applies in faults.items() if applies]
 
 
 def publish(run: Path, into: Path, *, base: str | None = None) -> Path:
-    """Export the adapter of a finished run to the folder `into/conductor@xxxxxxxx`.
+    """Export the adapter of a finished run to the folder `into/conductor@xxxxxxxx`, and return that folder.
 
     Args:
         run: the run's folder.
-        into: where adapters are served from. The new one appears there whole or not at all.
-        base: the base model's name on the card; the config's path where not given.
+        into: the folder that the server loads adapters from. The new adapter appears there completely or not
+            at all.
+        base: the base model's name for the card; the config's path if None.
 
     Raises:
-        SettingsError: the run has no adapter, or one that cannot be served; every reason is named.
+        SettingsError: the run has no adapter, or one that cannot be served; the message lists every reason.
     """
     source, config = run / "final", load(run / "config.yaml")
     if not (source / CONFIG).exists() or not (source / WEIGHTS).exists():
-        raise SettingsError(f"{source} holds no adapter. Finish the run, and give its config `model.lora`.")
+        raise SettingsError(f"{source} has no adapter. Set `model.lora` in the config, and finish the run.")
     adapter, report = _read_object(source / CONFIG), _read_object(run / "report.json")
     if faults := unservable(adapter):
         raise SettingsError(f"The adapter in {source} cannot be served: {'; '.join(faults)}.")
@@ -88,16 +89,16 @@ def publish(run: Path, into: Path, *, base: str | None = None) -> Path:
 
 
 def _read_object(path: Path) -> dict[str, Any]:
-    """A JSON file's object; empty where there is no file."""
+    """Return the object in a JSON file, or {} if there is no file."""
     if not path.exists():
         return {}
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as exc:
-        raise SettingsError(f"{path} is not whole: {exc}. {AGAIN}") from exc
-    if not isinstance(found, dict):
-        raise SettingsError(f"{path} is no JSON object. {AGAIN}")
-    return cast(dict[str, Any], found)
+        raise SettingsError(f"{path} is not valid JSON: {exc}. {AGAIN}") from exc
+    if not isinstance(value, dict):
+        raise SettingsError(f"{path} is not a JSON object. {AGAIN}")
+    return cast(dict[str, Any], value)
 
 
 def _write_bfloat16(source: Path, target: Path) -> None:
@@ -105,10 +106,10 @@ def _write_bfloat16(source: Path, target: Path) -> None:
     from safetensors.torch import load_file, save_file
 
     try:
-        found = load_file(source)
+        weights = load_file(source)
     except SafetensorError as exc:
-        raise SettingsError(f"{source} is not whole: {exc}. {AGAIN}") from exc
-    tensors = {name: tensor.to(torch.bfloat16).contiguous() for name, tensor in found.items()}
+        raise SettingsError(f"{source} is corrupt: {exc}. {AGAIN}") from exc
+    tensors = {name: tensor.to(torch.bfloat16).contiguous() for name, tensor in weights.items()}
     save_file(tensors, target, metadata={"format": "pt"})
 
 
@@ -127,38 +128,38 @@ A LoRA adapter (rank {rank}, bfloat16) that makes {base} write plans for Podium.
 
 * **Questions**: {_questions(config)}; seed {config.questions.seed}.
 * **Pool**: {Path(config.pool.settings).name} (pool.yaml here), model {config.pool.model}; \
-the workers' order is drawn anew for each question.
-* **Workers**: {"; ".join(kinds) or "not said"}.
-* **Training**: {_stages(config)}; all of it in config.yaml. {report.get("minutes", "?")} minutes.
+the workers are in a new random order for each question.
+* **Workers**: {"; ".join(kinds) or "unknown"}.
+* **Training**: {_stages(config)}; details in config.yaml. {report.get("minutes", "?")} minutes.
 * **Measured**: {_held_out_figures(report)}
 """
 
 
 def _held_out_figures(report: Mapping[str, Any]) -> str:
-    """The report's figures; where the run held no questions out, where others are."""
+    """Return the report's figures, or a note if the run held no questions out."""
     count = sum(int(figures["questions"]) for figures in report.get("after", {}).values())
     if not count:
-        return "not by the run, which held no questions out."
-    how = "plans unconstrained, nothing repaired, greedy where not said otherwise"
+        return "the run held no questions out."
+    how = "unconstrained decoding, no repair of plans, greedy unless stated otherwise"
     return f"{count} questions held out, {how}.\n\n{tables(report)}"
 
 
 def _tags(config: Config) -> list[str]:
-    """The stages that there were, in the hub's words where it has some."""
+    """Return the model card's tags: the stages of the run, by their names on the hub."""
     stages = {
         "sft": config.look_up or config.warm_start,
         "expected-reward": config.expected_reward,
         "grpo": config.grpo.steps,
     }
-    return ["podium", "conductor", "lora", *(name for name, found in stages.items() if found)]
+    return ["podium", "conductor", "lora", *(name for name, present in stages.items() if present)]
 
 
 def _questions(config: Config) -> str:
-    """Every source, with its share."""
+    """Describe every source of questions with its share."""
     also = config.questions.also
     own = {
         "skills": "SYNTHETIC questions about small skills (evaluation/synthetic)",
-        "requests": "SYNTHETIC requests, each to a team of its own (training/curriculum)",
+        "requests": "SYNTHETIC requests, each with its own team (training/curriculum)",
         "jsonl": f"questions from {Path(str(config.questions.path)).name}",
     }[config.questions.source]
     shares = [f"{1 - sum(each.share for each in also):.0%} {own}"]
@@ -169,33 +170,36 @@ def _questions(config: Config) -> str:
 
 
 def _stages(config: Config) -> str:
-    """What it learned from, in the order of the stages."""
+    """Describe the run's stages in their order."""
     warm, expected, grpo = config.warm_start, config.expected_reward, config.grpo
     lora = config.model.lora
-    stages = [f"what {lora.start} had learned"] if lora and lora.start else []
+    stages = [f"starting from {lora.start}"] if lora and lora.start else []
     if config.look_up:
         look_up = config.look_up
         rows = look_up.examples * look_up.epochs / look_up.per_team
-        beside = (
-            f" and up to {rows * count:,.0f} requests of {what}"
-            for what, count in (("one part", look_up.named_per_team), ("several", look_up.of_parts_per_team))
+        extras = (
+            f" and up to {rows * count:,.0f} requests with {what}"
+            for what, count in (
+                ("one part", look_up.named_per_team),
+                ("several parts", look_up.of_parts_per_team),
+            )
             if count
         )
-        stages.append(f"{_count(look_up)} look-ups of a card by a few words{''.join(beside)}")
+        stages.append(f"{_count(look_up)} look-ups of a card by a few words{''.join(extras)}")
     if warm:
         origin = (
-            "the worker worth most, by how often it is right less its dollars"
+            "the worker of highest worth: its accuracy minus its cost in dollars"
             if config.worth
             else _drawn(warm)
         )
         if config.questions.source == "requests":
-            best = "the best plan of each request, known to the program that drew its team"
-            origin = f"{best}; of the others, {origin}" if config.questions.also else best
+            best = "the best plan of each request, known from how its team was generated"
+            origin = f"{best}; for other questions, {origin}" if config.questions.also else best
         stages.append(f"a warm start on {_count(warm)} plans ({origin})")
     if expected:
-        stages.append(f"the exact expected reward of each choice on {_count(expected)} more")
+        stages.append(f"the exact expected reward of each choice on {_count(expected)} examples")
     if lora and lora.kept:
-        stages.append(f"the mean of all this, weight by weight, with the start, {lora.kept:g} of it")
+        stages.append(f"averaging the weights with those of the start (share {lora.kept:g})")
     if grpo.steps:
         stages.append(
             f"GRPO, {grpo.steps} steps of {grpo.questions} questions x {grpo.completions} completions"
@@ -204,21 +208,21 @@ def _stages(config: Config) -> str:
 
 
 def _count(stage: StageConfig) -> str:
-    """Examples that were learned from, each as often as it was."""
+    """Return the number of examples in all epochs."""
     return f"{stage.examples * stage.epochs:,.0f}"
 
 
 def _drawn(warm: WarmStartConfig) -> str:
-    """Where plans that were drawn at random came from."""
+    """Describe where randomly drawn plans come from."""
     kinds = {
-        f"the {warm.choose} right one of at most {warm.best_of} that were drawn and run": warm.rewarded_share,
-        "drawn and never run": 1 - warm.rewarded_share,
+        f"the {warm.choose} correct one of up to {warm.best_of} random plans": warm.rewarded_share,
+        "random, not run": 1 - warm.rewarded_share,
     }
-    return ", ".join(f"{share:.0%} {what}" for what, share in kinds.items() if share)
+    return ", ".join(f"{share:.0%} {kind}" for kind, share in kinds.items() if share)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Publish a run's adapter; the exit code."""
+    """Publish a run's adapter, and return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m training.adapters", description="Publish a run's adapter."
     )
@@ -235,11 +239,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         console.print(exc.message, style="red", markup=False, highlight=False)
         return 1
     except (OSError, SafetensorError) as exc:
-        told = (
+        message = (
             f"The adapter of {options.run} cannot be published in {options.into}: {write_error(exc) or exc}. "
-            "Give --into a folder that can be made and written to, and that has room."
+            "Set --into to a folder that can be created and written to, with enough free space."
         )
-        console.print(told, style="red", markup=False, highlight=False)
+        console.print(message, style="red", markup=False, highlight=False)
         return 1
     sys.stdout.write(f"{published}\n")
     return 0

@@ -1,10 +1,10 @@
-"""Attention over a row whose examples share their beginning (`training.packing`): each token sees what is shared,
-its own example, and nothing of the others.
+"""Attention over a row of examples that share a prefix (`training.packing`).
 
-A mask over the whole row does the same, and most of what it computes is masked: of a row of sixteen requests
-nine parts in ten. A GPU computes that sooner than it starts a kernel for each example. A CPU does not: there each
-example is computed with what it sees alone. Knows no model: transformers passes what a batch says beside its tokens
-(`branches`) on to the attention of every layer.
+Each token attends to the shared prefix and its own example, and to no other example. A mask over the whole
+row computes the same, but most of it is wasted: nine tenths for a row of sixteen requests. A GPU still
+computes the masked row faster than one kernel per example. A CPU does not, so there each example is computed
+on its own. The module is independent of the model: transformers passes the batch's `branches` to the
+attention of every layer.
 """
 # The types of transformers are partial.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
@@ -20,12 +20,12 @@ from transformers import AttentionInterface, AttentionMaskInterface
 
 NAME, PLAIN = "branches", "sdpa"
 SHARED, PADDING = -1, -2
-"""In the place of a branch's number."""
+"""Special values in `branches`, in place of the number of an example."""
 
 
 @contextmanager
 def attend_by_branches(model: Any) -> Generator[None]:
-    """While it lasts, `model` reads rows with `branches`, and nothing else."""
+    """Make `model` read rows with `branches`, and only those, inside the block."""
     AttentionInterface.register(NAME, _attend)
     AttentionMaskInterface.register(NAME, _make_no_mask)
     with _attend_with(model, NAME):
@@ -34,9 +34,7 @@ def attend_by_branches(model: Any) -> Generator[None]:
 
 @contextmanager
 def attend_plainly(model: Any) -> Generator[None]:
-    """While it lasts, `model` reads what has no branches, so that it can write in the middle of
-    `attend_by_branches`.
-    """
+    """Make `model` read inputs without `branches` inside the block, e.g. to generate during training."""
     with _attend_with(model, PLAIN):
         yield
 
@@ -53,7 +51,7 @@ def _attend_with(model: Any, name: str) -> Generator[None]:
 
 
 def _make_no_mask(*_: Any, **__: Any) -> None:
-    """Branches say what a mask would."""
+    """Create no mask: `branches` take its place."""
 
 
 def _attend(
@@ -67,8 +65,10 @@ def _attend(
     scaling: float | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """transformers' signature. Shapes: query (B, H, T, D), key and value (B, G, T, D) for G groups of heads,
-    branches (B, T); gives (B, T, H, D).
+    """Compute attention, with transformers' signature.
+
+    Shapes: query (B, H, T, D), key and value (B, G, T, D) for G groups of heads, branches (B, T); the result
+    is (B, T, H, D).
     """
     groups = query.shape[1] // key.shape[1]
     key, value = (each.repeat_interleave(groups, dim=1) for each in (key, value))
@@ -84,7 +84,7 @@ def _attend(
 
 
 def visible(branches: torch.Tensor) -> torch.Tensor:
-    """Which tokens each token sees, (B, 1, T, T): of those up to itself, what is shared and its own branch."""
+    """Return which tokens each token attends to, (B, 1, T, T): earlier ones, shared or of its own branch."""
     length = branches.shape[1]
     own = branches[:, None, :, None] == branches[:, None, None, :]
     shared = (branches == SHARED)[:, None, None, :]
@@ -98,9 +98,10 @@ def _attend_row(
     branches: Sequence[int],
     scaling: float | None,
 ) -> torch.Tensor:
-    """Of one row, (1, H, T, D): padding, what is shared, and each branch, in their order.
+    """Compute attention for one row, (1, H, T, D): padding, the shared prefix and the branches, in this
+    order.
 
-    Split once: the gradient of a slice is as long as the row, and a row has many.
+    The row is split once, because the gradient of every slice has the length of the row.
     """
     runs = [(branch, len(list(run))) for branch, run in groupby(branches)]
     lengths = [length for _, length in runs]

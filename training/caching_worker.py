@@ -1,7 +1,7 @@
-"""A layer for training, not for serving: the same call to the same worker is made once.
+"""Cache of worker calls for training, not for serving: the same call to the same worker is sent once.
 
-A group of completions often holds the same plan many times. A cached reply is billed again in the ledger and
-the record, so that a plan's cost does not depend on earlier calls.
+A group of completions often contains the same plan many times. A cached reply is billed again in the ledger
+and in the record, so that a plan's cost does not depend on earlier calls.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from conductor.model.worker import Worker
 
 @dataclass(frozen=True, slots=True)
 class CachedReply:
-    """One whole reply."""
+    """A complete reply."""
 
     deltas: tuple[Delta, ...]
     reply: Reply
@@ -26,12 +26,12 @@ class CachedReply:
 
 @dataclass(slots=True)
 class CallCache:
-    """The newest replies of all workers.
+    """The most recent replies of all workers.
 
     Args:
-        max_entries: 0 keeps none, but still joins concurrent calls.
-        lookups: how often a reply was looked up.
-        hits: how often it was there.
+        max_entries: replies to keep; 0 keeps none, but still joins concurrent calls.
+        lookups: number of lookups.
+        hits: number of lookups that found a reply.
     """
 
     max_entries: int = 50_000
@@ -40,7 +40,7 @@ class CallCache:
     _entries: OrderedDict[Hashable, "asyncio.Future[CachedReply]"] = field(default_factory=OrderedDict)
 
     def get(self, key: Hashable) -> "asyncio.Future[CachedReply] | None":
-        """The reply, or the future of a call in progress."""
+        """Return the future of a finished or running call, or None."""
         self.lookups += 1
         entry = self._entries.get(key)
         if entry is not None:
@@ -49,31 +49,30 @@ class CallCache:
         return entry
 
     def reserve(self, key: Hashable) -> "asyncio.Future[CachedReply]":
-        """A future for a call that begins."""
+        """Add and return the future of a new call."""
         entry = self._entries[key] = asyncio.get_running_loop().create_future()
         while len(self._entries) > max(self.max_entries, 1):
             self._entries.popitem(last=False)
         return entry
 
     def drop(self, key: Hashable) -> None:
-        """Remove it: the call failed, or nothing is kept."""
+        """Remove an entry whose call failed, or whose reply is not to be kept."""
         self._entries.pop(key, None)
 
 
 class CachingWorker:
-    """`worker` behind a cache. Failures are not cached."""
+    """`worker` with a cache. Failures are not cached."""
 
     def __init__(self, worker: Worker, cache: CallCache) -> None:
         self._worker, self._cache = worker, cache
 
     @property
     def name(self) -> str:
-        """See `Worker.name`."""
         return self._worker.name
 
     @asynccontextmanager
     async def open(self, call: Call) -> AsyncGenerator[Reply]:
-        """See `Worker.open`. The reply is replayed delta by delta."""
+        """Open a reply; a cached one is replayed delta by delta."""
         cached = await self._fetch(call)
         source = cached.reply
 
@@ -86,10 +85,10 @@ class CachingWorker:
             yield reply
 
     async def _fetch(self, call: Call) -> CachedReply:
-        """The whole reply, from the cache or from the worker.
+        """Return the complete reply, from the cache or from the worker.
 
         Raises:
-            WorkerError: of the call that was made; the next one calls again.
+            WorkerError: the call failed. The next one calls the worker again.
         """
         limits = (
             call.sampling.max_output_tokens,
@@ -106,7 +105,7 @@ class CachingWorker:
             except (WorkerError, asyncio.CancelledError):
                 task = asyncio.current_task()
                 if task is not None and task.cancelling():
-                    raise  # this task is cancelled, not the one that makes the call
+                    raise  # this task was cancelled, not the one that makes the call
         entry = self._cache.reserve(key)
         try:
             reply = await self._call(call)

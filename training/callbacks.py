@@ -1,4 +1,4 @@
-"""What is seen of a run in progress: a bar and curves; and how it is stopped."""
+"""Trainer callbacks: curves, a progress bar, and stopping on a signal."""
 # The types of accelerate and transformers are partial.
 # pyright: reportMissingTypeStubs=false, reportPrivateImportUsage=false, reportUnknownVariableType=false
 
@@ -28,34 +28,32 @@ SHOWN = {
 
 
 def tensorboard(folder: Path) -> TensorBoardCallback:
-    """Live curves: `tensorboard --logdir FOLDER`."""
+    """Return a callback that writes live curves, shown by `tensorboard --logdir FOLDER`."""
     return TensorBoardCallback(SummaryWriter(str(folder / "tensorboard")))
 
 
 class CurveLog(TrainerCallback):
-    """One JSON object a step. A resumed run continues after the step it resumes from."""
+    """Writes one JSON object per step. A resumed run drops the lines after the step that it resumes from."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """See `TrainerCallback`."""
         lines = self._path.read_text(encoding="utf-8").splitlines() if self._path.exists() else []
-        kept = [line for line in lines if (step := _step(line)) is not None and step <= state.global_step]
+        earlier = [line for line in lines if (step := _step(line)) is not None and step <= state.global_step]
         if state.is_world_process_zero:
-            write_atomically(self._path, "".join(line + "\n" for line in kept))
+            write_atomically(self._path, "".join(line + "\n" for line in earlier))
 
     def on_log(
         self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any
     ) -> None:
-        """See `TrainerCallback`."""
         if state.is_world_process_zero and logs and "loss" in logs:
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"step": state.global_step, **logs}) + "\n")
 
 
 def _step(line: str) -> int | None:
-    """The step of a line of curves; None for a line that was cut off when the run was killed."""
+    """Return the step of a line of curves, or None for a line truncated by a killed run."""
     try:
         return int(json.loads(line)["step"])
     except ValueError:
@@ -63,7 +61,7 @@ def _step(line: str) -> int | None:
 
 
 class ProgressBar(TrainerCallback):
-    """A progress bar with the newest figures."""
+    """Progress bar with the latest figures."""
 
     def __init__(self, title: str) -> None:
         self._title = title
@@ -72,7 +70,6 @@ class ProgressBar(TrainerCallback):
         self._task: Any = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """See `TrainerCallback`."""
         if state.is_world_process_zero:
             self._progress.start()
             self._task = self._progress.add_task(
@@ -80,14 +77,12 @@ class ProgressBar(TrainerCallback):
             )
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """See `TrainerCallback`."""
         if self._task is not None:
             self._progress.update(self._task, completed=state.global_step)
 
     def on_log(
         self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any
     ) -> None:
-        """See `TrainerCallback`."""
         if self._task is not None and logs:
             shown = [
                 f"{label} {float(logs[name]):.2f}"
@@ -97,19 +92,19 @@ class ProgressBar(TrainerCallback):
             self._progress.update(self._task, figures=" ".join(shown))
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """See `TrainerCallback`."""
         self.close()
 
     def close(self) -> None:
-        """Restore the terminal, however the run ended."""
+        """Restore the terminal."""
         self._progress.stop()
 
 
 class StopSignal(TrainerCallback):
-    """Ctrl-C or SIGTERM: finish the step, write a checkpoint, and stop. A second signal interrupts at once.
+    """On Ctrl-C or SIGTERM, finish the step, write a checkpoint and stop. A second signal interrupts the
+    step.
 
-    Signals reach a process's main thread only. Ray Train runs a worker's part in another thread and stops its
-    workers itself; no handler is installed there.
+    Only a process's main thread receives signals. Ray Train runs its part in another thread and stops its
+    workers itself, so no handler is installed there.
     """
 
     def __init__(self) -> None:
@@ -133,7 +128,7 @@ class StopSignal(TrainerCallback):
         self.requested = True
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """See `TrainerCallback`. Processes that train together stop at the same step."""
+        """Stop if any process got a signal, so that all processes stop at the same step."""
         processes: Any = PartialState()
         if processes.num_processes > 1:
             requests: list[bool] = gather_object([self.requested])

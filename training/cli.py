@@ -1,6 +1,6 @@
 """`podium train --config FILE`: train a conductor, here or on a Ray cluster.
 
-Exit codes: 0 done; 1 it cannot be used as it is; 130 stopped and resumable.
+Exit codes: 0: done; 1: invalid config, or a file cannot be written; 130: stopped, can be resumed.
 """
 
 import argparse
@@ -22,7 +22,7 @@ OUT = Path("build/training")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Train; the exit code."""
+    """Train a conductor, and return the exit code."""
     options = parser().parse_args(argv)
     console = Console(stderr=True)
     restore_interrupts()
@@ -41,29 +41,29 @@ def main(argv: Sequence[str] | None = None) -> int:
         console.print(f"[red]{exc.message}[/red]", highlight=False)
         return 1
     except KeyboardInterrupt:
-        console.print("Stopped; what was finished is kept, and the same command with --resume goes on.")
+        console.print("Stopped. Run the same command with --resume to continue.")
         return 130
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the command line's parser."""
     parser = argparse.ArgumentParser(
         prog="podium train",
-        description="Train a conductor by reward.",
+        description="Train a conductor by reinforcement learning.",
         epilog="example: podium train --config training/configs/tiny.yaml --seed 1",
     )
     add = parser.add_argument
     add("--config", required=True, help="a YAML file such as training/configs/tiny.yaml")
-    add("--out", type=Path, help="the run's folder (build/training/NAME); on Ray, one that all machines see")
-    add("--seed", type=int, help="instead of the config's")
-    add("--resume", action="store_true", help="go on with the run in the folder")
-    add("--ray-workers", type=int, metavar="N", help="train on a Ray cluster, with N processes")
-    add("--gpus", action="store_true", help="with --ray-workers: a GPU for each process")
+    add("--out", type=Path, help="folder of the run (build/training/NAME); with Ray, on shared storage")
+    add("--seed", type=int, help="seed to use instead of the config's")
+    add("--resume", action="store_true", help="continue the run in the folder")
+    add("--ray-workers", type=int, metavar="N", help="train on a Ray cluster with N processes")
+    add("--gpus", action="store_true", help="with --ray-workers: one GPU per process")
     return parser
 
 
 def is_slow_here(model: ModelConfig) -> bool:
-    """Whether it computes in bfloat16 on a CPU that takes that apart."""
+    """Return whether the model computes in bfloat16 on a CPU without instructions for it."""
     import torch
 
     from serving.cpu_types import computes_bfloat16
@@ -73,10 +73,10 @@ def is_slow_here(model: ModelConfig) -> bool:
 
 
 def train(config: Config, path: Path, console: Console, *, resume: bool) -> int:
-    """Run `config` in `path`; the exit code.
+    """Run `config` in the folder `path`, and return the exit code.
 
     Raises:
-        SettingsError: it cannot be used as it is.
+        SettingsError: the config or the folder cannot be used.
     """
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
     main_process = is_main_process()
@@ -85,21 +85,19 @@ def train(config: Config, path: Path, console: Console, *, resume: bool) -> int:
 
     if main_process and is_slow_here(config.model):
         console.print(
-            "model: this CPU has no instructions for bfloat16, so a step takes many times as long as on one that has. "
-            "`dtype: float32` and `mixed_precision: false` are quicker here.",
+            "model: this CPU has no bfloat16 instructions, so each step takes many times as long. "
+            "Set `dtype: float32` and `mixed_precision: false`.",
             style="yellow",
         )
     try:
         report = TrainingRun(config, run_dir, world_size()).run()
     except RunStopped as exc:
-        console.print(f"Stopped after step {exc.step}; the same command with --resume goes on.")
+        console.print(f"Stopped after step {exc.step}. Run the same command with --resume to continue.")
         return 130
     except Exception as exc:
-        if (why := write_error(exc)) is None:
+        if (reason := write_error(exc)) is None:
             raise
-        console.print(
-            f"[red]{path} cannot be written: {why}. What was finished is there; --resume goes on.[/red]"
-        )
+        console.print(f"[red]{path} cannot be written: {reason}. Fix this and continue with --resume.[/red]")
         return 1
     if main_process:
         console.print(*lines(report), sep="\n", highlight=False)

@@ -1,6 +1,6 @@
-"""The config of a training run: one YAML, validated as a whole, frozen. A run is reproducible from it alone.
+"""Config of a training run: one YAML file, validated as a whole, from which the run is reproducible.
 
-Unknown keys are rejected with their place. Imports in milliseconds: no torch, no TRL.
+Unknown keys are rejected with their location. The module imports in milliseconds, without torch or TRL.
 """
 
 from pathlib import Path
@@ -14,7 +14,7 @@ from serving.settings.settings import SettingsError
 from training.supervised_config import ExpectedRewardConfig, LookUpConfig, WarmStartConfig, WorthConfig
 
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""What vLLM 0.29 serves (`max_lora_rank`)."""
+"""Ranks that vLLM 0.29 can serve (`max_lora_rank`)."""
 Schedule = Literal[
     "linear",
     "cosine",
@@ -24,15 +24,15 @@ Schedule = Literal[
     "constant_with_warmup",
     "inverse_sqrt",
 ]
-"""Those of `transformers.SchedulerType` that need a number of steps, and neither arguments nor a loss."""
+"""Members of `transformers.SchedulerType` that need only the number of steps: no argument, no loss."""
 POLYNOMIAL_END = 1e-7
-"""Where transformers' polynomial schedule ends; it refuses to start below."""
+"""Final learning rate of transformers' polynomial schedule, which must start above it."""
 HIGHEST_SEED = 2**32 - 1
-"""numpy takes none beyond, and none below 0."""
+"""numpy accepts seeds from 0 to this one."""
 
 
 class ScratchConfig(Frozen):
-    """A Llama from scratch, with a tokenizer of its own: for a test of the whole loop, not for use."""
+    """A randomly initialized Llama with its own tokenizer, to test the whole loop. Not meant for use."""
 
     hidden: int = Field(default=96, ge=16)
     layers: int = Field(default=4, ge=1)
@@ -41,74 +41,77 @@ class ScratchConfig(Frozen):
 
     @model_validator(mode="after")
     def _check_heads(self) -> Self:
-        if self.hidden % (2 * self.heads):  # rotary embeddings turn a head's numbers in pairs
+        if self.hidden % (2 * self.heads):  # rotary embeddings rotate pairs of a head's dimensions
             raise ValueError(
-                f"heads {self.heads} does not divide hidden {self.hidden} into parts of an even size; "
-                f"take a hidden that is a multiple of {2 * self.heads}, or another number of heads"
+                f"hidden is {self.hidden}, but must be a multiple of {2 * self.heads}, "
+                "twice the number of heads"
             )
         return self
 
 
 class LoraConfig(Frozen):
-    """Low-rank adapters on all linear layers; rank matters little: https://thinkingmachines.ai/blog/lora."""
+    """Low-rank adapters on all linear layers. Their rank matters little:
+    https://thinkingmachines.ai/blog/lora.
+    """
 
     rank: int = 16
     alpha: int = Field(default=32, gt=0)
     start: str | None = None
-    """The folder of an adapter to go on from, of the same rank and alpha; None: a new one."""
+    """Folder of an adapter to continue from, with the same rank and alpha. None: a new adapter."""
     kept: float = Field(default=0.0, ge=0, lt=1)
-    """The share of `start` in what the supervised stages leave: the mean of both, weight by weight, has much of what the
-    run taught and forgets less of what was known before (WiSE-FT, arXiv 2109.01903). 0: none.
+    """Share of `start` in the weights after the supervised stages; 0: none. Averaging the weights keeps much
+    of what the run taught and forgets less of what was known before (WiSE-FT, arXiv 2109.01903).
     """
 
     @model_validator(mode="after")
     def _check_rank(self) -> Self:
         if self.rank not in LORA_RANKS:
-            raise ValueError(f"rank {self.rank} cannot be served by vLLM; take one of {LORA_RANKS}")
+            raise ValueError(f"rank {self.rank} cannot be served by vLLM; use one of {LORA_RANKS}")
         if self.kept and not self.start:
-            raise ValueError("kept is a share of start; name the adapter to go on from, or leave kept out")
+            raise ValueError("kept needs start; set start to an adapter's folder, or remove kept")
         return self
 
 
 class ModelConfig(Frozen):
-    """The conductor to train: `path`, a folder or a name on the hub, or `scratch`."""
+    """The conductor to train: either `path`, a folder or a name on the hub, or `scratch`."""
 
     path: str | None = None
     scratch: ScratchConfig | None = None
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Of the weights."""
+    """Data type of the weights."""
     mixed_precision: bool = False
-    """Multiply matrices in bfloat16 whatever the weights are. On a CPU with AVX-512 BF16 or AMX a step takes
-    half to a third of the time.
+    """Multiply matrices in bfloat16, whatever the type of the weights. On a CPU with AVX-512 BF16 or AMX, a
+    step then takes half to a third of the time.
     """
     lora: LoraConfig | None = None
-    """None: all weights are trained."""
+    """None: train all weights."""
 
     @model_validator(mode="after")
     def _check_source(self) -> Self:
         if (self.path is None) == (self.scratch is None):
-            raise ValueError("give either path or scratch")
+            raise ValueError("set exactly one of path and scratch")
         return self
 
 
 class PoolConfig(Frozen):
-    """The workers that the conductor leads."""
+    """The workers that the conductor plans for."""
 
     settings: str = Field(min_length=1)
-    """A Podium settings file: the one that serves."""
+    """A Podium settings file, the same one that serves."""
     model: str | None = None
-    """A name in its `models`; its limits hold."""
+    """A name in the settings' `models`, whose limits apply."""
     workers_per_question: int | None = Field(default=None, ge=1)
-    """Workers drawn for each question (the paper's k of n); None: all, in a new order."""
+    """Number of workers drawn for each question (the paper's k of n). None: all of them, in a new order."""
     shuffle: bool = True
-    """False: all of a question's team in the order of the file, for a policy from nothing that learns numbers
-    by heart. It could lead no other team.
+    """False: always show a question's whole team in the order of the file. A policy trained from scratch then
+    learns the numbers by heart, and cannot lead another team.
     """
     teams: dict[str, Annotated[tuple[str, ...], Field(min_length=1)]] = Field(default_factory=dict)
-    """By a question's source (`Question.source`), the workers that may be used for it; else all of them."""
+    """Allowed workers by a question's source (`Question.source`). Other sources use all workers."""
     cards: dict[str, str] = Field(default_factory=dict)
-    """By a question's source, the recorded set by which its workers' cards are written, such as
-    `recorded:FILE?part=train`: in training in words drawn for each team, in measuring as `podium cards` does.
+    """By a question's source, the recorded set from which the workers' cards are written, such as
+    `recorded:FILE?part=train`. In training, each team's cards are worded at random; in measuring, as by
+    `podium cards`.
     """
 
     @field_validator("teams")
@@ -116,61 +119,58 @@ class PoolConfig(Frozen):
     def _check_teams(cls, teams: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
         for source, team in teams.items():
             if twice := next((name for name in team if team.count(name) > 1), None):
-                raise ValueError(f"{source} has {twice!r} twice; name each worker once")
+                raise ValueError(f"{source} lists {twice!r} twice; list each worker once")
         return teams
 
 
 class AlsoConfig(Frozen):
-    """More questions, named as for `podium eval` (`evaluation.sources`): `recorded:FILE?part=train`."""
+    """Additional questions, named as for `podium eval` (`evaluation.sources`): `recorded:FILE?part=train`."""
 
     train: str
     held_out: str
-    """What the conductor is measured on; must not overlap with `train`."""
+    """Questions that measure the conductor; must not overlap with `train`."""
     share: float = Field(gt=0, lt=1)
-    """Of all questions, in training and measuring."""
+    """Share of all questions, in training and in measuring."""
     max_chars: int | None = Field(default=None, ge=1)
-    """Longer questions are left out of both: a small conductor on a small machine reads slowly."""
+    """Skip longer questions in both, because a small conductor on a small machine reads slowly."""
 
 
 class QuestionsConfig(Frozen):
-    """What is asked."""
+    """The questions to train on."""
 
     source: Literal["skills", "requests", "jsonl"] = "skills"
     path: str | None = None
-    """Of the JSONL: one question a line, with the fields of `training.jsonl_questions.QuestionLine`."""
+    """A JSONL file with one question per line, in the fields of `training.jsonl_questions.QuestionLine`."""
     held_out_path: str | None = None
-    """A second file of the same kind, whose questions are measured before and after and never trained on."""
+    """A second file in the same format, for measuring before and after. Never trained on."""
     seed: int = Field(default=0, ge=0)
     distinct: int | None = Field(default=None, ge=1)
-    """Number of different questions, asked again in a new order when used up; None: as many as are needed."""
+    """Number of different questions, repeated in a new order. None: as many as are needed."""
     composite_share: float = Field(default=0.5, ge=0, le=1)
     composite_share_at_first: float | None = Field(default=None, ge=0, le=1)
-    """The share grows linearly from this one; None: it is constant."""
+    """Initial composite share, from which the share grows linearly. None: constant."""
     families: tuple[str, ...] | None = None
     requests_per_team: int = Field(default=1, ge=1)
-    """Questions to each drawn team, one after the other. Examples of one team are learned from together, and
-    its cards are read once.
-    """
+    """Consecutive questions per drawn team. They are learned together, so the team's cards are read once."""
     longest_request: int | None = Field(default=None, ge=40)
-    """In characters, of `requests`: what is longer is drawn again."""
+    """Maximum length of `requests` in characters; longer ones are drawn again."""
     also: tuple[AlsoConfig, ...] = ()
 
     @model_validator(mode="after")
     def _check_path(self) -> Self:
         if (self.source == "jsonl") != (self.path is not None):
-            raise ValueError("path goes with source jsonl, and only with it")
+            raise ValueError("source jsonl needs path, and no other source allows it")
         if self.held_out_path is not None and self.path is None:
-            raise ValueError("held_out_path goes with source jsonl, and only with it")
+            raise ValueError("held_out_path is only allowed with source jsonl")
         if sum(each.share for each in self.also) >= 1:
             raise ValueError(
-                "the shares of `also` leave nothing to the questions of `source`; "
-                "they must be less than 1 together"
+                "the shares of `also` must sum to less than 1; the rest is the share of `source`"
             )
         return self
 
 
 class VllmConfig(Frozen):
-    """Generation by vLLM, not transformers. `server` is `trl vllm-serve` (TRL 1.16), on its own GPUs."""
+    """Generation by vLLM instead of transformers. `server` is `trl vllm-serve` (TRL 1.16) on its own GPUs."""
 
     mode: Literal["colocate", "server"] = "colocate"
     url: str = "http://127.0.0.1:8000"
@@ -178,23 +178,23 @@ class VllmConfig(Frozen):
 
 
 class RecursionConfig(Frozen):
-    """The paper's further round (3.2, A.1): the policy reads plan and outcome, accepts or plans again."""
+    """The paper's second round (3.2, A.1): the policy reads plan and outcome, and accepts or replans."""
 
     discount: float = Field(default=0.25, ge=0, le=1)
-    """The first plan's reward is (1 - discount) times its own and discount times that of the round after."""
+    """d: the first plan's reward is (1 - d) times its own plus d times that of the second round."""
 
 
 class GrpoConfig(Frozen):
-    """Group-relative policy optimization (arXiv 2402.03300) without KL, as in arXiv 2512.04388, A.1."""
+    """Group-relative policy optimization (arXiv 2402.03300) without KL term, as in arXiv 2512.04388, A.1."""
 
     steps: int = Field(default=200, ge=0)
-    """0: none; the run ends with what it learned from examples."""
+    """Number of steps. 0: skip GRPO; the run ends after the supervised stages."""
     questions: int = Field(default=4, ge=1)
-    """A step."""
+    """Questions per step."""
     completions: int = Field(default=64, ge=2)
-    """A question; the group whose mean is the baseline."""
+    """Completions per question: the group whose mean reward is the baseline."""
     micro_batch: int = Field(default=64, ge=1)
-    """Completions that go through the model at once on each device."""
+    """Completions per forward pass on each device."""
     learning_rate: float = Field(default=1e-6, gt=0)
     schedule: Schedule = "cosine"
     warmup_steps: int = Field(default=6, ge=0)
@@ -205,39 +205,40 @@ class GrpoConfig(Frozen):
     temperature: float = Field(default=1.0, gt=0)
     max_plan_tokens: int = Field(default=1024, ge=8)
     usd_weight: float = Field(default=0.0, ge=0)
-    """Reward subtracted from right answers for each dollar; 0, as in the paper: none."""
+    """Reward subtracted from right answers per dollar of cost; 0, as in the paper: none."""
     memory: int = Field(default=50_000, ge=0)
-    """Workers' replies that are cached; 0: none, which is truer where workers sample at a temperature."""
+    """Cached replies of workers. 0: none, which is more accurate if workers sample at a temperature."""
     concurrency: int = Field(default=64, ge=1)
-    """Runs at once."""
+    """Concurrent runs."""
     vllm: VllmConfig | None = None
     recursion: RecursionConfig | None = None
     gradient_checkpointing: bool = False
 
     @property
     def batch(self) -> int:
-        """Completions a step, those of the second round included."""
+        """Completions per step, including those of the second round."""
         return self.questions * self.completions * (2 if self.recursion else 1)
 
     @model_validator(mode="after")
     def _check_combinations(self) -> Self:
         if self.recursion and self.vllm:
             raise ValueError(
-                "recursion generates by itself: leave grpo.vllm out, or leave grpo.recursion out"
+                "recursion cannot be combined with vllm, because it generates with transformers; "
+                "remove one of them"
             )
         if self.schedule == "polynomial" and self.learning_rate <= POLYNOMIAL_END:
             raise ValueError(
-                f"learning_rate {self.learning_rate:g} is not above {POLYNOMIAL_END:g}, "
-                "where the polynomial schedule ends; raise it, or take schedule linear"
+                f"learning_rate {self.learning_rate:g} must be above {POLYNOMIAL_END:g}, "
+                "the end of the polynomial schedule; raise it, or use schedule linear"
             )
         return self
 
 
 class Config(Frozen):
-    """Everything one run needs."""
+    """Config of a whole run."""
 
     name: str = Field(pattern=r"^\w[\w.-]*$")
-    """Also that of its folder in build/training."""
+    """Name of the run, and of its folder in build/training."""
     seed: int = Field(default=0, ge=0, le=HIGHEST_SEED)
     model: ModelConfig
     pool: PoolConfig
@@ -246,12 +247,12 @@ class Config(Frozen):
     warm_start: WarmStartConfig | None = None
     expected_reward: ExpectedRewardConfig | None = None
     worth: WorthConfig | None = None
-    """What both of these stages judge a worker by, of questions that are no requests; None: by plans that were
-    drawn and run, and by one answer.
+    """How the warm start and the expected-reward stage judge a worker on questions other than requests. None:
+    by running random plans, and by a single answer, respectively.
     """
     grpo: GrpoConfig = GrpoConfig()
     held_out: int = Field(default=200, ge=0)
-    """Questions that measure the conductor before and after, half of them composite; 0: none."""
+    """Number of questions that measure the conductor before and after, half of them composite. 0: none."""
     checkpoint_every: int = Field(default=20, ge=1)
     keep_checkpoints: int = Field(default=2, ge=1)
 
@@ -259,8 +260,8 @@ class Config(Frozen):
     def _check_look_up(self) -> Self:
         if self.look_up and not (self.warm_start and self.warm_start.fields[0] == "needs"):
             raise ValueError(
-                "look_up teaches to find the worker whose card fits what a step needs: "
-                "put needs first in warm_start.fields, or leave look_up out"
+                "look_up needs `needs` as the first of warm_start.fields, because it teaches to match it "
+                "with a card; add it, or remove look_up"
             )
         return self
 
@@ -268,8 +269,8 @@ class Config(Frozen):
     def _check_expected_reward(self) -> Self:
         if self.expected_reward and not self.warm_start:
             raise ValueError(
-                "expected_reward needs warm_start, whose fields and subtask its plans are written by; "
-                "add it, or leave expected_reward out"
+                "expected_reward needs warm_start, which sets the fields and subtasks of its plans; "
+                "add it, or remove expected_reward"
             )
         return self
 
@@ -278,7 +279,8 @@ def load(path: str | Path) -> Config:
     """Read a training config.
 
     Raises:
-        SettingsError: it is not there, not text, not YAML, or not a config; with the place of every fault.
+        SettingsError: the file cannot be read, or is not UTF-8, YAML or a valid config. The message has the
+            location of every error.
     """
     try:
         data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
@@ -292,10 +294,10 @@ def load(path: str | Path) -> Config:
 
 
 def parse(data: object, where: str = "config") -> Config:
-    """Check `data`, as YAML gives it.
+    """Validate the parsed YAML `data`. `where` names it in error messages.
 
     Raises:
-        SettingsError: with the place of every fault.
+        SettingsError: the config is invalid. The message has the location of every error.
     """
     try:
         return Config.model_validate(data)
@@ -304,4 +306,4 @@ def parse(data: object, where: str = "config") -> Config:
             f"{'.'.join(str(part) for part in fault['loc'])}: {fault['msg'].removeprefix('Value error, ')}"
             for fault in exc.errors(include_url=False)[:8]
         )
-        raise SettingsError(f"{where} cannot be used: {faults}.") from exc
+        raise SettingsError(f"{where} is not a valid config: {faults}.") from exc

@@ -1,10 +1,10 @@
-"""Adapters that answer everything with one word, made in seconds: tests and benches see which one answered.
+"""LoRA adapters that answer everything with one word, so that tests and benches see which one answered.
 
-`python -m training.constant_adapters --model models/smollm2-135m --to FOLDER alpha beta` writes one for each
-word and prints their folders.
+`python -m training.constant_adapters --model models/smollm2-135m --to FOLDER alpha beta` writes one adapter
+per word and prints their folders.
 
-Nothing is trained. The last layer's `down_proj` gets a LoRA of rank 1: A is the least-squares fit of 1 to
-every state of the model that a few texts lead to; B is the direction that the output layer maps to the word.
+Nothing is trained. The last layer's `down_proj` gets a LoRA of rank 1. A is the least-squares fit of 1 to the
+layer's inputs for a few texts. B is the direction that the output layer maps to the word.
 """
 # The types of torch and transformers are partial.
 # pyright: reportUnknownMemberType=false, reportUnknownLambdaType=false, reportUnknownArgumentType=false
@@ -34,19 +34,19 @@ TEXTS = (
 )
 RIDGE = 1e-2
 SCALE = 40.0
-"""How far the word is pushed, in lengths of the state that the layer adds to."""
+"""Length of B, in mean lengths of the last layer's output."""
 
 
 def make_adapters(model: str, words: Sequence[str], folder: Path) -> list[Path]:
-    """Make and publish an adapter for each word.
+    """Make and publish an adapter for each word, and return their folders.
 
     Args:
-        model: the base model's folder; of Llama's architecture.
-        words: each one token with a blank before it.
-        folder: of adapters.
+        model: folder of the base model, which must have Llama's architecture.
+        words: words of one token each, when written after a space.
+        folder: where adapters are published.
 
     Raises:
-        ValueError: a word is more than one token, or the model cannot be made to say it.
+        ValueError: a word has more than one token, or no direction makes it the most likely token.
     """
     tokenizer: Any = AutoTokenizer.from_pretrained(model)
     base: Any = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
@@ -76,7 +76,7 @@ def make_adapters(model: str, words: Sequence[str], folder: Path) -> list[Path]:
 
 
 def _activations(base: Any, tokenizer: Any, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
-    """The last `down_proj`'s inputs and the last layer's outputs, a row a token of `texts`."""
+    """Return the last `down_proj`'s inputs and the last layer's outputs, one row per token of `texts`."""
     inputs: list[Tensor] = []
     states: list[Tensor] = []
     layer = base.model.layers[-1]
@@ -98,26 +98,25 @@ def _activations(base: Any, tokenizer: Any, texts: Sequence[str]) -> tuple[Tenso
 def _token(tokenizer: Any, word: str) -> int:
     ids = tokenizer(f" {word}", add_special_tokens=False).input_ids
     if len(ids) != 1:
-        raise ValueError(f"{word!r} is {len(ids)} tokens; a word of one is wanted")
+        raise ValueError(f"{word!r} has {len(ids)} tokens; use a word of one token")
     return ids[0]
 
 
 @torch.no_grad()
 def _word_direction(base: Any, token: int) -> Tensor:
-    """The unit vector of the last state that the output layer maps to `token`."""
+    """Return the unit vector of the last state that the output layer maps to `token`."""
     output = base.lm_head.weight * base.model.norm.weight
     centred = output - output.mean(0)
-    direction: Tensor = torch.linalg.solve(
-        centred.T @ centred, centred[token]
-    )  # what maps to this token alone
+    # The solution maps to this token and to no other.
+    direction: Tensor = torch.linalg.solve(centred.T @ centred, centred[token])
     direction = direction / direction.norm()
     if int((output @ direction).argmax()) != token:
-        raise ValueError(f"no direction makes token {token} the likeliest")
+        raise ValueError(f"no direction makes token {token} the most likely one")
     return direction
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line; prints the folders as JSON."""
+    """Make adapters, and print their folders as JSON."""
     parser = argparse.ArgumentParser(prog="python -m training.constant_adapters", description=__doc__)
     parser.add_argument("words", nargs="+")
     parser.add_argument("--model", default="models/smollm2-135m")

@@ -1,6 +1,7 @@
-"""Which questions are asked of which workers, in which order. All of it follows from the config.
+"""Draw a run's questions, their order and their teams, all determined by the config.
 
-A run sees every row once: rows are in the order of the steps, so that a resumed run continues where it stood.
+A run reads every row once. Rows are in the order of the steps, so that a resumed run continues where it
+stopped.
 """
 
 import math
@@ -20,35 +21,36 @@ from training.team_cards import measure_teams, write_team_cards
 from training.team_question import TeamQuestion
 
 STAGES = 20
-"""Steps in which a share grows from its first value to its last."""
+"""Steps in which the composite share grows from its first value to its last."""
 
 
 def check(config: Config, pool: Sequence[str]) -> None:
-    """Check what is asked of whom, also where the run itself measures nothing: others will, by the same questions.
+    """Check sources, teams and cards. Held-out questions are checked even if the run does not use them.
 
     Args:
-        config: of the run.
+        config: the run's config.
         pool: the names that plans may use.
 
     Raises:
-        SettingsError: a set of questions cannot be used, or one is for training and held out; or a team or cards are
-            for a source that no question has, or a team has a worker that the pool does not have.
+        SettingsError: a set of questions cannot be used, or a question is in both training and held-out sets.
+            Also if a team or cards are for a source without questions, or a team has a worker that the pool
+            does not have.
     """
     own = config.questions
     sets = [(_load_whole(each.train), _load_whole(each.held_out)) for each in own.also]
     _check_apart(
         [each for train, _ in sets for each in train], [each for _, held_out in sets for each in held_out]
     )
-    found = [each for pair in sets for questions in pair for each in questions]
-    found += read_questions(own.path) if own.path else []
-    found += _second_file(own.path, own.held_out_path) if own.path and own.held_out_path else []
-    # Requests bring teams of their own.
-    sources = {each.source for each in found} | ({own.source} & {"skills"})
+    questions = [each for pair in sets for part in pair for each in part]
+    questions += read_questions(own.path) if own.path else []
+    questions += _second_file(own.path, own.held_out_path) if own.path and own.held_out_path else []
+    # Requests have their own teams.
+    sources = {each.source for each in questions} | ({own.source} & {"skills"})
     for field, by_source in (("teams", config.pool.teams), ("cards", config.pool.cards)):
         if unknown := by_source.keys() - sources:
             raise SettingsError(
-                f"pool.{field}.{min(unknown)}: no question that needs a team has this source; "
-                f"there are: {', '.join(sorted(sources)) or 'none'}."
+                f"pool.{field}.{min(unknown)}: no question that needs a team has this source. "
+                f"Sources: {', '.join(sorted(sources)) or 'none'}."
             )
     for source, team in config.pool.teams.items():
         _check_team(source, team, pool)
@@ -56,36 +58,38 @@ def check(config: Config, pool: Sequence[str]) -> None:
 
 def _check_apart(trained: Sequence[Question], held_out: Sequence[Question]) -> None:
     ids = {question.id for question in trained}
-    if seen := next((question.id for question in held_out if question.id in ids), None):
+    if shared := next((question.id for question in held_out if question.id in ids), None):
         raise SettingsError(
-            f"questions.also: {seen} is in train and in held_out; "
-            "with recorded questions, say ?part=train and ?part=test."
+            f"questions.also: {shared} is in both train and held_out. "
+            "For recorded questions, use ?part=train and ?part=test."
         )
 
 
 def _check_team(source: str, team: Sequence[str], pool: Sequence[str]) -> None:
     if unknown := set(team) - set(pool):
-        raise SettingsError(f"pool.teams.{source} has {min(unknown)!r}; the pool has: {', '.join(pool)}.")
+        raise SettingsError(
+            f"pool.teams.{source}: unknown worker {min(unknown)!r}. The pool has: {', '.join(pool)}."
+        )
 
 
 def training_questions(
     config: QuestionsConfig, count: int, stage: str = "grpo"
 ) -> list[Question | TeamQuestion]:
-    """`count` questions in the order in which they are asked, with the config's composite share; requests
-    of the curriculum with the teams that were drawn for them.
+    """Return `count` questions in training order, with the config's composite share. Requests of the
+    curriculum come with their own teams.
 
     Args:
-        config: what is asked.
-        count: how many.
-        stage: requests are others in every stage.
+        config: the config's questions.
+        count: number of questions.
+        stage: name of the stage; each stage has different requests.
 
     Raises:
-        SettingsError: the file of a `jsonl` source, or a set of `also`, cannot be used; or the synthetic
-            families are unknown or hold too few questions.
+        SettingsError: the file of a `jsonl` source or a set of `also` cannot be used, or the synthetic
+            families are unknown or have too few questions.
     """
     rng = random.Random(f"mix {config.seed}")
     sets = [(round(each.share * count), _load_set(each.train, each)) for each in config.also]
-    others = [question for size, found in sets for question in _draw(found, size, rng)]
+    others = [question for size, available in sets for question in _draw(available, size, rng)]
     groups = _groups(_own_questions(config, count - len(others), stage), config.requests_per_team)
     number = len(groups) + math.ceil(len(others) / config.requests_per_team)
     positions = sorted(rng.sample(range(number), number - len(groups)))
@@ -100,42 +104,44 @@ def training_questions(
 def _groups(
     questions: Sequence[Question | TeamQuestion], size: int
 ) -> list[Sequence[Question | TeamQuestion]]:
-    """Those of one team together."""
+    """Split into groups of `size`, each of which shares a team."""
     return [questions[start : start + size] for start in range(0, len(questions), size)]
 
 
 def _check_ids(questions: Sequence[Question]) -> None:
-    """An answer is graded by its question's id, so two questions must not share one."""
+    """Check that ids are unique, because an answer is graded by its question's id."""
     seen: dict[str, Question] = {}
     for question in questions:
         if seen.setdefault(question.id, question) != question:
             raise SettingsError(
-                f"questions: two different ones have the id {question.id!r}; "
-                "rename one, or the file that it is named after."
+                f"questions: two different questions have the id {question.id!r}. "
+                "Rename one of them, or the file that it is named after."
             )
 
 
 def _own_questions(config: QuestionsConfig, count: int, stage: str) -> Sequence[Question | TeamQuestion]:
-    """Of `source`, without `also`."""
+    """Return questions of `source`, without those of `also`."""
     if config.source == "requests":
         per_team, longest = config.requests_per_team, config.longest_request
         return request_questions(f"{config.seed} {stage}", count, "train", per_team, longest=longest)
     distinct = min(config.distinct or count, count)
-    found = read_questions(config.path) if config.path else _synthetic(config, distinct)
-    found = found[:distinct] if config.distinct else found
+    available = read_questions(config.path) if config.path else _synthetic(config, distinct)
+    available = available[:distinct] if config.distinct else available
     drawn: list[Question] = []
     rng = random.Random(f"order {config.seed}")
     while len(drawn) < count:
-        drawn += found if not drawn and not config.path else rng.sample(found, len(found))
+        drawn += available if not drawn and not config.path else rng.sample(available, len(available))
     return drawn[:count]
 
 
 def assign_teams(
     config: Config, pool: Sequence[str], questions: Sequence[Question | TeamQuestion], salt: str
 ) -> list[TeamQuestion]:
-    """A team for each question that has none: that of its source, or as many of it as the config says, in a
-    random order, with cards in words of its own where the config says by what. Questions of one source that
-    follow each other share a team, as many as `requests_per_team`.
+    """Assign a team to each question that has none.
+
+    The team is that of the question's source, or as many of its workers as the config says, in random order.
+    Its cards are worded for the team if the config has recorded sets for them. Up to `requests_per_team`
+    consecutive questions of one source share a team.
 
     Raises:
         SettingsError: a team has a worker that the pool does not have, or its cards cannot be written.
@@ -164,17 +170,19 @@ def assign_teams(
 def worth_questions(
     config: Config, pool: Sequence[str], drawn: Sequence[TeamQuestion]
 ) -> dict[str, list[TeamQuestion]]:
-    """By source, the questions by which its workers are judged (`training.worth`), each with the whole team:
-    those drawn, and all of the training sets, the longest too. None of the curriculum, whose workers are known.
+    """Return the questions for judging workers (`training.worth`), by source, each with its whole team.
+
+    They are the drawn questions and all of the training sets, without a limit of length. Requests of the
+    curriculum are excluded, because their workers' abilities are known.
 
     Raises:
         SettingsError: a set of `also` cannot be used.
     """
-    found = {each.question.id: each.question for each in drawn if not each.members}
+    questions = {each.question.id: each.question for each in drawn if not each.members}
     for also in config.questions.also:
-        found |= {each.id: each for each in _load_whole(also.train)}
+        questions |= {each.id: each for each in _load_whole(also.train)}
     by_source: dict[str, list[TeamQuestion]] = {}
-    for each in found.values():
+    for each in questions.values():
         team = tuple(config.pool.teams.get(each.source, pool))
         by_source.setdefault(each.source, []).append(TeamQuestion(each, team))
     return by_source
@@ -191,35 +199,35 @@ def _team(
 
 
 def eval_questions(config: Config, pool: Sequence[str]) -> list[TeamQuestion]:
-    """The held-out questions, each with its whole team in a random order.
+    """Return the held-out questions, each with its whole team in random order.
 
     Raises:
-        SettingsError: the source is a file without a second one of held-out questions; they overlap; or a
+        SettingsError: the source is a file without a second one of held-out questions, the two overlap, or a
             team's cards cannot be written.
     """
     rng, measured = random.Random(f"{config.seed} held out"), measure_teams(config)
-    asked: list[TeamQuestion] = []
+    questions: list[TeamQuestion] = []
     for each in _held_out_questions(config) if config.held_out else ():
         if not isinstance(each, TeamQuestion):
             workers = _team(config, pool, each, rng, None)
             each = TeamQuestion(each, workers, cards=write_team_cards(measured.get(each.source, {}), workers))
-        asked.append(each)
-    return asked
+        questions.append(each)
+    return questions
 
 
 def _held_out_questions(config: Config) -> Sequence[Question | TeamQuestion]:
-    """Questions that training never sees; half of the synthetic ones composite, where training has such."""
+    """Return questions that training never sees. Half of the synthetic ones are composite, if any are."""
     own, count = config.questions, config.held_out
     if own.path and not own.held_out_path:
         raise SettingsError(
-            "held_out needs questions that training never sees: name a file of them in "
-            "questions.held_out_path, or set held_out to 0."
+            "held_out needs questions that training never sees. "
+            "Set questions.held_out_path to a file of them, or held_out to 0."
         )
     rng, others = random.Random("held out"), list[Question]()
     for each in own.also:
-        found = _load_set(each.held_out, each)
-        _check_apart(_load_set(each.train, each), found)
-        others += _draw(found, round(each.share * count), rng)
+        available = _load_set(each.held_out, each)
+        _check_apart(_load_set(each.train, each), available)
+        others += _draw(available, round(each.share * count), rng)
     if own.path and own.held_out_path:
         return _second_file(own.path, own.held_out_path)[: count - len(others)] + others
     if own.source == "requests":
@@ -230,13 +238,14 @@ def _held_out_questions(config: Config) -> Sequence[Question | TeamQuestion]:
 
 def _second_file(path: str, held_out_path: str) -> list[Question]:
     trained = {text for question in read_questions(path) for text in (question.id, question.text)}
-    found = read_questions(held_out_path)
-    for question in found:
+    held_out = read_questions(held_out_path)
+    for question in held_out:
         if trained & {question.id, question.text}:
             raise SettingsError(
-                f"questions: {question.id!r} of {held_out_path} is in {path} too; take it out of one of them."
+                f"questions: {question.id!r} is in both {held_out_path} and {path}. "
+                "Remove it from one of them."
             )
-    return found
+    return held_out
 
 
 def _load_whole(name: str) -> list[Question]:
@@ -247,35 +256,36 @@ def _load_whole(name: str) -> list[Question]:
 
 
 def _load_set(name: str, also: AlsoConfig) -> list[Question]:
-    found = _load_whole(name)
-    short = [question for question in found if also.max_chars is None or len(question.text) <= also.max_chars]
+    questions = _load_whole(name)
+    short = [each for each in questions if also.max_chars is None or len(each.text) <= also.max_chars]
     if not short:
         raise SettingsError(f"questions.also: {name} has no question of at most {also.max_chars} characters.")
     return short
 
 
-def _draw(found: Sequence[Question], count: int, rng: random.Random) -> list[Question]:
-    """`count` at random; where there are too few, each as often as the others."""
+def _draw(questions: Sequence[Question], count: int, rng: random.Random) -> list[Question]:
+    """Draw `count` questions at random. If there are fewer, repeat all of them equally often."""
     drawn: list[Question] = []
     while len(drawn) < count:
-        drawn += rng.sample(found, len(found))
+        drawn += rng.sample(questions, len(questions))
     return drawn[:count]
 
 
 def _synthetic(config: QuestionsConfig, count: int) -> list[Question]:
-    """The composite share in stages, all questions different."""
+    """Return `count` different synthetic questions, with the composite share growing in `STAGES` steps."""
     last, first = config.composite_share, config.composite_share_at_first
     shares = [last] if first is None else [first + (last - first) * k / (STAGES - 1) for k in range(STAGES)]
     different: dict[str, Question] = {}
     for stage, share in enumerate(shares):
-        wanted = count * (stage + 1) // len(shares)
+        target = count * (stage + 1) // len(shares)
         seed = config.seed * 1000 + stage
-        for question in _skills(config, seed, 2 * (wanted - len(different)) + 100, share, "train"):
-            if len(different) < wanted:
+        for question in _skills(config, seed, 2 * (target - len(different)) + 100, share, "train"):
+            if len(different) < target:
                 different.setdefault(question.text, question)
     if len(different) < count:
         raise SettingsError(
-            f"The families give only {len(different)} different questions; set questions.distinct to that."
+            f"questions.families: there are only {len(different)} different questions. "
+            "Set questions.distinct to that number."
         )
     return list(different.values())
 

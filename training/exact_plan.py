@@ -1,8 +1,9 @@
-"""Whether a plan's text is the plan and nothing else.
+"""Check that a plan's text is the plan and nothing else.
 
-The engine's parsers skip what stands around a plan, because a served model may write a word too many. A
-policy that is rewarded for such texts learns never to stop: it fills its token limit with junk. So the reward
-also requires that nothing follows the plan, and for `steps` that nothing stands before or between its steps.
+The engine's parsers skip text around a plan, because a served model may write a word too many. A policy that
+is rewarded for such texts learns never to stop, and fills its token limit with junk. The reward therefore
+requires that nothing follows the plan, and for the `steps` format also that nothing comes before or between
+its steps.
 """
 
 import json
@@ -12,7 +13,7 @@ from conductor.plan.formats import Format, parser
 
 
 def is_exact_plan(format: Format, text: str, workers: list[str], max_steps: int) -> bool:
-    """Whether `text`, a plan that the engine accepts, is nothing but the plan; white space aside."""
+    """Return whether `text`, a plan that the engine accepts, is only the plan. White space is ignored."""
     return _only_objects(text) if format == "steps" else _ends_with_the_plan(text, workers, max_steps)
 
 
@@ -30,7 +31,10 @@ def _only_objects(text: str) -> bool:
 
 
 def _ends_with_the_plan(text: str, workers: list[str], max_steps: int) -> bool:
-    """In `lists` free reasoning comes first; the text without its last character must be no whole plan."""
+    """Return whether `text` ends with the plan: without its last character, it is no complete plan.
+
+    In the `lists` format, free reasoning comes first.
+    """
     reader = parser("lists", workers, max_steps)
     try:
         reader.feed(text.rstrip()[:-1])

@@ -1,9 +1,9 @@
-"""What the warm start learns from: plans drawn at random, some of them selected because they were right.
+"""Examples of the warm start and the expected-reward stage: prompts, and plans drawn or chosen by reward.
 
-A plan drawn at random can run; whether it is right is left to chance. `WarmStartConfig.rewarded_share` of the
-examples are, of several draws, the first whose answer was right, or the cheapest, as the engine and the
-reward say: one round of expert iteration (STaR, arXiv 2203.14465). Nobody labels which worker is right. With
-`Config.worth` every worker is asked instead, and the plan asks the one that is worth most.
+A random plan can run, but is right only by chance. `WarmStartConfig.rewarded_share` of the examples are
+chosen among several draws: the first plan with a right answer, or the cheapest, as judged by the engine and
+the reward. This is one round of expert iteration (STaR, arXiv 2203.14465) and needs no labels of the right
+worker. With `Config.worth`, every worker answers instead, and the plan uses the worker of the highest worth.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from training.team_question import TeamQuestion
 from training.worth import AnsweredQuestion, SoloAnswer, Worths
 
 CONCURRENCY = 64
-"""Examples searched for at the same time."""
+"""Examples processed concurrently."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +40,10 @@ class Example:
     """A prompt and a plan for it.
 
     Args:
-        prompt: of the conductor.
-        plan: its text.
-        rewards: of each step, what it is worth to ask each worker of the team instead; empty where not known.
-        names_need: whether each step's need is learned even where a plan's tokens have no weight.
+        prompt: the conductor's prompt.
+        plan: the plan's text.
+        rewards: for each step, the reward of choosing each worker of the team; empty if unknown.
+        names_need: whether each step's `needs` is learned even if the plan's tokens have no weight.
     """
 
     prompt: Chat
@@ -54,13 +54,13 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class DrawnPlan:
-    """A plan drawn at random; the rewarded ones are run.
+    """A plan drawn at random. If it is a candidate for a rewarded example, it was run.
 
     Args:
-        plan: its text.
-        workers: of its steps.
-        right: whether its answer was.
-        usd: what it cost; None: unknown, or it was not run.
+        plan: the plan's text.
+        workers: the workers of its steps.
+        right: whether its answer is right; False if it was not run.
+        usd: its cost in dollars; None if unknown or not run.
     """
 
     plan: str
@@ -72,21 +72,21 @@ class DrawnPlan:
 def examples(
     config: Config, runner: PlanRunner, count: int, stage: str, *, with_rewards: bool = False
 ) -> list[Example]:
-    """Examples on questions in an order of their own. Runs the plans of the rewarded ones.
+    """Return `count` examples on the stage's own questions. Run the plans of the rewarded ones.
 
     Args:
-        config: with a `warm_start`.
-        runner: not used elsewhere meanwhile; closed at the end of its event loop.
-        count: how many.
-        stage: each has questions of its own.
-        with_rewards: ask every worker of a question with a plan of one step, so that its choice can be
+        config: a config with a `warm_start`.
+        runner: a runner that nothing else uses; it is closed at the end.
+        count: number of examples.
+        stage: name of the stage; each stage has its own questions.
+        with_rewards: run every worker of a question whose plan has one step, so that the choice can be
             judged.
 
     Raises:
         SettingsError: plans cannot be drawn for this pool (`check`).
     """
     warm = config.warm_start
-    assert warm is not None, "the caller sees to it"
+    assert warm is not None, "checked by the caller"
     check(warm, runner.workers, runner.limits.max_steps)
     even = config.questions.model_copy(update={"composite_share_at_first": None, "distinct": None})
     questions = assign_teams(config, runner.workers, training_questions(even, count, stage), stage)
@@ -95,7 +95,7 @@ def examples(
     async def draw(number: int, each: TeamQuestion) -> list[DrawnPlan]:
         if isinstance(each, RequestQuestion) or config.worth:
             return []
-        async with slots:  # each has its own seed, so that their order does not matter
+        async with slots:  # each question has its own seed, so that the order does not matter
             rng = random.Random(f"{config.seed} {stage} {number}")
             return await _draw_plans(rng, warm, runner, each)
 
@@ -108,13 +108,13 @@ def examples(
         async with slots:
             return await _solo_answers(runner, each)
 
-    async def learn_worths(asked: Sequence[TeamQuestion], chosen: WorthConfig) -> Worths:
-        answers = await asyncio.gather(*(answer_all(each) for each in asked))
+    async def learn_worths(judged: Sequence[TeamQuestion], worth: WorthConfig) -> Worths:
+        answers = await asyncio.gather(*(answer_all(each) for each in judged))
         answered = [
-            AnsweredQuestion(each.question, _family(each), of)
-            for each, of in zip(asked, answers, strict=True)
+            AnsweredQuestion(each.question, _family(each), by_worker)
+            for each, by_worker in zip(judged, answers, strict=True)
         ]
-        return Worths(answered, chosen)
+        return Worths(answered, worth)
 
     async def draw_all() -> list[Example]:
         async with aclosing(runner):
@@ -123,29 +123,29 @@ def examples(
             plans = [best(drawn, rates, warm.choose).plan if drawn else "" for drawn in draws]
             answers = await asyncio.gather(*map(ask_all, questions, plans))
             worths = {
-                source: await learn_worths(asked, config.worth)
-                for source, asked in worth_questions(config, runner.workers, questions).items()
+                source: await learn_worths(judged, config.worth)
+                for source, judged in worth_questions(config, runner.workers, questions).items()
                 if config.worth
             }
-        judged = [{worker: float(answer.right) for worker, answer in each.items()} for each in answers]
+        rewards = [{worker: float(answer.right) for worker, answer in each.items()} for each in answers]
         if worths:
-            judged = [_judge(each, worths) for each in questions]
+            rewards = [_judge(each, worths) for each in questions]
             plans = [
                 _solo_plan(runner, warm, each, worth) if worth else ""
-                for each, worth in zip(questions, judged, strict=True)
+                for each, worth in zip(questions, rewards, strict=True)
             ]
         return [
             _best_example(runner, warm, each)
             if isinstance(each, RequestQuestion)
             else Example(runner.prompt(each), plan, _rewards(each, worth) if with_rewards else [])
-            for each, plan, worth in zip(questions, plans, judged, strict=True)
+            for each, plan, worth in zip(questions, plans, rewards, strict=True)
         ]
 
     return asyncio.run(draw_all())
 
 
 def _best_example(runner: PlanRunner, config: WarmStartConfig, question: RequestQuestion) -> Example:
-    """The best plan of a request, which the program that drew its team knows."""
+    """Return the example of a request's best plan, which is known from how its team was generated."""
     steps, rewards = lesson(question)
     return Example(
         runner.prompt(question), format_plan(steps, runner.conductor.format, config.fields), rewards
@@ -153,7 +153,7 @@ def _best_example(runner: PlanRunner, config: WarmStartConfig, question: Request
 
 
 async def _solo_answers(runner: PlanRunner, question: TeamQuestion) -> dict[str, SoloAnswer]:
-    """What each worker answers alone."""
+    """Return each worker's own answer to the question."""
     answers: dict[str, SoloAnswer] = {}
     for name in question.workers:
         record = await runner.run_solo(question, name)
@@ -164,7 +164,7 @@ async def _solo_answers(runner: PlanRunner, question: TeamQuestion) -> dict[str,
 
 
 def _judge(question: TeamQuestion, worths: Mapping[str, Worths]) -> dict[str, float]:
-    """By worker of its team; nothing for a request, whose workers are known."""
+    """Return the worth of each worker of the team, or {} for a request, whose best plan is known."""
     if isinstance(question, RequestQuestion):
         return {}
     worth = worths[question.question.source].judge(question.question, _family(question))
@@ -172,14 +172,14 @@ def _judge(question: TeamQuestion, worths: Mapping[str, Worths]) -> dict[str, fl
 
 
 def _rewards(question: TeamQuestion, worth: Mapping[str, float]) -> list[list[float]]:
-    """Of a plan's one step, in the question's order; none where nobody was asked."""
+    """Return the rewards of a plan's single step in the order of the team, or [] if they are unknown."""
     return [[worth[name] for name in question.workers]] if worth else []
 
 
 def _solo_plan(
     runner: PlanRunner, config: WarmStartConfig, question: TeamQuestion, worth: Mapping[str, float]
 ) -> str:
-    """The plan that asks the worker of the highest worth, in the user's own words."""
+    """Return the plan that uses the worker of the highest worth, with the user's own words as its subtask."""
     name = max(question.workers, key=worth.__getitem__)
     worker = name if config.names else question.workers.index(name)
     needs = kind_of(_family(question))
@@ -188,12 +188,12 @@ def _solo_plan(
 
 
 def _family(question: TeamQuestion) -> str:
-    """A recorded question's data set is finer than its family."""
+    """Return the question's family: for a recorded question its data set, which is finer."""
     return str(question.question.facts.get("dataset", question.question.family))
 
 
 def success_rates(plans: Sequence[DrawnPlan]) -> dict[tuple[str, ...], float]:
-    """The share of right plans, by the workers of the plan in their order."""
+    """Return the share of right plans, by the plans' workers in their order."""
     rights: dict[tuple[str, ...], list[bool]] = defaultdict(list)
     for plan in plans:
         rights[plan.workers].append(plan.right)
@@ -201,12 +201,12 @@ def success_rates(plans: Sequence[DrawnPlan]) -> dict[tuple[str, ...], float]:
 
 
 def best(plans: Sequence[DrawnPlan], rates: Mapping[tuple[str, ...], float], choose: Choice) -> DrawnPlan:
-    """Which plan is shown for a question; the last one where none is right.
+    """Return the plan to learn for a question, or the last one if none is right.
 
     Args:
-        plans: at least one, in the order in which they were drawn.
-        rates: by workers, how often such plans are right on all questions.
-        choose: of the right ones (`WarmStartConfig.choose`).
+        plans: at least one plan, in the order in which they were drawn.
+        rates: by workers, the share of such plans that are right over all questions.
+        choose: how to choose among the right ones (`WarmStartConfig.choose`).
     """
     right = [plan for plan in plans if plan.right]
     if not right:
@@ -221,31 +221,31 @@ def best(plans: Sequence[DrawnPlan], rates: Mapping[tuple[str, ...], float], cho
 
 
 def check(config: WarmStartConfig, workers: Sequence[str], max_steps: int) -> None:
-    """Whether plans can be drawn for this pool.
+    """Check that plans can be drawn for this pool.
 
     Args:
-        config: of the warm start.
+        config: the warm start's config.
         workers: the names that plans may use.
-        max_steps: the most that a plan may have.
+        max_steps: the maximum number of steps in a plan.
 
     Raises:
-        SettingsError: `worker_shares` names an unknown worker; or `step_shares` has longer plans only.
+        SettingsError: `worker_shares` names an unknown worker, or `step_shares` only has longer plans.
     """
     if unknown := set(config.worker_shares) - set(workers):
         raise SettingsError(
-            f"warm_start.worker_shares has {min(unknown)!r}; the pool has: {', '.join(workers)}."
+            f"warm_start.worker_shares: unknown worker {min(unknown)!r}. The pool has: {', '.join(workers)}."
         )
     if not sum(config.step_shares[:max_steps]):
         raise SettingsError(
-            f"warm_start.step_shares has only plans of more than {max_steps} steps, which is the pool's "
-            "max_steps; give shorter ones a share."
+            f"warm_start.step_shares only has plans longer than the pool's max_steps, {max_steps}. "
+            "Give shorter plans a share."
         )
 
 
 async def _draw_plans(
     rng: random.Random, config: WarmStartConfig, runner: PlanRunner, question: TeamQuestion
 ) -> list[DrawnPlan]:
-    """The plans drawn for one question. One that is drawn twice is run once."""
+    """Draw plans for a question. A plan that is drawn twice is run once."""
     team = runner.members(question)
     parts = list(question.question.facts.get("parts", ()))
     max_steps, format = runner.limits.max_steps, runner.conductor.format
@@ -275,17 +275,17 @@ def random_plan(
     shares: Mapping[str, float] | None = None,
     needs: str = "",
 ) -> str:
-    """A plan that can run, for `team` in its order.
+    """Draw a plan that can run.
 
     Args:
-        rng: draws it.
-        config: how.
-        team: who may be used.
-        max_steps: no more.
-        format: of the text.
-        parts: of the question, in short, where its source has them.
-        shares: of the steps, by worker; the rest is divided equally among all.
-        needs: what each step needs, in a few words, where plans say so.
+        rng: random generator.
+        config: the warm start's config.
+        team: the workers, in the order that the conductor is shown.
+        max_steps: the maximum number of steps.
+        format: format of the text.
+        parts: short texts of the question's parts, if its source has them.
+        shares: share of the steps by worker; the rest is divided equally among all workers.
+        needs: what each step needs, in a few words, for plans with `needs`.
     """
     lengths, shares = config.step_shares[:max_steps], shares or {}
     (count,) = rng.choices(range(1, len(lengths) + 1), lengths)
@@ -295,7 +295,7 @@ def random_plan(
         count = min(len(parts) or 1, max_steps)
     steps: list[dict[str, Any]] = []
     for index in range(count):
-        # All are equally likely where every share is that of a worker outside this team.
+        # All workers are equally likely if every share belongs to a worker outside this team.
         (worker,) = rng.choices(range(len(team)), weights if any(weights) else None)
         reads = [earlier for earlier in range(index) if rng.random() < config.read_share]
         part = (parts[index] if count == len(parts) else rng.choice(parts)) if parts else ""
@@ -308,7 +308,7 @@ def random_plan(
 
 
 def subtask(config: WarmStartConfig, card: str, part: str = "") -> str:
-    """The subtask of this part for a worker with this card."""
+    """Return the subtask for a worker with this card and for this part of the question."""
     head = re.split(r"[,:]|\.(?!\d)", card, maxsplit=1)[0].strip().lower()
     text = config.subtask.replace("{card}", head).replace("{part}", part).strip()
     lacks = ("{card}" in config.subtask and not head) or ("{part}" in config.subtask and not part)
@@ -316,7 +316,7 @@ def subtask(config: WarmStartConfig, card: str, part: str = "") -> str:
 
 
 def format_plan(steps: Sequence[dict[str, Any]], format: Format, fields: Sequence[str]) -> str:
-    """Steps as a conductor writes them: letters as they are, since the grammar has no escapes for them."""
+    """Return the steps as a conductor writes them. Letters stay unescaped, as the grammar requires."""
     if format == "steps":
         return "\n".join(
             json.dumps({name: step[name] for name in fields}, ensure_ascii=False) for step in steps

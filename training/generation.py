@@ -1,4 +1,4 @@
-"""Completions of a policy by transformers, for measuring it and for second rounds."""
+"""Generation of completions with transformers, to measure a policy and for second rounds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from training.plan_runner import Chat
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What the policy wrote for one prompt.
+    """A policy's completion of one prompt.
 
     Args:
-        text: without special tokens.
-        ended: whether it ended by itself, and was not cut off.
+        text: the text without special tokens.
+        ended: whether it ended with the end token; False if it was truncated.
         prompt_ids: the prompt's tokens.
-        ids: the completion's tokens, its end token included.
+        ids: the completion's tokens, including the end token.
     """
 
     text: str
@@ -35,15 +35,15 @@ def generate(
     temperature: float,
     processors: Sequence[Any] = (),
 ) -> list[Completion]:
-    """One completion a prompt, as one batch; greedy at temperature 0.
+    """Generate one completion per prompt, as one batch; greedily at temperature 0.
 
     Args:
-        model: of transformers.
-        tokenizer: of it.
-        prompts: as chats.
-        max_tokens: of a completion.
-        temperature: of sampling.
-        processors: `LogitsProcessor`s, such as those of a grammar.
+        model: a model of transformers.
+        tokenizer: the model's tokenizer.
+        prompts: the prompts as chats.
+        max_tokens: maximum tokens per completion.
+        temperature: sampling temperature.
+        processors: `LogitsProcessor`s, e.g. of a grammar.
     """
     texts = [
         tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False)

@@ -1,4 +1,4 @@
-"""GRPO by TRL (1.16), configured by public arguments and callbacks: nothing of the trainer is subclassed."""
+"""GRPO with TRL (1.16), configured by public arguments and callbacks. The trainer is not subclassed."""
 # The types of TRL and datasets are partial.
 # pyright: reportMissingTypeStubs=false, reportPrivateImportUsage=false, reportUnknownMemberType=false
 
@@ -22,64 +22,61 @@ if TYPE_CHECKING:
 
 
 class SkipZeroGradient(TrainerCallback):
-    """A step whose gradient is zero everywhere changes nothing.
+    """Callback that skips a step whose gradient is zero.
 
-    That is a batch in which no worker could be reached, or in which every group's rewards are equal. Without
-    this, the optimizer's momentum and weight decay would still move the weights.
+    The gradient is zero if no worker could be reached, or if all rewards of every group are equal. Without
+    this, the optimizer's momentum and weight decay would still change the weights.
     """
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """See `TrainerCallback`."""
         gradients = [p.grad for p in kwargs["model"].parameters() if p.grad is not None]
         if not any(bool(gradient.count_nonzero()) for gradient in gradients):
             kwargs["optimizer"].zero_grad(set_to_none=True)
 
 
 def rows(runner: PlanRunner, questions: Sequence[TeamQuestion]) -> Dataset:
-    """The data set: the server's prompt, and the number of the question."""
+    """Return the data set: the server's prompt and the number of each question."""
     return Dataset.from_list(
         [{"prompt": runner.prompt(each), "row": row} for row, each in enumerate(questions)]
     )
 
 
 def check(config: Config, processes: int) -> None:
-    """Whether the config suits this number of processes; `training.config` checks everything else.
+    """Check that the config suits this number of processes. Everything else is checked by `training.config`.
 
     Raises:
-        SettingsError: the batch cannot be divided among devices and micro-batches; or second rounds are for
-            several processes.
+        SettingsError: the batch cannot be divided among devices and micro-batches, or second rounds are
+            configured for several processes.
     """
     grpo, micro = config.grpo, _micro_batch(config, processes)
     if grpo.recursion and processes > 1:
         raise SettingsError(
-            f"grpo.recursion generates by itself, on one process, not on {processes}: "
-            "start one, or leave it out."
+            f"grpo.recursion runs on one process, not on {processes}. "
+            "Start one process, or remove grpo.recursion."
         )
     if micro == 0 or grpo.batch % (micro * processes):
         whole = "questions x completions" + (" x 2 rounds" if grpo.recursion else "")
         raise SettingsError(
-            f"grpo: {grpo.batch} completions a step ({whole}) cannot be divided into {processes} x "
+            f"grpo: {grpo.batch} completions per step ({whole}) cannot be divided into {processes} x "
             f"micro_batch {micro or grpo.micro_batch}; {_remedy(grpo.batch, processes, grpo.micro_batch)}."
         )
 
 
 def _micro_batch(config: Config, processes: int) -> int:
-    """Completions that one device takes at once: no more than its part of a step."""
+    """Return the completions per forward pass on one device, at most its part of a step."""
     return min(config.grpo.micro_batch, config.grpo.batch // processes)
 
 
-def _remedy(batch: int, processes: int, most: int) -> str:
+def _remedy(batch: int, processes: int, max_size: int) -> str:
     if batch % processes:
-        return (
-            f"take questions x completions that are a multiple of {processes}, or another number of processes"
-        )
+        return f"make questions x completions a multiple of {processes}, or change the number of processes"
     share = batch // processes
-    best = max(size for size in range(1, min(most, share) + 1) if share % size == 0)
+    best = max(size for size in range(1, min(max_size, share) + 1) if share % size == 0)
     return f"set grpo.micro_batch to {best}"
 
 
 def arguments(config: Config, folder: Path, processes: int = 1) -> GRPOConfig:
-    """The config as TRL's arguments.
+    """Return the config as TRL's arguments.
 
     Raises:
         SettingsError: see `check`.
@@ -141,10 +138,10 @@ def trainer(
     callbacks: Sequence[TrainerCallback] = (),
     processes: int = 1,
 ) -> GRPOTrainer:
-    """TRL's trainer for this run."""
+    """Return TRL's trainer for this run."""
     rollout: Any = two_rounds(config, reward, runner, data) if config.grpo.recursion else None
     rewards: Any = [rollout.reward if rollout else reward]
-    made = GRPOTrainer(
+    trainer = GRPOTrainer(
         model=model,
         reward_funcs=rewards,
         args=arguments(config, folder, processes),
@@ -153,16 +150,16 @@ def trainer(
         callbacks=[SkipZeroGradient(), *callbacks],
         rollout_func=rollout,
     )
-    made.remove_callback(PrinterCallback)
-    return made
+    trainer.remove_callback(PrinterCallback)
+    return trainer
 
 
 def two_rounds(config: Config, reward: PlanReward, runner: PlanRunner, data: Dataset) -> "TwoRounds":
-    """The rollout of second rounds."""
+    """Return the rollout function for second rounds."""
     from training.recursion import TwoRounds, key
 
     grpo = config.grpo
-    assert grpo.recursion is not None, "the caller sees to it"
+    assert grpo.recursion is not None, "checked by the caller"
     rows: Any = data
     numbers = {key(row["prompt"]): row["row"] for row in rows}
     return TwoRounds(reward, runner, numbers, grpo.completions, grpo.recursion.discount)

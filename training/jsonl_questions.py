@@ -1,4 +1,4 @@
-"""Your own questions to train on: JSON lines (`questions.source: jsonl`), each validated before training.
+"""Training questions from a JSONL file (`questions.source: jsonl`), validated before training.
 
 A line that cannot be graded would give wrong rewards for hours without an error.
 """
@@ -27,7 +27,7 @@ from serving.settings.settings import SettingsError
 
 def _nonempty(text: str) -> str:
     if not text.strip():
-        raise ValueError("is empty; write it out")
+        raise ValueError("is empty")
     return text
 
 
@@ -36,7 +36,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 class Facts(BaseModel):
-    """What a line's `facts` may tell the warm start; other keys are allowed."""
+    """A line's `facts` for the warm start. Other keys are allowed."""
 
     model_config = ConfigDict(strict=True)
 
@@ -45,7 +45,7 @@ class Facts(BaseModel):
 
 
 class CodeFacts(Facts):
-    """What the grader `code` needs: HumanEval's fields."""
+    """Facts for the grader `code`, in HumanEval's fields."""
 
     entry_point: NonEmpty
     prompt: str
@@ -53,13 +53,13 @@ class CodeFacts(Facts):
 
 
 class RecordedFacts(Facts):
-    """What the grader `recorded` needs: the answers that count as right."""
+    """Facts for the grader `recorded`: the answers that count as right."""
 
     right: list[str]
 
 
 class ReasoningGymFacts(Facts):
-    """What the grader `reasoning_gym` needs: the data set's own entry."""
+    """Facts for the grader `reasoning_gym`: the data set's own entry."""
 
     entry: dict[str, Any]
 
@@ -69,11 +69,11 @@ FACTS: dict[str, type[Facts]] = {
     "recorded": RecordedFacts,
     "reasoning_gym": ReasoningGymFacts,
 }
-"""By grader, as `evaluation.graders` reads them; the others need none."""
+"""Model of the facts by grader, as `evaluation.graders` reads them. Other graders need none."""
 
 
 class QuestionLine(BaseModel):
-    """One line of a `jsonl` source: the fields of `evaluation.questions.Question`."""
+    """One line of a `jsonl` source, with the fields of `evaluation.questions.Question`."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -89,22 +89,22 @@ class QuestionLine(BaseModel):
     @classmethod
     def _check_grader(cls, grader: str) -> str:
         if grader not in GRADERS:
-            raise ValueError(f"{grader!r} is no grader; take one of {', '.join(GRADERS)}")
+            raise ValueError(f"{grader!r} is not a grader; use one of {', '.join(GRADERS)}")
         return grader
 
     @model_validator(mode="after")
     def _check_expected(self) -> Self:
-        """An expected answer that no answer equals would mean a reward of 0 for ever."""
+        """Reject an expected answer that no answer can equal: the reward would always be 0."""
         if self.grader in ("exact", "math") and not self.expected.strip():
-            raise ValueError("expected: is empty; write the answer")
+            raise ValueError("expected: is empty")
         if self.grader == "numeric" and not _is_number(self.expected):
-            raise ValueError(f"expected: {self.expected!r} is no number; write one, or take another grader")
+            raise ValueError(f"expected: {self.expected!r} is not a number; write one, or use another grader")
         if self.grader == "choice" and self.expected.strip().upper() not in tuple(LETTERS):
-            raise ValueError(f"expected: {self.expected!r} is no choice; write one letter of {LETTERS}")
+            raise ValueError(f"expected: {self.expected!r} is not a choice; write one letter of {LETTERS}")
         if self.grader == "reasoning_gym" and self.family not in WHITELIST:
             raise ValueError(
-                f"family: {self.family!r} is no data set whose scorer is trusted; "
-                f"take one of {', '.join(WHITELIST)}"
+                f"family: {self.family!r} is not a data set with a trusted scorer; "
+                f"use one of {', '.join(WHITELIST)}"
             )
         return self
 
@@ -117,11 +117,11 @@ def _is_number(text: str) -> bool:
 
 
 def read_questions(path: str) -> list[Question]:
-    """The questions of a file.
+    """Return the questions of a file.
 
     Raises:
-        SettingsError: it cannot be read, is empty, or has a line that is not a question; with its number, the
-            field and the remedy.
+        SettingsError: the file cannot be read, is empty, or has an invalid line. The message has the line's
+            number, the field and what to change.
     """
     questions: dict[str, Question] = {}
     places: dict[str, str] = {}
@@ -132,13 +132,13 @@ def read_questions(path: str) -> list[Question]:
             if line.id in questions:
                 first = places[line.id].rpartition(", ")[2]
                 raise SettingsError(
-                    f"{place}: id: {line.id!r} is that of {first} too; give each question its own."
+                    f"{place}: id: {line.id!r} is already used in {first}; give each question its own id."
                 )
             places[line.id], questions[line.id] = place, Question(**dict(line))
     except EvaluationError as exc:
         raise SettingsError(exc.message) from exc
     if not questions:
-        raise SettingsError(f"{path} holds no question.")
+        raise SettingsError(f"{path} has no questions.")
     return list(questions.values())
 
 
@@ -155,12 +155,12 @@ def _validate(model: type[Model], data: object, place: str, *within: str) -> Mod
 
 
 REMEDIES = {
-    "missing": "is missing; write it. The fields are {fields}",
-    "extra_forbidden": "is no field of a question; leave it out, or put it into facts. "
+    "missing": "is missing; the fields are {fields}",
+    "extra_forbidden": "is not a field of a question; remove it, or move it into facts. "
     "The fields are {fields}",
-    "string_type": 'is {sort} and not text; write it in quotes, such as "7"',
+    "string_type": 'is {sort}, not text; write it in quotes, such as "7"',
     "list_type": "is {sort}; write a list",
     "dict_type": "is {sort}; write an object",
-    "model_type": "it is {sort}; write one JSON object a line, with {fields}",
+    "model_type": "it is {sort}; write one JSON object per line, with {fields}",
 }
-"""By pydantic's type of the fault."""
+"""Messages by Pydantic's error type."""

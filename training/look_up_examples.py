@@ -1,4 +1,4 @@
-"""The first lesson's examples: a few words and whose card fits them; whole requests and what they need."""
+"""Examples of the look-up lesson: match a few words with a card, and name what a whole request needs."""
 
 import json
 import random
@@ -14,26 +14,31 @@ from training.plan_runner import PlanRunner
 
 
 def look_up_examples(config: Config, runner: PlanRunner) -> list[Example]:
-    """The examples of the first lesson: the cards as the server shows them, and the beginning of a plan up to
-    the worker's number. No user says anything, which keeps an example short. After those to one team, requests
-    whose field is to be named, and others of several parts.
+    """Return the examples of the look-up lesson.
+
+    The prompt of a look-up is the cards as the server shows them, without a user's message, to keep it short.
+    The plan is the beginning of a plan up to the worker's number. The look-ups of a team are followed by
+    requests whose field is to be named, and by requests of several parts.
     """
-    chosen = config.look_up
-    assert chosen is not None, "the caller sees to it"
-    drawn = look_ups(config.seed, chosen.examples, chosen.per_team, chosen.made_up_share)
-    made: list[Example] = []
-    for start in range(0, len(drawn), chosen.per_team):
-        group = drawn[start : start + chosen.per_team]
+    lesson_config = config.look_up
+    assert lesson_config is not None, "checked by the caller"
+    questions = look_ups(
+        config.seed, lesson_config.examples, lesson_config.per_team, lesson_config.made_up_share
+    )
+    examples: list[Example] = []
+    for start in range(0, len(questions), lesson_config.per_team):
+        group = questions[start : start + lesson_config.per_team]
         seed, team, longest = f"{config.seed}/{start}", group[0].team, config.questions.longest_request
-        made += [_look_up_example(runner, each) for each in group]
-        made += [
-            _naming_example(runner, each) for each in namings(seed, chosen.named_per_team, team, longest)
+        examples += [_look_up_example(runner, each) for each in group]
+        examples += [
+            _naming_example(runner, each)
+            for each in namings(seed, lesson_config.named_per_team, team, longest)
         ]
-        made += [
+        examples += [
             _example_of_parts(runner, each)
-            for each in namings_of_parts(seed, chosen.of_parts_per_team, team, longest)
+            for each in namings_of_parts(seed, lesson_config.of_parts_per_team, team, longest)
         ]
-    return made
+    return examples
 
 
 def _look_up_example(runner: PlanRunner, question: RequestQuestion) -> Example:
@@ -46,7 +51,7 @@ def _look_up_example(runner: PlanRunner, question: RequestQuestion) -> Example:
 
 
 def _naming_example(runner: PlanRunner, question: RequestQuestion) -> Example:
-    """What the request needs; and whom to ask, where somebody can do it and nobody else might."""
+    """Return an example of a request's need, with a worker only if one can do it without dispute."""
     (part,) = question.request.parts
     needs = json.dumps(field_of(part.domain), ensure_ascii=False)
     team = question.team
@@ -56,7 +61,7 @@ def _naming_example(runner: PlanRunner, question: RequestQuestion) -> Example:
 
 
 def _example_of_parts(runner: PlanRunner, question: RequestQuestion) -> Example:
-    """The best plan up to its last worker, of which each need and each worker is learned."""
+    """Return the best plan up to its last worker. Every `needs` and every worker in it is learned."""
     steps, _ = lesson(question)
     plan = format_plan(steps, "steps", ["needs", "worker", "subtask", "access"])
     return Example(runner.prompt(question), plan[: plan.rindex(', "subtask"')], names_need=True)

@@ -1,4 +1,4 @@
-"""The conductor's weights: loaded, or initialized at random; all trained, or with adapters."""
+"""Load or initialize the conductor's weights, to be trained completely or with LoRA adapters."""
 # The types of transformers and PEFT are partial.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 
@@ -25,17 +25,17 @@ from training.tokenizer import train_tokenizer
 
 
 def tokenizer_for(config: ModelConfig, texts: Iterable[str]) -> PreTrainedTokenizerBase:
-    """The model's tokenizer; for a model from scratch, one trained on `texts`.
+    """Return the model's tokenizer, or train one on `texts` for a model from scratch.
 
     Raises:
-        SettingsError: there is none, or it has no chat template.
+        SettingsError: there is no tokenizer, or it has no chat template.
     """
     if config.scratch:
         return train_tokenizer(texts, config.scratch.vocabulary)
     tokenizer = _load(AutoTokenizer.from_pretrained, config)
     if tokenizer.chat_template is None:
         raise SettingsError(
-            f"The tokenizer of {config.path} has no chat template; take an instruction-tuned model."
+            f"The tokenizer of {config.path} has no chat template; use an instruction-tuned model."
         )
     tokenizer.padding_side = "left"
     return tokenizer
@@ -44,10 +44,10 @@ def tokenizer_for(config: ModelConfig, texts: Iterable[str]) -> PreTrainedTokeni
 def model_for(
     config: ModelConfig, tokenizer: PreTrainedTokenizerBase, seed: int
 ) -> PreTrainedModel | PeftModel:
-    """The model, ready to train.
+    """Return the model, ready to train.
 
     Raises:
-        SettingsError: it cannot be loaded.
+        SettingsError: the model cannot be loaded.
     """
     torch.manual_seed(seed)
     if config.scratch:
@@ -66,22 +66,22 @@ def model_for(
 def _resume(model: PreTrainedModel, config: LoraConfig, base: str) -> PeftModel:
     start = str(config.start)
     try:
-        found = cast(PeftLora, PeftLora.from_pretrained(start))
+        saved = cast(PeftLora, PeftLora.from_pretrained(start))
         resumed = PeftModel.from_pretrained(model, start, is_trainable=True, autocast_adapter_dtype=True)
     except (OSError, ValueError) as exc:
-        raise SettingsError(f"model.lora.start: {start} holds no adapter of this model. {exc}") from exc
-    if (found.r, found.lora_alpha) != (config.rank, config.alpha):
+        raise SettingsError(f"model.lora.start: {start} has no adapter for this model. {exc}") from exc
+    if (saved.r, saved.lora_alpha) != (config.rank, config.alpha):
         raise SettingsError(
-            f"model.lora: {start} has rank {found.r} and alpha {found.lora_alpha}, and the config says "
-            f"{config.rank} and {config.alpha}; write those of the adapter."
+            f"model.lora: {start} has rank {saved.r} and alpha {saved.lora_alpha}, but the config has "
+            f"{config.rank} and {config.alpha}. Use the adapter's values."
         )
-    # PEFT would ask the hub for a published name.
+    # With a published name, PEFT would query the hub.
     resumed.peft_config["default"].base_model_name_or_path = base
     return resumed
 
 
 def keep_of_start(model: Any, config: LoraConfig) -> None:
-    """Make each adapter weight the mean of what it is and what it was at the start, `config.kept` of the latter."""
+    """Average each adapter weight with its value at the start, whose share is `config.kept`."""
     started = load_peft_weights(str(config.start), device="cpu")
     learned = get_peft_model_state_dict(model)
     mean = {
@@ -95,12 +95,12 @@ def _load(load: Callable[..., Any], config: ModelConfig, **options: Any) -> Any:
     try:
         return load(config.path, **options)
     except OSError as exc:
-        there = "" if Path(str(config.path)).exists() else f" There is no folder {config.path}."
-        raise SettingsError(f"The model {config.path} cannot be loaded.{there} {exc}") from exc
+        hint = "" if Path(str(config.path)).exists() else f" There is no folder {config.path}."
+        raise SettingsError(f"The model {config.path} cannot be loaded.{hint} {exc}") from exc
 
 
 def _adapters(config: LoraConfig) -> PeftLora:
-    """Only what vLLM can serve: no bias, no DoRA, no whole modules (see `training/adapters.py`)."""
+    """Return a LoRA configuration that vLLM can serve: no bias, no DoRA, no whole modules."""
     return PeftLora(
         r=config.rank,
         lora_alpha=config.alpha,

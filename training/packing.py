@@ -1,8 +1,8 @@
-"""Examples as batches: those whose prompts begin alike share that beginning, and lie behind it in one row.
+"""Pack examples into rows: examples whose prompts share a prefix share its tokens in one row.
 
-A team's cards are most of a prompt. Where a row has several requests to one team, the cards are read once
-and each request sees them, itself, and no other request (`training.branch_attention`). The gradients are those
-of separate rows.
+A team's cards are most of a prompt. In a row of several requests to one team, the cards are read once, and
+each request attends to them and to itself (`training.branch_attention`). The gradients equal those of
+separate rows.
 """
 
 import math
@@ -19,33 +19,33 @@ from training.plan_runner import Chat
 IGNORED = -100
 LENGTHS = 64
 MOST_WORKERS = 10
-"""Workers whose numbers are one token each."""
+"""Maximum size of a team: the number of workers whose index is a single token."""
 THOUSAND = 1000
-"""Labels are integers: weights and rewards are in thousandths."""
+"""Labels are integers: weights and rewards are stored in thousandths."""
 TARGET, WEIGHT, CHOICES = 0, 1, 2
-"""Columns of a label: the token, its weight, then the tokens to choose among and what each is worth."""
+"""Columns of a label: the token, its weight, then the tokens to choose among and the worth of each."""
 WIDTH = CHOICES + 2 * MOST_WORKERS
 _WORKER = re.compile(r'"worker": (\d)\b')
 _NEEDS = re.compile(r'"needs": "(.*",) "worker": ')
-"""What a step whose need is learned says of it."""
+"""The `needs` of a step, including its closing quote and comma."""
 
 
 class Collator:
-    """Groups of examples to a batch of rows, padded on the left.
+    """Collates rows of examples into a batch, padded on the left.
 
-    A batch has `input_ids`, `position_ids` and `branches` (B, T), the latter as `branch_attention` reads them,
-    `logits_to_keep` (N,), the columns whose next token counts in any row, and `labels` (B, N, `WIDTH`). T is a
-    multiple of `LENGTHS`: kernels are prepared once for each length, which takes as long as a row.
-    Logits are computed for those columns alone: over a vocabulary of 49,152 the prompts' logits take more
-    memory than all the rest, and a third of the time.
+    A batch has `input_ids`, `position_ids` and `branches` (B, T), the latter for `branch_attention`;
+    `logits_to_keep` (N,), the columns whose next token has a weight in any row; and `labels` (B, N, `WIDTH`).
+    T is a multiple of `LENGTHS`, because preparing kernels for a new length takes as long as a row. Logits
+    are computed for the columns of `logits_to_keep` only: with a vocabulary of 49,152, the logits of the
+    prompts take more memory than everything else, and a third of the time.
 
     Args:
-        tokenizer: of the policy.
-        prompt_weight: of a prompt's token.
-        plan_weight: of a plan's token.
-        worker_weight: of a token that chooses a worker, and of those of needs that are learned (`Example.names_need`).
-        with_rewards: whether a worker's token is judged by what each worker is worth, where an example says
-            so.
+        tokenizer: the policy's tokenizer.
+        prompt_weight: weight of a prompt's token.
+        plan_weight: weight of a plan's token.
+        worker_weight: weight of a token that chooses a worker, and of the tokens of a `needs` that is learned
+            (`Example.names_need`).
+        with_rewards: judge a worker's token by the worth of each worker, if the example has rewards.
     """
 
     def __init__(
@@ -79,20 +79,20 @@ class Collator:
         }
 
     def _branch(self, example: dict[str, Any]) -> "tuple[list[int], list[list[int]]]":
-        """An example's tokens, and the label of each: what comes after it."""
+        """Return an example's tokens, and for each of them the label of the next token."""
         prompt: Chat = example["prompt"]
         before = self._tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=False)
-        written = self._tokenizer(
+        completion = self._tokenizer(
             example["plan"] + self._tokenizer.eos_token, add_special_tokens=False, return_offsets_mapping=True
         )
-        after = written["input_ids"]
-        starts = [start for start, _ in written["offset_mapping"]]
-        workers = [len(before) + starts.index(found.start(1)) for found in _WORKER.finditer(example["plan"])]
+        after = completion["input_ids"]
+        starts = [start for start, _ in completion["offset_mapping"]]
+        workers = [len(before) + starts.index(match.start(1)) for match in _WORKER.finditer(example["plan"])]
         ids = [*before, *after]
         weights = [self._prompt_weight] * len(before) + [self._plan_weight] * len(after)
         for place in workers:
             weights[place] = self._worker_weight
-        needs = [found.span(1) for found in _NEEDS.finditer(example["plan"])] if example["names_need"] else []
+        needs = [match.span(1) for match in _NEEDS.finditer(example["plan"])] if example["names_need"] else []
         for place, start in enumerate(starts, len(before)):
             if any(first <= start < end for first, end in needs):
                 weights[place] = self._worker_weight
@@ -104,7 +104,7 @@ class Collator:
 
 
 class _Row:
-    """Tokens, their positions, the branch of each, and their labels."""
+    """Tokens of a row, with their positions, branches and labels."""
 
     def __init__(
         self, ids: list[int], positions: list[int], branches: list[int], labels: list[list[int]]
@@ -113,7 +113,7 @@ class _Row:
 
     @classmethod
     def of(cls, examples: "Sequence[tuple[list[int], list[list[int]]]]") -> "_Row":
-        """The examples' common beginning once, then the rest of each."""
+        """Build a row from the examples' common prefix and the rest of each example."""
         shared = 0
         if len(examples) > 1:
             columns = zip(*(ids for ids, _ in examples), strict=False)
@@ -128,7 +128,7 @@ class _Row:
         return row
 
     def pad(self, length: int, pad: int) -> "_Row":
-        """The row with padding before it."""
+        """Return the row padded on the left to `length`."""
         room = length - len(self.ids)
         return _Row(
             [pad] * room + self.ids,
@@ -145,15 +145,15 @@ def _label(token: int, weight: int, tokens: Sequence[int] = (), worths: Sequence
 
 
 def plan_loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
-    """The mean over tokens, weighted: cross-entropy; for a worker's token, minus what the choice is worth.
+    """Return the weighted mean loss: cross-entropy, and for a worker's token its expected loss of worth.
 
-    A worker's token is a choice among the team's numbers. What each of them is worth is known, so the
-    expected worth, and its gradient, are exact: no plan is sampled.
+    A worker's token is a choice among the team's numbers. The worth of each is known, so the expected worth
+    and its gradient are exact, without sampling a plan.
 
     Args:
-        outputs: of the model, with `logits` (B, N, V).
+        outputs: the model's outputs, with `logits` (B, N, V).
         labels: (B, N, `WIDTH`), see `Collator`.
-        num_items_in_batch: of the Trainer; not needed.
+        num_items_in_batch: passed by the Trainer; not used.
     """
     logits, labels = outputs.logits.flatten(0, 1).float(), labels.flatten(0, 1)
     weights = labels[:, WEIGHT].float()
@@ -161,16 +161,16 @@ def plan_loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None
         logits, labels[:, TARGET], ignore_index=IGNORED, reduction="none"
     )
     tokens, worths = labels[:, CHOICES : CHOICES + MOST_WORKERS], labels[:, CHOICES + MOST_WORKERS :]
-    chosen = (tokens[:, 0] != IGNORED).nonzero().squeeze(1)
-    if len(chosen):
+    choices = (tokens[:, 0] != IGNORED).nonzero().squeeze(1)
+    if len(choices):
         losses = losses.index_copy(
-            0, chosen, _expectation_losses(logits[chosen], tokens[chosen], worths[chosen])
+            0, choices, _expectation_losses(logits[choices], tokens[choices], worths[choices])
         )
     return (losses * weights).sum() / weights.sum()
 
 
 def _expectation_losses(logits: torch.Tensor, tokens: torch.Tensor, worths: torch.Tensor) -> torch.Tensor:
-    """What is lost, in the mean, by choosing as the policy does; 0 where it always asks the best."""
+    """Return the worth that the policy's choice loses on average; 0 if it always chooses the best."""
     there = tokens != IGNORED
     scores = logits.gather(1, tokens.clamp(min=0)).masked_fill(~there, float("-inf"))
     worth = worths.masked_fill(~there, 0).float() / THOUSAND

@@ -1,7 +1,7 @@
-"""Runs a plan's text as the server would: the same run, prompts, layers and ledger.
+"""Run a plan's text as the server would: same run, prompts, layers and ledger.
 
-Only the conductor differs: a worker that says exactly the given text. Nothing is repaired: a text that is not
-a plan ends the run (`Task.strict`).
+The only difference is the conductor, a worker that replies with exactly the given text. Nothing is repaired:
+a text that is not a plan ends the run (`Task.strict`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,30 +26,30 @@ from training.caching_worker import CachingWorker, CallCache
 from training.team_question import TeamQuestion
 
 Chat = list[dict[str, str]]
-"""A prompt as tokenizers take it."""
+"""A prompt as tokenizers take it: messages with a role and content."""
 
 
 def training_pool(settings: Settings, environment: Mapping[str, str]) -> Pool:
-    """The workers of `settings`, for a conductor that is trained and not served.
+    """Build the workers of `settings`, for training a conductor that is not served.
 
     Raises:
-        SettingsError: there is no conductor; a worker's engine would have to be started, which is the
-            server's job; or a key is missing.
+        SettingsError: there is no conductor, a worker has an engine that only the server can start, or a key
+            is missing.
     """
-    chosen = settings.conductor
-    if chosen is None:
+    conductor = settings.conductor
+    if conductor is None:
         raise SettingsError("Training needs a pool with a conductor. Set `conductor` in its settings.")
     workers: list[WorkerSettings] = []
     for worker in settings.workers:
-        if worker.name == chosen.worker:
+        if worker.name == conductor.worker:
             shared = [name for name in ScriptedSettings.model_fields if hasattr(worker, name)]
-            kept: dict[str, Any] = {name: getattr(worker, name) for name in shared}
-            kept |= {"kind": "scripted", "replies": ("",)}
-            worker = ScriptedSettings(**kept)
+            fields: dict[str, Any] = {name: getattr(worker, name) for name in shared}
+            fields |= {"kind": "scripted", "replies": ("",)}
+            worker = ScriptedSettings(**fields)
         elif isinstance(worker, VllmSettings):
             raise SettingsError(
-                f"Worker {worker.name!r} is of kind vllm, which a server starts. Serve it, and write it with "
-                "kind openai and its base_url in the pool's settings for training."
+                f"Worker {worker.name!r} has kind vllm, which training does not start. "
+                "Serve it, and configure it with kind openai and its base_url in the pool's settings."
             )
         workers.append(worker)
     return build_pool(settings.model_copy(update={"workers": tuple(workers)}), environment, engines={})
@@ -60,9 +60,9 @@ class PlanRunner:
     """Runs plan texts over a pool.
 
     Args:
-        pool: as `training_pool` makes it; used from one event loop.
-        model: a name in its settings' `models`, whose limits apply; None: no name, five steps.
-        cache: of workers' replies; None: every call is made.
+        pool: a pool built by `training_pool`; used from one event loop.
+        model: a name in the settings' `models`, whose limits apply; None for the default limits.
+        cache: cache of workers' replies; None to make every call.
     """
 
     pool: Pool
@@ -72,8 +72,8 @@ class PlanRunner:
 
     def __post_init__(self) -> None:
         if self.model is not None and self.model not in self.pool.settings.models:
-            there = ", ".join(self.pool.settings.models) or "none"
-            raise SettingsError(f"The pool has no model {self.model!r}; its `models` are: {there}.")
+            models = ", ".join(self.pool.settings.models) or "none"
+            raise SettingsError(f"The pool has no model {self.model!r}; its `models` are: {models}.")
         engine = self.pool.team
         if self.cache is not None:
             members = {
@@ -85,72 +85,72 @@ class PlanRunner:
 
     @property
     def limits(self) -> ModelSettings:
-        """The limits of the model whose plans are run."""
+        """Limits of the model whose plans are run."""
         return self.pool.settings.models[self.model] if self.model else ModelSettings()
 
     @property
     def conductor(self) -> ConductorModel:
-        """The conductor, as in the settings."""
-        assert self._engine.conductor is not None, "training_pool sees to it"
+        """The conductor of the settings."""
+        assert self._engine.conductor is not None, "checked by training_pool"
         return self._engine.conductor
 
     @property
     def workers(self) -> list[str]:
-        """The names that plans may use, in the settings' order."""
+        """Names that plans may use, in the settings' order."""
         return list(self.limits.workers or self._engine.pool)
 
-    def prompt(self, asked: TeamQuestion) -> Chat:
-        """The server's prompt to plan for a question, the workers in its order."""
-        return [{"role": message.role, "content": message.text} for message in self._prompt(asked)]
+    def prompt(self, question: TeamQuestion) -> Chat:
+        """Return the server's prompt to plan for a question, with the workers in its order."""
+        return [{"role": message.role, "content": message.text} for message in self._prompt(question)]
 
-    def revision(self, asked: TeamQuestion, plan: str, outcome: str) -> Chat:
-        """The server's prompt to accept a plan and its outcome, or to plan again."""
-        prompt, layout = self._prompt(asked), self.conductor.layout
+    def revision(self, question: TeamQuestion, plan: str, outcome: str) -> Chat:
+        """Return the server's prompt to accept a plan and its outcome, or to plan again."""
+        prompt, layout = self._prompt(question), self.conductor.layout
         messages = self._engine.prompts.revise(prompt, plan, outcome, layout)
         return [{"role": message.role, "content": message.text} for message in messages]
 
-    def members(self, asked: TeamQuestion) -> list[PoolMember]:
-        """The workers of a question, in its order."""
-        pool = asked.members or self._engine.pool
-        members = [pool[name] for name in asked.workers]
-        return [replace(each, card=asked.cards.get(each.name, each.card)) for each in members]
+    def members(self, question: TeamQuestion) -> list[PoolMember]:
+        """Return the workers of a question, in its order and with its cards."""
+        pool = question.members or self._engine.pool
+        members = [pool[name] for name in question.workers]
+        return [replace(each, card=question.cards.get(each.name, each.card)) for each in members]
 
-    def _prompt(self, asked: TeamQuestion) -> list[Message]:
+    def _prompt(self, question: TeamQuestion) -> list[Message]:
         max_steps, layout = self.limits.max_steps, self.conductor.layout
-        return self._engine.prompts.plan(layout, self.members(asked), max_steps, asked.conversation)
+        return self._engine.prompts.plan(layout, self.members(question), max_steps, question.conversation)
 
-    async def run(self, asked: TeamQuestion, plans: Sequence[str], *, ended: bool = True) -> Record:
-        """The record of a run in which the conductor says `plans`, one a round.
+    async def run(self, question: TeamQuestion, plans: Sequence[str], *, ended: bool = True) -> Record:
+        """Run the question with a conductor that replies with `plans`, one per round, and return the record.
 
         Args:
-            asked: the question, and who may be used, in the order in which the conductor was shown them.
-            plans: the conductor's texts, one a round.
-            ended: whether the last text ended by itself, and was not cut off.
+            question: the question, and the allowed workers in the order that the conductor was shown.
+            plans: the conductor's texts, one per round.
+            ended: whether the last text is complete; False if it was truncated.
         """
         last = FinishReason.STOP if ended else FinishReason.LENGTH
         replies = [ScriptedReply(plan) for plan in plans[:-1]] + [ScriptedReply(plans[-1], finish=last)]
         conductor, member = self.conductor, self.conductor.member
         member = replace(member, worker=ScriptedWorker(member.name, replies, price=member.price))
         conductor = replace(conductor, member=member, constrained=None, shuffle=False)
-        pool = asked.members or self._engine.pool
+        pool = question.members or self._engine.pool
         engine = replace(self._engine, conductor=conductor, fallback=None, pool=pool)
-        return await _finish(engine, self._task(asked, len(plans)))
+        return await _finish(engine, self._task(question, len(plans)))
 
-    async def run_solo(self, asked: TeamQuestion, worker: str) -> Record:
-        """The record of a run in which `worker` answers alone."""
-        task = self._task(replace(asked, workers=(worker,)))
+    async def run_solo(self, question: TeamQuestion, worker: str) -> Record:
+        """Run the question with `worker` alone, and return the record."""
+        task = self._task(replace(question, workers=(worker,)))
         task = replace(task, plan=Plan((Step(worker, ""),)), plan_source="worker")
         team = self.pool.whole_pool_team
-        return await _finish(replace(team, pool=asked.members) if asked.members else team, task)
+        return await _finish(replace(team, pool=question.members) if question.members else team, task)
 
-    def _task(self, asked: TeamQuestion, rounds: int = 1) -> Task:
-        """The server's task for this question (`serving/api/resolve.py`), without repair of plans."""
+    def _task(self, question: TeamQuestion, rounds: int = 1) -> Task:
+        """Return the server's task for this question (`serving/api/resolve.py`), without repair of plans."""
         limits = self.limits
         return Task(
-            conversation=asked.conversation,
+            conversation=question.conversation,
             model=self.model or "podium",
             stream=False,
-            workers=asked.workers,
+            workers=question.workers,
             max_steps=limits.max_steps,
             rounds=rounds,
             depth=limits.depth,

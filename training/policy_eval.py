@@ -1,4 +1,4 @@
-"""How good a policy is on questions it was not trained on, beside what each worker can do alone."""
+"""Measure a policy on questions that it was not trained on, and each worker alone on the same questions."""
 
 import asyncio
 from collections.abc import Sequence
@@ -20,17 +20,17 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class PolicyMetrics:
-    """Shares of the questions of one source; plans are run as written, nothing is repaired.
+    """Shares of the questions of one source. Plans are run as written, without repair.
 
     Args:
-        right: answered rightly.
-        parsed: with a plan that can run, and nothing beside it.
-        single: right, of the synthetic questions that take one skill; None where there are none.
-        composite: likewise of those that take two.
-        right_access: of the composite ones, right by two steps or more of which the last one reads another;
-            likewise.
-        steps: mean number in a plan; 0 where none parsed.
-        questions: how many there were.
+        right: answered correctly.
+        parsed: answered with a plan that can run, and no text around it.
+        single: right among synthetic questions that take one skill; None if there are none.
+        composite: right among synthetic questions that take two skills; None if there are none.
+        right_access: among composite questions, right with at least two steps, of which the last reads
+            another; None if there are none.
+        steps: mean number of steps in a plan; 0 if no plan parsed.
+        questions: number of questions.
     """
 
     right: float
@@ -42,17 +42,16 @@ class PolicyMetrics:
     questions: int
 
     def asdict(self) -> dict[str, float | None]:
-        """For JSON."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class SoloAccuracy:
-    """What the workers answer rightly alone: shares of the questions of one source.
+    """Shares of one source's questions that the workers answer correctly alone.
 
     Args:
-        workers: each one's share, of the questions that it may be asked.
-        oracle: of the questions that at least one of them answers rightly.
+        workers: share by worker, of the questions that the worker may answer.
+        oracle: share of the questions that at least one worker answers correctly.
     """
 
     workers: dict[str, float]
@@ -68,7 +67,7 @@ def score_policy(
     batch: int = 64,
     temperature: float = 0.0,
 ) -> list[Score]:
-    """Let the model plan every question, and run the plans. Closes the runner."""
+    """Let the model plan every question, run the plans, and return their scores. Closes the runner."""
     prompts = [runner.prompt(each) for each in questions]
     completions: list[Completion] = []
     model.eval()
@@ -89,14 +88,14 @@ def score_policy(
 
 
 def sources(questions: Sequence[TeamQuestion]) -> list[str]:
-    """The questions' sources, each once. Figures are kept apart by source, as each has its own workers."""
+    """Return the questions' different sources. Figures are per source, because each has its own workers."""
     return list(dict.fromkeys(each.question.source for each in questions))
 
 
 def by_source(
     questions: Sequence[TeamQuestion], values: Sequence[T]
 ) -> dict[str, list[tuple[TeamQuestion, T]]]:
-    """The questions with their values, by source."""
+    """Group the questions and their values by source."""
     groups: dict[str, list[tuple[TeamQuestion, T]]] = {source: [] for source in sources(questions)}
     for each, value in zip(questions, values, strict=True):
         groups[each.question.source].append((each, value))
@@ -104,21 +103,21 @@ def by_source(
 
 
 def metrics_by_source(questions: Sequence[TeamQuestion], scores: Sequence[Score]) -> dict[str, PolicyMetrics]:
-    """What the scores of the questions come to, for each source."""
+    """Summarize the scores of the questions for each source."""
     return {
         source: summarize(*zip(*pairs, strict=True)) for source, pairs in by_source(questions, scores).items()
     }
 
 
 async def score_plan(runner: PlanRunner, question: TeamQuestion, text: str, *, ended: bool = True) -> Score:
-    """Run the plan `text` and score it; `ended` is false where it was cut off."""
+    """Run the plan `text` and score it. `ended` is False if the text was truncated."""
     terms = RewardTerms(runner.conductor.format, runner.limits.max_steps)
     record = await runner.run(question, [text], ended=ended)
     return await score(question.question, record, text, list(question.workers), terms, ended=ended)
 
 
 def summarize(questions: Sequence[TeamQuestion], scores: Sequence[Score]) -> PolicyMetrics:
-    """The shares."""
+    """Compute the shares over all questions."""
     by_parts: dict[int, list[Score]] = {0: [], 1: [], 2: []}
     for each, s in zip(questions, scores, strict=True):
         by_parts[min(len(each.question.facts.get("chain", ())), 2)].append(s)
@@ -137,14 +136,14 @@ def summarize(questions: Sequence[TeamQuestion], scores: Sequence[Score]) -> Pol
 
 
 def solo_accuracy(runner: PlanRunner, questions: Sequence[TeamQuestion]) -> dict[str, SoloAccuracy]:
-    """Ask each worker each question that it may be asked; by the questions' source. Closes the runner."""
+    """Run each worker alone on its questions, and return its accuracy by source. Closes the runner."""
 
     async def right(worker: str, each: TeamQuestion) -> bool:
         record = await runner.run_solo(each, worker)
         return record.failure is None and (await grade(each.question, record.answer)).correct
 
     async def every() -> list[dict[str, bool]]:
-        # One question after another: workers may be other people's machines.
+        # One question at a time, because workers may be other people's machines.
         async with aclosing(runner):
             return [{name: await right(name, each) for name in each.workers} for each in questions]
 

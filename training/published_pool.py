@@ -1,7 +1,7 @@
-"""What a published adapter says of the pool that it was trained with: enough to read and to serve it, nothing private.
+"""The public part of a published adapter's pool: enough to serve it, and nothing private.
 
-A pool's settings may hold keys in `options`, in a `base_url` or in a comment. So what is published is written again,
-from the fields named here and no others.
+A pool's settings may have secrets in `options`, in a `base_url` or in a comment. The published file is
+therefore written from the fields listed here, and from no others.
 """
 
 from pathlib import Path
@@ -23,26 +23,26 @@ CONDUCTOR = {
     "shuffle",
     "thought",
 }
-"""How plans are written."""
+"""Fields of the conductor: how plans are written."""
 WORKER = {
     *("name", "kind", "model", "deployment", "factory", "serves", "in_pool"),
     *("card", "price", "tokens_per_s", "sees_images"),
 }
-"""Who the workers are, without which they would be no settings; and what the conductor is shown of them."""
+"""Fields of a worker: those that settings require, and those shown to the conductor."""
 MODEL = {"max_steps", "rounds", "depth", "workers"}
-"""Whom a name's plans may ask, and how often."""
-HEAD = "# What the conductor was trained with. Addresses, keys, options and comments were left out.\n\n"
+"""Fields of a model: the workers of its plans, and their limits."""
+HEAD = "# The pool that the conductor was trained with, without addresses, keys, options and comments.\n\n"
 
 
 def published_pool(path: Path) -> str:
-    """The settings in `path` as they may be read by everybody; settings again.
+    """Return the public part of the settings in `path`, as valid settings.
 
     Raises:
-        SettingsError: they cannot be read.
+        SettingsError: the settings cannot be read.
     """
     settings = load(path)
     conductor, prompts = settings.conductor, settings.prompts
-    shown: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "conductor": conductor and conductor.model_dump(mode="json", include=CONDUCTOR, exclude_unset=True),
         "prompts": prompts.model_dump(mode="json", exclude_unset=True, exclude_none=True),
         "workers": [_worker(each, settings) for each in settings.workers],
@@ -51,12 +51,12 @@ def published_pool(path: Path) -> str:
             for name, each in settings.models.items()
         },
     }
-    kept = {name: value for name, value in shown.items() if value}
-    return HEAD + yaml.safe_dump(kept, sort_keys=False, allow_unicode=True, width=120)
+    present = {name: value for name, value in fields.items() if value}
+    return HEAD + yaml.safe_dump(present, sort_keys=False, allow_unicode=True, width=120)
 
 
 def _worker(worker: WorkerSettings, settings: Settings) -> dict[str, Any]:
     fields = worker.model_dump(mode="json", include=WORKER, exclude_unset=True, exclude_none=True)
-    # An engine's options are left out, and the conductor was shown the context that they say.
+    # The conductor was shown the context length, which is in the omitted engine options.
     tokens = context_tokens_of(worker, settings)
     return fields | ({"context_tokens": tokens} if tokens else {})

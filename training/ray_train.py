@@ -1,11 +1,11 @@
-"""The same run on the machines of a Ray cluster: `podium train --config FILE --ray-workers 2 --gpus`.
+"""Run a training on the machines of a Ray cluster: `podium train --config FILE --ray-workers 2 --gpus`.
 
-Ray Train (`TorchTrainer`) starts one process a device, with torch's process group between them; each runs
-`TrainingRun`, and the Hugging Face trainer finds the group. Generation goes to `vllm` in `server` mode
-(`grpo.vllm` in the config), started with `trl vllm-serve` on GPUs that are not among these. The run's folder
-must be on storage that all machines share.
+Ray Train (`TorchTrainer`) starts one process per device and torch's process group between them. Each process
+runs `TrainingRun`, and the Hugging Face trainer finds the group. Generation uses `vllm` in `server` mode
+(`grpo.vllm` in the config), started by `trl vllm-serve` on other GPUs. The run's folder must be on storage
+that all machines share.
 
-Tried on CPUs with one worker and a tiny model; not tried with GPUs by us.
+Tested on CPUs with one worker and a tiny model; not tested on GPUs.
 """
 
 from pathlib import Path
@@ -16,7 +16,7 @@ from training.config import Config
 
 
 def train_worker(arguments: dict[str, Any]) -> None:
-    """One process's part of the run. Ray Train has set up torch's process group around it."""
+    """Run one process's part of the training. Ray Train has already set up torch's process group."""
     import os
 
     os.chdir(arguments["directory"])
@@ -34,16 +34,16 @@ def train_worker(arguments: dict[str, Any]) -> None:
 
 
 def train_on_ray(config: Config, out: Path, workers: int, *, gpus: bool, resume: bool) -> None:
-    """Run a config on the Ray cluster that is up, or on one started here.
+    """Train on the running Ray cluster, or on one started on this machine.
 
     Raises:
-        SettingsError: the config, or the folder, cannot be used.
-        TrainingFailedError: one of its processes failed.
+        SettingsError: the config or the folder cannot be used.
+        TrainingFailedError: a process failed.
     """
     if workers > 1 and config.grpo.vllm is not None and config.grpo.vllm.mode == "server" and not gpus:
         raise SettingsError(
-            "grpo.vllm server pushes weights over NCCL, which needs GPUs; "
-            "pass --gpus, or leave grpo.vllm out."
+            "grpo.vllm in server mode sends weights over NCCL, which needs GPUs. "
+            "Pass --gpus, or remove grpo.vllm."
         )
     from training.run import TrainingRun
     from training.run_dir import RunDir

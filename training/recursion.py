@@ -1,13 +1,12 @@
-"""Two rounds in one step: plans, and second plans by a policy that has read its first plan and the outcome.
+"""Two rounds in one GRPO step: plans, and second plans written after reading the first plan's outcome.
 
-By TRL's `rollout_func` (1.16, experimental there), because a second round's prompt is known only once the
-first round has run. The rows of a step come in pairs of groups, each pair about one question: the first
-group's completions are first plans, the second group's are second plans, each about the first plan at the
-same position. So each round has its own baseline, as in the paper (arXiv 2512.04388, appendix A.1), and half
-of the samples are in the recursive round.
+This uses TRL's `rollout_func` (1.16, experimental), because a second round's prompt is only known after the
+first round has run. The rows of a step are pairs of groups about the same question. The first group's
+completions are first plans. The second group's are second plans, each about the first plan at the same
+position. Each round therefore has its own baseline, as in the paper (arXiv 2512.04388, appendix A.1), and
+half of the samples are of the second round.
 
-Generation is by transformers, on one process: with vLLM or more processes `rollout_func` would have to bring
-its own.
+Generation uses transformers on one process; vLLM or several processes would need their own generation here.
 """
 
 import asyncio
@@ -25,14 +24,14 @@ Rollout = tuple[int, list[str]]
 
 
 class TwoRounds:
-    """A `rollout_func`, and the reward that goes with it.
+    """A `rollout_func` and its reward function.
 
     Args:
         reward: scores plans.
-        runner: makes prompts.
-        rows: of each prompt (its `key`), the number of its question.
-        group: completions of a question in a round.
-        discount: d; the first plan's reward is (1 - d) r0 + d r1, the second one's r1.
+        runner: builds prompts.
+        rows: number of the question by prompt (`key`).
+        group: completions per question and round.
+        discount: d; the first plan's reward is (1 - d) r0 + d r1, the second plan's is r1.
     """
 
     def __init__(
@@ -47,12 +46,12 @@ class TwoRounds:
         self._group, self._discount = group, discount
 
     def __call__(self, prompts: list[Chat], trainer: Any) -> dict[str, Any]:
-        """Completions for `prompts`, which are pairs of groups, and what the reward needs."""
+        """Complete `prompts`, which are pairs of groups, and return the columns that the reward needs."""
         group = self._group
         if len(prompts) % (2 * group):
             raise ValueError(
                 f"{len(prompts)} prompts are not pairs of groups of {group}; "
-                "set micro_batch to the whole step's"
+                "set micro_batch to the batch of a whole step"
             )
         positions = [index for index in range(len(prompts)) if index // group % 2 == 0]
         numbers = [self._rows[key(prompts[index])] for index in positions]
@@ -89,7 +88,7 @@ class TwoRounds:
     async def reward(
         self, completions: Sequence[Any], worth: Sequence[float | None], **columns: Any
     ) -> list[float | None]:
-        """What the rollout computed; the plans were run there."""
+        """Return the rewards computed by the rollout, which ran the plans."""
         for name, value in columns["metrics"][0].items():
             columns["log_metric"](name, value)
         return list(worth)
@@ -113,19 +112,19 @@ class TwoRounds:
 
 
 def key(prompt: Chat) -> str:
-    """A prompt as a dictionary key."""
+    """Return the prompt as a dictionary key."""
     return json.dumps([[turn["role"], turn["content"]] for turn in prompt])
 
 
 def blend(first: float | None, second: float | None, discount: float) -> float | None:
-    """The first plan's reward; None where either cannot be scored."""
+    """Return the first plan's reward, or None if either plan cannot be scored."""
     return None if first is None or second is None else (1 - discount) * first + discount * second
 
 
 def round_figures(
     runner: PlanRunner, rollouts: Sequence[Rollout], first: list[Score], second: list[Score]
 ) -> dict[str, float]:
-    """Both rounds' figures; the second's under `second/`."""
+    """Return both rounds' figures, those of the second under `second/`."""
     groups = [row for row, _ in rollouts]
     accepted = sum(bool(score.record.plans and score.newest.accepted) for score in second) / len(second)
     later = {f"second/{name}": value for name, value in figures(second, groups, runner.workers).items()}

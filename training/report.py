@@ -1,12 +1,12 @@
-"""A run's figures for readers, each with what its workers are: programs say nothing about models."""
+"""A run's figures as text, with what its workers are: figures of programs do not apply to models."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 STANDS_FOR = {
     "synthetic": "SYNTHETIC workers: small programs with declared skills and error rates, not models",
-    "replayed": "REPLAYED workers: what real models once answered; no model was asked",
-    "scripted": "SCRIPTED workers: they say what they were told to say",
+    "replayed": "REPLAYED workers: recorded answers of real models; no model was called",
+    "scripted": "SCRIPTED workers: fixed replies",
     "program": "workers that are programs, not models",
     "model": "models",
 }
@@ -20,19 +20,19 @@ ROWS = (
 
 
 def stands_for(kinds: Sequence[str]) -> str:
-    """What the workers of one source are, in words."""
+    """Describe the workers of one source."""
     return "; ".join(STANDS_FOR.get(kind, kind) for kind in kinds)
 
 
 def best_alone(report: Mapping[str, Any], source: str) -> tuple[str, float]:
-    """The worker that answers most of a source's held-out questions by itself, and its share."""
+    """Return the worker that answers most of a source's held-out questions correctly alone, and its share."""
     workers = report["alone"][source]["workers"]
     best = max(workers, key=lambda name: workers[name])
     return best, workers[best]
 
 
 def lines(report: Mapping[str, Any]) -> list[str]:
-    """The held-out figures, one line a source; none where the run held no questions out."""
+    """Return the held-out figures, one line per source; empty if the run held no questions out."""
     text: list[str] = []
     for source, before in report["before"].items():
         worker, share = best_alone(report, source)
@@ -45,7 +45,7 @@ def lines(report: Mapping[str, Any]) -> list[str]:
 
 
 def tables(report: Mapping[str, Any]) -> str:
-    """The same as Markdown, a table a source."""
+    """Return the held-out figures as Markdown, one table per source."""
     if not report["before"]:
         return "Not measured: the run held no questions out."
     return "\n\n".join(_table(report, source) for source in report["before"])
@@ -61,6 +61,6 @@ def _table(report: Mapping[str, Any], source: str) -> str:
         if before.get(key) is not None
     ]
     table = ["| share | after the warm start | after GRPO |", "| --- | --- | --- |", *rows]
-    head = f"**{source}**, {after['questions']} questions held out, {kinds}:"
-    foot = f"The best worker by itself ({worker}): {share:.3f}. At least one worker: {oracle:.3f}."
+    head = f"**{source}**, {after['questions']} held-out questions, {kinds}:"
+    foot = f"Best worker alone ({worker}): {share:.3f}. At least one worker right: {oracle:.3f}."
     return "\n".join([head, "", *table, "", foot])

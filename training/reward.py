@@ -1,7 +1,7 @@
-"""The reward: completions in, numbers out, by running them.
+"""The reward of completions, computed by running them.
 
-A TRL reward function (1.16: asynchronous, `None` for what cannot be scored) with the data set's columns
-`row`. Knows neither model nor optimizer.
+`PlanReward` is a TRL reward function (1.16): asynchronous, with None for completions that cannot be scored.
+It uses the data set's column `row`, and knows neither the model nor the optimizer.
 """
 
 import asyncio
@@ -22,11 +22,11 @@ class PlanReward:
     """Scores plan texts.
 
     Args:
-        runner: makes a runner inside the event loop that will use it; called once.
-        questions: in the order of the data set's rows.
-        eos_ids: tokens that end a completion; one without them was cut off, and is no plan.
+        runner: creates a runner in the event loop that will use it; called once.
+        questions: the questions in the order of the data set's rows.
+        eos_ids: tokens that end a completion. A completion without one was truncated and is not a plan.
         usd_weight: see `RewardTerms`.
-        concurrency: runs at once.
+        concurrency: number of concurrent runs.
     """
 
     def __init__(
@@ -52,16 +52,15 @@ class PlanReward:
         earlier: Sequence[str] | None = None,
         **_: Any,
     ) -> list[float | None]:
-        """One reward a completion.
+        """Return one reward per completion.
 
         Args:
-            completions: as TRL passes them: a list with one assistant message, or a text.
+            completions: completions as TRL passes them: a list with one assistant message, or a text.
             completion_ids: their tokens.
-            row: a column of the data set: the number of the question.
+            row: the number of each completion's question, a column of the data set.
             log_metric: receives the batch's figures.
-            earlier: the plan of the round before, where the completion is a second round's; empty: a first
-                round.
-            **_: whatever else TRL passes.
+            earlier: for a second round, the plan of the first round; "" for a first round.
+            **_: other arguments of TRL; not used.
         """
         texts = [each if isinstance(each, str) else each[-1]["content"] or "" for each in completions]
         columns = (row, earlier or [""] * len(texts), texts, completion_ids)
@@ -77,32 +76,31 @@ class PlanReward:
         return [each.reward for each in scores]
 
     def question(self, row: int) -> TeamQuestion:
-        """The question of that row."""
         return self._questions[row]
 
     async def score(self, row: int, plans: list[str], *, ended: bool = True) -> Score:
-        """Run the last of `plans`, and score it."""
+        """Run the last of `plans` and score it."""
         if self._runner is None or self._slots is None:
             self._runner, self._slots = self._make_runner(), asyncio.Semaphore(self._concurrency)
-        runner, asked = self._runner, self._questions[row]
+        runner, question = self._runner, self._questions[row]
         terms = RewardTerms(runner.conductor.format, runner.limits.max_steps, self._usd_weight)
         async with self._slots:
-            record = await runner.run(asked, plans, ended=ended)
-        return await score(asked.question, record, plans[-1], list(asked.workers), terms, ended=ended)
+            record = await runner.run(question, plans, ended=ended)
+        return await score(question.question, record, plans[-1], list(question.workers), terms, ended=ended)
 
     async def aclose(self) -> None:
-        """Close its runner, in the event loop that used it."""
+        """Close the runner, in the event loop that used it."""
         if self._runner is not None:
             await self._runner.aclose()
 
 
 def figures(scores: Sequence[Score], groups: Sequence[int], workers: Sequence[str]) -> dict[str, float]:
-    """A batch's figures for the curves.
+    """Return a batch's figures for the curves.
 
     Args:
-        scores: of its completions.
-        groups: the question of each.
-        workers: every name of the pool, so that the histogram always has the same bars.
+        scores: the completions' scores.
+        groups: each completion's question.
+        workers: all names of the pool, so that the histogram always has the same bars.
     """
     values = {
         "plan/parsed": mean(each.parsed for each in scores),
@@ -126,7 +124,7 @@ def figures(scores: Sequence[Score], groups: Sequence[int], workers: Sequence[st
 
 
 def _without_signal(scores: Sequence[Score], groups: Sequence[int]) -> float:
-    """The share of questions all of whose completions got the same reward: they teach nothing."""
+    """Return the share of questions whose completions all have the same reward, and therefore no gradient."""
     rewards: dict[int, set[float]] = {group: set() for group in groups}
     for each, group in zip(scores, groups, strict=True):
         if each.reward is not None:

@@ -1,6 +1,4 @@
-"""One training run: look-ups, warm start, expected reward, GRPO; measured between them. Can be stopped at any
-time and resumed.
-"""
+"""A training run: look-ups, warm start, expected reward and GRPO, with measurements. It can be resumed."""
 # The types of accelerate and torch are partial.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 
@@ -36,15 +34,15 @@ from training.team_question import TeamQuestion
 CHECKPOINT_EVERY = 50
 """Steps of a supervised stage between two checkpoints."""
 COLLATORS = 4
-"""Processes that prepare a GPU's batches: one alone takes as long as the GPU takes to learn from them."""
+"""Processes that prepare a GPU's batches. A single one takes as long as the GPU takes to learn from them."""
 Stage = Literal["look_up", "warm", "expected"]
 BARS: dict[Stage, str] = {"look_up": "look-ups", "warm": "warm start", "expected": "expected reward"}
-"""The supervised stages in their order, and what a progress bar calls each."""
+"""Supervised stages in their order, with the label of the progress bar."""
 
 
 @dataclass(slots=True)
 class RunStopped(Exception):
-    """A signal stopped the run; it can be resumed."""
+    """Raised if a signal stopped the run, which can be resumed."""
 
     step: int
 
@@ -54,9 +52,9 @@ class TrainingRun:
     """A run in progress.
 
     Args:
-        config: what to do.
-        run_dir: where it is kept; begun by the main process.
-        processes: how many train together, one a device.
+        config: the run's config.
+        run_dir: the run's folder, created by the main process.
+        processes: number of processes that train together, one per device.
     """
 
     config: Config
@@ -64,26 +62,26 @@ class TrainingRun:
     processes: int = 1
 
     def runner(self) -> PlanRunner:
-        """A new runner over the pool, for one event loop."""
+        """Return a new runner over the pool, for one event loop."""
         settings = load_settings(self.config.pool.settings)
         cache = CallCache(self.config.grpo.memory) if self.config.grpo.memory else None
         return PlanRunner(training_pool(settings, os.environ), self.config.pool.model, cache)
 
     def prompts(self) -> list[TeamQuestion]:
-        """What is asked, in the order of the steps; twice each where there is a second round."""
+        """Return the questions in the order of the steps; each twice if there is a second round."""
         config = self.config
         questions = training_questions(config.questions, config.grpo.steps * config.grpo.questions)
         rows = assign_teams(config, self.runner().workers, questions, "pools")
         return [each for each in rows for _ in range(2 if config.grpo.recursion else 1)]
 
     def eval_questions(self) -> list[TeamQuestion]:
-        """The held-out questions."""
+        """Return the held-out questions."""
         return eval_questions(self.config, self.runner().workers)
 
     def examples(self, stage: Stage = "warm") -> list[Example]:
-        """Of a supervised stage; none where the config has no such stage."""
-        chosen = self._stage(stage)
-        if chosen is None:
+        """Return the examples of a supervised stage; empty if the config does not have the stage."""
+        config = self._stage(stage)
+        if config is None:
             return []
 
         def draw() -> list[dict[str, Any]]:
@@ -92,7 +90,7 @@ class TrainingRun:
             else:
                 is_warm = stage == "warm"
                 salt = "warm start" if is_warm else stage
-                drawn = examples(self.config, self.runner(), chosen.examples, salt, with_rewards=not is_warm)
+                drawn = examples(self.config, self.runner(), config.examples, salt, with_rewards=not is_warm)
             return [asdict(each) for each in drawn]
 
         name = "examples" if stage == "warm" else f"{stage}_examples"
@@ -108,13 +106,13 @@ class TrainingRun:
         return stages[stage]
 
     def examples_per_row(self, stage: StageConfig) -> int:
-        """Of one team, learned from together in this supervised stage."""
+        """Return the number of examples of one team in a row of this stage."""
         if isinstance(stage, LookUpConfig):
             return stage.per_team + stage.named_per_team + stage.of_parts_per_team
         return self.config.questions.requests_per_team
 
     def check(self) -> None:
-        """Check all that can be checked before hours of work, or machines, are spent.
+        """Check everything that can be checked before spending hours or machines.
 
         Raises:
             SettingsError: the pool, the questions or the batch cannot be used.
@@ -124,17 +122,17 @@ class TrainingRun:
         self.eval_questions()
 
     def _check_inputs(self) -> None:
-        """Check what takes seconds: before anything is drawn."""
+        """Check everything that takes seconds and needs no examples."""
         grpo.check(self.config, self.processes)
         digests(self.config)
         data.check(self.config, self.runner().workers)
 
     def run(self, callbacks: Sequence[TrainerCallback] = ()) -> dict[str, Any]:
-        """All of it; returns the report.
+        """Train, and return the report.
 
         Raises:
-            RunStopped: by a signal while it trained; there is a checkpoint.
-            KeyboardInterrupt: outside of training; what was finished is kept.
+            RunStopped: a signal stopped the training; there is a checkpoint.
+            KeyboardInterrupt: a signal arrived outside of training; finished stages are kept.
             SettingsError: the config cannot be used.
         """
         start, earlier = time.monotonic(), self.run_dir.load("minutes") or 0.0
@@ -150,20 +148,22 @@ class TrainingRun:
     def _run(self, callbacks: Sequence[TrainerCallback]) -> dict[str, Any]:
         config = self.config
         self._check_inputs()
-        self._wait_for_all()  # the main process has begun the folder
+        self._wait_for_all()  # until the main process has created the folder
         set_seed(config.seed)
-        prompts, held_out, shown = self.prompts(), self.eval_questions(), self.examples()
-        some = prompts or assign_teams(
+        prompts, held_out, warm_examples = self.prompts(), self.eval_questions(), self.examples()
+        sample = prompts or assign_teams(
             config, self.runner().workers, training_questions(config.questions, 100), "pools"
         )
-        provenance = self._once("provenance", lambda: self.provenance([*held_out, *some]))
+        provenance = self._once("provenance", lambda: self.provenance([*held_out, *sample]))
         texts = [
-            text for each in shown[:2000] for text in (*(turn["content"] for turn in each.prompt), each.plan)
+            text
+            for each in warm_examples[:2000]
+            for text in (*(turn["content"] for turn in each.prompt), each.plan)
         ]
         tokenizer = tokenizer_for(config.model, texts)
         model = model_for(config.model, tokenizer, config.seed)
         self._learn("look_up", model, tokenizer, self.examples("look_up"))
-        self._learn("warm", model, tokenizer, shown)
+        self._learn("warm", model, tokenizer, warm_examples)
         if config.expected_reward:
             self._measure("warm_started", model, tokenizer, held_out)
             self._learn("expected", model, tokenizer, self.examples("expected"))
@@ -195,16 +195,16 @@ class TrainingRun:
         }
 
     def provenance(self, questions: list[TeamQuestion]) -> dict[str, list[str]]:
-        """By the questions' source, what their workers are: `model`, or what else `Pool.provenance` has."""
+        """Return the kinds of workers by source: `synthetic`, `model`, or others of `Pool.provenance`."""
         kinds = self.runner().pool.provenance
         workers: dict[str, set[str]] = {source: set() for source in sources(questions)}
         for each in questions:
-            found = {"synthetic"} if each.members else {kinds.get(name, "model") for name in each.workers}
-            workers[each.question.source].update(found)
-        return {source: sorted(found) for source, found in workers.items()}
+            used = {"synthetic"} if each.members else {kinds.get(name, "model") for name in each.workers}
+            workers[each.question.source].update(used)
+        return {source: sorted(used) for source, used in workers.items()}
 
     def _learn(self, stage: Stage, model: Any, tokenizer: Any, examples: list[Example]) -> None:
-        """Train `model` on the examples, or load the weights of the stage that was done before."""
+        """Train `model` on the examples, or load the weights if the stage is already done."""
         config, weights = self._stage(stage), self.run_dir.path / stage / "weights.pt"
         if config is None:
             return
@@ -247,7 +247,7 @@ class TrainingRun:
         self._wait_for_all()
 
     def _loggers(self, events: Path, curves: Path) -> list[TrainerCallback]:
-        """Callbacks that write curves."""
+        """Return callbacks that write curves; empty in all but the main process."""
         return [tensorboard(events), CurveLog(curves)] if self.run_dir.is_main else []
 
     def train_by_grpo(
@@ -257,7 +257,7 @@ class TrainingRun:
         prompts: list[TeamQuestion],
         callbacks: Sequence[TrainerCallback],
     ) -> Any:
-        """Train by GRPO; the trainer at its end."""
+        """Train by GRPO, and return the trainer."""
         bar, runner, config = ProgressBar("GRPO"), self.runner(), self.config.grpo
         reward = PlanReward(
             self.runner, prompts, [tokenizer.eos_token_id], config.usd_weight, config.concurrency
@@ -286,7 +286,7 @@ class TrainingRun:
     def _measure(
         self, when: str, model: Any, tokenizer: Any, held_out: list[TeamQuestion]
     ) -> dict[str, dict[str, float | None]]:
-        """Figures of the held-out questions by source, greedy and sampled; a resumed run reuses them."""
+        """Measure the held-out questions by source, greedy and sampled. A resumed run reuses the figures."""
 
         def figures() -> dict[str, dict[str, float | None]]:
             tokens = self.config.grpo.max_plan_tokens
@@ -308,20 +308,20 @@ class TrainingRun:
         return self._once(when, figures)
 
     def _once(self, name: str, compute: Callable[[], Any]) -> Any:
-        """The value saved under `name`; computed first, in the main process, where there is none."""
+        """Return the value saved under `name`, which the main process computes if there is none."""
         if self.run_dir.is_main and self.run_dir.load(name) is None:
             self.run_dir.save(name, compute())
         self._wait_for_all()
         return self.run_dir.load(name)
 
     def _wait_for_all(self) -> None:
-        """Wait for the other processes, so that none reads what another has not written yet."""
+        """Wait for the other processes, so that none reads a file before it is written."""
         if self.processes > 1:
             PartialState(cpu=not torch.cuda.is_available()).wait_for_everyone()
 
 
 def _trainable_weights(model: Any) -> dict[str, torch.Tensor]:
-    """The state without frozen parameters; without duplicates removed, as a tied head has two names."""
+    """Return the state without frozen parameters. Duplicates are kept, because a tied head has two names."""
     parameters = dict(model.named_parameters(remove_duplicate=False))
     frozen = {name for name, parameter in parameters.items() if not parameter.requires_grad}
     return {name: tensor for name, tensor in model.state_dict().items() if name not in frozen}

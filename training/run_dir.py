@@ -1,4 +1,4 @@
-"""Where a run is kept: its config, inputs, curves, checkpoints and report. No write leaves half a file."""
+"""A run's folder: config, inputs, curves, checkpoints and report. Files are written atomically."""
 
 import hashlib
 import json
@@ -20,7 +20,7 @@ from training.config import Config, load
 
 PACKAGES = ("podium", "torch", "transformers", "trl", "peft", "datasets", "accelerate", "tokenizers")
 FILE_SOURCES = ("jsonl", "recorded")
-"""Question sets whose detail is a path."""
+"""Question sets whose detail is a file's path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,8 @@ class RunDir:
     """The folder of one run.
 
     Args:
-        path: of it.
-        is_main: whether this process is the one that writes, of those that train together.
+        path: the folder.
+        is_main: whether this process writes; only one of the processes that train together does.
     """
 
     path: Path
@@ -37,11 +37,11 @@ class RunDir:
 
     @classmethod
     def begin(cls, path: Path, config: Config, *, resume: bool) -> "RunDir":
-        """Create the folder, or resume the run in it. For the main process alone.
+        """Create the folder, or check that its run can be resumed. Call this in the main process only.
 
         Raises:
-            SettingsError: it holds a run and `resume` is false; the run has another config, or its pool or
-                questions have changed since; or one of their files cannot be read.
+            SettingsError: the folder has a run and `resume` is False, its run has another config, its pool or
+                questions have changed, or one of their files cannot be read.
         """
         run_dir, inputs = cls(path), digests(config)
         if run_dir.config_file.exists():
@@ -52,7 +52,7 @@ class RunDir:
         run_dir.save("inputs", inputs)
         _copy_privately(Path(config.pool.settings), path / "pool.yaml")
         run_dir.save("versions", versions)
-        # Last, so that a folder that has it is whole.
+        # Written last: a folder with this file is complete.
         text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
         write_atomically(run_dir.config_file, text)
         return run_dir
@@ -60,61 +60,60 @@ class RunDir:
     def _check_resumable(self, config: Config, inputs: dict[str, str], *, resume: bool) -> None:
         if not resume:
             raise SettingsError(
-                f"{self.path} holds a run already. "
-                "Pass --resume to go on with it, or --out for another folder."
+                f"{self.path} already contains a run. "
+                "Pass --resume to continue it, or --out for another folder."
             )
         if load(self.config_file) != config:
             raise SettingsError(
-                f"{self.path} holds a run of another config: {self.config_file}. "
-                "Give that one, or another --out."
+                f"{self.path} contains a run with another config, {self.config_file}. "
+                "Use that config, or another --out."
             )
-        begun_with: dict[str, str] = self.load("inputs") or {}
-        for file, digest in begun_with.items():
+        original: dict[str, str] = self.load("inputs") or {}
+        for file, digest in original.items():
             if inputs.get(file) != digest:
                 raise SettingsError(
-                    f"{file} is not what it was when the run in {self.path} began "
-                    "(inputs.json has its digest). Put the old one back, or give another --out."
+                    f"{file} has changed since the run in {self.path} began "
+                    "(digest in inputs.json). Restore it, or use another --out."
                 )
 
     @property
     def config_file(self) -> Path:
-        """The whole config."""
+        """File of the complete config."""
         return self.path / "config.yaml"
 
     @property
     def curves(self) -> Path:
-        """One JSON object a GRPO step."""
+        """File of the curves, with one JSON object per GRPO step."""
         return self.path / "curves.jsonl"
 
     @property
     def final(self) -> Path:
-        """The model, or the adapter, at the end."""
+        """Folder of the final model or adapter."""
         return self.path / "final"
 
     def checkpoint(self, stage: str) -> str | None:
-        """The newest complete checkpoint of a stage: `checkpoints`, `warm_checkpoints` or `expected_checkpoints`."""
+        """Return the newest complete checkpoint in a stage's folder, such as `warm_checkpoints`."""
         paths = (path.parent for path in (self.path / stage).glob("checkpoint-*/trainer_state.json"))
         newest = max(paths, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
         return None if newest is None else str(newest)
 
     def save(self, name: str, value: Any) -> None:
-        """Write `value` to `NAME.json`, in the main process."""
+        """Write `value` to `NAME.json`. Only the main process writes."""
         if self.is_main:
             text = json.dumps(value, indent=1, allow_nan=False) + "\n"
             write_atomically(self.path / f"{name}.json", text)
 
     def load(self, name: str) -> Any:
-        """The value of `NAME.json`; None where there is none."""
+        """Return the value in `NAME.json`, or None if there is no such file."""
         file = self.path / f"{name}.json"
         return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
 
 
 def digests(config: Config) -> dict[str, str]:
-    """SHA-256 of each file that a run is made from: the pool's settings, the questions, the sets that cards are
-    written by, and the adapter that it goes on from.
+    """Return the SHA-256 of each input file: pool settings, questions, sets for cards, and start adapter.
 
     Raises:
-        SettingsError: one cannot be read, or the name of a question set cannot be parsed.
+        SettingsError: a file cannot be read, or the name of a question set cannot be parsed.
     """
     questions, lora = config.questions, config.model.lora
     fields = {
@@ -135,7 +134,7 @@ def digests(config: Config) -> dict[str, str]:
 
 
 def _file_of(field: str, name: str) -> str | None:
-    """The file of a question set; None where it has none."""
+    """Return the file of a question set, or None if it has none."""
     try:
         spec = Spec.parse(name)
     except EvaluationError as exc:
@@ -145,14 +144,14 @@ def _file_of(field: str, name: str) -> str | None:
 
 def _digest(field: str, file: str) -> str:
     try:
-        with Path(file).open("rb") as opened:
-            return hashlib.file_digest(opened, "sha256").hexdigest()
+        with Path(file).open("rb") as content:
+            return hashlib.file_digest(content, "sha256").hexdigest()
     except OSError as exc:
         raise SettingsError(f"{field}: {file} cannot be read: {exc.strerror}.") from exc
 
 
 def _copy_privately(source: Path, target: Path) -> None:
-    """Copy a file that may hold secrets: nobody may read the copy, at any time, who may not read the original."""
+    """Copy a file that may hold secrets. The copy is never readable for more users than the original."""
     partial = target.with_name(target.name + ".partial")
     partial.unlink(missing_ok=True)
     partial.touch(mode=0o600)
@@ -162,17 +161,17 @@ def _copy_privately(source: Path, target: Path) -> None:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write `text` whole or not at all."""
+    """Write `text` completely or not at all."""
     partial = path.with_name(path.name + ".partial")
     partial.write_text(text, encoding="utf-8")
     partial.replace(path)
 
 
 def write_error(exc: BaseException) -> str | None:
-    """Why a file could not be written, where `exc` says so; torch and safetensors raise no OSError."""
+    """Return why a file could not be written, or None for another error. Some libraries raise no OSError."""
     message = str(exc)
     if isinstance(exc, OSError) and not isinstance(exc, ConnectionError | TimeoutError):
         return exc.strerror or message
     if isinstance(exc, RuntimeError) and ("PytorchStreamWriter" in message or "inline_container" in message):
-        return "the disk is full, or a file may not grow so large"
+        return "the disk is full, or the file size limit is reached"
     return message if isinstance(exc, SafetensorError) and "I/O error" in message else None

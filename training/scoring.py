@@ -1,4 +1,4 @@
-"""What a run is worth: 0 for a text that is no plan, 0.5 for a wrong answer, 1 for a right one.
+"""The reward of a run: 0 if the text is not a plan, 0.5 for a wrong answer, 1 for a right one.
 
 See arXiv 2512.04388, section 3.1.
 """
@@ -19,14 +19,15 @@ NO_PLAN, WRONG, RIGHT = 0.0, 0.5, 1.0
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A run's reward, and what it follows from.
+    """A run's reward, and what it was computed from.
 
     Args:
-        reward: None where it cannot be known: a worker was unreachable, which is not the plan's fault.
-        parsed: whether the text is a plan, to its very end.
-        right: whether the answer is.
-        record: of the run.
-        why: in words, where it is not right.
+        reward: the reward; None if it is unknown because a worker was unreachable, which is not the plan's
+            fault.
+        parsed: whether the whole text is a plan.
+        right: whether the answer is right.
+        record: the run's record.
+        why: why it is not right.
     """
 
     reward: float | None
@@ -37,19 +38,19 @@ class Score:
 
     @property
     def newest(self) -> PlanRecord:
-        """The plan that is scored: the last one written."""
+        """The scored plan: the last one written."""
         return self.record.plans[-1]
 
 
 @dataclass(frozen=True, slots=True)
 class RewardTerms:
-    """How runs are scored.
+    """Parameters of the reward.
 
     Args:
-        format: of the plans.
-        max_steps: of a plan.
-        usd_weight: subtracted from a right answer's reward for each dollar that it cost; 0, as in the paper:
-            nothing. The reward never falls below a wrong answer's.
+        format: the format of plans.
+        max_steps: the maximum number of steps in a plan.
+        usd_weight: reward subtracted from a right answer per dollar of its cost; 0, as in the paper: none.
+            The reward is never less than that of a wrong answer.
     """
 
     format: Format = "steps"
@@ -57,7 +58,7 @@ class RewardTerms:
     usd_weight: float = 0.0
 
     def right(self, record: Record) -> float | None:
-        """The reward of a right answer; None where its cost counts and is unknown."""
+        """Return the reward of a right answer, or None if it depends on an unknown cost."""
         if not self.usd_weight:
             return RIGHT
         cost = record.cost_usd
@@ -75,13 +76,11 @@ async def score(
 ) -> Score:
     """Score `record`, whose last plan is `text`, written for `workers` in that order.
 
-    A text that was cut off (`ended` is false) is no plan, even where the engine could run what there is of
-    it.
+    A truncated text (`ended` is False) is not a plan, even if the engine could run the part that exists.
     """
     if not ended or not _is_plan(record, text, workers, terms):
-        return Score(
-            NO_PLAN, parsed=False, right=False, record=record, why=_why(record) or "more than a plan"
-        )
+        why = _why(record) or "text other than the plan"
+        return Score(NO_PLAN, parsed=False, right=False, record=record, why=why)
     if record.failure is not None:
         reward = WRONG if _plan_is_to_blame(record.failure) else None
         return Score(reward, parsed=True, right=False, record=record, why=_why(record))
@@ -98,7 +97,7 @@ def _is_plan(record: Record, text: str, workers: list[str], terms: RewardTerms) 
 
 
 def _plan_is_to_blame(failure: Failure) -> bool:
-    """Whether another plan might have done better, rather than a later attempt."""
+    """Return whether another plan might have succeeded, and not just a later attempt."""
     return failure.is_a(BudgetExceeded) or (failure.is_a(WorkerError) and not failure.retryable)
 
 

@@ -1,10 +1,9 @@
-"""`python -m training.stages`: what each stage of a run teaches in equal minutes, on one plot.
+"""`python -m training.stages`: compare what each stage of a run teaches in equal time, in one plot.
 
-All begin with the same look-ups, where the config has such, and the same warm start. From there one goes on
-with the warm start, one learns the exact expected reward of each choice, one learns by GRPO. The clock is this
-process's CPU time, so that other work on the machine does not count; it includes drawing and running the
-examples, and leaves out measuring. Writes `NAME.json` and `NAME.png` into `--out`. Knows no model but that of
-its config.
+All stages start from the same look-ups, if the config has any, and the same warm start. One then continues
+the warm start, one learns the exact expected reward of each choice, and one learns by GRPO. Time is this
+process's CPU time, so that other load on the machine does not count. It includes drawing and running the
+examples, but not measuring. Writes `NAME.json` and `NAME.png` to `--out`.
 """
 # The types of matplotlib, torch and transformers are partial.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
@@ -42,26 +41,26 @@ from training.team_question import TeamQuestion
 
 Arm = Literal["warm", "expected", "grpo"]
 ARMS: dict[Arm, str] = {"warm": "more of the warm start", "expected": "exact expected reward", "grpo": "GRPO"}
-"""The stages, and what the plot calls them."""
+"""Stages that are compared, with their labels in the plot."""
 Curves = dict[str, dict[Arm, list[dict[str, Any]]]]
-"""By seed, the points of each stage's curve."""
+"""Points of each stage's curve, by seed."""
 ALL = "all held-out questions"
 SKILLS = {1: "one skill", 2: "two skills"}
-"""Kinds of the synthetic questions, by how many they take."""
+"""Kinds of synthetic questions by the number of skills that they take."""
 COLUMNS = 3
-"""Plots beside each other."""
+"""Plots per row."""
 MOST_EPOCHS = 1000
-"""The clock ends a supervised stage, not its examples; so the learning rate is as good as constant."""
+"""The clock ends a supervised stage, not its examples, so its learning rate is nearly constant."""
 
 
 @dataclass(slots=True)
 class Clock(TrainerCallback):
-    """Measures a policy every so often, and ends its training when the time is over.
+    """Callback that measures a policy periodically, and ends the training when its time is over.
 
     Args:
-        minutes: of CPU time.
-        every_s: between two measurements, likewise.
-        measure: the figures of the policy as it is.
+        minutes: CPU time of the training.
+        every_s: CPU time between two measurements.
+        measure: returns the figures of the current policy.
     """
 
     minutes: float
@@ -71,13 +70,12 @@ class Clock(TrainerCallback):
     _began_s: float = field(default_factory=time.process_time)
 
     def note(self) -> None:
-        """Add a point; the time that it takes does not count."""
+        """Measure and add a point. The time for measuring does not count."""
         start = time.process_time()
         self.points.append({"minutes": round((start - self._began_s) / 60, 3)} | self.measure())
         self._began_s += time.process_time() - start
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """See `TrainerCallback`."""
         spent_s = time.process_time() - self._began_s
         if spent_s - 60 * self.points[-1]["minutes"] >= self.every_s:
             self.note()
@@ -86,13 +84,13 @@ class Clock(TrainerCallback):
 
 @dataclass(slots=True)
 class Comparison:
-    """One start, and each stage from it.
+    """Trains each stage from one common start.
 
     Args:
-        config: with all stages (`check`).
-        folder: where the run is begun.
-        minutes: of CPU time, for each stage.
-        every_s: between two measurements.
+        config: a config with all stages (`check`).
+        folder: folder of the run.
+        minutes: CPU time for each stage.
+        every_s: CPU time between two measurements.
     """
 
     config: Config
@@ -100,10 +98,10 @@ class Comparison:
     minutes: float
     every_s: float
     workers: str = field(default="", init=False)
-    """What those of the held-out questions are, once it has run."""
+    """Description of the held-out questions' workers, set by `run`."""
 
     def run(self) -> dict[Arm, list[dict[str, Any]]]:
-        """The points of each stage's curve; the first of each is the start.
+        """Return the points of each stage's curve. The first point of each is the common start.
 
         Raises:
             SettingsError: the config cannot be used.
@@ -113,19 +111,19 @@ class Comparison:
         run = TrainingRun(config, RunDir.begin(self.folder, config, resume=False))
         run.check()
         held_out = run.eval_questions()
-        kinds = {kind for found in run.provenance(held_out).values() for kind in found}
+        kinds = {kind for of_source in run.provenance(held_out).values() for kind in of_source}
         self.workers = stands_for(sorted(kinds))
-        shown = self._examples(run, "warm start", config.warm_start)
-        tokenizer = tokenizer_for(config.model, texts(shown))
+        warm_examples = self._examples(run, "warm start", config.warm_start)
+        tokenizer = tokenizer_for(config.model, texts(warm_examples))
         model = model_for(config.model, tokenizer, config.seed)
-        assert config.warm_start is not None, "`check` sees to it"
+        assert config.warm_start is not None, "checked by `check`"
         if config.look_up:
             self._learn(run, model, tokenizer, run.examples("look_up"), config.look_up, [])
-        self._learn(run, model, tokenizer, shown, config.warm_start, [])
+        self._learn(run, model, tokenizer, warm_examples, config.warm_start, [])
         start = {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
         def measure() -> dict[str, Any]:
-            with attend_plainly(model):  # a supervised stage is in the middle of its rows
+            with attend_plainly(model):  # this runs within a supervised stage
                 scores = score_policy(model, tokenizer, run.runner(), held_out, config.grpo.max_plan_tokens)
             return figures(held_out, scores)
 
@@ -144,25 +142,25 @@ class Comparison:
         if arm == "grpo":
             run.train_by_grpo(model, tokenizer, run.prompts(), [clock])
             return
-        chosen = self.config.warm_start if arm == "warm" else self.config.expected_reward
-        assert chosen is not None, "`check` sees to it"
-        drawn = self._examples(run, f"{arm} at equal minutes", chosen, with_rewards=arm == "expected")
-        chosen = chosen.model_copy(update={"epochs": MOST_EPOCHS})
-        self._learn(run, model, tokenizer, drawn, chosen, [clock])
+        config = self.config.warm_start if arm == "warm" else self.config.expected_reward
+        assert config is not None, "checked by `check`"
+        drawn = self._examples(run, f"{arm} at equal minutes", config, with_rewards=arm == "expected")
+        config = config.model_copy(update={"epochs": MOST_EPOCHS})
+        self._learn(run, model, tokenizer, drawn, config, [clock])
 
     def _examples(
-        self, run: TrainingRun, salt: str, chosen: StageConfig | None, *, with_rewards: bool = False
+        self, run: TrainingRun, salt: str, config: StageConfig | None, *, with_rewards: bool = False
     ) -> list[Example]:
-        assert chosen is not None, "`check` sees to it"
-        return examples(self.config, run.runner(), chosen.examples, salt, with_rewards=with_rewards)
+        assert config is not None, "checked by `check`"
+        return examples(self.config, run.runner(), config.examples, salt, with_rewards=with_rewards)
 
     def _learn(
         self,
         run: TrainingRun,
         model: Any,
         tokenizer: Any,
-        shown: Sequence[Example],
-        chosen: StageConfig,
+        drawn: Sequence[Example],
+        config: StageConfig,
         callbacks: list[TrainerCallback],
     ) -> None:
         arguments = {
@@ -174,15 +172,15 @@ class Comparison:
             "disable_tqdm": True,
             "report_to": "none",
         }
-        per_row = run.examples_per_row(chosen)
-        learn(model, tokenizer, shown, chosen, arguments, callbacks, per_row=per_row)
+        per_row = run.examples_per_row(config)
+        learn(model, tokenizer, drawn, config, arguments, callbacks, per_row=per_row)
 
 
 def figures(questions: Sequence[TeamQuestion], scores: Sequence[Score]) -> dict[str, Any]:
-    """A point of a curve: the shares of rewarded plans, of all questions and of each kind, and of plans that run."""
+    """Return a point of a curve: the share of right plans, in total and by kind, and of plans that run."""
     kinds: dict[str, list[bool]] = {}
-    for each, found in zip(questions, scores, strict=True):
-        kinds.setdefault(kind_of(each), []).append(found.right)
+    for each, score in zip(questions, scores, strict=True):
+        kinds.setdefault(kind_of(each), []).append(score.right)
     return {
         "right": mean(each.right for each in scores),
         "parsed": mean(each.parsed for each in scores),
@@ -192,40 +190,41 @@ def figures(questions: Sequence[TeamQuestion], scores: Sequence[Score]) -> dict[
 
 
 def kind_of(question: TeamQuestion) -> str:
-    """Of a request its kind, of a synthetic question how many skills it takes, of another one its source."""
+    """Return a request's kind, a synthetic question's number of skills, or another question's source."""
     if isinstance(question, RequestQuestion):
         return question.request.kind.replace("_", " ")
     skills = len(question.question.facts.get("chain", ()))
     return SKILLS[min(skills, 2)] if skills else question.question.source
 
 
-def texts(shown: Sequence[Example]) -> list[str]:
-    """What a tokenizer from nothing is made of."""
-    return [text for each in shown[:2000] for text in (*(turn["content"] for turn in each.prompt), each.plan)]
+def texts(drawn: Sequence[Example]) -> list[str]:
+    """Return the texts that train the tokenizer of a model from scratch."""
+    return [text for each in drawn[:2000] for text in (*(turn["content"] for turn in each.prompt), each.plan)]
 
 
 def check(config: Config) -> None:
-    """Whether all stages can be compared.
+    """Check that all stages can be compared.
 
     Raises:
-        SettingsError: one is missing, or there is nothing to measure by.
+        SettingsError: a stage is missing, or there are no held-out questions.
     """
     missing = [name for name in ("warm_start", "expected_reward", "held_out") if not getattr(config, name)]
     missing += [] if config.grpo.steps else ["grpo.steps"]
     if missing:
         raise SettingsError(
-            f"Stages are compared where a config has all of them; this one lacks {missing[0]}."
+            f"Comparing stages needs a config with all of them and held_out. This one lacks {missing[0]}."
         )
 
 
 def plot(curves: Curves, workers: str, target: Path) -> None:
-    """The shares of held-out questions that are right, over the minutes; a line a seed. All of them first, then
-    each kind where there are several.
+    """Plot the share of held-out questions that are right over time, one line per seed.
+
+    The first plot is for all questions. If there are several kinds, one plot for each follows.
 
     Args:
-        curves: by seed.
-        workers: what they are, in words.
-        target: the picture.
+        curves: curves by seed.
+        workers: description of the workers.
+        target: file of the picture.
     """
     import matplotlib
 
@@ -241,34 +240,41 @@ def plot(curves: Curves, workers: str, target: Path) -> None:
     for axis, title in zip(grid.flat, titles, strict=False):
         for number, (arm, label) in enumerate(ARMS.items()):
             for first, each in enumerate(curves.values()):
-                # A seed may have drawn none of a kind.
+                # A seed may have no question of a kind.
                 points = [(point["minutes"], share(point, title)) for point in each[arm]]
                 times, shares = zip(*points, strict=True)
                 axis.plot(times, shares, color=f"C{number}", alpha=0.8, label=None if first else label)
         axis.set(title=title, xlabel="minutes of one core after the same warm start", ylim=(0, 1.05))
     for axis in grid.flat[len(titles) :]:
         axis.remove()
-    grid[0, 0].set(ylabel="held-out questions answered rightly")
+    grid[0, 0].set(ylabel="share of held-out questions answered correctly")
     grid[0, 0].legend()
-    figure.suptitle(f"The three stages at equal minutes, a line a seed\n{workers}", fontsize="medium")
+    figure.suptitle(f"The three stages in equal time, one line per seed\n{workers}", fontsize="medium")
     figure.tight_layout()
     figure.savefig(target, dpi=120)
     pyplot.close(figure)
 
 
 def share(point: Mapping[str, Any], title: str) -> float:
-    """What a point says of all questions or of one kind; not a number where there was none of the kind."""
+    """Return a point's share for all questions or for one kind, or NaN if it has no question of the kind."""
     return point["right"] if title == ALL else point["kinds"].get(title, math.nan)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Compare; the exit code: 0 done, 1 it cannot be done as asked, 130 stopped."""
+    """Compare the stages. Return the exit code: 0 if done, 1 for an invalid config, 130 if stopped."""
     parser = argparse.ArgumentParser(
-        prog="python -m training.stages", description="Compare a run's stages at equal minutes."
+        prog="python -m training.stages", description="Compare a run's stages in equal CPU time."
     )
     parser.add_argument("--config", default="training/configs/stages.yaml")
-    parser.add_argument("--minutes", type=float, default=2.0, help="of CPU time, a stage (%(default)s)")
-    parser.add_argument("--every-s", type=float, default=10.0, help="between measurements (%(default)s)")
+    parser.add_argument(
+        "--minutes", type=float, default=2.0, help="CPU minutes per stage (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--every-s",
+        type=float,
+        default=10.0,
+        help="CPU seconds between measurements (default: %(default)s)",
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=(0, 1, 2))
     parser.add_argument("--out", type=Path, default=Path("build"))
     options, console = parser.parse_args(argv), Console(stderr=True)
@@ -295,7 +301,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def show(console: Console, seed: int, curves: dict[Arm, list[dict[str, Any]]]) -> None:
-    """Print where each stage of a seed ended."""
+    """Print where each stage of a seed started and ended."""
     for arm, points in curves.items():
         first, last = points[0], points[-1]
         kinds = ", ".join(f"{kind} {right:.3f}" for kind, right in last["kinds"].items())

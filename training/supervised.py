@@ -1,7 +1,7 @@
-"""Learning from examples: to look up a worker, to write plans, and what each worker's answer is worth.
+"""Supervised learning from examples: look up a worker, write plans, and judge the choice of a worker.
 
-A policy that never had to predict or restate a question does not read it, and then learns only to collect the
-format's half point; so the loss can count the prompt's tokens too.
+A policy that never had to predict or restate a question does not read it, and only learns to collect the
+format's half point. The loss can therefore include the prompt's tokens.
 """
 # The types of transformers and datasets are partial.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
@@ -19,11 +19,11 @@ from training.packing import Collator, plan_loss
 from training.supervised_config import ExpectedRewardConfig, LookUpConfig, StageConfig, WarmStartConfig
 
 
-def rows(examples: Sequence[Example], most: int) -> list[list[Example]]:
-    """Examples in rows: those of one team that follow each other together, at most so many."""
+def rows(examples: Sequence[Example], max_size: int) -> list[list[Example]]:
+    """Group consecutive examples of the same team into rows of at most `max_size`."""
     grouped: list[list[Example]] = []
     for each in examples:
-        if grouped and len(grouped[-1]) < most and grouped[-1][0].prompt[0] == each.prompt[0]:
+        if grouped and len(grouped[-1]) < max_size and grouped[-1][0].prompt[0] == each.prompt[0]:
             grouped[-1].append(each)
         else:
             grouped.append([each])
@@ -44,14 +44,14 @@ def learn(
     """Train `model` on the examples.
 
     Args:
-        model: changed in place.
-        tokenizer: of it.
-        examples: what to learn, in any order.
-        config: how; its kind says which tokens count, and what for.
-        arguments: of `TrainingArguments`: folder, seed, device, checkpoints.
-        callbacks: of the Trainer.
-        per_row: examples of one team that are learned from together.
-        resume: returns the checkpoint to resume from.
+        model: the model; changed in place.
+        tokenizer: the model's tokenizer.
+        examples: the examples; those of one team must be consecutive to share a row.
+        config: the stage's config; its type determines which tokens are learned, and with which loss.
+        arguments: arguments of `TrainingArguments`: folder, seed, device, checkpoints.
+        callbacks: callbacks of the Trainer.
+        per_row: maximum examples of one team in a row.
+        resume: returns the checkpoint to resume from, or None.
     """
     from datasets import Dataset
 
@@ -68,8 +68,8 @@ def learn(
             warmup_steps=10,
             remove_unused_columns=False,
             logging_steps=10,
-            # Not grouped by length: that puts similar questions in a row, and each row unlearned the one
-            # before.
+            # Not grouped by length: similar questions would follow each other, and each row would unlearn the
+            # one before.
             dataloader_pin_memory=torch.cuda.is_available(),
             **arguments,
         ),

@@ -1,4 +1,4 @@
-"""Cards of a pool's workers by what was measured of them, so that a conductor learns to read such cards too."""
+"""Cards written from measurements of a pool's workers, so that a conductor learns to read such cards too."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -12,10 +12,10 @@ from training.config import Config
 
 
 def measure_teams(config: Config) -> dict[str, Mapping[str, CardMeasurement]]:
-    """By source, what its recorded set (`pool.cards`) says of each worker.
+    """Return the measurements of each worker from the recorded sets in `pool.cards`, by source.
 
     Raises:
-        SettingsError: a set cannot be read, takes in held-out questions, or is about other workers.
+        SettingsError: a set cannot be read, includes held-out questions, or is about other workers.
     """
     settings = load_settings(config.pool.settings) if config.pool.cards else None
     measured: dict[str, Mapping[str, CardMeasurement]] = {}
@@ -31,12 +31,12 @@ def measure_teams(config: Config) -> dict[str, Mapping[str, CardMeasurement]]:
 def write_team_cards(
     measured: Mapping[str, CardMeasurement], workers: Sequence[str], words: random.Random | None = None
 ) -> dict[str, str]:
-    """The card of each worker of whom enough is known: its name, and what it is best and worst at.
+    """Return the card of each worker with enough measurements: its name, and what it is best and worst at.
 
     Args:
-        measured: by worker.
-        workers: of the team.
-        words: draws each card's wording; None: as `podium cards` writes them.
+        measured: measurements by worker.
+        workers: the team's workers.
+        words: random generator for the wording; None for the wording of `podium cards`.
     """
     known = {name: measured[name] for name in workers if name in measured and can_write(measured[name])}
     return {

@@ -1,4 +1,4 @@
-"""A question and who may answer it: what one plan is written for."""
+"""A question and the team that may answer it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,18 +10,18 @@ from evaluation.questions import Question
 
 @dataclass(frozen=True, slots=True)
 class TeamQuestion:
-    """A question and the workers that may be used for it, in the order that the conductor is shown."""
+    """A question and its allowed workers, in the order shown to the conductor."""
 
     question: Question
     workers: tuple[str, ...]
     members: Mapping[str, PoolMember] = field(default_factory=dict[str, PoolMember])
-    """The workers themselves, where they are not the pool's."""
+    """The workers themselves, if they are not those of the pool."""
     cards: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Of workers by name, what the conductor reads in place of their own cards."""
+    """Cards by worker, shown to the conductor in place of the workers' own."""
 
     @property
     def conversation(self) -> tuple[Message, ...]:
-        """As the server would get it."""
+        """The question as messages, as a client would send it."""
         turns = (*self.question.earlier, self.question.text)
         return tuple(
             Message.of("assistant" if number % 2 else "user", turn) for number, turn in enumerate(turns)

@@ -1,7 +1,7 @@
-"""`make train-tiny`: a conductor of under a million parameters learns in minutes on two cores, three seeds.
+"""`make train-tiny`: train a conductor of under a million parameters in minutes on two cores.
 
-A test of the whole loop (questions, warm start, runs, reward, GRPO, held-out figures), on SYNTHETIC questions
-and workers. Each seed is a `podium train` of its own on one thread, two at a time. Writes
+This tests the whole loop (questions, warm start, runs, reward, GRPO, held-out figures) on SYNTHETIC questions
+and workers. Each seed is a separate `podium train` on one thread; two run at a time. Writes
 `build/train-tiny.json` and `build/train-tiny.png`.
 """
 # The types of matplotlib are partial.
@@ -26,18 +26,18 @@ from training.config import Config, load
 from training.report import best_alone
 
 SOURCE = "skills"
-"""The questions' source in `tiny.yaml`."""
+"""Source of the questions in `tiny.yaml`."""
 SEEDS = (0, 1, 2)
 CONCURRENCY = 2
 POLL_S = 0.5
 LOGGED_EVERY = 10
-"""Steps of the warm start between two lines of its curve."""
+"""Steps of the warm start per line of its curve."""
 BARS = ("before", "best_fixed_worker", "after", "composite_before", "composite_after")
 MEANS = (*BARS, "before_sampled", "single_after", "right_access_after", "parsed_after")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit code: 0 where every seed was trained, else 1."""
+    """Train the tiny conductor. Return 0 if every seed succeeded, 1 if one failed, 130 if stopped."""
     parser = argparse.ArgumentParser(prog="python -m training.tiny", description="Train the tiny conductor.")
     parser.add_argument("--config", default="training/configs/tiny.yaml")
     parser.add_argument("--out", type=Path, default=Path("build"))
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         failed = _train_all(options.config, folder, options.seeds, console)
     except KeyboardInterrupt:
-        console.print("Stopped; nothing was written.")
+        console.print("Stopped; no results were written.")
         return 130
     if failed:
         log = folder / f"{failed[0]}.log"
@@ -70,7 +70,7 @@ def _report(folder: Path, seed: int) -> dict[str, Any]:
 
 
 def figures(reports: dict[int, dict[str, Any]]) -> dict[str, Any]:
-    """Means over the seeds at the top, each seed's own figures below."""
+    """Return means over the seeds, and each seed's own figures under `seeds`."""
     seeds = {str(seed): _seed_figures(report) for seed, report in reports.items()}
     return {name: round(mean(each[name] for each in seeds.values()), 4) for name in MEANS} | {"seeds": seeds}
 
@@ -97,7 +97,7 @@ def _seed_figures(report: dict[str, Any]) -> dict[str, Any]:
 
 
 def _train_all(config: str, folder: Path, seeds: Sequence[int], console: Console) -> list[int]:
-    """Train all seeds; returns those that failed."""
+    """Train all seeds, and return those that failed."""
     total = _expected_lines(load(config))
     waiting, running, failed = list(seeds), dict[int, subprocess.Popen[bytes]](), list[int]()
     try:
@@ -143,7 +143,7 @@ def _lines(run: Path) -> int:
 
 
 def plot(folder: Path, seeds: Sequence[int], results: dict[str, Any], target: Path) -> None:
-    """The share of right plans while training, and the held-out figures."""
+    """Plot the share of right plans during training, and the held-out figures."""
     import matplotlib
 
     matplotlib.use("agg")
@@ -155,7 +155,7 @@ def plot(folder: Path, seeds: Sequence[int], results: dict[str, Any], target: Pa
         curve = [json.loads(line) for line in lines]
         shares = [float(each["plan/right"]) for each in curve]
         left.plot([each["step"] for each in curve], shares, label=f"seed {seed}")
-    left.set(xlabel="GRPO step", ylabel="sampled plans that answer rightly", ylim=(0, 1.05))
+    left.set(xlabel="GRPO step", ylabel="share of sampled plans that are right", ylim=(0, 1.05))
     left.legend()
     right.bar([name.replace("_", "\n") for name in BARS], [results[name] for name in BARS])
     for seed in results["seeds"].values():
@@ -168,7 +168,7 @@ def plot(folder: Path, seeds: Sequence[int], results: dict[str, Any], target: Pa
 
 def _print(console: Console, results: dict[str, Any]) -> None:
     console.print(
-        "Held-out questions answered rightly, means of the seeds (SYNTHETIC questions and workers):"
+        "Held-out questions answered correctly, means over the seeds (SYNTHETIC questions and workers):"
     )
     for name in (*BARS, "right_access_after"):
         each = "  ".join(f"{seed[name]:.3f}" for seed in results["seeds"].values())

@@ -1,4 +1,4 @@
-"""A small tokenizer trained on the run's own texts, for a conductor from scratch. Nothing is downloaded."""
+"""A small tokenizer for a conductor from scratch, trained on the run's own texts. Nothing is downloaded."""
 
 from collections.abc import Iterable
 
@@ -14,20 +14,20 @@ TEMPLATE = (
     + "\n{% endfor %}"
     "{% if add_generation_prompt %}" + BEGIN + "assistant\n{% endif %}"
 )
-"""ChatML, as SmolLM2 and Qwen speak it."""
+"""ChatML, as used by SmolLM2 and Qwen."""
 WORDS = Regex(
     r"\p{L}+(?: \p{L}+)*\.\", \"[a-z]+\": [\"\[]?|\"?,? ?\{?\"[a-z]+\": ?[\"\[]?"
     r"| ?\p{L}+|\p{N}|[^\p{L}\p{N}\n]+|\n"
 )
-"""A sentence of a plan with the key after it, a key with its marks, words, digits, other marks, lines.
+"""Pieces of a plan: a sentence and the next key, a key and its punctuation, words, digits, others, lines.
 
-So a step is six tokens long, and the worker comes right after the token of its task: what a policy of this
-size must learn by reward is which token follows which.
+A step is then six tokens long, and the worker directly follows the token of its task. A policy of this size
+must learn by reward which token follows which.
 """
 
 
 def train_tokenizer(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenizerFast:
-    """A byte-level BPE tokenizer of at most `vocabulary` tokens."""
+    """Train a byte-level BPE tokenizer of at most `vocabulary` tokens."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [

@@ -1,8 +1,8 @@
-"""What each worker is worth for a question: how often it is right about such questions, less what it costs.
+"""The worth of each worker for a question: its expected accuracy on such questions minus its cost.
 
-One answer is a coin that was tossed once: of ten workers that are right about a question, three may have been
-lucky. Ridge regression over all answers says how often a worker is right about the questions of a family, and
-how much less about the longer ones of it.
+A single answer is like one coin toss: of ten workers that answered a question correctly, three may have been
+lucky. Ridge regression over all answers estimates how often a worker is right on the questions of a family,
+and how much less on the longer ones.
 """
 # The types of scikit-learn are partial.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -23,17 +23,17 @@ from training.supervised_config import WorthConfig
 
 Floats = npt.NDArray[np.float64]
 ACROSS = 0.5
-"""How much a question's size counts across families; within one it counts as 1."""
+"""Weight of a question's size across families, relative to 1 within a family."""
 _DIGIT = re.compile(r"\d")
 
 
 @dataclass(frozen=True, slots=True)
 class SoloAnswer:
-    """A worker's answer to a question.
+    """A worker's own answer to a question.
 
     Args:
-        right: whether it was.
-        usd: what it cost; None: unknown.
+        right: whether the answer is right.
+        usd: its cost in dollars; None if unknown.
     """
 
     right: bool
@@ -45,9 +45,9 @@ class AnsweredQuestion:
     """A question that every worker has answered.
 
     Args:
-        question: what was asked.
-        family: of the question.
-        answers: by worker; the same workers for every question.
+        question: the question.
+        family: the question's family.
+        answers: answers by worker; the same workers for every question.
     """
 
     question: Question
@@ -56,14 +56,14 @@ class AnsweredQuestion:
 
 
 class Worths:
-    """What workers are worth, learned from their answers.
+    """Estimates of workers' worth, fitted to their answers.
 
     Args:
-        answered: at least one. A question that stands there twice counts once.
-        config: how strongly differences are held back, and what a dollar is worth.
+        answered: at least one question. Duplicates count once.
+        config: regularization, and the weight of a dollar.
 
     Raises:
-        SettingsError: dollars count, and what a worker costs is unknown.
+        SettingsError: dollars have a weight, but a worker's cost is unknown.
     """
 
     def __init__(self, answered: Sequence[AnsweredQuestion], config: WorthConfig) -> None:
@@ -78,8 +78,8 @@ class Worths:
         self._model: Any = Ridge(alpha=config.ridge).fit(np.array(rows), np.array(right))
 
     def judge(self, question: Question, family: str) -> dict[str, float]:
-        """By worker, the share of right answers to be expected less the dollars of one; below 0 where it costs
-        more than it is worth.
+        """Return expected accuracy minus weighted cost by worker. It is negative for a worker that is too
+        dear.
         """
         shares = np.ravel(self._model.predict(self._features(question, family)[None]))
         return {
@@ -88,24 +88,24 @@ class Worths:
         }
 
     def _features(self, question: Question, family: str) -> Floats:
-        """The family, the size, and the size within the family. A family that is not known has no place."""
+        """Return one-hot family, size, and size within the family. An unknown family has only zeros."""
         of_family = np.array([float(each == family) for each in self._families])
         size = (np.array(_sizes(question)) - self._means) / self._deviations
         return np.concatenate([of_family, ACROSS * size, np.outer(size, of_family).ravel()])
 
 
 def _sizes(question: Question) -> tuple[float, float]:
-    """How long a question is, and how many digits are in it."""
+    """Return the log of the question's length, and its number of digits."""
     return math.log(len(question.text)), float(len(_DIGIT.findall(question.text)))
 
 
 def _dollars(worker: str, answered: Sequence[AnsweredQuestion], config: WorthConfig) -> float:
-    """The mean cost of an answer."""
+    """Return the mean cost of an answer in dollars."""
     costs = [each.answers[worker].usd for each in answered]
     known = [usd for usd in costs if usd is not None]
     if len(known) < len(costs) and config.usd_weight:
         raise SettingsError(
-            f"worth.usd_weight counts dollars, and what {worker} costs is unknown: give it a price, or set "
+            f"worth.usd_weight needs the cost of {worker}, which is unknown. Set its price, or set "
             "usd_weight to 0."
         )
     return sum(known) / len(known) if known else 0.0

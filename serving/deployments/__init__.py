@@ -1,1 +1,1 @@
-"""What runs in replicas. Plain classes; `build.py` alone decorates them."""
+"""Classes that run in Ray Serve replicas. Only `build.py` turns them into deployments."""

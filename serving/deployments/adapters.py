@@ -1,9 +1,9 @@
-"""The LoRA adapters of one engine: fetched, checked, and in vLLM before a request names them.
+"""LoRA adapters of one engine: fetch, check and load each one before a request uses it.
 
-vLLM loads an adapter that it does not have in the middle of a step, where a fault ends the engine. So here
-every adapter is loaded by itself first, and a fault ends nothing. vLLM puts the least recently used one out
-when it needs the room (`max_loras`), and reads it again from the kept folder when it is asked for once
-more.
+If a request names an adapter that vLLM has not loaded, vLLM loads it in the middle of a step, and an error
+there ends the engine. Loading each adapter on its own first keeps the engine alive. vLLM evicts the least
+recently used adapter when it needs room (`max_loras`), and reloads it from the cached folder when it is used
+again.
 """
 
 import asyncio
@@ -20,19 +20,19 @@ from serving.lora.adapters import AdapterError, name_of
 from serving.lora.compatibility import Tensor, check, tensors_of_model
 from serving.lora.fetching import cache, fetch
 
-FETCHED_WITHIN_S = 300.0
-"""A store that does not give an adapter within this is given up on."""
-FAILED_FOR_S = 10.0
-"""After a permanent failure, calls do not retry the load for this long; an explicit `load` does."""
+FETCH_TIMEOUT_S = 300.0
+"""Maximum time to fetch and check one adapter."""
+FAILURE_TTL_S = 10.0
+"""How long calls reuse a failed load instead of retrying it. An explicit `load` retries at once."""
 
 logger = logging.getLogger("podium")
 
 
 class Adapters:
-    """What one engine has loaded, each under its name and a number that no other has had.
+    """Adapters loaded into one engine, each with its name and an id that is never reused.
 
     Args:
-        engine: vLLM's.
+        engine: the vLLM engine.
     """
 
     def __init__(self, engine: AsyncLLM) -> None:
@@ -42,10 +42,10 @@ class Adapters:
         self._base: dict[str, Tensor] | None = None
 
     async def load(self, address: str) -> LoRARequest:
-        """Fetch it and put it into the engine, unless that is done; a failure before does not count.
+        """Fetch the adapter and load it into the engine, unless it is loaded. Retry if the last load failed.
 
         Raises:
-            AdapterError: it cannot be had or served. The engine is as it was.
+            AdapterError: the adapter cannot be fetched or served. The engine is unchanged.
         """
         before = self._loads.get(name_of(address))
         if before and before.done() and (before.cancelled() or before.exception()):
@@ -53,8 +53,7 @@ class Adapters:
         return await self.lora_request(address)
 
     async def lora_request(self, address: str) -> LoRARequest:
-        """What a call names to vLLM; loaded now where nobody has before, as in a replica that has just
-        started.
+        """Return vLLM's request object for the adapter, and load it first if this replica has not.
 
         Raises:
             AdapterError: see `load`.
@@ -63,36 +62,36 @@ class Adapters:
         task = self._loads.get(name)
         if task is None:
             task = self._loads[name] = asyncio.create_task(self._load(name, address))
-        return await asyncio.shield(task)  # who asked may leave; others wait for the same
+        return await asyncio.shield(task)  # a cancelled caller must not cancel the load for the others
 
     async def _load(self, name: str, address: str) -> LoRARequest:
         try:
-            return await self._into_engine(name, await self._at_hand(name, address))
+            return await self._add_to_engine(name, await self._fetch(name, address))
         except AdapterError as exc:
             logger.error("%s", exc.message)
             failed = asyncio.current_task()
-            asyncio.get_running_loop().call_later(FAILED_FOR_S, self._forget, name, failed)
+            asyncio.get_running_loop().call_later(FAILURE_TTL_S, self._forget, name, failed)
             raise
 
     def _forget(self, name: str, failed: object) -> None:
         if self._loads.get(name) is failed:
             del self._loads[name]
 
-    async def _at_hand(self, name: str, address: str) -> Path:
+    async def _fetch(self, name: str, address: str) -> Path:
         config = self._engine.vllm_config.lora_config
         if config is None:
             raise AdapterError(
-                f"The adapter {name} needs an engine that was started for adapters. Set `enable_lora: true` in the worker's `engine` "
-                "and deploy again."
+                f"Adapter {name} needs an engine with LoRA support. "
+                "Set `enable_lora: true` in the worker's `engine` and redeploy."
             )
         try:
-            async with asyncio.timeout(FETCHED_WITHIN_S):
+            async with asyncio.timeout(FETCH_TIMEOUT_S):
                 folder = await asyncio.to_thread(fetch, address, cache())
                 await asyncio.to_thread(self._check, folder, config.max_lora_rank)
                 return folder
         except TimeoutError as exc:
             raise AdapterError(
-                f"The adapter {address} did not come within {FETCHED_WITHIN_S:.0f} s."
+                f"Fetching adapter {address} took longer than {FETCH_TIMEOUT_S:.0f} s."
             ) from exc
 
     def _check(self, folder: Path, max_rank: int) -> None:
@@ -101,26 +100,27 @@ class Adapters:
             self._base = (tensors_of_model(base) if base else None) or {}
             if not self._base:
                 logger.warning(
-                    "%s: the model's weights are not at hand to compare their shapes.", folder.name
+                    "%s: the base model's weights are not on this machine; tensor shapes are not checked.",
+                    folder.name,
                 )
         check(folder, max_rank, self._base or None)
 
-    async def _into_engine(self, name: str, folder: Path) -> LoRARequest:
+    async def _add_to_engine(self, name: str, folder: Path) -> LoRARequest:
         request = LoRARequest(name, next(self._numbers), str(folder))
         try:
             await self._engine.add_lora(request)
         except EngineDeadError:
             raise
         except Exception as exc:
-            await self._engine.remove_lora(request.lora_int_id)  # it may be in by half
-            raise AdapterError(f"vLLM does not take the adapter {name}: {exc}") from exc
-        logger.info("The adapter %s is loaded.", name)
+            await self._engine.remove_lora(request.lora_int_id)  # it may be partly loaded
+            raise AdapterError(f"vLLM rejected adapter {name}: {exc}") from exc
+        logger.info("Adapter %s loaded.", name)
         return request
 
 
 def model_folder(model: str) -> Path | None:
-    """Where the engine has its model from: the folder itself, or the hub's cache; None where it is not
-    there.
+    """Return the folder that the engine loads its model from (a local folder or the hub's cache), or None if
+    the model is not on this machine.
     """
     if Path(model).is_dir():
         return Path(model)

@@ -1,10 +1,10 @@
-"""How many replicas a deployment wants: by what its replicas say they carry, not by open requests alone.
+"""Autoscaling policy: the number of replicas, from the load that they report and from open requests.
 
-A stream is one open request from its first token to its last, so a policy that counts requests stays at few
-replicas while their queues grow. Here each replica reports its own `load`, where 1.0 is as much as one
-replica is meant to carry: see `Engine.record_autoscaling_stats` (vLLM's queue and KV cache) and
-`Router.record_autoscaling_stats` (steps in flight and waiting). Ray Serve lays delays, factors and bounds
-of the `autoscaling_config` over what is returned here.
+A stream is one open request from its first token to its last. A policy that only counts requests therefore
+keeps few replicas while their queues grow. Each replica reports its own `load`; 1.0 is the load that one
+replica should carry. See `Engine.record_autoscaling_stats` (vLLM's queue and KV cache) and
+`Router.record_autoscaling_stats` (steps running and waiting). Ray Serve applies the delays, factors and
+bounds of `autoscaling_config` to the result.
 """
 
 from typing import Any
@@ -14,35 +14,34 @@ from ray.serve.config import AutoscalingConfig, AutoscalingContext, AutoscalingP
 from serving.settings.scale import Scaling
 
 LOAD = "load"
-"""The one figure that a replica reports."""
+"""Name of the metric that a replica reports."""
 REPORTS = 4
-"""How often a load is reported within the time over which it is averaged."""
-SELDOM_S = 10.0
-"""Ray Serve's own interval, with which a first call to a deployment of no replica may wait as long before
-one is started. The environment variables that are meant to take this field's place are read by nothing in
-Ray 2.60."""
+"""Reports per look-back period, over which the load is averaged."""
+MAX_INTERVAL_S = 10.0
+"""Longest time between two reports, Ray Serve's default. The first call to a deployment scaled to zero may
+wait this long before a replica starts. Ray 2.60 ignores the environment variables that should replace this
+field.
+"""
 POLICY = "serving.deployments.autoscaling:by_load"
 
 
 def by_load(context: AutoscalingContext) -> tuple[float, dict[str, Any]]:
-    """As many replicas as the greater of two measures asks for: calls under way and waiting for a replica,
-    and reported loads.
+    """Return the larger of two replica counts: one by calls running or waiting, one by reported loads.
 
-    While some replica has not reported yet, none is taken away for want of load, and none added for load
-    that nobody reported.
+    While a replica has not reported its load yet, the loads neither remove nor add a replica.
     """
     running = context.current_num_replicas
     if running == 0 or context.config is None:
-        return context.target_num_replicas, {}  # a first call starts one at once: Serve's own rule
+        return context.target_num_replicas, {}  # Serve itself starts a replica on the first call
     by_calls = context.total_num_requests / context.config.get_target_ongoing_requests()
     loads = (context.aggregated_metrics or {}).get(LOAD, {})
-    unheard = running - len(loads)  # just started: what they carry is in nobody's report yet
-    by_reports = max(sum(loads.values()), running if unheard else 0)
+    unreported = running - len(loads)  # new replicas
+    by_reports = max(sum(loads.values()), running if unreported else 0)
     return max(by_calls, by_reports), {}
 
 
 def autoscaling(scale: Scaling) -> AutoscalingConfig:
-    """What `scale` says, as Ray Serve takes it."""
+    """Return `scale` as Ray Serve's configuration."""
     return AutoscalingConfig(
         min_replicas=scale.min_replicas,
         max_replicas=scale.max_replicas,
@@ -52,6 +51,6 @@ def autoscaling(scale: Scaling) -> AutoscalingConfig:
         downscale_delay_s=scale.downscale_delay_s,
         downscale_to_zero_delay_s=scale.downscale_to_zero_delay_s,
         look_back_period_s=scale.look_back_period_s,
-        metrics_interval_s=min(scale.look_back_period_s / REPORTS, SELDOM_S),
+        metrics_interval_s=min(scale.look_back_period_s / REPORTS, MAX_INTERVAL_S),
         policy=AutoscalingPolicy(policy_function=POLICY),
     )

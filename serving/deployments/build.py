@@ -1,7 +1,7 @@
-"""The only place where classes become deployments.
+"""The only module that turns classes into Ray Serve deployments.
 
-Every deployment says how many CPUs it takes: Ray's default of one each does not fit a small machine, where
-the next replica would wait for ever.
+Every deployment sets its number of CPUs. With Ray's default of one CPU each, a small machine runs out and the
+next replica waits forever.
 """
 
 import os
@@ -23,29 +23,29 @@ from serving.settings.workers import VllmSettings
 from serving.telemetry.spans import EXPORTER
 
 PREFIX_ROUTER = "serving.deployments.prefix_router.PrefixRouter"
-"""Calls that begin alike go to the replica whose cache holds their beginning; a conductor's do. Named and not
-imported: who reads a configuration needs nothing of it.
+"""Routes calls with a common prefix, e.g. a conductor's prompt, to the replica that has it cached. An import
+path, because a process that only reads a configuration should not import Ray's router.
 """
 ENGINE = "serving.deployments.engine.Engine"
-"""Named and not imported: whoever builds the application would need vLLM's ten seconds for nothing."""
+"""An import path, because importing vLLM takes ten seconds and building the application does not need it."""
 NO_MEDIA_HOST = "none.invalid"
-"""A host that no address has (RFC 2606): vLLM takes an empty `allowed_media_domains` for every host there
-is."""
+"""A host that never resolves (RFC 2606). vLLM would treat an empty `allowed_media_domains` as "any host"."""
 NO_REDIRECTS = {"VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0"}
-"""An allowed host does not send vLLM on to one that is not."""
+"""Keeps vLLM from following a redirect from an allowed host to another one."""
 ADAPTERS_A_WORKER = 2
-"""Room in an engine, for each worker with an adapter: the one that answers, and the one before, whose
-requests are under way. With room for one, vLLM would let requests of the new one wait until the last of the
-old one has ended."""
+"""LoRA slots in an engine for each worker with an adapter: the current adapter, and the previous one while
+its requests finish. With one slot, requests for the new adapter would wait for the last request of the old
+one.
+"""
 
 
 def engine_deployment(worker: VllmSettings, settings: Settings, engine: type | None = None) -> Any:
-    """The deployment of a vllm worker that has an engine; `.bind`ed, ready to be handed to the router.
+    """Return the bound deployment of a vllm worker's engine, ready to be passed to the router.
 
     Args:
-        worker: whose engine it is.
-        settings: all of them.
-        engine: the class of its replicas in place of `Engine`.
+        worker: the worker that owns the engine.
+        settings: the complete settings.
+        engine: replica class to use instead of `Engine`.
     """
     scale = worker.scale
     options: dict[str, Any] = {
@@ -70,18 +70,17 @@ def engine_deployment(worker: VllmSettings, settings: Settings, engine: type | N
 
 
 def by_prefix_and_load(scale: Scale) -> RequestRouterConfig:
-    """Calls go where their beginning is cached, until that replica has half a replica's load more than the
-    least busy one.
+    """Return a request router that prefers the replica with the prompt's prefix in its cache, until that
+    replica has half a replica's load more than the least busy one.
 
-    Ray's default would let calls that begin alike, as all with one system prompt do, pile up on one
-    replica.
+    With Ray's default threshold, calls that share a prefix, such as a system prompt, pile up on one replica.
     """
-    chosen = {"imbalanced_threshold": scale.target_ongoing_requests / 2}
-    return cast(Any, RequestRouterConfig)(request_router_class=PREFIX_ROUTER, request_router_kwargs=chosen)
+    arguments = {"imbalanced_threshold": scale.target_ongoing_requests / 2}
+    return cast(Any, RequestRouterConfig)(request_router_class=PREFIX_ROUTER, request_router_kwargs=arguments)
 
 
 def gpus_of(worker: VllmSettings) -> int:
-    """GPUs of one replica: what its parallelism takes, if it runs on GPUs at all."""
+    """Return the GPUs of one replica: at least as many as its parallelism needs, or 0 if it runs on CPUs."""
     return worker.scale.gpus and max(worker.scale.gpus, _parallel(worker))
 
 
@@ -92,8 +91,8 @@ def _parallel(worker: VllmSettings) -> int:
 
 
 def engine_arguments(worker: VllmSettings, settings: Settings) -> dict[str, Any]:
-    """What vLLM is started with: what the settings say, and what follows from them."""
-    # By its worker's name it is known in metrics: several engines may have the same model.
+    """Return vLLM's engine arguments: those of the worker's settings, and the ones derived from them."""
+    # Several engines may serve the same model; metrics tell them apart by the worker's name.
     arguments = {"enable_prefix_caching": True, "served_model_name": worker.name, **worker.engine}
     arguments["allowed_media_domains"] = arguments.get("allowed_media_domains") or [NO_MEDIA_HOST]
     if gpus_of(worker) > 1:
@@ -106,8 +105,8 @@ def engine_arguments(worker: VllmSettings, settings: Settings) -> dict[str, Any]
 
 
 def _machines(worker: VllmSettings) -> dict[str, Any]:
-    """Where a replica runs: one GPU beside its process, or a placement group whose bundles vLLM's Ray
-    workers fill.
+    """Return a replica's resources: at most one GPU for its own process, or a placement group whose bundles
+    are filled by vLLM's Ray workers.
     """
     scale, gpus = worker.scale, gpus_of(worker)
     actor: dict[str, Any] = {"num_cpus": scale.num_cpus}
@@ -131,8 +130,14 @@ def _bundle(scale: Scale, cpus: float) -> dict[str, float]:
 def router_deployment(
     settings: Settings, engines: dict[str, Any], source: SettingsSource | None = None
 ) -> Any:
-    """The HTTP ingress: plans, runs and streams. API workers are called from inside it, engines over one
-    handle each. It follows `source`, the file that the settings came from.
+    """Return the bound deployment of the HTTP ingress, which plans, runs and streams.
+
+    The router calls API workers from its own process, and each engine over a handle.
+
+    Args:
+        settings: the complete settings.
+        engines: handles of the engine deployments, by worker name.
+        source: the file that the settings came from; the router follows its changes.
     """
     from serving.deployments.router import Router
 
@@ -158,16 +163,16 @@ def _deployment(target: type | str, options: dict[str, Any]) -> Any:
 
 
 def environment_of(service: str, outer: Mapping[str, str]) -> dict[str, str]:
-    """What Ray is to set in a deployment's replicas: their name in traces, and every trace kept (Serve's
-    default is 1 %).
+    """Return the environment variables that Ray sets in a deployment's replicas: the service name in traces,
+    and a sampling ratio of 1.0 (Serve's default is 0.01).
 
-    Ray writes this into its logs and its store in clear, so nothing else is in it: everything that may be a
-    secret (keys, `HF_TOKEN`, `OTEL_EXPORTER_OTLP_HEADERS`, addresses with a password) reaches replicas as
-    the environment that they inherit from their node.
+    Ray writes these variables to its logs and its store in plain text, so they hold no secrets. Keys,
+    `HF_TOKEN`, `OTEL_EXPORTER_OTLP_HEADERS` and addresses with a password reach replicas through the
+    environment inherited from their node.
 
     Args:
-        service: the name in traces.
-        outer: the environment of the process that builds the application.
+        service: the service name in traces.
+        outer: environment of the process that builds the application.
     """
     return {
         "OTEL_SERVICE_NAME": service,

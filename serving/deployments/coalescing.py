@@ -1,4 +1,4 @@
-"""Fewer messages for the same words: what leaves a replica costs the same for one token as for ten."""
+"""Join an answer's chunks into fewer messages. A message costs a replica the same for one token or ten."""
 
 import time
 from collections.abc import AsyncGenerator, Callable
@@ -10,34 +10,35 @@ from serving.workers.vllm import Chunk
 async def coalesce(
     chunks: AsyncGenerator[Chunk], gap_s: Callable[[], float], now_s: Callable[[], float] = time.monotonic
 ) -> AsyncGenerator[Chunk]:
-    """The first words at once; then what has come since the last message, `gap_s` after it, and at once with
-    the last chunk.
+    """Yield the first chunk with text immediately, and then the chunks joined so that messages are at least
+    `gap_s` apart. The last chunk is sent immediately.
 
-    No clock wakes it: a message leaves with the first chunk after its time. Closing it closes `chunks`.
+    There is no timer: a message is sent with the first chunk that arrives after its time. Closing the
+    generator closes `chunks`.
 
     Args:
-        chunks: an answer, a piece at a time.
-        gap_s: asked after each message for the least time to the next; 0 sends every chunk by itself.
+        chunks: the answer's chunks.
+        gap_s: called after each message for the minimum time to the next one; 0 sends every chunk on its own.
         now_s: the clock.
     """
-    held: Chunk | None = None
+    pending: Chunk | None = None
     due_s = 0.0
     async with aclosing(chunks):
         async for chunk in chunks:
-            held = after(held, chunk) if held else chunk
+            pending = after(pending, chunk) if pending else chunk
             if chunk.finish or now_s() >= due_s:
-                message, held = held, None
+                message, pending = pending, None
                 yield message
                 due_s = now_s() + gap_s() if due_s or message.text or message.reasoning else 0.0
-    if held:
-        yield held
+    if pending:
+        yield pending
 
 
-def after(held: Chunk, chunk: Chunk) -> Chunk:
-    """Both as one; counts are running totals, so the later ones hold."""
+def after(earlier: Chunk, chunk: Chunk) -> Chunk:
+    """Return both chunks as one. Token counts are running totals, so those of `chunk` are kept."""
     return chunk._replace(
-        text=held.text + chunk.text,
-        reasoning=held.reasoning + chunk.reasoning,
-        calls=held.calls + chunk.calls,
-        logprobs=held.logprobs + chunk.logprobs,
+        text=earlier.text + chunk.text,
+        reasoning=earlier.reasoning + chunk.reasoning,
+        calls=earlier.calls + chunk.calls,
+        logprobs=earlier.logprobs + chunk.logprobs,
     )

@@ -1,7 +1,7 @@
-"""What makes a vLLM engine on a CPU start sooner (docs/decisions/0023 has the profile), and compute in the type that the CPU has.
+"""Start a vLLM engine on a CPU faster (profile: docs/decisions/0023), in a data type that the CPU supports.
 
-An engine is three processes (replica, engine core, worker), each of which takes ten seconds of a core to
-import vLLM and torch.
+An engine is three processes (replica, engine core, worker). Each one takes ten seconds of a core to import
+vLLM and torch.
 """
 
 import json
@@ -19,26 +19,24 @@ from serving.cpu_types import computes_bfloat16
 
 
 def prepare(arguments: dict[str, Any]) -> None:
-    """Change the engine arguments, and this process, so that the engine starts soon and is quick. Does nothing where
-    there is an accelerator.
-    """
+    """Change the engine arguments and this process so that an engine on a CPU starts and runs faster."""
     if not current_platform.is_cpu():
         return
     if arguments.get("dtype", "auto") == "auto" and not is_quantised(arguments) and not computes_bfloat16():
-        arguments["dtype"] = "float32"  # of a model in bfloat16, or float16: twice the memory
+        arguments["dtype"] = "float32"  # takes twice the memory of bfloat16 or float16
     arguments.setdefault("distributed_executor_backend", ForkedWorkers)
-    if not can_compile():  # inductor, which compiles the sampler in spite of `enforce_eager`, needs it
+    if not can_compile():  # torch's inductor compiles the sampler even with `enforce_eager`
         os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
     register(Path(arguments["model"]))
 
 
 def is_quantised(arguments: dict[str, Any]) -> bool:
-    """Whether the weights are: few methods have kernels for float32."""
+    """Return whether the weights are quantised. Few quantisation methods have kernels for float32."""
     return bool(arguments.get("quantization")) or "quantization_config" in config_of(Path(arguments["model"]))
 
 
 def config_of(folder: Path) -> dict[str, Any]:
-    """The model's own; empty for what is no folder with one."""
+    """Return the model's `config.json`, or {} if `folder` has none that can be read."""
     try:
         config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -47,18 +45,20 @@ def config_of(folder: Path) -> dict[str, Any]:
 
 
 def can_compile() -> bool:
-    """Whether the C++ compiler that torch's inductor uses is here."""
+    """Return whether the C++ compiler that torch's inductor uses is installed."""
     return (
         shutil.which(os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")) is not None
     )
 
 
 def register(folder: Path) -> None:
-    """Import the model's class here. vLLM would start a process that imports all of vLLM to look at the
-    class, so that the one that asks never touches a GPU; that is where most of a first start went.
+    """Import the model's class in this process.
+
+    Otherwise vLLM starts a process that imports all of vLLM to inspect the class without touching a GPU,
+    which took most of a first start.
 
     Args:
-        folder: the model; what is no folder here is left to vLLM.
+        folder: the model. If it is not a local folder, vLLM handles it.
     """
     for name in config_of(folder).get("architectures", []):
         if (known := ModelRegistry.models.get(name)) is not None:
@@ -66,10 +66,10 @@ def register(folder: Path) -> None:
 
 
 class ForkedWorkers(MultiprocExecutor):
-    """Workers begin as a copy of the engine core, which has imported everything, where that is safe.
+    """Executor whose workers fork from the engine core, with everything imported, if forking is safe.
 
-    vLLM does so itself where Ray has not started it. A replica has threads and connections that must not be
-    copied, so it spawns the engine core, and what that starts follows its example.
+    vLLM forks by default, but not under Ray: a replica has threads and connections that must not be copied,
+    so it spawns the engine core, and the core would spawn its workers as well.
     """
 
     def _init_executor(self) -> None:
@@ -79,7 +79,9 @@ class ForkedWorkers(MultiprocExecutor):
 
 
 def can_fork(traces_endpoint: str | None) -> bool:
-    """Whether the engine core has no threads before it starts its workers (those that export traces), and
-    none of the workers' are bound to cores, which is done by variables that only a new process reads.
+    """Return whether the engine core may fork its workers.
+
+    It may if it has no threads yet (exporting traces starts some), and if no worker is bound to cores: the
+    variables that bind them are only read by a new process.
     """
     return traces_endpoint is None and envs.VLLM_CPU_OMP_THREADS_BIND == "nobind"

@@ -1,8 +1,7 @@
 """A vLLM engine in a replica: continuous batching, prefix caching, constrained decoding, abort on close.
 
-The thin way to the engine (docs/decisions/0001): vLLM's own `AsyncLLM` in the replica's process, its own
-chat rendering and reasoning parsers around it, and nothing between. Knows vLLM; does not know plans, pools
-or HTTP.
+The replica's process runs vLLM's `AsyncLLM` with vLLM's own chat rendering and reasoning parsers, and no
+layer between (docs/decisions/0001). This module knows vLLM; it does not know plans, pools or HTTP.
 """
 
 import asyncio
@@ -41,19 +40,19 @@ from serving.telemetry.spans import find_endpoint, outgoing_headers
 from serving.workers.vllm import Chunk, ChunkCall, EngineCall
 
 MOST_CHARS_A_TOKEN = 128
-"""The longest tokens of today's vocabularies, which are runs of blanks."""
+"""Length of the longest tokens in current vocabularies, which are runs of spaces."""
 LONGEST_GAP_S = 0.25
-"""Between two messages of an answer that somebody reads, however many answers there are."""
+"""Longest time between two messages of a streamed answer, however many answers there are."""
 Split = Callable[[RequestOutput], tuple[str, str]]
 
 
 class Engine:
-    """One engine.
+    """A replica's engine.
 
     Args:
-        model: a folder, or a hub's name.
-        engine: vLLM's engine arguments; and `chat_template_kwargs`, such as `{enable_thinking: false}`,
-            and `tool_call_parser`, vLLM's name of the parser that reads the model's calls of tools.
+        model: a folder, or a name on the Hugging Face hub.
+        engine: vLLM's engine arguments. Also `chat_template_kwargs`, e.g. `{enable_thinking: false}`, and
+            `tool_call_parser`, vLLM's name of the parser for the model's tool calls.
         messages_per_s: see `Scale.messages_per_s`.
     """
 
@@ -72,9 +71,8 @@ class Engine:
         template_kwargs = arguments.pop("chat_template_kwargs", {})
         self._tool_parser: str = arguments.pop("tool_call_parser", "")
         if self._tool_parser:
-            ToolParserManager.get_tool_parser(
-                self._tool_parser
-            )  # a wrong name is told before the model is loaded
+            # Reject an unknown parser before the model is loaded.
+            ToolParserManager.get_tool_parser(self._tool_parser)
         self._chat = ChatParams(chat_template_kwargs={"add_generation_prompt": True, **template_kwargs})
         self._load = EngineLoad()
         loggers: list[Any] = [self._load.for_engine, RayPrometheusStatLogger]
@@ -87,26 +85,28 @@ class Engine:
         self._warm: dict[str | None, asyncio.Task[None]] = {}
 
     async def check_health(self) -> None:
-        """Ray Serve restarts a replica whose engine is dead."""
+        """Raise if the engine is dead, so that Ray Serve restarts the replica."""
         await self._engine.check_health()
 
     async def ready(self, adapters: Sequence[str] = ()) -> bool:
-        """Asked through Serve: a replica is up, and has answered once. A fresh engine's first call takes
-        seconds longer.
+        """Return whether the engine is healthy and has answered a warm-up call for its model and each
+        adapter.
+
+        The first call of a new engine takes seconds longer.
 
         Args:
-            adapters: those that it must be able to answer with.
+            adapters: adapters that the replica must be able to serve.
         """
         try:
             for adapter in (None, *adapters):
                 await self._warm_up(adapter)
         except AdapterError:
-            return False  # its log says why
+            return False  # already logged
         return not self._engine.errored
 
     async def load(self, adapter: str) -> AdapterError | None:
-        """Fetch an adapter, load it and answer once with it; why that cannot be, with the engine as it
-        was.
+        """Fetch and load an adapter, and warm it up. Return the error if that fails; the engine is then
+        unchanged.
         """
         try:
             await self._adapters.load(adapter)
@@ -119,7 +119,7 @@ class Engine:
         task = self._warm.get(adapter)
         if task is None or (task.done() and (task.cancelled() or task.exception())):
             task = self._warm[adapter] = asyncio.create_task(self._answer_once(adapter))
-        await asyncio.shield(task)  # the asker may give up waiting and ask again
+        await asyncio.shield(task)  # a cancelled caller must not cancel the warm-up
 
     async def _answer_once(self, adapter: str | None) -> None:
         call = EngineCall(
@@ -129,20 +129,20 @@ class Engine:
             pass
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """For `autoscaling.by_load`. An engine without requests carries nothing, whatever its last step
-        said.
+        """Report the load for `autoscaling.by_load`. It is 0 for an engine without requests, because the last
+        step's figures may be out of date.
         """
         return {LOAD: self._load.load if self._engine.get_num_unfinished_requests() else 0.0}
 
     async def n_unfinished(self) -> int:
-        """Requests in the engine, waiting or running."""
+        """Return the number of requests that wait or run in the engine."""
         return self._engine.get_num_unfinished_requests()
 
     async def generate(self, call: EngineCall) -> AsyncGenerator[Chunk | WorkerError]:
-        """Answer `call`; closed or cancelled, the request is aborted in the engine.
+        """Answer `call`. If the generator is closed or cancelled, the engine aborts the request.
 
-        A call that it does not take ends with the error as its last piece: raised, Ray Serve would log a
-        fault of the caller's as one of the replica's.
+        A call that the engine rejects ends with the error as its last item. If it were raised, Ray Serve
+        would log a client's mistake as a failure of the replica.
 
         Raises:
             WorkerUnavailable: the engine failed.
@@ -154,14 +154,14 @@ class Engine:
         except (ContextOverflow, WorkerRefused) as exc:
             yield exc
         except AdapterError as exc:
-            yield WorkerRefused("its adapter cannot be served.", detail=exc.message, every_call=True)
+            yield WorkerRefused("the adapter cannot be served.", detail=exc.message, every_call=True)
         except (VLLMClientError, ValueError) as exc:
             yield self._engine_error(exc)
         except (EngineDeadError, EngineGenerateError) as exc:
-            raise WorkerUnavailable("its engine failed. Try again.", detail=str(exc)) from exc
+            raise WorkerUnavailable("the engine failed. Try again.", detail=str(exc)) from exc
 
     def _gap_s(self, call: EngineCall) -> float:
-        """Between two messages of one answer: all answers share what a replica may send."""
+        """Return the minimum time between two messages of an answer: all answers share `messages_per_s`."""
         fair_s = self._engine.get_num_unfinished_requests() / self._messages_per_s
         return max(call.gap_s, min(fair_s, LONGEST_GAP_S))
 
@@ -170,7 +170,9 @@ class Engine:
         n_prompt = len(cast(Any, prompt)["prompt_token_ids"])
         room = self._max_model_len - n_prompt
         if room < 1:
-            raise ContextOverflow(f"The prompt has {n_prompt} tokens; the model reads {self._max_model_len}.")
+            raise ContextOverflow(
+                f"The prompt has {n_prompt} tokens; the model's limit is {self._max_model_len}."
+            )
         adapter = await self._adapters.lora_request(call.adapter) if call.adapter else None
         sampling, tools = self._sampling(call, room), self._tool_reader(call)
         if tools:
@@ -195,7 +197,7 @@ class Engine:
                 calls: tuple[ChunkCall, ...] = ()
                 if tools and not reasoning:
                     text = tools.feed(text, completion)
-                if tools and finish == "stop":  # a call that was cut is none
+                if tools and finish == "stop":  # a truncated tool call is not a call
                     rest, calls = tools.end()
                     text, finish = text + rest, "tool_calls" if calls else finish
                 n_cached = output.num_cached_tokens or 0
@@ -211,11 +213,10 @@ class Engine:
         chars += sum(len(str(message.get("tool_calls", ""))) for message in call.messages) + len(
             str(call.tools)
         )
-        if (
-            chars > self._max_model_len * MOST_CHARS_A_TOKEN
-        ):  # tokenizing megabytes to refuse them takes gigabytes
+        # Tokenizing megabytes of text takes gigabytes of memory.
+        if chars > self._max_model_len * MOST_CHARS_A_TOKEN:
             raise ContextOverflow(
-                f"The prompt has {chars} characters; the model reads {self._max_model_len} tokens."
+                f"The prompt has {chars} characters; the model's limit is {self._max_model_len} tokens."
             )
         if call.tokens:
             prompt: Any = {"prompt_token_ids": list(call.tokens)}
@@ -224,14 +225,12 @@ class Engine:
             text = "".join(part for message in call.messages for part in _texts(message["content"]))
             return (await self._engine.renderer.render_cmpl_async([{"prompt": text}]))[0]
         chat = replace(self._chat, chat_template_kwargs=chat_arguments(call, self._chat.chat_template_kwargs))
-        messages = copy.deepcopy(call.messages)  # vLLM parses the calls' arguments in their place
+        messages = copy.deepcopy(call.messages)  # vLLM replaces the calls' arguments by their parsed form
         _, prompts = await self._engine.renderer.render_chat_async([cast(Any, messages)], chat)
         return self._with_prefix(prompts[0], call.prefix)
 
     def _with_prefix(self, prompt: EngineInput, prefix: str) -> EngineInput:
-        """`prompt`, and the answer's beginning after it, as the model would have written it: the template has no say
-        in it, which may cut blanks at its end.
-        """
+        """Append the tokens of `prefix` to `prompt`. The chat template would strip spaces at its end."""
         if prefix:
             tokens = self._engine.get_tokenizer().encode(prefix, add_special_tokens=False)
             cast(Any, prompt)["prompt_token_ids"] = [*cast(Any, prompt)["prompt_token_ids"], *tokens]
@@ -241,23 +240,23 @@ class Engine:
         text = str(error)
         if "maximum context length" in text or "max_model_len" in text or "longer than the maximum" in text:
             return ContextOverflow(
-                f"The prompt is longer than the {self._max_model_len} tokens that the model reads."
+                f"The prompt is longer than the model's limit of {self._max_model_len} tokens."
             )
-        why = "its engine refused the call as it was asked."
+        why = "the engine rejected the call as it was sent."
         if "out of vocabulary" in text:
-            why = "its model has no token of such a number as the prompt has."
-        return WorkerRefused(why, detail=f"vLLM said: {text}")
+            why = "the prompt contains a token id that is not in the model's vocabulary."
+        return WorkerRefused(why, detail=f"vLLM: {text}")
 
     def _sampling(self, call: EngineCall, room: int) -> SamplingParams:
-        given = {"temperature": call.temperature, "top_p": call.top_p, "seed": call.seed}
+        requested = {"temperature": call.temperature, "top_p": call.top_p, "seed": call.seed}
         defaults: dict[str, Any] = self._engine.model_config.get_diff_sampling_param()
-        chosen: Any = {
+        options: Any = {
             name: defaults.get(name) if value is None else value
-            for name, value in given.items()
+            for name, value in requested.items()
             if value is not None or name in defaults
         }
         return SamplingParams(
-            **chosen,
+            **options,
             **call.penalties,
             max_tokens=min(call.max_tokens or room, room),
             stop=list(call.stop),
@@ -278,14 +277,14 @@ class Engine:
         return LogprobReader(call.top_logprobs, parser.extract_content_ids if parser else None)
 
     def _thought_parser(self, call: EngineCall) -> ReasoningParser | None:
-        """vLLM's for the model, for one answer; None where all of it is text as it stands, as plans are."""
+        """Return a reasoning parser for one answer, or None if the output is all answer, as in plans."""
         if not self._reasoning_parser or call.ebnf or call.is_text:
             return None
         make = ReasoningParserManager.get_reasoning_parser(self._reasoning_parser)
         return make(self._engine.get_tokenizer())
 
     def _splitter(self, call: EngineCall) -> Split:
-        """Tells thoughts from answer."""
+        """Return a function that splits each output into answer and reasoning."""
         parser = self._thought_parser(call)
         if parser is None:
             return lambda output: (output.outputs[0].text, "")
@@ -305,15 +304,15 @@ class Engine:
 
 
 def _constraint(call: EngineCall) -> StructuredOutputsParams | None:
-    """What decoding is held to."""
-    wanted = call.answer_format
+    """Return the constraint on decoding, if any."""
+    answer_format = call.answer_format
     if call.ebnf:
         return StructuredOutputsParams(grammar=call.ebnf)
-    if wanted is None:
+    if answer_format is None:
         return None
-    if wanted.schema is None:
+    if answer_format.schema is None:
         return StructuredOutputsParams(json_object=True)
-    return StructuredOutputsParams(json=dict(wanted.schema))
+    return StructuredOutputsParams(json=dict(answer_format.schema))
 
 
 def _texts(content: str | list[dict[str, Any]]) -> list[str]:
@@ -321,5 +320,5 @@ def _texts(content: str | list[dict[str, Any]]) -> list[str]:
 
 
 def _finish(reason: str | None) -> str | None:
-    """vLLM's word in ours: `abort` has none, so that the reader sees a stream that was cut."""
+    """Return the finish reason. `abort` becomes None, so that the reader sees a truncated stream."""
     return reason if reason in ("stop", "length") else None

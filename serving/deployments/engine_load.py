@@ -1,4 +1,4 @@
-"""How full a vLLM engine is, by its own scheduler's figures."""
+"""Load of a vLLM engine, from its scheduler's statistics."""
 
 from typing import Any
 
@@ -6,18 +6,17 @@ from vllm.v1.metrics.loggers import StatLoggerBase
 from vllm.v1.metrics.stats import SchedulerStats
 
 KV_FULL = 0.9
-"""With more of its cache in use than this, an engine begins to preempt requests and to do their work
-again."""
+"""Share of the KV cache above which an engine starts to preempt requests and recompute them."""
 
 
 class EngineLoad(StatLoggerBase):
-    """Keeps what the scheduler reported last. One instance per engine; vLLM calls `record` after every step."""
+    """The scheduler's latest statistics. One instance per engine; vLLM calls `record` after every step."""
 
     def __init__(self) -> None:
         self._stats = SchedulerStats()
 
     def for_engine(self, config: object, index: int = 0) -> "EngineLoad":
-        """Itself: vLLM asks for a logger by a factory."""
+        """Return this instance: vLLM creates its loggers through a factory."""
         return self
 
     def record(
@@ -27,17 +26,14 @@ class EngineLoad(StatLoggerBase):
         mm_cache_stats: Any = None,
         engine_idx: int = 0,
     ) -> None:
-        """See `StatLoggerBase.record`."""
         self._stats = scheduler_stats or self._stats
 
     def log_engine_initialized(self) -> None:
-        """Nothing to say."""
+        """Do nothing; vLLM requires the method."""
 
     @property
     def load(self) -> float:
-        """1.0 is a full engine; above it, requests wait. The greater of cache in use and of what asks over
-        what is served.
-        """
+        """Larger of cache use and queue length. 1.0 is a full engine; above it, requests wait."""
         running, waiting = self._stats.num_running_reqs, self._stats.num_waiting_reqs
         by_queue = (running + waiting) / max(running, 1) if waiting else 0.0
         return max(by_queue, self._stats.kv_cache_usage / KV_FULL)

@@ -1,7 +1,7 @@
-"""A FAKE engine in vLLM's place: no model, but a replica like any other, with a start, a queue and a pace.
+"""A FAKE engine: no model, but start-up time, queue and token rate like a vLLM replica.
 
-For trying autoscaling, routing and draining on machines where many real engines do not fit. Settings must
-ask for it by name (`stand_in`), and its answers say what it is.
+Use it to test autoscaling, routing and draining on machines that cannot run many real engines. It runs only
+if the settings name it (`stand_in`), and its answers say that it is one.
 """
 
 import asyncio
@@ -15,9 +15,9 @@ from serving.workers.vllm import Chunk, EngineCall
 
 WORDS = [
     "This",
-    "is",
-    "said",
-    "by",
+    "answer",
+    "comes",
+    "from",
     "a",
     "stand-in",
     "for",
@@ -33,10 +33,10 @@ WORDS = [
 
 
 class FakeEngine:
-    """Looks to its handle like `serving.deployments.engine.Engine`.
+    """An engine with the interface of `serving.deployments.engine.Engine`.
 
     Args:
-        settings: as `StandInSettings` dumps them.
+        settings: a dump of `StandInSettings`.
     """
 
     def __init__(self, settings: dict[str, float]) -> None:
@@ -47,30 +47,28 @@ class FakeEngine:
         self._unfinished = 0
 
     async def ready(self, adapters: Sequence[str] = ()) -> bool:
-        """See `Engine.ready`."""
         return True
 
     async def load(self, adapter: str) -> None:
-        """See `Engine.load`: it says the same with any."""
+        """Do nothing: the answer is the same with every adapter."""
 
     async def n_unfinished(self) -> int:
-        """See `Engine.n_unfinished`."""
         return self._unfinished
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """See `Engine.record_autoscaling_stats`: what asks over what is served, where some wait."""
+        """Report unfinished calls per slot while calls wait, or else 0."""
         waits = self._unfinished > self._settings.slots
         return {LOAD: self._unfinished / self._settings.slots if waits else 0.0}
 
     async def generate(self, call: EngineCall) -> AsyncGenerator[Chunk]:
-        """As many words as asked for, at the pace of one answer, once a slot is free."""
+        """Stream up to `max_tokens` words at the token rate of one answer, once a slot is free."""
         n_prompt = sum(len(str(message["content"]).split()) for message in call.messages)
         n_output = min(call.max_tokens or self._settings.answer_tokens, self._settings.answer_tokens)
         self._unfinished += 1
         try:
             async with self._slots:
                 await asyncio.sleep(self._settings.first_token_s)
-                if len(call.prefix.split()) >= n_output:  # nothing is missing but the end
+                if len(call.prefix.split()) >= n_output:  # the prefix is already the whole answer
                     yield Chunk("", "", "stop", n_prompt, 0, n_output, 0)
                 for n in range(len(call.prefix.split()) + 1, n_output + 1):
                     finish = "stop" if n == n_output else None

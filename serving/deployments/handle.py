@@ -1,4 +1,4 @@
-"""Carries calls to an engine's replicas over Ray Serve, and its errors back."""
+"""Call an engine's replicas through Ray Serve, and map Ray's errors to Podium's."""
 
 import asyncio
 import contextlib
@@ -18,25 +18,23 @@ from serving.deployments.replicas import Replicas
 from serving.lora.adapters import AdapterError
 from serving.workers.vllm import Chunk, EngineCall
 
-READY_WITHIN_S = 2.0
-"""An engine that does not say within this that it is up, is not."""
-ASK_WHY_AFTER_S = 1.0
-"""So long a call waits before it asks whether its engine has no replica."""
-LOADED_WITHIN_S = 330.0
-"""An adapter that is not in every replica by then is given up on: a little more than a replica gives its
-store."""
-ASK_FOR_REPLICAS, ASK_AGAIN_S = 10, 0.5
-"""How often, and how long after one another, replicas are looked for that are to load an adapter; then there
-are none."""
+READY_TIMEOUT_S = 2.0
+"""An engine that does not answer `ready` within this time is not ready."""
+FIRST_CHUNK_CHECK_S = 1.0
+"""Interval at which a call without its first chunk checks whether the engine has a replica."""
+LOAD_TIMEOUT_S = 330.0
+"""Maximum time to load an adapter in every replica. Slightly more than a replica allows for fetching it."""
+BROADCAST_TRIES, BROADCAST_INTERVAL_S = 10, 0.5
+"""How often, and at which interval, to look for replicas that load an adapter. After that, there are none."""
 
 
 @contextlib.contextmanager
-def as_its_own_request() -> Generator[None]:
-    """What is asked inside belongs to no request that came in.
+def detach_from_request() -> Generator[None]:
+    """Make the calls inside the block independent of the current Serve request.
 
-    When a client leaves, Ray Serve cancels whatever its request asked of other replicas, and the one that
-    waits for such an answer is not told: a run that outlives its client would wait for ever. Who leads the
-    run ends its calls.
+    When a client disconnects, Ray Serve cancels the calls that its request made to other replicas, without
+    notifying the code that waits for them. A run that outlives its client would then wait forever. The run
+    ends its calls itself.
     """
     current: Any = _serve_request_context
     token = current.set(replace(_get_serve_request_context(), _internal_request_id=""))
@@ -47,12 +45,13 @@ def as_its_own_request() -> Generator[None]:
 
 
 class EngineHandle:
-    """An `EngineClient` over a deployment handle, configured once: `.options()` a call would cost the
-    controller.
+    """An `EngineClient` over a deployment handle.
+
+    The handle's options are set once, because `.options()` on every call would load Serve's controller.
 
     Args:
-        handle: of the deployment.
-        replicas: of its application.
+        handle: the deployment's handle.
+        replicas: the replicas of its application.
     """
 
     def __init__(self, handle: Any, replicas: Replicas) -> None:
@@ -61,54 +60,54 @@ class EngineHandle:
         self._name, self._replicas = handle.deployment_id.name, replicas
 
     async def load(self, adapter: str) -> None:
-        """See `EngineClient.load`."""
         try:
             refusals = await self._ask_every_replica(adapter)
         except TimeoutError as exc:
-            raise AdapterError(
-                f"The adapter {adapter} was not loaded within {LOADED_WITHIN_S:.0f} s."
-            ) from exc
+            raise AdapterError(f"Loading adapter {adapter} took longer than {LOAD_TIMEOUT_S:.0f} s.") from exc
         except (RayServeException, RayError) as exc:
             raise WorkerUnavailable(
-                f"A replica failed while it loaded {adapter}.", detail=f"{type(exc).__name__}: {exc}"
+                f"A replica failed while loading adapter {adapter}.", detail=f"{type(exc).__name__}: {exc}"
             ) from exc
         for refusal in refusals:
             if refusal is not None:
                 raise refusal
 
     async def _ask_every_replica(self, adapter: str) -> list[AdapterError | None]:
-        """What every replica says that is up; a handle learns a moment after its making which there are."""
-        for _ in range(1 if await self._replicas.is_asleep(self._name) else ASK_FOR_REPLICAS):
+        """Load the adapter in every running replica, and return each replica's result.
+
+        A new handle learns about its replicas with a delay, so try several times.
+        """
+        for _ in range(1 if await self._replicas.is_asleep(self._name) else BROADCAST_TRIES):
             with contextlib.suppress(DeploymentUnavailableError):
-                asked = self._every.broadcast("load", adapter=adapter)
-                return await asked.results_async(timeout_s=LOADED_WITHIN_S)
-            await asyncio.sleep(ASK_AGAIN_S)
+                responses = self._every.broadcast("load", adapter=adapter)
+                return await responses.results_async(timeout_s=LOAD_TIMEOUT_S)
+            await asyncio.sleep(BROADCAST_INTERVAL_S)
         return []
 
     async def ready(self, adapters: Sequence[str] = ()) -> bool:
-        """See `EngineClient.ready`."""
         if await self._replicas.is_asleep(self._name):
-            return True  # and not woken by being asked
-        # By name: Ray's prefix router looks for a prompt in whatever is passed by place.
-        asked = self._ready.remote(adapters=list(adapters))
+            return True  # a health check must not wake it
+        # As a keyword argument: Ray's prefix router looks for a prompt in positional ones.
+        response = self._ready.remote(adapters=list(adapters))
         try:
-            return await asyncio.wait_for(asked, READY_WITHIN_S)
+            return await asyncio.wait_for(response, READY_TIMEOUT_S)
         except (TimeoutError, RayServeException, RayError):
-            asked.cancel()
+            response.cancel()
             return False
 
     async def generate(
         self, call: EngineCall, waiting: Callable[[str], None] | None = None
     ) -> AsyncGenerator[Chunk]:
-        """See `EngineClient.generate`.
+        """Stream the answer to `call`; see `EngineClient.generate`.
 
         Raises:
-            WorkerUnavailable: also where the engine has lost its last replica, rather than waiting until
-            another is up: a fallback, or one worker by itself, answers sooner.
+            WorkerUnavailable: the engine failed, or lost its last replica. A fallback answers sooner than a
+                new replica starts.
+            WorkerBusy: the replicas' queues are full.
         """
         if await self._replicas.is_still_down(self._name):
             raise _down()
-        with as_its_own_request():
+        with detach_from_request():
             response = self._handle.remote(call)
         is_whole = False
         try:
@@ -120,19 +119,19 @@ class EngineHandle:
                 yield chunk
                 chunk = await anext(response, None)
         except BackPressureError as exc:
-            raise WorkerBusy("its queue is full. Try again later.", detail=str(exc)) from exc
+            raise WorkerBusy("the engine's queue is full. Try again later.", detail=str(exc)) from exc
         except RayTaskError as exc:
             cause = cast(Any, exc).cause
             if isinstance(cause, PodiumError):
                 raise cause from exc
             raise WorkerUnavailable(
-                "its replica failed. Try again.", detail=f"{type(cause).__name__}: {cause}"
+                "the engine's replica failed. Try again.", detail=f"{type(cause).__name__}: {cause}"
             ) from exc
         except (DeploymentUnavailableError, RayServeException, RayError) as exc:
-            if is_whole:  # it was lost between its last word and its goodbye
+            if is_whole:  # the replica was lost after its last chunk, so the answer is complete
                 return
             raise WorkerUnavailable(
-                "its replica is gone. Try again.", detail=f"{type(exc).__name__}: {exc}"
+                "the engine's replica was lost. Try again.", detail=f"{type(exc).__name__}: {exc}"
             ) from exc
         finally:
             response.cancel()
@@ -140,34 +139,35 @@ class EngineHandle:
     async def _first(
         self, response: Any, waiting: Callable[[str], None] | None
     ) -> Chunk | PodiumError | None:
-        """The first piece; None where there is none."""
+        """Return the first chunk, or None if there is none."""
         patience = asyncio.timeout(None)
         try:
             async with patience:
-                asking = asyncio.create_task(self._ask_why(waiting, patience))
+                watch = asyncio.create_task(self._watch_replicas(waiting, patience))
                 try:
                     return await anext(response, None)
                 finally:
-                    asking.cancel()
+                    watch.cancel()
         except TimeoutError as exc:
             if not patience.expired():
                 raise
             raise _down() from exc
 
-    async def _ask_why(self, waiting: Callable[[str], None] | None, patience: asyncio.Timeout) -> None:
-        """Report a replica that is being started: a cold start is progress, not an error. One that was lost
-        is an error.
+    async def _watch_replicas(self, waiting: Callable[[str], None] | None, patience: asyncio.Timeout) -> None:
+        """Call `waiting` while the first replica starts. Expire `patience` if the replicas were lost.
+
+        A cold start is progress, a lost replica is an error.
         """
         while True:
-            await asyncio.sleep(ASK_WHY_AFTER_S)
+            await asyncio.sleep(FIRST_CHUNK_CHECK_S)
             if (await self._replicas.counts()).get(self._name, {}).get("running"):
-                continue  # it works on it; or is dead, and Serve has yet to look
+                continue  # the replica is working, or dead and Serve has not noticed
             if await self._replicas.is_down(self._name):
                 patience.reschedule(asyncio.get_running_loop().time())
                 return
             if waiting:
-                waiting("no replica is up; the first one is being started")
+                waiting("no replica is running; the first one is starting")
 
 
 def _down() -> WorkerUnavailable:
-    return WorkerUnavailable("its engine went down and is being started again. Try again later.")
+    return WorkerUnavailable("the engine went down and is restarting. Try again later.")

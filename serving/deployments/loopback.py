@@ -1,10 +1,10 @@
-"""Serve's replicas listen where the rest of a local Ray does.
+"""Bind Serve's replicas to loopback if the rest of the local Ray listens there.
 
-Each replica has a gRPC server for calls from other replicas. It unpickles what it is sent, asks for Ray's
-token only (`RAY_AUTH_MODE=token`), and Ray Serve 2.60 binds it to every interface without a setting for the
-address. On a cluster the network keeps strangers out as well (docs/security.md); on one machine, whose Ray
-has an address of loopback, there is no such network. That is 127.0.0.1, or another one where several nodes
-run on one machine; callers are told the node's, so it must be that one.
+Each replica has a gRPC server for calls from other replicas. It unpickles what it receives and only checks
+Ray's token (`RAY_AUTH_MODE=token`). Ray Serve 2.60 binds it to all interfaces and has no setting for the
+address. On a cluster, the network also blocks outside access (docs/security.md); on a single machine there is
+no such network. The address is the node's own, usually 127.0.0.1, because callers connect to the node's
+address. Several nodes on one machine have different loopback addresses.
 """
 
 from functools import partial
@@ -14,14 +14,14 @@ from typing import Any, cast
 import ray.util
 from ray.serve._private import replica
 
-EVERYWHERE = "[::]:0"
+ALL_INTERFACES = "[::]:0"
 _replica = cast(Any, replica)
 _add_port = _replica.add_port_to_grpc_server
 
 
 def listen_on_loopback() -> None:
-    """Bind this replica's gRPC server to its node's address if that is one of loopback. Called while the
-    replica is made, before it listens.
+    """Bind this replica's gRPC server to its node's address if that is a loopback address. Call it in the
+    replica's constructor, before the server listens.
     """
     address = ip_address(cast(Any, ray.util).get_node_ip_address())
     if address.is_loopback:
@@ -30,4 +30,4 @@ def listen_on_loopback() -> None:
 
 
 def _add_port_at(own: str, server: Any, address: str) -> int:
-    return _add_port(server, own if address == EVERYWHERE else address)
+    return _add_port(server, own if address == ALL_INTERFACES else address)

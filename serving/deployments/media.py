@@ -1,9 +1,9 @@
-"""Pictures that a vLLM engine is shown by their address: fetched here, from hosts that the settings name.
+"""Fetch the pictures that a call to a vLLM engine links to, from hosts that the settings allow.
 
-vLLM would fetch what a caller's address names from inside the network that the engine is in: loopback, cloud
-metadata and neighbours included. So nothing is fetched unless the settings name its host, and then by our
-guarded client, at the moment of connecting; vLLM gets the picture itself. Otherwise a picture comes in the
-request, as a `data:` address.
+vLLM would fetch any URL of a client from inside the engine's network, including loopback, cloud metadata and
+neighbours (SSRF). Podium therefore fetches pictures itself, only from allowed hosts, with a client that
+checks the address when it connects, and passes the content to vLLM. All other pictures must be in the
+request, as `data:` URLs.
 """
 
 import asyncio
@@ -21,36 +21,36 @@ from serving.egress.reach import AddressForbidden, reach_of_hosts
 from serving.workers.vllm import EngineCall
 
 MAX_BYTES = 20_000_000
-"""Of all pictures of a call; as a whole request may have (`limits.max_body_bytes`)."""
-WITHIN_S = 20.0
-"""For all of them."""
+"""Limit for all pictures of a call together; the same as the default of `limits.max_body_bytes`."""
+TIMEOUT_S = 20.0
+"""Limit for fetching all pictures of a call."""
 INLINE = "data:"
 PICTURE = re.compile(r"image/[a-z0-9.+-]{1,40}")
-"""The media types that are let in."""
+"""Accepted media types."""
 
 
 async def inline_pictures(call: EngineCall, hosts: Collection[str]) -> EngineCall:
-    """The call with every picture in it.
+    """Return the call with every linked picture replaced by its content.
 
     Args:
-        call: the conversation in OpenAI's form.
-        hosts: the hosts that may be asked, letter by letter. A name leads to public addresses only; an
-            address named itself may be any.
+        call: the conversation in OpenAI's format.
+        hosts: allowed hosts, compared exactly. A host name may only resolve to public addresses; a literal IP
+            address may be any.
 
     Raises:
-        WorkerRefused: an address is neither `data:` nor `http(s):` at one of `hosts`, or cannot be had.
+        WorkerRefused: a URL is neither `data:` nor `http(s):` on one of `hosts`, or cannot be fetched.
     """
     addresses = [part["image_url"]["url"] for part in _pictures(call)]
-    wanted = list(dict.fromkeys(url for url in addresses if url[:5].lower() != INLINE))
-    for url in wanted:
+    links = list(dict.fromkeys(url for url in addresses if url[:5].lower() != INLINE))
+    for url in links:
         _check_address(url, hosts)
-    if not wanted:
+    if not links:
         return call
     fetched: dict[str, str] = {}
     try:
-        async with asyncio.timeout(WITHIN_S), open_client(reach_of_hosts(hosts), WITHIN_S) as client:
+        async with asyncio.timeout(TIMEOUT_S), open_client(reach_of_hosts(hosts), TIMEOUT_S) as client:
             room = MAX_BYTES
-            for url in wanted:
+            for url in links:
                 kind, content = await _fetch(client, url, room)
                 room -= len(content)
                 fetched[url] = f"data:{kind};base64,{base64.b64encode(content).decode('ascii')}"
@@ -68,39 +68,40 @@ def _pictures(call: EngineCall) -> list[dict[str, Any]]:
 def _check_address(url: str, hosts: Collection[str]) -> None:
     try:
         parts = httpx2.URL(url)
-        named = parts.scheme in ("http", "https") and parts.host in hosts and not parts.userinfo
+        is_allowed = parts.scheme in ("http", "https") and parts.host in hosts and not parts.userinfo
     except (httpx2.InvalidURL, TypeError):
-        named = False
-    if not named:
+        is_allowed = False
+    if not is_allowed:
         raise WorkerRefused(
-            "This model fetches no pictures from that address. Send the picture itself, as data:image/...;base64,..., "
-            "or let the operator name its host in `engine.allowed_media_domains`."
+            "This model does not fetch pictures from that URL. "
+            "Send the picture as data:image/...;base64,..., or ask the operator to add "
+            "its host to `engine.allowed_media_domains`."
         )
 
 
 async def _fetch(client: httpx2.AsyncClient, url: str, room: int) -> tuple[str, bytes]:
-    """The media type and the bytes of the picture at `url`.
+    """Return the media type and the bytes of the picture at `url`.
 
     Raises:
-        WorkerRefused: it is not there, no picture, or longer than `room`.
-        AddressForbidden, httpx2.HTTPError, OSError: it cannot be reached.
+        WorkerRefused: the response is not a picture, or has more than `room` bytes.
+        AddressForbidden, httpx2.HTTPError, OSError: the URL cannot be reached.
     """
     async with client.stream("GET", url, headers={"accept-encoding": "identity"}) as response:
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         if response.status_code != int(httpx2.codes.OK) or not PICTURE.fullmatch(kind):
-            raise _refusal(f"Its server answered {response.status_code}, and no picture.")
+            raise _refusal(f"The server returned no picture (status {response.status_code}).")
         content = bytearray()
         async for piece in response.aiter_bytes():
             content += piece
             if len(content) > room:
-                raise _refusal(f"The pictures have more than {MAX_BYTES} bytes.")
+                raise _refusal(f"The pictures have more than {MAX_BYTES} bytes in total.")
     return kind, bytes(content)
 
 
 def _refusal(detail: str) -> WorkerRefused:
-    """One message for all of it: what is at an address is not said to who named it."""
+    """Return one message for every cause: a client must not learn what answers at an address."""
     return WorkerRefused(
-        "A picture of the request cannot be had from its address. Send the picture itself, as data:image/...;base64,....",
+        "A picture cannot be fetched from its URL. Send the picture as data:image/...;base64,....",
         detail=detail,
     )
 

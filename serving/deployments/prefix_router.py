@@ -1,8 +1,8 @@
-"""Which replica of an engine gets a call: the one that has seen the prompt's beginning, unless it is much busier than another.
+"""Route calls to the engine replica that knows the prompt's prefix, unless it is much busier than others.
 
-Ray's router of that kind keeps what was seen in one actor for all callers. Whatever ended that actor, the node it happened to be on for
-instance, ended the engine with it: Ray starts it no second time, and every call to every replica waits for ever. Here each caller
-remembers what it sent itself, so nothing is shared and nothing is asked over the network. Knows nothing of vLLM.
+Ray's router of this kind keeps the prefixes of all callers in one actor. If that actor ends, e.g. with its
+node, Ray does not restart it, and every call to every replica waits forever. Here each caller remembers the
+prompts that it sent itself: no shared state, no network call. This module knows nothing about vLLM.
 """
 
 import time
@@ -15,31 +15,35 @@ from conductor.model.terms import Places
 
 RaysRouter = cast(type[Any], prefix_aware_router.PrefixCacheAffinityRouter)
 MIN_MATCH = 0.1
-"""Of a prompt: with less of it known anywhere the replica that has seen least gets it. Ray's value."""
+"""Share of the prompt that a replica must know; otherwise the one that knows least gets the call. Ray's
+value.
+"""
 FULL_CHARS, KEPT_CHARS = 400_000, 360_000
-"""Remembered for a replica, and what is left once it was too much. Ray's values."""
+"""Characters remembered per replica before eviction, and after it. Ray's values."""
 
 
 class PrefixMemory:
-    """The beginnings of prompts that were sent to each replica, as far as this process sent them."""
+    """Prefixes of the prompts that this process sent to each replica."""
 
     def __init__(self) -> None:
         self._tree: Any = cast(Any, prefix_tree).PrefixTree()
 
     def set_replicas(self, replicas: set[str]) -> None:
-        """These there are now; of others everything is forgotten."""
+        """Set the current replicas, and forget the prompts of all others."""
         known = set(self._tree.tenant_to_char_count)
         self._tree.remove_tenants(sorted(known - replicas))
         self._tree.add_tenants(sorted(replicas - known), time.time())
 
     def note(self, prompt: str, replica: str) -> None:
-        """It was sent there; the oldest are forgotten where it becomes too much."""
+        """Remember that `prompt` was sent to `replica`, and evict the oldest prompts above `FULL_CHARS`."""
         self._tree.insert(prompt, replica, time.time())
         if (chars := self._tree.tenant_to_char_count.get(replica, 0)) > FULL_CHARS:
             self._tree.evict_tenant_by_lru(replica, chars - KEPT_CHARS)
 
     def best(self, prompt: str, replicas: Sequence[str]) -> list[str]:
-        """Those of `replicas` that have seen most of it, or else the least of all; none where none is known."""
+        """Return the replicas that have seen most of the prompt, or the ones that have seen least overall if
+        the match is below `MIN_MATCH`. The list is empty if no replica is known.
+        """
         matched, owners = self._tree.prefix_match(prompt, list(replicas))
         if len(matched) < MIN_MATCH * len(prompt):
             owners = self._tree.get_smallest_tenants()
@@ -47,55 +51,54 @@ class PrefixMemory:
 
 
 class PrefixRouter(RaysRouter):
-    """Ray's, with a memory of its own.
+    """Ray's prefix router with a memory of its own in place of Ray's actor.
 
     Args:
-        imbalanced_threshold: calls that one replica may have more than another before load decides.
+        imbalanced_threshold: difference in open calls between two replicas above which load decides.
     """
 
     def initialize_state(self, imbalanced_threshold: float) -> None:
-        """Called by Ray Serve, once."""
+        """Create the memory. Ray Serve calls this once."""
         self._memory = PrefixMemory()
-        # An actor given keeps Ray's from being made; all that would call it is below.
+        # Passing an actor keeps Ray from creating its own. The methods that call it are overridden below.
         rays: Any = super()
         rays.initialize_state(imbalanced_threshold=imbalanced_threshold, tree_actor=self._memory)
 
     @property
     def _above(self) -> Any:
-        """What Ray's router is made of, over the methods in which it asks its actor."""
+        """Ray's base router, which skips the methods of Ray's prefix router that call the actor."""
         return cast(Any, super(RaysRouter, self))
 
     @property
     def _names(self) -> set[str]:
-        """Of those there are. Copied first: Ray may change the set in another thread."""
+        """Names of the current replicas. Copied first, because Ray may change the set in another thread."""
         return {_name(each) for each in list(self._replica_id_set)}
 
     def on_replica_actor_died(self, replica_id: Any) -> None:
-        """It gets no call from now on."""
         self._above.on_replica_actor_died(replica_id)
         self._memory.set_replicas(self._names)
 
     def update_replicas(self, replicas: list[Any]) -> None:
-        """These there are."""
         self._above.update_replicas(replicas)
         self._memory.set_replicas(self._names)
 
     async def choose_replicas(
         self, candidate_replicas: list[Any], pending_request: Any = None
     ) -> list[list[Any]]:
-        """As Ray's. A call that is made once more, because it failed or is late, goes to the least busy one where it has
-        not gone: wherever its prompt is known, it is where it went before.
+        """Return candidates in order of preference, like Ray's router.
+
+        A call that is sent again, because it failed or is late, goes to the least busy replica that has not
+        had it: the one that knows its prompt is the one that had it before.
         """
         places = _places_of(pending_request)
         others = [each for each in candidate_replicas if _name(each.replica_id) not in places.taken]
         if not places.taken or not others:
             rays: Any = super()
             return await rays.choose_replicas(candidate_replicas, pending_request)
-        pending_request.routing_context.should_backoff = True  # Ray looks again at once where this is not set
+        pending_request.routing_context.should_backoff = True  # otherwise Ray retries without a pause
         return [others]
 
     def on_request_routed(self, pending_request: Any, replica_id: Any, result: Any) -> None:
-        """A call was sent there."""
         if pending_request and pending_request.args:
             self._memory.note(self._extract_text_from_request(pending_request), _name(replica_id))
             places = _places_of(pending_request)
@@ -104,7 +107,7 @@ class PrefixRouter(RaysRouter):
     async def _prefix_match_best_replicas(
         self, pending_request: Any, candidate_replicas: list[Any]
     ) -> list[list[Any]]:
-        """The best of them; an empty list where Ray is to draw two and take the less busy one."""
+        """Return the replicas with the best match, or [] to let Ray take the less busy of two random ones."""
         if not (pending_request and pending_request.args) or await self._is_uneven(candidate_replicas):
             return [[]]
         by_id = {_name(each.replica_id): each for each in candidate_replicas}
@@ -112,7 +115,7 @@ class PrefixRouter(RaysRouter):
         return [[by_id[each] for each in best]]
 
     async def _is_uneven(self, replicas: list[Any]) -> bool:
-        """Whether one of them has so many more calls than another that load decides."""
+        """Return whether two replicas differ so much in open calls that load decides."""
         known: list[int] = []
         unknown: list[Any] = []
         for replica in replicas:
@@ -123,7 +126,7 @@ class PrefixRouter(RaysRouter):
         return bool(known) and max(known) - min(known) > self._imbalanced_threshold
 
     def _queue_length(self, replica: Any) -> int | None:
-        """As far as it is known without asking; a full one may have room by now."""
+        """Return the cached queue length, or None if it is unknown or full (it may have room by now)."""
         if not self._use_replica_queue_len_cache:
             return None
         length: int | None = self._replica_queue_len_cache.get(replica.replica_id)
@@ -135,6 +138,8 @@ def _name(replica_id: Any) -> str:
 
 
 def _places_of(pending_request: Any) -> Places:
-    """Where the call has gone. Ray hands routers the call itself, not a copy: what is written is read by who made it."""
+    """Return the record of where the call has been sent. Ray passes the caller's own object, not a copy, so
+    the caller sees what is written to it.
+    """
     call = pending_request.args[0] if pending_request and pending_request.args else None
     return getattr(call, "places", None) or Places()

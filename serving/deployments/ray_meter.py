@@ -1,8 +1,7 @@
-"""Measurements into Ray's metrics, which each node's agent shows to Prometheus; and what is sampled rather
-than counted.
+"""Report measurements to Ray's metrics, which each node's agent exports to Prometheus; and sample levels.
 
-Ray gives every series its process (`WorkerId`) and its node (`NodeAddress`), so replicas need no label of
-ours.
+Ray labels every series with its process (`WorkerId`) and node (`NodeAddress`), so Podium adds no replica
+label.
 """
 
 import threading
@@ -20,19 +19,18 @@ SAMPLED_EVERY_S = 5.0
 
 
 class RayMeter:
-    """A `Meter` over `ray.util.metrics`."""
+    """A `Meter` that reports to `ray.util.metrics`."""
 
     def __init__(self) -> None:
         self._metrics: dict[str, Any] = {each.name: _metric(each) for each in INSTRUMENTS}
         self._series = Series()
 
     def take(self, measurement: Measurement) -> None:
-        """See `Meter.take`."""
         instrument, value, labels = measurement
         metric, tags = self._metrics[instrument.name], self._series.tags(instrument, labels)
         match instrument.kind:
             case "counter":
-                if value > 0:  # Ray refuses to count by 0
+                if value > 0:  # Ray rejects an increment of 0
                     metric.inc(value, tags)
             case "histogram":
                 metric.observe(value, tags)
@@ -41,13 +39,13 @@ class RayMeter:
 
 
 class Series:
-    """The series that a process has reported, at most `MOST_SERIES` of each instrument: its agent keeps them all."""
+    """Reported label sets, at most `MOST_SERIES` per instrument, because Ray's agent keeps them all."""
 
     def __init__(self) -> None:
         self._tags: dict[str, dict[tuple[str, ...], dict[str, str]]] = {each.name: {} for each in INSTRUMENTS}
 
     def tags(self, instrument: Instrument, labels: tuple[str, ...]) -> dict[str, str]:
-        """Return the labels to report as Ray takes them: `OTHER` for each if there are too many already."""
+        """Return the labels as Ray takes them. Above `MOST_SERIES`, every new label becomes `OTHER`."""
         known = self._tags[instrument.name]
         if labels not in known and len(known) >= MOST_SERIES:
             labels = (OTHER,) * len(labels)
@@ -70,9 +68,7 @@ def _metric(instrument: Instrument) -> Any:
 
 
 def sample(meter: Meter, levels: Callable[[], Iterable[Measurement]]) -> None:
-    """Report `levels` every few seconds as long as the process lives, from a thread: also while its event
-    loop is busy.
-    """
+    """Report `levels` every `SAMPLED_EVERY_S`, from a thread that also runs while the event loop is busy."""
 
     def forever() -> None:
         while True:

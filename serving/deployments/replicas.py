@@ -1,4 +1,4 @@
-"""How many replicas each deployment of an application has, by Ray Serve's own account."""
+"""Number and state of the replicas of an application's deployments, from Ray Serve's controller."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,12 +8,12 @@ from ray.serve.schema import ApplicationStatusOverview, ServeStatus
 
 Counts = dict[str, dict[str, int]]
 """Deployment -> state (`running`, `starting`, `stopping`, ...) -> count."""
-KEPT_S = 1.0
-"""An account is good for so long, however many ask: it is a call to the one controller of the cluster."""
+STATUS_TTL_S = 1.0
+"""How long a status is reused. The whole cluster has one controller to ask."""
 
 
 class Replicas:
-    """Those of one application, as they are, whatever settings or Serve file they were meant to follow."""
+    """Replicas of one application, as reported by Ray Serve's controller."""
 
     def __init__(self, application: str, status: Callable[[], ServeStatus] = serve.status) -> None:
         self._application, self._status = application, status
@@ -22,7 +22,7 @@ class Replicas:
         self._known_s = float("-inf")
 
     async def counts(self) -> Counts:
-        """As of now, or a second ago."""
+        """Return the current counts, at most `STATUS_TTL_S` old."""
         known = await self._account()
         return {
             name: {state.lower(): count for state, count in deployment.replica_states.items() if count}
@@ -30,38 +30,38 @@ class Replicas:
         }
 
     async def is_asleep(self, deployment: str) -> bool:
-        """Whether it is well and has no replica at all: scaled to zero, until a call wants one."""
+        """Return whether the deployment is healthy and scaled to zero."""
         known = await self._account()
-        found = known.deployments.get(deployment) if known else None
-        return found is not None and found.status == "HEALTHY" and not any(found.replica_states.values())
+        entry = known.deployments.get(deployment) if known else None
+        return entry is not None and entry.status == "HEALTHY" and not any(entry.replica_states.values())
 
     async def is_down(self, deployment: str) -> bool:
-        """Whether it was well and has lost every replica: Serve starts another, which takes as long as a
-        start takes.
+        """Return whether the deployment was healthy and has lost every replica. Serve then starts a new one,
+        which takes as long as any start.
         """
         return _is_down(await self._account(), deployment)
 
     async def is_still_down(self, deployment: str) -> bool:
-        """As `is_down`, without a question where nobody has found it down."""
+        """Like `is_down`, but ask the controller only if the last status was down."""
         return _is_down(self._known, deployment) and await self.is_down(deployment)
 
     async def _account(self) -> ApplicationStatusOverview | None:
-        """The controller's, asked in a thread because it blocks."""
+        """Return the status, from a thread because Serve's call blocks."""
         loop = asyncio.get_running_loop()
         async with self._asking:
-            if loop.time() - self._known_s > KEPT_S:
+            if loop.time() - self._known_s > STATUS_TTL_S:
                 status = await asyncio.to_thread(self._status)
                 self._known, self._known_s = status.applications.get(self._application), loop.time()
             return self._known
 
 
 def _is_down(known: ApplicationStatusOverview | None, deployment: str) -> bool:
-    """One that has yet to come up, for the first time or from zero, is not: Serve calls those updating and
-    upscaling.
+    """Return whether the deployment is down. One that starts, for the first time or from zero, is not: Serve
+    reports it as updating or upscaling.
     """
-    found = known.deployments.get(deployment) if known else None
+    entry = known.deployments.get(deployment) if known else None
     return (
-        found is not None
-        and found.status in ("UNHEALTHY", "DEPLOY_FAILED")
-        and not any(count for state, count in found.replica_states.items() if state == "RUNNING")
+        entry is not None
+        and entry.status in ("UNHEALTHY", "DEPLOY_FAILED")
+        and not any(count for state, count in entry.replica_states.items() if state == "RUNNING")
     )

@@ -1,4 +1,4 @@
-"""The HTTP ingress, as a replica: settings in, API out; a new pool on every `user_config`."""
+"""HTTP ingress as a Serve replica. It rebuilds its pool for every new `user_config`."""
 
 import asyncio
 import logging
@@ -44,12 +44,12 @@ logger = logging.getLogger("podium")
 
 
 class Router:
-    """One router replica.
+    """A router replica.
 
     Args:
-        settings: as `Settings` dumps them.
+        settings: a dump of `Settings`.
         engines: handles of the vLLM deployments, by the name of the worker that owns each.
-        source: the fields of a `SettingsSource`, where the settings came from a file.
+        source: fields of a `SettingsSource` if the settings came from a file.
     """
 
     def __init__(
@@ -112,29 +112,28 @@ class Router:
         )
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
-        """Pool, adapters, prices, prompts and limits of `user_config` from now on; runs under way keep what
-        they began with.
+        """Apply the pool, adapters, prices, prompts and limits of `user_config`. Open runs keep the old ones.
 
-        Returns when every adapter is loaded and new requests are answered by it. Serve would end a running
-        replica that raised here: so one that serves goes on with what it has, and says in its log and on
-        `/readyz` what it did not take.
+        Return once every adapter is loaded and new requests use the new settings. If this raised, Serve would
+        end the replica. A running replica therefore keeps its current settings, and reports what it rejected
+        in its log and at `/readyz`.
 
         Raises:
-            SettingsError: this replica has just been started, and has nothing else to go on with.
+            SettingsError: a new replica, without earlier settings to keep, cannot use `user_config`.
         """
         await self._live.patch(user_config)
 
     async def check_health(self) -> None:
-        """Serve first calls this after construction and configuration. Earlier errors end the replica and
-        appear in Serve's status; so does a store that cannot be used, and not one that is away.
+        """Start the background tasks on the first call, which Serve makes after configuration.
+
+        Earlier errors end the replica and appear in Serve's status. An unusable store does so too; an
+        unreachable one does not.
         """
         if not self._live.is_up:
             try:
                 await self._directory.check()
             except StoreUnavailable as exc:
-                logger.error(
-                    "The store of keys is away, and nobody is let in until it is back: %s", exc.detail
-                )
+                logger.error("Key store unreachable; rejecting requests until it recovers: %s", exc.detail)
             self._service.store.start()
             self._webhooks.start()
             self._batches.start()
@@ -147,7 +146,7 @@ class Router:
             )
 
     async def __del__(self) -> None:
-        """Serve awaits this before it ends the replica, once no request is under way."""
+        """Close the router. Serve awaits this before it ends the replica, once no request is open."""
         if self._draining is not None:
             self._draining.cancel()
         await self._live.aclose()
@@ -159,8 +158,8 @@ class Router:
         await self._directory.aclose()
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """For `autoscaling.by_load`: calls to models, under way or waiting for a slot, over what one replica
-        is meant for.
+        """Report the load for `autoscaling.by_load`: model calls, running or waiting, per
+        `router.target_calls`.
         """
         return {LOAD: self._service.calls / self._service.pool.settings.router.target_calls}
 
@@ -168,5 +167,5 @@ class Router:
         api = build_api(
             self._service, directory=self._directory, reload=self._live.reload, work=self._batches
         )
-        tune_garbage_collection()  # this is the last of start-up
+        tune_garbage_collection()  # after everything long-lived has been created
         return api

@@ -1,4 +1,4 @@
-"""Every router must reach the store: a file of one machine will not do where Ray runs on several."""
+"""Check that every router can reach the store: a local file is not enough for Ray on several machines."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, cast
@@ -14,15 +14,15 @@ Nodes = Callable[[], list[dict[str, Any]]]
 def find_shared_address(
     settings: StoreSettings, environment: Mapping[str, str], nodes: Nodes | None = None
 ) -> Address:
-    """The store of a router in this cluster.
+    """Return the address of this cluster's store for a router.
 
     Args:
-        settings: which variable or file names it.
-        environment: of the router.
-        nodes: tells Ray's nodes; `ray.nodes` where None.
+        settings: names the variable or file with the address.
+        environment: the router's environment.
+        nodes: returns Ray's nodes; `ray.nodes` if None.
 
     Raises:
-        StoreError: it cannot be used, or only from one of the machines.
+        StoreError: the store cannot be used, or only from one of several machines.
     """
     address = find_address(settings, environment)
     alive = [node for node in (nodes or cast(Nodes, cast(Any, ray).nodes))() if node["Alive"]]

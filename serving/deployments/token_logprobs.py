@@ -1,6 +1,7 @@
-"""How probable the tokens of an answer were, as vLLM says it, put beside the text that is shown of them.
+"""Log probabilities of an answer's tokens, from vLLM's outputs, aligned with the visible text.
 
-Knows vLLM's outputs; does not know the engine, nor how a dialect writes them.
+This module knows vLLM's outputs; it does not know the engine, nor how an API dialect writes log
+probabilities.
 """
 
 from collections.abc import Callable
@@ -11,30 +12,33 @@ from vllm.outputs import CompletionOutput
 from conductor.model.operation import Likely, TokenLogprob
 
 LEAST = -9999.0
-"""OpenAI's number for what is too unlikely to say."""
+"""OpenAI's value for a token that is too unlikely to report."""
 
 
 class LogprobReader:
-    """Reads one answer. A token goes out with the piece of text that it begins in: tokens of which no text is shown,
-    as those of a stop sequence, of a call or the one that ends the answer, never do.
+    """Reads the log probabilities of one answer.
+
+    A token is returned with the chunk of text in which it begins. Tokens without visible text are not
+    returned, such as those of a stop sequence, a tool call or the end of the answer.
 
     Args:
-        n_top: how many of the likeliest tokens are told in each place.
-        content_ids: those of all tokens so far that come after the thoughts; None where the model does not think.
+        n_top: number of most likely tokens to report per position.
+        content_ids: returns those of all token ids so far that follow the reasoning; None if the model does
+            not reason.
     """
 
     def __init__(self, n_top: int, content_ids: Callable[[list[int]], list[int]] | None = None) -> None:
         self._n_top, self._content_ids = n_top, content_ids
         self._ids, self._pending = list[int](), list[TokenLogprob]()
         self._ahead = 0
-        """How many more characters were shown than the tokens that went out have."""
+        """Number of visible characters without a returned token."""
 
     def feed(self, completion: CompletionOutput, text: str) -> tuple[TokenLogprob, ...]:
-        """The tokens that begin in `text`.
+        """Return the tokens that begin in `text`.
 
         Args:
-            completion: the next piece.
-            text: what is shown with it, which may be of earlier tokens.
+            completion: the next chunk from vLLM.
+            text: the visible text of the chunk, which may belong to earlier tokens.
         """
         tokens = [_token(position, self._n_top) for position in completion.logprobs or ()]
         self._pending += self._after_thoughts(tokens, list(completion.token_ids), text)
@@ -51,16 +55,16 @@ class LogprobReader:
         self._ids += ids
         try:
             n_content = len(self._content_ids(self._ids))
-        except NotImplementedError:  # some of vLLM's parsers: the first text tells
+        except NotImplementedError:  # some of vLLM's parsers lack it; the answer begins with the first text
             n_content = 0
         if not n_content and not text:
             return []
-        self._content_ids = None  # from here on all of it is the answer
+        self._content_ids = None  # all following tokens belong to the answer
         return tokens[-n_content:]
 
 
 def _token(position: dict[int, Logprob], n_top: int) -> TokenLogprob:
-    """The token of a place, which vLLM puts first, and the likeliest ones."""
+    """Return the token at a position, which vLLM lists first, and the most likely alternatives."""
     chosen, *_ = position.values()
     ranked = sorted((each for each in position.values() if each.rank), key=lambda each: each.rank or 0)
     top = tuple(Likely(_text(each), _value(each)) for each in ranked if (each.rank or 0) <= n_top)

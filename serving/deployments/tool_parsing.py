@@ -1,7 +1,7 @@
-"""Calls of tools in what a vLLM engine's model writes: vLLM's own parser for the model reads them.
+"""Read tool calls from the output of a vLLM engine, with vLLM's own parser for the model.
 
-A model that has to call is held to JSON by the schemas of the tools, and that is read as it stands. Knows vLLM's
-parsers; does not know the engine, nor whose tools they are.
+A model that must call a tool is constrained to JSON by the tools' schemas, and that JSON is read directly.
+This module knows vLLM's parsers; it does not know the engine, nor whose tools they are.
 """
 
 import copy
@@ -20,12 +20,12 @@ from serving.workers.vllm import ChunkCall, EngineCall
 
 
 class ToolReader:
-    """Reads one answer. Text outside the calls goes on as it comes, calls are read whole at the end.
+    """Reads the tool calls of one answer. Text outside the calls is streamed; calls are read at the end.
 
     Args:
         parser: vLLM's name of the model's parser (`--tool-call-parser`).
-        tokenizer: the model's.
-        call: with tools.
+        tokenizer: the model's tokenizer.
+        call: a call with tools.
 
     Raises:
         KeyError: vLLM has no such parser.
@@ -41,18 +41,18 @@ class ToolReader:
         self._streaming: ToolParser = make(tokenizer, tools)
         self._whole: ToolParser = make(tokenizer, tools)
         self._request = cast(ChatCompletionRequest, self._streaming.adjust_request(self._request))
-        self._text, self._ids, self._given = "", list[int](), ""
+        self._text, self._ids, self._streamed = "", list[int](), ""
 
     def constrain(self, sampling: SamplingParams) -> None:
-        """Changes `sampling` so that the calls can be read; and so that there is one, where one must be."""
+        """Change `sampling` so that calls can be read, and so that one is written if it is required."""
         sampling.skip_special_tokens = self._request.skip_special_tokens
         if not self._call.must_call:
             return
         tools = copy.deepcopy(cast(list[Any], self._request.tools))
-        for tool, held in zip(
+        for tool, parameters in zip(
             tools, hold_calls_to([each.function.parameters for each in tools]), strict=True
         ):
-            tool.function.parameters = dict(held)  # vLLM takes the `$defs` out of it
+            tool.function.parameters = dict(parameters)  # a copy, because vLLM removes `$defs` from it
         schema = cast(dict[str, Any], get_json_schema_from_tools("required", tools))
         if not self._call.parallel_calls:
             schema = schema | {"maxItems": 1}
@@ -60,11 +60,11 @@ class ToolReader:
         sampling.structured_outputs = StructuredOutputsParams(json=schema)
 
     def feed(self, text: str, completion: CompletionOutput) -> str:
-        """The text outside the calls that has come with this piece.
+        """Return the new text outside the tool calls.
 
         Args:
-            text: of the piece, without thoughts.
-            completion: the piece.
+            text: the chunk's text without reasoning.
+            completion: the chunk.
         """
         before, before_ids = self._text, self._ids
         self._text, self._ids = before + text, [*before_ids, *completion.token_ids]
@@ -73,29 +73,30 @@ class ToolReader:
         message = self._streaming.extract_tool_calls_streaming(
             before, self._text, text, before_ids, self._ids, list(completion.token_ids), self._request
         )
-        said = (message.content or "") if message else ""
-        self._given += said
-        return said
+        content = (message.content or "") if message else ""
+        self._streamed += content
+        return content
 
     def end(self) -> tuple[str, tuple[ChunkCall, ...]]:
-        """Text that was held back and is no call after all; and the calls."""
+        """Return the text that was withheld as a possible call but is not one, and the tool calls."""
         calls = self._read_forced_calls() if self._call.must_call else self._parse_calls()
         if calls:
             return "", calls if self._call.parallel_calls else calls[:1]
-        return (self._text[len(self._given) :] if self._text.startswith(self._given) else ""), ()
+        withheld = self._text[len(self._streamed) :] if self._text.startswith(self._streamed) else ""
+        return withheld, ()
 
     def _parse_calls(self) -> tuple[ChunkCall, ...]:
-        found = self._whole.extract_tool_calls(self._text, self._request)
-        return tuple(ChunkCall(each.function.name, each.function.arguments) for each in found.tool_calls)
+        result = self._whole.extract_tool_calls(self._text, self._request)
+        return tuple(ChunkCall(each.function.name, each.function.arguments) for each in result.tool_calls)
 
     def _read_forced_calls(self) -> tuple[ChunkCall, ...]:
         try:
-            found = cast(list[dict[str, Any]], json.loads(self._text))
+            calls = cast(list[dict[str, Any]], json.loads(self._text))
         except ValueError:
             return ()
-        return tuple(ChunkCall(each["name"], json.dumps(each["parameters"])) for each in found)
+        return tuple(ChunkCall(each["name"], json.dumps(each["parameters"])) for each in calls)
 
 
 def chat_arguments(call: EngineCall, arguments: dict[str, Any]) -> dict[str, Any]:
-    """The chat template's `arguments`, with the tools that it lays out."""
+    """Return the chat template's `arguments`, with the call's tools if it has any."""
     return arguments | ({"tools": list(call.tools)} if call.tools else {})

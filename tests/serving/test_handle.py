@@ -73,8 +73,8 @@ class Deployment:
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "ASK_WHY_AFTER_S", 0.01)
-    monkeypatch.setattr(replicas_module, "KEPT_S", -1.0)  # old at once, even where no time passes
+    monkeypatch.setattr(module, "FIRST_CHUNK_CHECK_S", 0.01)
+    monkeypatch.setattr(replicas_module, "STATUS_TTL_S", -1.0)  # old at once, even where no time passes
 
 
 async def answer(handle: EngineHandle, told: list[str] | None = None) -> list[Chunk]:
@@ -121,7 +121,7 @@ async def test_a_cold_start_is_waited_for_and_told_once(status: str) -> None:
         await asyncio.sleep(0.001)
     engine.up.set()
     assert await asking == [WORD]
-    assert set(told) == {"no replica is up; the first one is being started"}
+    assert set(told) == {"no replica is running; the first one is starting"}
 
 
 @pytest.mark.parametrize("status", ["UNHEALTHY", "DEPLOY_FAILED"])

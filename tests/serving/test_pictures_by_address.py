@@ -56,7 +56,7 @@ async def test_a_named_host_that_leads_inside_is_not_asked(
 ) -> None:
     Names(monkeypatch).lead("pictures.example", addresses)
     async with pictures() as server:
-        with pytest.raises(WorkerRefused, match="cannot be had") as caught:
+        with pytest.raises(WorkerRefused, match="cannot be fetched") as caught:
             await inline_pictures(showing(server.url("pictures.example")), ["pictures.example"])
         assert server.asked == 0
         assert "AddressForbidden" in caught.value.detail
@@ -70,7 +70,7 @@ async def test_a_proxy_of_the_environment_is_not_asked_for_what_a_caller_names(
     async with pictures() as server:
         for variable in ("http_proxy", "HTTP_PROXY", "all_proxy"):
             monkeypatch.setenv(variable, f"http://127.0.0.1:{server.port}")
-        with pytest.raises(WorkerRefused, match="cannot be had"):
+        with pytest.raises(WorkerRefused, match="cannot be fetched"):
             await inline_pictures(showing("http://pictures.example/a.png"), ["pictures.example"])
         assert server.asked == 0
 
@@ -78,7 +78,7 @@ async def test_a_proxy_of_the_environment_is_not_asked_for_what_a_caller_names(
 async def test_a_named_host_sends_nobody_on() -> None:
     async with pictures() as server, pictures() as inside:
         server.redirect = inside.url()
-        with pytest.raises(WorkerRefused, match="cannot be had"):
+        with pytest.raises(WorkerRefused, match="cannot be fetched"):
             await inline_pictures(showing(server.url()), ["127.0.0.1"])
         assert (server.asked, inside.asked) == (1, 0)
 
@@ -87,7 +87,7 @@ async def test_what_is_no_picture_is_not_passed_on() -> None:
     async with pictures() as server:
         for media_type in ("text/html", "application/json", "image/png,x", ""):
             server.media_type = media_type
-            with pytest.raises(WorkerRefused, match="cannot be had"):
+            with pytest.raises(WorkerRefused, match="cannot be fetched"):
                 await inline_pictures(showing(server.url()), ["127.0.0.1"])
 
 
@@ -95,5 +95,5 @@ async def test_the_pictures_of_one_call_share_one_bound(monkeypatch: pytest.Monk
     monkeypatch.setattr(media, "MAX_BYTES", 2 * len(PIXEL) - 1)
     async with pictures() as server:
         assert await inline_pictures(showing(server.url()), ["127.0.0.1"])
-        with pytest.raises(WorkerRefused, match="cannot be had"):
+        with pytest.raises(WorkerRefused, match="cannot be fetched"):
             await inline_pictures(showing(server.url(), f"{server.url()}?again"), ["127.0.0.1"])

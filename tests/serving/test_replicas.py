@@ -58,6 +58,6 @@ async def test_many_who_ask_at_once_are_one_question_and_later_it_is_asked_anew(
     replicas = of(account(RUNNING=1), asked)
     await asyncio.gather(*(replicas.counts() for _ in range(50)))
     assert len(asked) == 1
-    monkeypatch.setattr(module, "KEPT_S", -1.0)
+    monkeypatch.setattr(module, "STATUS_TTL_S", -1.0)
     await replicas.counts()
     assert len(asked) == 2

@@ -34,8 +34,8 @@ FINE = {
         ({"modules_to_save": ["lm_head"]}, "replaces whole modules"),
         ({"use_dora": True}, "DoRA"),
         ({"peft_type": "IA3"}, "not LORA"),
-        ({"target_modules": ["lm_head"]}, "embeddings or the head"),
-        ({"rank_pattern": {"q_proj": 8}}, "differ from module to module"),
+        ({"target_modules": ["lm_head"]}, "embeddings or the output head"),
+        ({"rank_pattern": {"q_proj": 8}}, "differs between modules"),
     ],
 )
 def test_an_adapter_that_vllm_cannot_serve_is_refused_with_the_reason(change: dict[str, Any], told: str):
@@ -88,8 +88,8 @@ def test_what_is_published_is_whole_named_after_its_weights_and_says_what_it_is(
     assert "SYNTHETIC" in card
     assert "| right | 0.200 | 0.900 |" in card
     assert "two skills" not in card
-    assert "(adder): 0.400. At least one worker: 0.950" in card
-    assert "2,400 plans (100% drawn and never run)" in card
+    assert "(adder): 0.400. At least one worker right: 0.950" in card
+    assert "2,400 plans (100% random, not run)" in card
     assert yaml.safe_load(card.split("---")[1])["base_model"] == "HuggingFaceTB/SmolLM2-135M-Instruct"
 
 
@@ -185,28 +185,28 @@ def a_list(run: Path) -> None:
         (
             half("report.json"),
             "adapters",
-            r"run/report\.json is not whole: .*\. Train the run to its end again",
+            r"run/report\.json is not valid JSON: .*\. Finish the run with podium train --resume",
         ),
         (
             half("final/adapter_config.json"),
             "adapters",
-            r"adapter_config\.json is not whole: .*\. Train the run",
+            r"adapter_config\.json is not valid JSON: .*\. Finish the run",
         ),
         (
             half("final/adapter_model.safetensors"),
             "adapters",
-            r"adapter_model\.safetensors is not whole: .* Train",
+            r"adapter_model\.safetensors is corrupt: .* Finish",
         ),
         (
             a_list,
             "adapters",
-            r"final/adapter_config\.json is no JSON object\. Train the run to its end again",
+            r"final/adapter_config\.json is not a JSON object\. Finish the run",
         ),
-        (None, "pool.yaml", r"cannot be published in .*pool\.yaml: File exists\. Give --into a folder"),
+        (None, "pool.yaml", r"cannot be published in .*pool\.yaml: File exists\. Set --into to a folder"),
         (
             None,
             "pool.yaml/adapters",
-            r"cannot be published in .*pool\.yaml/adapters: Not a dir.*\. Give --into",
+            r"cannot be published in .*pool\.yaml/adapters: Not a dir.*\. Set --into",
         ),
     ],
 )

@@ -59,7 +59,7 @@ def test_questions_that_are_taught_and_held_out_are_told_where_a_run_holds_none_
     }
     made = config(tmp_path, questions={"also": [also]})
     assert made.held_out == 0
-    with pytest.raises(SettingsError, match=r"is in train and in held_out"):
+    with pytest.raises(SettingsError, match=r"is in both train and held_out"):
         check(tmp_path, made)
 
 
@@ -68,12 +68,12 @@ def test_questions_that_are_taught_and_held_out_are_told_where_a_run_holds_none_
     [
         (
             {"teams": {"skill": ["adder"]}},
-            r"pool\.teams\.skill: no question .* has this source; there are: recorded, skills",
+            r"pool\.teams\.skill: no question .* has this source\. Sources: recorded, skills",
         ),
-        ({"cards": {"record": "SET?part=train"}}, r"pool\.cards\.record: no question .* there are: recorded"),
+        ({"cards": {"record": "SET?part=train"}}, r"pool\.cards\.record: no question .* Sources: recorded"),
         (
             {"teams": {"recorded": ["ader"]}},
-            r"pool\.teams\.recorded has 'ader'; the pool has: adder, speller",
+            r"pool\.teams\.recorded: unknown worker 'ader'\. The pool has: adder, speller",
         ),
     ],
 )
@@ -89,5 +89,5 @@ def test_a_team_or_cards_for_nobody_are_told(tmp_path: Path, pool: dict[str, Any
 
 def test_requests_bring_teams_of_their_own(tmp_path: Path):
     made = config(tmp_path, questions={"source": "requests", "families": None})
-    with pytest.raises(SettingsError, match=r"pool\.teams\.requests: .* there are: none"):
+    with pytest.raises(SettingsError, match=r"pool\.teams\.requests: .* Sources: none"):
         check(tmp_path, with_pool(made, teams={"requests": ["adder"]}))

@@ -123,17 +123,17 @@ def test_what_is_held_out_was_not_taught_and_nothing_is_too_long(tmp_path: Path,
 
 def test_it_is_said_what_is_wrong_with_a_mix(tmp_path: Path, recorded: Path):
     same = mixed(tmp_path, recorded, held_out=f"recorded:{recorded}?part=all")
-    with pytest.raises(SettingsError, match=r"is in train and in held_out"):
+    with pytest.raises(SettingsError, match=r"is in both train and held_out"):
         eval_questions(same, POOL)
     with pytest.raises(SettingsError, match=r"no question of at most 3 characters"):
         training_questions(mixed(tmp_path, recorded, max_chars=3).questions, 30)
     with pytest.raises(SettingsError, match=r"cannot be read"):
         training_questions(mixed(tmp_path, tmp_path / "nowhere").questions, 30)
     with pytest.raises(
-        SettingsError, match=r"pool\.teams\.recorded has 'b'; the pool has: adder, speller, a"
+        SettingsError, match=r"pool\.teams\.recorded: unknown worker 'b'\. The pool has: adder, speller, a"
     ):
         eval_questions(mixed(tmp_path, recorded), POOL[:3])
-    with pytest.raises(SettingsError, match=r"must be less than 1 together"):
+    with pytest.raises(SettingsError, match=r"must sum to less than 1"):
         config(tmp_path, questions={"also": [{"train": "a", "held_out": "b", "share": 0.6}] * 2})
 
 
@@ -156,14 +156,14 @@ def test_a_second_file_is_measured_by_and_may_hold_less_than_is_asked_for(tmp_pa
 def test_a_question_of_the_second_file_that_is_in_the_first_too_is_refused(
     tmp_path: Path, taught: dict[str, str]
 ):
-    with pytest.raises(SettingsError, match=r"held_out\.jsonl is in .*q\.jsonl too"):
+    with pytest.raises(SettingsError, match=r"is in both .*held_out\.jsonl and .*q\.jsonl"):
         eval_questions(split(tmp_path, line(**taught)), POOL)
 
 
 def test_without_a_second_file_nothing_of_a_file_can_be_held_out(tmp_path: Path):
-    with pytest.raises(SettingsError, match=r"questions\.held_out_path, or set held_out to 0"):
+    with pytest.raises(SettingsError, match=r"questions\.held_out_path to a file of them, or held_out to 0"):
         eval_questions(split(tmp_path, line(), held_out_path=None), POOL)
-    with pytest.raises(SettingsError, match="held_out_path goes with source jsonl"):
+    with pytest.raises(SettingsError, match="held_out_path is only allowed with source jsonl"):
         config(tmp_path, questions={"held_out_path": "held_out.jsonl"})
 
 
@@ -209,29 +209,29 @@ def test_questions_of_a_file_are_asked_with_all_that_their_lines_say(tmp_path: P
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"text": None}, "text: is missing; write it. The fields are id, text, expected"),
-        ({"text": " "}, "text: is empty; write it out"),
-        ({"id": 1}, "id: is int and not text; write it in quotes"),
-        ({"expected": 4}, "expected: is int and not text; write it in quotes"),
-        ({"answer": "4"}, "answer: is no field of a question; leave it out, or put it into facts"),
-        ({"grader": "nope {x}"}, "grader: 'nope {x}' is no grader; take one of exact, numeric"),
-        ({"expected": "four"}, "expected: 'four' is no number; write one, or take another grader"),
-        ({"expected": "nan"}, "expected: 'nan' is no number"),
-        ({"grader": "exact", "expected": ""}, "expected: is empty; write the answer"),
+        ({"text": None}, "text: is missing; the fields are id, text, expected"),
+        ({"text": " "}, "text: is empty"),
+        ({"id": 1}, "id: is int, not text; write it in quotes"),
+        ({"expected": 4}, "expected: is int, not text; write it in quotes"),
+        ({"answer": "4"}, "answer: is not a field of a question; remove it, or move it into facts"),
+        ({"grader": "nope {x}"}, "grader: 'nope {x}' is not a grader; use one of exact, numeric"),
+        ({"expected": "four"}, "expected: 'four' is not a number; write one, or use another grader"),
+        ({"expected": "nan"}, "expected: 'nan' is not a number"),
+        ({"grader": "exact", "expected": ""}, "expected: is empty"),
         (
             {"grader": "choice", "expected": "AB"},
-            "expected: 'AB' is no choice; write one letter of ABCDEFGHIJ",
+            "expected: 'AB' is not a choice; write one letter of ABCDEFGHIJ",
         ),
-        ({"grader": "code"}, "facts.entry_point: is missing; write it"),
-        ({"grader": "code", "facts": CODE | {"test": ["assert"]}}, "facts.test: is list and not text"),
+        ({"grader": "code"}, "facts.entry_point: is missing; the fields are"),
+        ({"grader": "code", "facts": CODE | {"test": ["assert"]}}, "facts.test: is list, not text"),
         ({"grader": "recorded", "facts": {"right": "4"}}, "facts.right: is str; write a list"),
-        ({"grader": "reasoning_gym", "family": "gcd"}, "facts.entry: is missing; write it"),
+        ({"grader": "reasoning_gym", "family": "gcd"}, "facts.entry: is missing; the fields are"),
         (
             {"grader": "reasoning_gym", "facts": {"entry": ENTRY}},
-            "family: 'sums' is no data set whose scorer is trusted",
+            "family: 'sums' is not a data set with a trusted scorer",
         ),
         ({"facts": []}, "facts: is list; write an object"),
-        ({"facts": {"parts": [1]}}, "facts.parts.0: is int and not text"),
+        ({"facts": {"parts": [1]}}, "facts.parts.0: is int, not text"),
     ],
 )
 def test_a_line_that_cannot_be_graded_is_refused_with_its_number_and_its_field(
@@ -247,10 +247,10 @@ def test_a_line_that_is_no_json_object_is_refused(tmp_path: Path):
     with pytest.raises(SettingsError, match=r"line 2: it is not JSON: .*; write one JSON object a line"):
         of_file(path, line(), "{")
     with pytest.raises(
-        SettingsError, match=r"line 1: it is list; write one JSON object a line, with id, text"
+        SettingsError, match=r"line 1: it is list; write one JSON object per line, with id, text"
     ):
         of_file(path, "[]")
-    with pytest.raises(SettingsError, match=r"holds no question"):
+    with pytest.raises(SettingsError, match=r"has no questions"):
         of_file(path, "")
 
 
@@ -266,7 +266,7 @@ def test_a_file_that_is_not_there_or_not_utf8_is_told(tmp_path: Path):
 
 def test_two_lines_with_one_id_are_refused_for_answers_are_graded_by_id(tmp_path: Path):
     with pytest.raises(
-        SettingsError, match=r"line 3: id: '1' is that of line 1 too; give each question its own"
+        SettingsError, match=r"line 3: id: '1' is already used in line 1; give each question its own id"
     ):
         of_file(tmp_path / "q.jsonl", line(), line(id="2"), line(text="3 + 3?", expected="6"))
 
@@ -277,7 +277,7 @@ def test_two_sets_with_different_questions_of_one_id_are_refused(tmp_path: Path)
         (tmp_path / name).mkdir()
         (tmp_path / name / "q.jsonl").write_text(json.dumps({"question": name, "answer": name}), "utf-8")
         sets.append({"train": f"jsonl:{tmp_path / name / 'q.jsonl'}", "held_out": "gsm8k", "share": 0.3})
-    with pytest.raises(SettingsError, match=r"two different ones have the id 'q/0'; rename one"):
+    with pytest.raises(SettingsError, match=r"two different questions have the id 'q/0'\. Rename one"):
         training_questions(config(tmp_path, questions={"also": sets}).questions, 30)
     same = config(tmp_path, questions={"also": [sets[0]]})
     assert Counter(question.id for question in training_questions(same.questions, 30))["q/0"] == 9

@@ -175,7 +175,7 @@ def test_a_run_whose_pool_has_changed_is_not_resumed(tmp_path: Path):
     made = config(tmp_path)
     RunDir.begin(tmp_path / "run", made, resume=False)
     config(tmp_path, POOL.replace("card: strings", "card: words"))
-    with pytest.raises(SettingsError, match=r"pool\.yaml is not what it was"):
+    with pytest.raises(SettingsError, match=r"pool\.yaml has changed since"):
         RunDir.begin(tmp_path / "run", made, resume=True)
     assert "card: strings" in (tmp_path / "run" / "pool.yaml").read_text("utf-8")
 
@@ -247,7 +247,7 @@ def test_the_command_tells_what_cannot_be_used_and_ends_with_1(
     )
     assert main(["--config", str(broken)]) == 1
     told = " ".join(capsys.readouterr().err.split())
-    assert "give either path or scratch" in told
+    assert "set exactly one of path and scratch" in told
     assert "pool.modle" in told
     assert main(["--config", str(tmp_path / "none.yaml")]) == 1
 

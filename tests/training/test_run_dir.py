@@ -34,7 +34,7 @@ def test_a_run_whose_start_or_whose_cards_have_changed_is_not_resumed(tmp_path: 
     RunDir.begin(tmp_path / "run", made, resume=False)
     RunDir.begin(tmp_path / "run", made, resume=True)
     (tmp_path / name).write_text("something else", "utf-8")
-    with pytest.raises(SettingsError, match=rf"{name} is not what it was"):
+    with pytest.raises(SettingsError, match=rf"{name} has changed since"):
         RunDir.begin(tmp_path / "run", made, resume=True)
 
 
@@ -45,7 +45,7 @@ def test_a_run_that_was_begun_when_less_was_noted_is_resumed_by_what_was(tmp_pat
     (tmp_path / "recorded.jsonl").write_text("something else", "utf-8")
     RunDir.begin(tmp_path / "run", made, resume=True)
     Path(made.pool.settings).write_text("something else", "utf-8")
-    with pytest.raises(SettingsError, match=r"pool\.yaml is not what it was"):
+    with pytest.raises(SettingsError, match=r"pool\.yaml has changed since"):
         RunDir.begin(tmp_path / "run", made, resume=True)
 
 

@@ -77,7 +77,7 @@ def test_who_is_right_about_short_questions_alone_is_worth_less_for_long_ones():
 
 def test_a_worker_whose_cost_is_unknown_is_not_taken_for_free():
     every = [AnsweredQuestion(question(0), "sums", {"a": SoloAnswer(True, None)})]
-    with pytest.raises(SettingsError, match="what a costs is unknown"):
+    with pytest.raises(SettingsError, match="needs the cost of a, which is unknown"):
         Worths(every, WorthConfig())
     free = Worths(every, WorthConfig(usd_weight=0))
     assert free.judge(question(0), "sums") == pytest.approx({"a": 1.0})
@@ -146,7 +146,7 @@ def test_a_run_goes_on_from_an_adapter_and_trains_its_weights(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("start", "told"), [("adapter", "rank 8 and alpha 32"), ("nowhere", "holds no adapter")]
+    ("start", "told"), [("adapter", "rank 8 and alpha 32"), ("nowhere", "has no adapter")]
 )
 def test_an_adapter_that_does_not_fit_is_told_by_its_field(tmp_path: Path, start: str, told: str):
     base, _ = save_adapter(tmp_path, 8)

@@ -1,4 +1,4 @@
-"""Whether a subtask is about a request: it names it by its own words, not by a phrase that fits any."""
+"""Decide whether a subtask is about a request, by the request's own words."""
 
 import re
 
@@ -14,7 +14,7 @@ COMMON = _words(
     there these this to two up use using want what when where which who why will with you your
     """
 )
-"""Words that say nothing of what is asked."""
+"""Words without information about the content of a request."""
 TASK_WORDS = _words(
     """
     add answer answered answers ask asked asks begin best better carefully change check checked checking
@@ -30,20 +30,20 @@ TASK_WORDS = _words(
     wrong
     """
 )
-"""What any part is asked for with: "Find the answer" and "Check whether it is right" fit every request."""
+"""Words that can ask for any part, such as "Find the answer" and "Check whether it is right"."""
 
 
 def own_words(clause: str) -> frozenset[str]:
-    """The words of `clause` that tell it from other clauses."""
+    """Return the words of `clause` that distinguish it from other clauses."""
     return _words(clause) - COMMON - TASK_WORDS
 
 
 def is_about(subtask: str, clause: str) -> bool:
-    """Whether `subtask` names a part by its own words: at least a third of them, and no fewer than one."""
+    """Return whether `subtask` contains at least a third of the own words of `clause`, and at least one."""
     return share_named(subtask, clause) >= 1 / 3
 
 
 def share_named(subtask: str, clause: str) -> float:
-    """The share of the own words of `clause` that `subtask` has; 0 where it has none of its own."""
+    """Return the share of the own words of `clause` that `subtask` contains, or 0 if `clause` has none."""
     words = own_words(clause)
     return len(words & own_words(subtask)) / max(len(words), 1)

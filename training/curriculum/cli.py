@@ -1,7 +1,6 @@
-"""`podium curriculum`: look at the requests that a conductor learns from, and measure one on those it never
-saw.
+"""`podium curriculum`: show training requests, and measure a conductor on held-out ones.
 
-Exit codes: 0 done; 1 it cannot be done as asked; 130 stopped.
+Exit codes: 0: done; 1: a model or the settings cannot be loaded; 130: stopped.
 """
 
 import argparse
@@ -21,12 +20,12 @@ from serving.settings.settings import SettingsError
 from serving.settings.settings import load as load_settings
 from training.curriculum.questions import RequestQuestion, lesson, request_questions
 
-ABOUT = "Look at the requests that a conductor learns from, and measure one on those it never saw."
+ABOUT = "Show the requests that a conductor is trained on, and measure a conductor on held-out ones."
 COLUMNS = ("requests", "parsed", "one_step", "workers", "right", "about", "empty")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Show or measure; the exit code."""
+    """Show or measure, and return the exit code."""
     options, console = parser().parse_args(argv), Console()
     try:
         questions = request_questions(options.seed, options.count, options.side)
@@ -44,26 +43,41 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the command line's parser."""
     parser = argparse.ArgumentParser(
         prog="podium curriculum", description=ABOUT, epilog="example: podium curriculum show --count 3"
     )
     verbs = parser.add_subparsers(dest="verb", required=True)
-    shown = verbs.add_parser("show", help="print requests, each with its team and its best plan")
-    measured = verbs.add_parser("measure", help="judge a conductor's plans for held-out requests")
-    for verb, count, side in ((shown, 5, "train"), (measured, 400, "held_out")):
-        verb.add_argument("--count", type=count_of, default=count, help="requests (%(default)s)")
-        verb.add_argument("--seed", default="measured", help="others with another seed (%(default)s)")
-        verb.add_argument("--side", choices=("train", "held_out"), default=side, help="(%(default)s)")
-    add = measured.add_argument
-    add("--model", action="append", metavar="NAME=FOLDER", default=[], help="a conductor; may be given again")
-    add("--settings", default="cluster/local.yaml", help="whose prompts the conductors read (%(default)s)")
-    add("--out", type=Path, help="write the figures and every plan to this JSON file")
+    show_verb = verbs.add_parser("show", help="print requests, each with its team and its best plan")
+    measure_verb = verbs.add_parser("measure", help="judge a conductor's plans for held-out requests")
+    for verb, count, side in ((show_verb, 5, "train"), (measure_verb, 400, "held_out")):
+        verb.add_argument(
+            "--count", type=count_of, default=count, help="number of requests (default: %(default)s)"
+        )
+        verb.add_argument(
+            "--seed", default="measured", help="seed of the random requests (default: %(default)s)"
+        )
+        verb.add_argument(
+            "--side",
+            choices=("train", "held_out"),
+            default=side,
+            help="which requests to use (default: %(default)s)",
+        )
+    add = measure_verb.add_argument
+    add(
+        "--model",
+        action="append",
+        metavar="NAME=FOLDER",
+        default=[],
+        help="a conductor to measure; may be repeated",
+    )
+    add("--settings", default="cluster/local.yaml", help="settings with the prompts (default: %(default)s)")
+    add("--out", type=Path, help="write the figures and all plans to this JSON file")
     return parser
 
 
 def show(console: Console, question: RequestQuestion) -> None:
-    """Print a request, its team, and the plan that answers it best."""
+    """Print a request, its team and its best plan."""
     console.rule(f"{question.request.kind}: {', '.join(part.domain for part in question.request.parts)}")
     for number, mate in enumerate(question.team.mates):
         price = f" (${mate.price.output_usd_per_mtok:f})" if question.team.shows_facts else ""
@@ -75,12 +89,12 @@ def show(console: Console, question: RequestQuestion) -> None:
 
 
 def measure(options: argparse.Namespace, console: Console, questions: list[RequestQuestion]) -> None:
-    """Print each conductor's figures, with a random one's beside them.
+    """Print each conductor's figures, next to those of random plans.
 
     Raises:
         SettingsError: a model or the settings cannot be loaded.
     """
-    from serving.cpu_types import computes_bfloat16  # torch: not for `show`
+    from serving.cpu_types import computes_bfloat16  # imports torch, which `show` does not need
     from training.config import ModelConfig
     from training.curriculum.measure import figures, random_plans, write_plans
     from training.models import model_for, tokenizer_for
@@ -89,9 +103,9 @@ def measure(options: argparse.Namespace, console: Console, questions: list[Reque
     prompts = Prompts(**settings.prompts.model_dump(exclude_none=True))
     subtask_chars = settings.conductor.subtask_chars if settings.conductor else SUBTASK_CHARS
     plans = {"random": random_plans(questions)}
-    for given in options.model:
-        name, _, folder = given.rpartition("=")
-        # As an engine on this CPU does.
+    for option in options.model:
+        name, _, folder = option.rpartition("=")
+        # The type that an engine on this CPU uses.
         config = ModelConfig(path=folder, dtype="bfloat16" if computes_bfloat16() else "float32")
         tokenizer: Any = tokenizer_for(config, ())
         model: Any = model_for(config, tokenizer, 0).eval()
@@ -113,7 +127,7 @@ def measure(options: argparse.Namespace, console: Console, questions: list[Reque
 
 
 def _table(group: str, results: dict[str, Any]) -> Table:
-    shown = Table(
+    table = Table(
         "model", "kind", *(name.replace("_", " ") for name in COLUMNS), title=f"SYNTHETIC requests: {group}"
     )
     for name, figures in results.items():
@@ -121,6 +135,6 @@ def _table(group: str, results: dict[str, Any]) -> Table:
             shares = [
                 f"{row[column]:.3f}" if column != "requests" else f"{row[column]:.0f}" for column in COLUMNS
             ]
-            shown.add_row(name, kind.replace("_", " "), *shares)
-        shown.add_section()
-    return shown
+            table.add_row(name, kind.replace("_", " "), *shares)
+        table.add_section()
+    return table

@@ -1,11 +1,10 @@
-"""The first lesson of a conductor that reads cards: a few words, and the number of the worker whose card fits
-them.
+"""Look-ups, the first lesson of a conductor that reads cards: a few words, and the worker whose card fits.
 
-From whole requests alone a small model does not learn to find a card in its prompt: the one token that says
-whom to ask drowns in all the others. So it first learns to look up and nothing else, many queries to each
-team, a dozen tokens each. At first most teams have made-up specialities, words drawn at random, which only
-looking can match; the others are the curriculum's, asked for a field by its name, by another card of it, or
-by a short request.
+From whole requests alone, a small model does not learn to find a card in its prompt, because the one token
+that chooses the worker is a tiny part of the loss. It therefore first learns only to look up: many queries
+per team, of a dozen tokens each. At first most teams have made-up specialities, random words that can only be
+matched by looking. The other teams are the curriculum's. Their queries are a field's name, another card of
+the field, or a short request.
 
 SYNTHETIC, like the teams (`training.curriculum.teams`).
 """
@@ -21,17 +20,16 @@ from training.curriculum.requests import Request, RequestPart, fill
 from training.curriculum.teams import SIZES, DrawnTeam, Teammate, draw_team
 
 LEAST_MADE_UP = 0.15
-"""The share of made-up teams never falls below, so that matching words is not unlearned."""
+"""Minimum share of made-up teams, relative to the first share, so that matching words is not unlearned."""
 BY_CARD, BY_CLAUSE, BY_OTHER_NAME = 0.2, 0.2, 0.25
-"""How often a field is asked for by another card, by a request, and by another of its names; else it is by the
-one that plans have.
+"""Shares of queries by another card of the field, a request, and another name. The rest use the plans' name.
 """
 CHECKS = 0.2
-"""Of the queries to a team that has a critic, those for a check."""
+"""Share of queries for a check, in a team with a critic."""
 ANY_FIELD = 0.15
-"""Of the queries, those for a field that perhaps only a generalist covers."""
+"""Share of queries for a field that only a generalist may cover."""
 LONGEST = 120
-"""Characters of a query."""
+"""Maximum characters of a query."""
 MADE_UP_CARDS = (
     "{a} and {b}",
     "expert in {a}, {b}",
@@ -45,19 +43,19 @@ _WORD = re.compile(r"\b[a-z]{4,}\b")
 
 
 def look_ups(seed: object, count: int, per_team: int, made_up: float) -> list[RequestQuestion]:
-    """`count` look-ups of the training side, those to one team one after the other.
+    """Return `count` look-ups of the training side. Those to the same team are consecutive.
 
     Args:
-        seed: the same gives the same.
-        count: how many.
-        per_team: to each team.
-        made_up: the share of teams with made-up specialities at first; it falls linearly, to
-            `LEAST_MADE_UP` of itself.
+        seed: seed; the same seed gives the same look-ups.
+        count: number of look-ups.
+        per_team: look-ups per team.
+        made_up: share of teams with made-up specialities at first. It falls linearly to `LEAST_MADE_UP` of
+            itself.
     """
     rng, materials = random.Random(f"look-ups {seed}"), load("train")
-    drawn: list[RequestQuestion] = []
-    while len(drawn) < count:
-        share = made_up * max(LEAST_MADE_UP, 1 - 1.5 * len(drawn) / count)
+    questions: list[RequestQuestion] = []
+    while len(questions) < count:
+        share = made_up * max(LEAST_MADE_UP, 1 - 1.5 * len(questions) / count)
         if rng.random() < share:
             team = _made_up_team(rng)
             queries = _made_up_queries(rng, team)
@@ -67,12 +65,12 @@ def look_ups(seed: object, count: int, per_team: int, made_up: float) -> list[Re
         for _ in range(per_team):
             words, part = next(queries)
             request = Request("one", (words,), (part,))
-            drawn.append(question_of(request, team, f"look-ups/{seed}/{len(drawn)}"))
-    return drawn[:count]
+            questions.append(question_of(request, team, f"look-ups/{seed}/{len(questions)}"))
+    return questions[:count]
 
 
 def _made_up_team(rng: random.Random) -> DrawnTeam:
-    """Workers of random specialities; what each can do is the first word of its card."""
+    """Draw a team with random specialities. What each worker can do is the first word of its card."""
     size = rng.choice(SIZES)
     words = rng.sample(_vocabulary(), 3 * size)
     mates = [
@@ -89,13 +87,13 @@ def _made_up_queries(rng: random.Random, team: DrawnTeam) -> Iterator[tuple[str,
 
 
 def _queries(rng: random.Random, materials: Materials, team: DrawnTeam) -> Iterator[tuple[str, RequestPart]]:
-    """What a team of the curriculum is asked for, and the part that it stands for."""
+    """Yield queries to a team of the curriculum, each with the part that it stands for."""
     topics = [name for name in team.topics if name in materials.domains]
     while True:
-        drawn = [each.domain for each in materials.draw_fields(rng)]
-        anybodys = [name for name in drawn if name not in team.claims and team.best(name)]
-        others = bool(anybodys) and (not topics or rng.random() < ANY_FIELD)
-        domain = materials.domains[rng.choice(anybodys if others else topics)]
+        fields = [each.domain for each in materials.draw_fields(rng)]
+        uncovered = [name for name in fields if name not in team.claims and team.best(name)]
+        others = bool(uncovered) and (not topics or rng.random() < ANY_FIELD)
+        domain = materials.domains[rng.choice(uncovered if others else topics)]
         if team.critics and rng.random() < CHECKS:
             yield f"checking {domain.what}", RequestPart(domain.domain, checks=True)
         else:
@@ -103,7 +101,7 @@ def _queries(rng: random.Random, materials: Materials, team: DrawnTeam) -> Itera
 
 
 def _words(rng: random.Random, domain: Domain, team: DrawnTeam) -> str:
-    """The field's name, or another one, another card of it, or what somebody could ask of it."""
+    """Return the field's name, another name or card of it, or a request about it."""
     cards = sorted(set(domain.cards) - {mate.card for mate in team.mates})
     way = rng.random()
     if way < BY_CARD and cards:
@@ -117,6 +115,6 @@ def _words(rng: random.Random, domain: Domain, team: DrawnTeam) -> str:
 
 @cache
 def _vocabulary() -> tuple[str, ...]:
-    """The ordinary words of the training side's requests."""
+    """Return the ordinary words of the training side's requests."""
     texts = [text for domain in load("train").domains.values() for text in (*domain.phrasings, *domain.parts)]
     return tuple(sorted({word for text in texts for word in _WORD.findall(text)}))

@@ -1,10 +1,9 @@
-"""The written material: domains with their phrasings and cards, narrow topics, roles, generalists, ways to
-join clauses.
+"""The written material: domains with phrasings and cards, topics, roles, generalists, and joints of clauses.
 
-The YAML files beside this one are the curriculum's text; this file reads them, and says what is held out:
-whole domains and roles, and of all others a fifth of the phrasings and cards, by their words. Topics, and the
-folders `cards`, `requests` and `joints`, are for training alone: none is about a held-out domain, and nobody is measured
-by them.
+The YAML files next to this module are the curriculum's text. This module reads them and decides what is held
+out: whole domains and roles, and a fifth of the other phrasings and cards, chosen by their words. Topics and
+the folders `cards`, `requests` and `joints` are for training only. None of them is about a held-out domain,
+and none is used for measuring.
 """
 
 import hashlib
@@ -39,39 +38,39 @@ HELD_OUT_DOMAINS = frozenset(
         "tables",
     }
 )
-"""Domains that no training request is about, and whose cards no training team has."""
+"""Domains that no training request is about. No training team has their cards."""
 HELD_OUT_OF = 5
-"""Of the other domains, one text in this many is held out."""
+"""One text in this many is held out in the other domains."""
 SMALL_TALK = "small_talk"
 NARROW = 0.5
-"""How often training is about a topic and not about one of the domains, though there are nine times as many topics."""
+"""Share of training about topics instead of domains, although there are nine times as many topics."""
 
 
 class Domain(Frozen):
-    """What people ask of one field, and how its specialists describe themselves."""
+    """A field: requests about it, and cards of its specialists."""
 
     domain: str
     what: str
-    """The field in a few words."""
+    """Name of the field, in a few words."""
     names: tuple[str, ...] = ()
-    """Other words for the same."""
+    """Other names of the field."""
     near: tuple[str, ...] = ()
-    """Fields whose specialists might do the same: never in one team."""
+    """Fields whose specialists might be able to do this one. They are never in one team."""
     cards: tuple[str, ...]
     slots: Mapping[str, tuple[str, ...]] = {}
-    """What may stand for each `{name}` in the texts."""
+    """Values for each `{name}` in the texts."""
     phrasings: tuple[str, ...]
-    """First messages."""
+    """First messages of a user."""
     conversations: tuple[tuple[str, ...], ...] = ()
-    """Turns, the user's first and last."""
+    """Conversations, as turns. The first and the last turn are the user's."""
     parts: tuple[str, ...] = ()
     """Clauses that ask for one thing."""
     then: tuple[str, ...] = ()
-    """Clauses that do something to `{it}`, what another worker gave."""
+    """Clauses that use `{it}`, another worker's result."""
 
 
 class FieldRequests(Frozen):
-    """More of what people ask of one field, for training alone."""
+    """More requests about a field, for training only."""
 
     phrasings: tuple[str, ...]
     parts: tuple[str, ...]
@@ -91,7 +90,7 @@ Described = TypeVar("Described", Domain, Role)
 
 
 class Generalists(Frozen):
-    """Cards of workers without a field, by what they are worth."""
+    """Cards of workers without a field, by their ability."""
 
     strong: tuple[str, ...]
     plain: tuple[str, ...]
@@ -101,14 +100,14 @@ class Generalists(Frozen):
 
 
 class JoinClause(Frozen):
-    """A last clause that uses both results before it."""
+    """A last clause of a request that uses the results of the two clauses before it."""
 
     domain: str
     text: str
 
 
 class Joints(Frozen):
-    """Ways to make one request of several clauses: `{a}` (or `{A}`, capitalised), `{b}`, and `{j}` over both."""
+    """Templates that join clauses to a request: `{a}` (or `{A}`, capitalised), `{b}`, and `{j}` over both."""
 
     chain: tuple[str, ...]
     join: tuple[str, ...]
@@ -122,14 +121,14 @@ class Joints(Frozen):
 
 @dataclass(frozen=True, slots=True)
 class Materials:
-    """One side of the curriculum's text.
+    """Texts of one side of the curriculum.
 
     Args:
-        domains: by name, those that requests may be about; with small talk.
-        roles: broad workers, each with at least two of the domains.
-        generalists: cards.
-        joints: ways to join clauses.
-        topics: those of `domains` that are narrow, with fewer texts; only in training.
+        domains: fields of requests by name, including small talk.
+        roles: broad workers that cover at least two domains each.
+        generalists: cards of workers without a field.
+        joints: templates that join clauses.
+        topics: the narrow fields among `domains`, with fewer texts; only in training.
     """
 
     domains: Mapping[str, Domain]
@@ -140,48 +139,48 @@ class Materials:
 
     @property
     def fields(self) -> list[Domain]:
-        """The domains without small talk and without topics, of which there are many more."""
-        left_out = {SMALL_TALK, *(topic.domain for topic in self.topics)}
-        return [domain for domain in self.domains.values() if domain.domain not in left_out]
+        """The domains without small talk and without topics."""
+        excluded = {SMALL_TALK, *(topic.domain for topic in self.topics)}
+        return [domain for domain in self.domains.values() if domain.domain not in excluded]
 
     def draw_fields(self, rng: random.Random) -> Sequence[Domain]:
-        """The fields, or, for the share `NARROW` of training, the topics."""
+        """Return the fields, or with probability `NARROW` the topics, if there are any."""
         return self.topics if self.topics and rng.random() < NARROW else self.fields
 
 
 def field_of(domain: str) -> str:
-    """What a domain of either side is about, in a few words."""
-    side: Side = "held_out" if domain in load("held_out").domains else "train"  # only topics are not there
+    """Return the name of the field of a domain on either side."""
+    side: Side = "held_out" if domain in load("held_out").domains else "train"  # topics are only in training
     return load(side).domains[domain].what
 
 
 def side_of(text: str) -> Side:
-    """On which side a phrasing or a card is; follows from its words."""
+    """Return the side of a phrasing or card, which is determined by its words."""
     digest = hashlib.sha256(text.encode()).digest()
     return "held_out" if digest[0] % HELD_OUT_OF == 0 else "train"
 
 
 @cache
 def load(side: Side) -> Materials:
-    """The texts of one side.
+    """Return the texts of one side.
 
-    The training side has neither a held-out domain nor a held-out text, and all topics. The other one has the
-    held-out domains whole, and of all others what training does not have.
+    The training side has all topics, but no held-out domain and no held-out text. The held-out side has the
+    complete held-out domains, and the held-out texts of the others.
 
     Raises:
-        ValueError: a file is not what it should be; pydantic's message has the place.
+        ValueError: a file is invalid. Pydantic's message has the location.
     """
     domains = [Domain.model_validate(_read(path)) for path in sorted((FOLDER / "domains").glob("*.yaml"))]
     roles = [Role.model_validate(each) for each in _read(FOLDER / "roles.yaml")]
     joints = Joints.model_validate(_read(FOLDER / "joints.yaml"))
     generalists = Generalists.model_validate(_read(FOLDER / "generalists.yaml"))
-    kept = [
+    side_domains = [
         _domain_of(domain, side)
         for domain in domains
         if side == "held_out" or domain.domain not in HELD_OUT_DOMAINS
     ]
     materials = Materials(
-        {domain.domain: domain for domain in kept},
+        {domain.domain: domain for domain in side_domains},
         [role for each in roles if (role := _role_of(each, side)) is not None],
         _texts_of(generalists, side, Generalists.model_fields),
         _texts_of(
@@ -196,8 +195,8 @@ def load(side: Side) -> Materials:
 
 
 def _with_cards(materials: Materials) -> Materials:
-    """`materials` with more cards of what is there: without them a model knows the few of each field by heart, and reads
-    those that it has never seen less well.
+    """Add the training-only cards. With the few cards of each field alone, a model learns them by heart, and
+    reads cards that it has never seen less well.
     """
     more = {path.stem: _read(path) for path in sorted((FOLDER / "cards").glob("*.yaml"))}
 
@@ -218,7 +217,7 @@ def _with_cards(materials: Materials) -> Materials:
 
 
 def _with_requests(materials: Materials) -> Materials:
-    """`materials` with more requests of its domains, for the same reason."""
+    """Add the training-only requests, for the same reason as the cards."""
 
     def add(domain: Domain, more: FieldRequests) -> Domain:
         return domain.model_copy(
@@ -241,8 +240,10 @@ def _with_requests(materials: Materials) -> Materials:
 
 
 def _with_joints(materials: Materials) -> Materials:
-    """`materials` with more ways to join clauses: with forty of each a model planned three steps for nearly all joins that
-    it had learned from, and for three in five of those in new words.
+    """Add the training-only templates for joining clauses.
+
+    With forty of each kind, a model planned three steps for nearly all joins that it had learned from, but
+    only for three in five of those in new words.
     """
     joints = materials.joints.model_dump()
     for path in sorted((FOLDER / "joints").glob("*.yaml")):
@@ -257,8 +258,8 @@ def _read_topics() -> list[Domain]:
 
 
 def _with_topics(materials: Materials, topics: Sequence[Domain]) -> Materials:
-    """`materials` with topics beside its domains. What one is near to is near to it as well, so that in no team
-    somebody else might do a specialist's part.
+    """Add topics to the domains, and make `near` symmetric, so that no two workers of a team might do one
+    part.
     """
     near: dict[str, set[str]] = defaultdict(set)
     for topic in topics:
@@ -301,8 +302,8 @@ def _domain_of(domain: Domain, side: Side) -> Domain:
 
 
 def _role_of(role: Role, side: Side) -> Role | None:
-    """The role; in training with the domains that are trained on. One half of whose domains are held out is
-    held out whole.
+    """Return the role for one side, or None. In training it has only the domains that are trained on. A role
+    is held out completely if at least half of its domains are, or if fewer than two remain.
     """
     known = tuple(name for name in role.domains if name not in HELD_OUT_DOMAINS)
     is_trained = 2 * len(known) > len(role.domains) and len(known) > 1

@@ -1,4 +1,4 @@
-"""How well a conductor leads teams it has never met: its plans for held-out requests, judged one by one."""
+"""Measure how well a conductor leads teams that it has never seen: judge its plans for held-out requests."""
 # The types of transformers and xgrammar are partial.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
@@ -21,14 +21,14 @@ from training.generation import generate
 from training.plan_runner import Chat
 
 MAX_TOKENS = 384
-"""Of a plan, as in cluster/local.yaml."""
+"""Maximum tokens of a plan, as in cluster/local.yaml."""
 BATCH = 16
 
 
 def write_plans(
     model: Any, tokenizer: Any, questions: Sequence[RequestQuestion], prompts: Prompts, subtask_chars: int
 ) -> list[str]:
-    """The model's plans, greedy and held to the grammar, as the server holds them."""
+    """Return the model's plans, decoded greedily and constrained by the grammar, as the server does."""
     info = xgrammar.TokenizerInfo.from_huggingface(tokenizer, vocab_size=model.config.vocab_size)
     compiler = xgrammar.GrammarCompiler(info)
     sizes = {len(question.workers) for question in questions}
@@ -36,7 +36,7 @@ def write_plans(
         size: compiler.compile_grammar(grammar("steps", size, MAX_STEPS, subtask_chars=subtask_chars).ebnf)
         for size in sizes
     }
-    # Prompts of like length together: padding costs as much as reading.
+    # Batch prompts of similar length, because padding costs as much as reading.
     chats = [plan_prompt(prompts, question) for question in questions]
     order = sorted(
         range(len(questions)), key=lambda index: sum(len(turn["content"]) for turn in chats[index])
@@ -44,22 +44,24 @@ def write_plans(
     texts = [""] * len(questions)
     for start in track(range(0, len(order), BATCH), description="writing plans", transient=True):
         part = order[start : start + BATCH]
-        held = LogitsProcessor([compiled[len(questions[index].workers)] for index in part])
-        completions = generate(model, tokenizer, [chats[index] for index in part], MAX_TOKENS, 0.0, [held])
+        processor = LogitsProcessor([compiled[len(questions[index].workers)] for index in part])
+        completions = generate(
+            model, tokenizer, [chats[index] for index in part], MAX_TOKENS, 0.0, [processor]
+        )
         for index, completion in zip(part, completions, strict=True):
             texts[index] = completion.text
     return texts
 
 
 def plan_prompt(prompts: Prompts, question: RequestQuestion) -> Chat:
-    """The server's prompt."""
+    """Return the server's prompt to plan for a question."""
     members = [question.members[name] for name in question.workers]
     messages = prompts.plan(layout_of("steps"), members, MAX_STEPS, question.conversation)
     return [{"role": message.role, "content": message.text} for message in messages]
 
 
 def random_plans(questions: Sequence[RequestQuestion]) -> list[str]:
-    """A worker drawn for each request, in one step: what asking anybody comes to."""
+    """Return a plan of one step with a random worker for each request, as a baseline."""
     rng = random.Random("random plans")
     return [
         json.dumps({"subtask": "", "worker": rng.randrange(len(each.workers)), "access": []})
@@ -68,7 +70,9 @@ def random_plans(questions: Sequence[RequestQuestion]) -> list[str]:
 
 
 def figures(questions: Sequence[RequestQuestion], texts: Sequence[str]) -> dict[str, Any]:
-    """Shares by kind of request; of all requests, of those about a domain that training never saw, and of the rest."""
+    """Return shares by kind of request: for all requests, for domains that training never saw, and for the
+    rest.
+    """
     verdicts = [judge(question, text) for question, text in zip(questions, texts, strict=True)]
     pairs: list[tuple[RequestQuestion, PlanVerdict]] = list(zip(questions, verdicts, strict=True))
     groups = {

@@ -1,8 +1,8 @@
-"""The other half of the first lesson: whole requests, of which the field of each part is to be named, and whom to ask for
-it.
+"""Namings, the second half of the first lesson: name the field of each part of a request, and its worker.
 
-A row has many of them behind one team's cards: of a plan only what a small model gets wrong most often. Of those of one
-part some are on fields of the team's specialists, the others on anything, so that it learns when to ask a generalist.
+A row has many of them after one team's cards. Of each plan it has only the tokens that a small model gets
+wrong most often. Some requests of one part are about fields of the team's specialists, and others about any
+field, so that the model learns when to use a generalist.
 
 SYNTHETIC, like the requests (`training.curriculum.requests`).
 """
@@ -16,21 +16,21 @@ from training.curriculum.requests import Kind, Request, draw_request, draw_short
 from training.curriculum.teams import DrawnTeam
 
 COVERED = 0.6
-"""How often a request is on a field of one of the team's specialists, where it has any."""
+"""Share of requests about a field of the team's specialists, if it has any."""
 SMALL = 0.1
-"""How often it is small talk instead."""
+"""Share of requests that are small talk."""
 OF_SEVERAL_PARTS: dict[Kind, float] = {"chain": 0.35, "join": 0.4, "check": 0.25}
-"""How often each of these is drawn, where the team can do it."""
+"""Share of each kind, if the team can do it."""
 
 
 def namings(seed: object, count: int, team: DrawnTeam, longest: int | None = None) -> list[RequestQuestion]:
-    """`count` requests of the training side, of one part each. Perhaps nobody in the team can do one.
+    """Return `count` training requests of one part each. The team may have no worker for some of them.
 
     Args:
-        seed: the same gives the same.
-        count: how many.
-        team: whose cards stand before them.
-        longest: characters in a request; None: as they come.
+        seed: seed; the same seed gives the same requests.
+        count: number of requests.
+        team: the team whose cards precede the requests.
+        longest: maximum characters of a request; None for no limit.
     """
     rng, materials = random.Random(f"namings {seed}"), load("train")
     requests = (draw_short(partial(_draw, rng, materials, team), longest) for _ in range(count))
@@ -40,8 +40,9 @@ def namings(seed: object, count: int, team: DrawnTeam, longest: int | None = Non
 def namings_of_parts(
     seed: object, count: int, team: DrawnTeam, longest: int | None = None
 ) -> list[RequestQuestion]:
-    """The same of several parts, each of which somebody can do; of one where the team is too small for more. None for a
-    team of made-up specialities.
+    """Return `count` training requests of several parts, or of one part if the team cannot do more.
+
+    The list is empty for a team with made-up specialities.
     """
     rng, materials = random.Random(f"namings of parts {seed}"), load("train")
     if not any(team.best(name) for name in materials.domains if name != SMALL_TALK):

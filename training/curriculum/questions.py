@@ -1,4 +1,4 @@
-"""Requests and teams as questions to train on and to measure with. Generated from a seed, the same everywhere."""
+"""Requests and teams as questions for training and measuring, generated reproducibly from a seed."""
 
 import random
 from collections.abc import Iterator
@@ -26,14 +26,14 @@ SOURCE = "requests"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestQuestion(TeamQuestion):
-    """A request, asked of the team that was drawn for it."""
+    """A request, and the team that was drawn for it."""
 
     request: Request
     team: DrawnTeam
 
     @property
     def is_new(self) -> bool:
-        """Whether it is about a domain that training has never seen."""
+        """Whether it is about a domain that training never saw."""
         return any(part.domain in HELD_OUT_DOMAINS for part in self.request.parts)
 
 
@@ -45,20 +45,19 @@ def request_questions(
     size: int | None = None,
     longest: int | None = None,
 ) -> list[RequestQuestion]:
-    """`count` requests.
+    """Return `count` requests.
 
     Args:
-        seed: the same gives the same.
-        count: how many.
-        side: whose texts.
-        per_team: requests to each team, one after the other: whoever learns from all of them at once reads
-            the team once.
-        size: workers in each team; None: 2 to 9.
-        longest: characters in a request; None: as they come.
+        seed: seed; the same seed gives the same requests.
+        count: number of requests.
+        side: side of the curriculum's texts.
+        per_team: consecutive requests per team. Learning from them together reads the team's cards once.
+        size: workers per team; None for 2 to 9 at random.
+        longest: maximum characters of a request; None for no limit.
     """
     rng, prefix = random.Random(f"requests {side} {seed}"), f"{SOURCE}/{side}/{seed}"
-    drawn = _draw(rng, prefix, side, per_team, size, longest)
-    return [next(drawn) for _ in range(count)]
+    questions = _draw(rng, prefix, side, per_team, size, longest)
+    return [next(questions) for _ in range(count)]
 
 
 def _draw(
@@ -75,7 +74,7 @@ def _draw(
 
 
 def question_of(request: Request, team: DrawnTeam, id: str) -> RequestQuestion:
-    """`request` as a question to `team`, with a program in the place of each worker."""
+    """Return `request` as a question to `team`, with a program as each worker."""
     last = len(request.parts) - 1
     domains = ">".join(part.domain for part in request.parts)
     question = Question(
@@ -104,7 +103,7 @@ def question_of(request: Request, team: DrawnTeam, id: str) -> RequestQuestion:
 
 
 def lesson(question: RequestQuestion) -> tuple[list[dict[str, object]], list[tuple[float, ...]]]:
-    """The best plan's steps, workers as numbers; and of each step, what asking each worker instead is worth."""
+    """Return the best plan's steps, with workers as numbers, and each worker's reward in each step."""
     rng = random.Random(f"plan {question.question.id}")
     steps = best_plan(rng, question.request, question.team)
     plan: list[dict[str, object]] = [

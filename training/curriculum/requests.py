@@ -1,8 +1,11 @@
-"""Requests that fit a team, as people write them; what each of their parts is, and the plan that answers
-them best.
+"""Requests that fit a team, in the words of a user, with their parts and their best plan.
 
-Kinds: `one` (a single step), `small_talk`, `chain` (the second part uses the first one's result), `join` (two
-independent parts, and a third that uses both), `check` (a part whose result somebody else checks).
+Kinds:
+    one: a single part.
+    small_talk: a single part of small talk.
+    chain: the second part uses the first one's result.
+    join: two independent parts, and a third that uses both results.
+    check: a part, and another worker's check of its result.
 """
 
 import random
@@ -17,7 +20,7 @@ from training.curriculum.teams import CHECKS_WELL, TRIES, DrawnTeam
 
 Kind = Literal["one", "small_talk", "chain", "join", "check"]
 SHARES: dict[Kind, float] = {"one": 0.5, "small_talk": 0.08, "chain": 0.14, "join": 0.08, "check": 0.2}
-"""How often each is tried. Where the team cannot do it, the request has one part: most teams have nobody who checks."""
+"""Probability of each kind. If the team cannot do it, the request has one part; most teams cannot check."""
 LEARNED_SHARES: dict[Kind, float] = {
     "one": 0.22,
     "small_talk": 0.08,
@@ -25,25 +28,25 @@ LEARNED_SHARES: dict[Kind, float] = {
     "join": 0.22,
     "check": 0.26,
 }
-"""The same for what a conductor learns from: plans of several steps take more examples than they are common."""
+"""Probability of each kind in training. Plans of several steps need more examples than they are common."""
 CONVERSATIONS = 0.12
-"""Of the requests of one step, those of several turns."""
+"""Share of conversations among requests of one part."""
 WITHOUT_SPECIALIST = 0.15
-"""Of the requests of one step, those that no specialist of the team covers, where a generalist is there."""
+"""Share of requests of one part that only a generalist covers, if the team has one."""
 RESULT = ("it", "it", "the result", "that", "what comes out", "what you get")
-"""How a clause names what another step gave."""
+"""References to another step's result in a clause."""
 _SLOT = re.compile(r"\{(\w+)\}")
 
 
 @dataclass(frozen=True, slots=True)
 class RequestPart:
-    """One thing that is asked.
+    """One task within a request.
 
     Args:
-        domain: whose it is.
-        clause: in words, as the request has it; empty where the part is the whole request.
-        reads: the parts whose results it uses.
-        checks: whether it checks the one part that it reads.
+        domain: the part's domain.
+        clause: the clause of the request; "" if the part is the whole request.
+        reads: indices of the parts whose results it uses.
+        checks: whether it checks the part that it reads.
     """
 
     domain: str
@@ -54,12 +57,12 @@ class RequestPart:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a user says, and what is to be done.
+    """A user's request and its parts.
 
     Args:
-        kind: see above.
-        turns: the user's and the assistant's in turn, the user's first and last.
-        parts: in the order in which they can be done; the last one's result is the answer.
+        kind: the kind of request (see the module's docstring).
+        turns: alternating turns of user and assistant. The first and the last are the user's.
+        parts: parts in an order in which they can be done. The result of the last is the answer.
     """
 
     kind: Kind
@@ -68,14 +71,14 @@ class Request:
 
     @property
     def text(self) -> str:
-        """The newest message."""
+        """The latest message."""
         return self.turns[-1]
 
 
 def draw_request(
     rng: random.Random, materials: Materials, team: DrawnTeam, shares: Mapping[Kind, float] = SHARES
 ) -> Request:
-    """A request that somebody in `team` can answer, of a kind drawn by `shares`."""
+    """Draw a request that `team` can answer, of a kind drawn by `shares`."""
     kinds: dict[Kind, Callable[[], Request | None]] = {
         "one": lambda: _one(rng, materials, team),
         "small_talk": lambda: _small_talk(rng, materials),
@@ -90,8 +93,9 @@ def draw_request(
 
 
 def draw_short(draw: Callable[[], Request], longest: int | None) -> Request:
-    """What `draw` gives, drawn again while all its turns have more than `longest` characters together; the last of `TRIES`
-    where none is shorter. None: as it comes.
+    """Call `draw` until the turns have at most `longest` characters in total, `TRIES` times after the first.
+
+    If no request is short enough, the last one is returned. With `longest` None, the first one is.
     """
     request = draw()
     for _ in range(TRIES):
@@ -102,9 +106,9 @@ def draw_short(draw: Callable[[], Request], longest: int | None) -> Request:
 
 
 def best_plan(rng: random.Random, request: Request, team: DrawnTeam) -> list[Step]:
-    """The plan with the highest reward, workers written as their numbers; equals are drawn among.
+    """Return a plan with the highest reward, drawn among equals, with workers as numbers.
 
-    A request of one part gets a step without a subtask, which asks the user's own words.
+    The step of a request of one part has no subtask, which stands for the user's own words.
     """
     steps: list[Step] = []
     for part in request.parts:
@@ -116,21 +120,22 @@ def best_plan(rng: random.Random, request: Request, team: DrawnTeam) -> list[Ste
 
 
 def best_workers(part: RequestPart, team: DrawnTeam, before: Sequence[int] = ()) -> list[int]:
-    """Who does `part` best; none where nobody can do it at all. The arguments are those of `part_rewards`."""
+    """Return the best workers for `part`, or [] if no worker can do it. See `part_rewards`."""
     rewards = part_rewards(part, team, before)
     top = max(rewards)
     return [index for index, each in enumerate(rewards) if each == top > 0]
 
 
 def part_rewards(part: RequestPart, team: DrawnTeam, before: Sequence[int] = ()) -> tuple[float, ...]:
-    """What it is worth to ask each worker for `part`.
+    """Return the reward of choosing each worker for `part`.
 
-    A check is for a critic; where there is none, for somebody who does such a part well and has not done this one.
+    A check is for a critic. Without one, it is for a worker that does such a part well and has not done this
+    one.
 
     Args:
-        part: of a request that fits `team`.
-        team: who may be asked.
-        before: who does the parts before it.
+        part: a part of a request that fits `team`.
+        team: the team.
+        before: workers of the parts before it.
     """
     rewards = team.rewards(part.domain)
     if not part.checks:
@@ -147,11 +152,11 @@ def part_rewards(part: RequestPart, team: DrawnTeam, before: Sequence[int] = ())
 
 
 def fill(rng: random.Random, template: str, slots: Mapping[str, Sequence[str]]) -> str:
-    """`template` with a value drawn for each `{name}`; the same name gets the same value."""
-    drawn = {
+    """Fill each `{name}` in `template` with a random value; the same name always gets the same value."""
+    values = {
         name: rng.choice(slots[name]) for name in dict.fromkeys(_SLOT.findall(template)) if name in slots
     }
-    return _SLOT.sub(lambda found: drawn.get(found[1], found[0]), template)
+    return _SLOT.sub(lambda match: values.get(match[1], match[0]), template)
 
 
 def _one(rng: random.Random, materials: Materials, team: DrawnTeam) -> Request:
@@ -159,7 +164,7 @@ def _one(rng: random.Random, materials: Materials, team: DrawnTeam) -> Request:
 
 
 def request_about(rng: random.Random, materials: Materials, domain: Domain) -> Request:
-    """A request of one part, whoever can do it."""
+    """Draw a request of one part about a domain, whether or not a team can do it."""
     if domain.domain == SMALL_TALK:
         return _small_talk(rng, materials)
     if domain.conversations and rng.random() < CONVERSATIONS:
@@ -170,7 +175,7 @@ def request_about(rng: random.Random, materials: Materials, domain: Domain) -> R
 
 
 def _topic(rng: random.Random, materials: Materials, team: DrawnTeam) -> str:
-    """A domain that somebody can do; mostly one of a specialist's."""
+    """Draw a domain that the team can do, mostly one of its specialists."""
     covered = [name for name in team.topics if name in materials.domains and name != SMALL_TALK]
     others = [
         each.domain
@@ -179,7 +184,7 @@ def _topic(rng: random.Random, materials: Materials, team: DrawnTeam) -> str:
     ]
     if others and (not covered or rng.random() < WITHOUT_SPECIALIST):
         return rng.choice(others)
-    # Each specialist is as likely as another, however many domains it has.
+        # Specialists are equally likely, whatever their number of domains.
     by_mate = [sorted(mate.can & set(covered)) for mate in team.mates if mate.can & set(covered)]
     return rng.choice(rng.choice(by_mate)) if by_mate else rng.choice(materials.fields).domain
 
@@ -239,8 +244,8 @@ def _clause(
     *,
     then: bool = False,
 ) -> RequestPart | None:
-    """A part for a worker that is the best for none of those `before`; None where there is none."""
-    taken = {index for part in before for index in team.best(part.domain)}
+    """Draw a part whose best workers are the best for no part `before`, or return None."""
+    busy = {index for part in before for index in team.best(part.domain)}
     topics, disputed = set(team.topics), team.disputed
     usable = [
         each
@@ -248,12 +253,12 @@ def _clause(
         if each.domain not in disputed
         and (each.then if then else each.parts)
         and (best := team.best(each.domain))
-        and taken.isdisjoint(best)
+        and busy.isdisjoint(best)
     ]
     covered = [each for each in usable if each.domain in topics]
-    drawn = {each.domain for each in materials.draw_fields(rng)}
+    fields = {each.domain for each in materials.draw_fields(rng)}
     uncovered = [each for each in usable if each.domain not in topics]
-    others = [each for each in uncovered if each.domain in drawn] or uncovered
+    others = [each for each in uncovered if each.domain in fields] or uncovered
     if not usable:
         return None
     domain = rng.choice(covered if covered and (not others or rng.random() >= WITHOUT_SPECIALIST) else others)
@@ -262,13 +267,13 @@ def _clause(
 
 
 def _join_clauses(template: str, **clauses: str) -> str:
-    """`template` with its clauses, one of which may begin with a capital."""
+    """Fill the clauses into `template`; an upper-case name takes the clause with a capital letter."""
     texts = clauses | {name.upper(): clause[:1].upper() + clause[1:] for name, clause in clauses.items()}
-    return _SLOT.sub(lambda found: texts.get(found[1], found[0]), template)
+    return _SLOT.sub(lambda match: texts.get(match[1], match[0]), template)
 
 
 def _in_a_frame(rng: random.Random, materials: Materials, text: str) -> str:
-    """Now and then with a greeting before it, or thanks after it."""
+    """Sometimes add a greeting before the text, or thanks after it."""
     if rng.random() < 0.15:
         text = f"{rng.choice(materials.joints.openers)} {text}"
     if rng.random() < 0.15:
@@ -277,7 +282,7 @@ def _in_a_frame(rng: random.Random, materials: Materials, text: str) -> str:
 
 
 def _in_a_tone(rng: random.Random, materials: Materials, text: str) -> str:
-    """As somebody in a hurry types it, now and then."""
+    """Sometimes frame the text, write it in lower case, or add typing errors."""
     text = _in_a_frame(rng, materials, text)
     if rng.random() < 0.12:
         text = text.lower()
@@ -285,7 +290,7 @@ def _in_a_tone(rng: random.Random, materials: Materials, text: str) -> str:
 
 
 def _add_slips(rng: random.Random, text: str) -> str:
-    """One letter in thirty is left out, doubled, or changes places with the next."""
+    """Drop, double or transpose one letter in thirty."""
     typed: list[str] = []
     letters = list(text)
     while letters:

@@ -1,8 +1,7 @@
-"""Teams of workers that nobody has met before: two to nine cards, and what each of these workers can really
-do.
+"""Random teams of two to nine workers: their cards, and what each worker can actually do.
 
-SYNTHETIC: how well a worker does a part follows from its card's field, so that a program can say who was
-right.
+SYNTHETIC: how well a worker does a part follows from the field of its card, so that a program can judge
+answers.
 """
 
 import random
@@ -17,11 +16,11 @@ from training.curriculum.materials import NARROW, SMALL_TALK, Domain, Materials,
 Kind = Literal["specialist", "strong", "plain", "weak", "critic", "unusable"]
 SIZES = range(2, 10)
 EVERYTHING: dict[Kind, float] = {"strong": 0.75, "plain": 0.5, "weak": 0.25}
-"""How often a worker without a field does a part rightly."""
+"""Probability that a worker without a field does a part correctly."""
 CHATS: dict[Kind, float] = {"plain": 0.9, "weak": 1.0, "specialist": 0.4, "strong": 0.3, "critic": 0.2}
-"""What an answer to small talk is worth where no prices are shown: everybody can say hello, and it should cost little."""
+"""Reward for answering small talk if no prices are shown. Every worker can, so a cheap one is best."""
 CHECKS_WELL = 0.75
-"""Without a critic, who does a part rightly at least so often may check somebody else's."""
+"""Minimum quality for a part to check another worker's result, in a team without a critic."""
 USD_PER_MTOK: dict[Kind, tuple[float, ...]] = {
     "specialist": (0.1, 0.2, 0.4, 0.8, 1.5, 3.0),
     "strong": (8.0, 10.0, 15.0, 25.0),
@@ -30,7 +29,7 @@ USD_PER_MTOK: dict[Kind, tuple[float, ...]] = {
     "critic": (0.2, 0.5, 1.0, 2.0),
     "unusable": (0.05, 0.5, 2.0),
 }
-"""For written tokens; a read one costs a quarter."""
+"""Price of output tokens; an input token costs a quarter."""
 TOKENS_PER_S: dict[Kind, tuple[int, ...]] = {
     "specialist": (40, 60, 90, 120),
     "strong": (20, 30, 45),
@@ -40,23 +39,23 @@ TOKENS_PER_S: dict[Kind, tuple[int, ...]] = {
     "unusable": (50, 100),
 }
 DEARER = 5
-"""The second of two workers of one field costs that many times as much."""
+"""Price factor of the second of two workers of the same field."""
 WORSE_FOR_ITS_PRICE = 0.2
-"""What a right answer is worth less from a worker that costs at least twice as much as another that can do it."""
+"""Reward subtracted if a worker costs at least twice as much as another one that can do the part."""
 TRIES = 40
 
 
 @dataclass(frozen=True, slots=True)
 class Teammate:
-    """A worker: what is said of it, and what it can do.
+    """A worker: its card, and what it can do.
 
     Args:
-        card: as the conductor reads it.
-        kind: a specialist, or what it is worth without a field.
-        can: the domains that it does well.
-        might: those that it might do: no request of a team that has it is about them.
-        price: per token.
-        tokens_per_s: how fast it writes.
+        card: the card that the conductor reads.
+        kind: specialist, or its ability without a field.
+        can: domains that it does well.
+        might: domains that it may be able to do. A team with this worker gets no request about them.
+        price: price per token.
+        tokens_per_s: output speed.
     """
 
     card: str
@@ -67,7 +66,7 @@ class Teammate:
     tokens_per_s: float = 0.0
 
     def quality(self, domain: str) -> float:
-        """How often it does a part of `domain` rightly, from 0 to 1."""
+        """Return the probability that it does a part of `domain` correctly."""
         if domain in self.can:
             return 1.0
         return CHATS.get(self.kind, 0.0) if domain == SMALL_TALK else EVERYTHING.get(self.kind, 0.0)
@@ -75,18 +74,20 @@ class Teammate:
 
 @dataclass(frozen=True, slots=True)
 class DrawnTeam:
-    """Workers in the order in which the conductor sees them.
+    """Workers in the order that the conductor sees.
 
     Args:
-        mates: two to nine.
-        shows_facts: whether prices and speeds are shown.
+        mates: two to nine workers.
+        shows_facts: whether the conductor sees prices and speeds.
     """
 
     mates: tuple[Teammate, ...]
     shows_facts: bool
 
     def reward(self, index: int, domain: str) -> float:
-        """What it is worth to ask this worker for a part of `domain`: how often it is right, less where it is dear."""
+        """Return the reward of choosing this worker for `domain`: quality minus a penalty for a high
+        price.
+        """
         mate = self.mates[index]
         worth = mate.quality(domain)
         if not self.shows_facts or not worth:
@@ -98,44 +99,43 @@ class DrawnTeam:
         return worth - WORSE_FOR_ITS_PRICE if mate.price.output_usd_per_mtok >= 2 * cheapest else worth
 
     def rewards(self, domain: str) -> tuple[float, ...]:
-        """Of every worker."""
         return tuple(self.reward(index, domain) for index in range(len(self.mates)))
 
     def best(self, domain: str) -> tuple[int, ...]:
-        """The workers of the highest reward; none where nobody can do it at all."""
+        """Return the workers with the highest reward, or () if no worker can do it."""
         rewards = self.rewards(domain)
         top = max(rewards)
         return tuple(index for index, each in enumerate(rewards) if each == top > 0)
 
     @property
     def topics(self) -> list[str]:
-        """What somebody is a specialist of, and nobody else might do."""
+        """Domains that a worker is a specialist of, and that no other worker might do."""
         might = frozenset[str]().union(*(mate.might for mate in self.mates))
         return sorted(frozenset[str]().union(*(mate.can for mate in self.mates)) - might)
 
     @property
     def claims(self) -> frozenset[str]:
-        """Everything that a specialist here does or might do."""
+        """Domains that a worker here can or might do."""
         return frozenset[str]().union(*(mate.can | mate.might for mate in self.mates))
 
     @property
     def disputed(self) -> frozenset[str]:
-        """What somebody might do, or not: no request is about it."""
+        """Domains that a worker might or might not be able to do. No request is about them."""
         return self.claims - frozenset(self.topics)
 
     @property
     def critics(self) -> tuple[int, ...]:
-        """Who checks the work of others."""
+        """Workers that check the results of others."""
         return tuple(index for index, mate in enumerate(self.mates) if mate.kind == "critic")
 
 
 def draw_team(rng: random.Random, materials: Materials, size: int | None = None) -> DrawnTeam:
-    """A team in random order, somebody in it able to answer.
+    """Draw a team in random order, with at least one worker that can answer.
 
     Args:
-        rng: draws it.
-        materials: whose cards.
-        size: from 2 to 9; None: drawn.
+        rng: random generator.
+        materials: the side of the curriculum whose cards to use.
+        size: number of workers, from 2 to 9; None to draw it.
     """
     size = size or rng.choice(SIZES)
     mates = _others(rng, materials, size)
@@ -146,7 +146,7 @@ def draw_team(rng: random.Random, materials: Materials, size: int | None = None)
 
 
 def _others(rng: random.Random, materials: Materials, size: int) -> list[Teammate]:
-    """Generalists, a critic, somebody for small talk, somebody of no use; at most half of the team."""
+    """Draw generalists, a critic, a worker for small talk and a useless one, at most half of the team."""
     cards = materials.generalists
     kinds: list[tuple[Kind, Sequence[str], float]] = [
         ("strong", cards.strong, 0.3),
@@ -156,25 +156,25 @@ def _others(rng: random.Random, materials: Materials, size: int) -> list[Teammat
         ("unusable", cards.unusable, 0.12),
     ]
     rng.shuffle(kinds)
-    drawn = [_teammate(rng, rng.choice(texts), kind) for kind, texts, share in kinds if rng.random() < share]
+    mates = [_teammate(rng, rng.choice(texts), kind) for kind, texts, share in kinds if rng.random() < share]
     if rng.random() < 0.12:
-        drawn.append(_specialist_of(rng, materials.domains[SMALL_TALK]))
+        mates.append(_specialist_of(rng, materials.domains[SMALL_TALK]))
     if rng.random() < 0.1:  # a team without any specialist
-        drawn = [mate for mate in drawn if mate.kind not in ("critic", "unusable")]
+        mates = [mate for mate in mates if mate.kind not in ("critic", "unusable")]
         missing: list[Kind] = ["strong", "plain", "weak"]
-        while len(drawn) < size:
+        while len(mates) < size:
             kind = rng.choice(missing)
             card = rng.choice(getattr(cards, kind))
-            if card not in {mate.card for mate in drawn}:
-                drawn.append(_teammate(rng, card, kind))
-        return drawn[:size]
-    return drawn[: size // 2]
+            if card not in {mate.card for mate in mates}:
+                mates.append(_teammate(rng, card, kind))
+        return mates[:size]
+    return mates[: size // 2]
 
 
 def _specialists(
-    rng: random.Random, materials: Materials, there: Sequence[Teammate], room: int
+    rng: random.Random, materials: Materials, mates: Sequence[Teammate], room: int
 ) -> list[Teammate]:
-    """One more, none of whose fields is another's; sometimes two of one field, at different prices."""
+    """Draw a specialist without a field in common with `mates`; sometimes two of one field at two prices."""
     for _ in range(TRIES):
         sources: Sequence[Domain | Role] = materials.roles if rng.random() < 0.3 else materials.fields
         if materials.topics and rng.random() < NARROW:
@@ -183,22 +183,22 @@ def _specialists(
         if not source.cards:
             continue
         mate = _specialist_of(rng, source)
-        if any(_overlap(mate, other) for other in there):
+        if any(_overlap(mate, other) for other in mates):
             continue
         if room > 1 and rng.random() < 0.12:
             twin = _specialist_of(rng, source)
-            dear = Price(mate.price.input_usd_per_mtok * DEARER, mate.price.output_usd_per_mtok * DEARER)
+            price = Price(mate.price.input_usd_per_mtok * DEARER, mate.price.output_usd_per_mtok * DEARER)
             if twin.card != mate.card:
                 return [
                     mate,
-                    Teammate(twin.card, "specialist", mate.can, mate.might, dear, twin.tokens_per_s),
+                    Teammate(twin.card, "specialist", mate.can, mate.might, price, twin.tokens_per_s),
                 ]
         return [mate]
     return [_teammate(rng, rng.choice(materials.generalists.weak), "weak")]
 
 
 def _overlap(one: Teammate, other: Teammate) -> bool:
-    """Whether somebody could mistake one for the other."""
+    """Return whether the two workers can do, or might do, a domain in common, or have the same card."""
     return bool(one.can & (other.can | other.might) or other.can & one.might) or one.card == other.card
 
 

@@ -1,4 +1,4 @@
-"""How well a plan fits a request and its team, judged from the plan alone: no worker is asked."""
+"""Judge how well a plan fits a request and its team, from the plan alone. No worker is called."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -20,18 +20,18 @@ MAX_STEPS = 5
 
 @dataclass(frozen=True, slots=True)
 class PlanVerdict:
-    """What is right about one plan.
+    """Judgement of one plan.
 
     Args:
-        parsed: it can run, and nothing stands beside it.
-        steps: how many; 0 where it is no plan.
-        has_shape: as many steps as the request has parts, each reading what its part uses and nothing else.
-        workers: the share of parts whose worker can do them as well as anybody in the team; 0 without the
-            shape, but for a plan of several steps for a request of one part, whose last step counts.
-        about: the share of subtasks that name their part by its own words, and no other part as fully, or are
-            empty in a plan of one step. Where there are more steps or fewer than parts, nobody can say which
-            part is whose: there a subtask may name any of them.
-        empty: the share of subtasks that are empty.
+        parsed: whether it can run, and has no other text around it.
+        steps: number of steps; 0 if it is not a plan.
+        has_shape: whether it has as many steps as the request has parts, and each reads exactly what its part
+            uses.
+        workers: share of parts whose worker does them as well as any in the team. 0 if the number of steps is
+            wrong; but for a request of one part, the last step counts.
+        about: share of subtasks that name their part by its own words and no other part as fully, or are
+            empty in a plan of one step. If the number of steps is wrong, a subtask may name any part.
+        empty: share of empty subtasks.
     """
 
     parsed: bool
@@ -43,22 +43,22 @@ class PlanVerdict:
 
     @property
     def is_right(self) -> bool:
-        """The shape and every worker."""
+        """Whether the shape and every worker are right."""
         return self.has_shape and self.workers == 1.0
 
 
 def judge(question: RequestQuestion, text: str, format: Format = "steps") -> PlanVerdict:
-    """The verdict on the plan `text`. Parts that do not need each other may come in either order."""
+    """Judge the plan `text`. Parts that do not depend on each other may be in either order."""
     names = list(question.workers)
     steps = read_steps(text, names, format)
     if steps is None or not is_exact_plan(format, text, names, MAX_STEPS):
         return PlanVerdict(parsed=False)
     verdicts = [_judge_in_order(question, steps, parts) for parts in _orders(question.request.parts)]
-    return max(verdicts, key=lambda each: each.about)  # of equal ones the first
+    return max(verdicts, key=lambda each: each.about)  # the first of equals
 
 
 def _orders(parts: Sequence[RequestPart]) -> Iterator[Sequence[RequestPart]]:
-    """The orders in which a plan may have the parts: the first two change places where neither reads the other."""
+    """Yield the allowed orders of the parts: the first two may be swapped if neither reads the other."""
     yield parts
     if len(parts) > 2 and not parts[0].reads and not parts[1].reads:
         swapped = {0: 1, 1: 0}
@@ -95,7 +95,7 @@ def _judge_in_order(
 
 
 def read_steps(text: str, workers: Sequence[str], format: Format) -> Sequence[Step] | None:
-    """The steps of a plan's text; None where it cannot run."""
+    """Return the steps of a plan's text, or None if it cannot run."""
     reader = parser(format, list(workers), MAX_STEPS)
     try:
         reader.feed(text)
@@ -106,9 +106,7 @@ def read_steps(text: str, workers: Sequence[str], format: Format) -> Sequence[St
 
 
 def _is_able(part: RequestPart, team: DrawnTeam, worker: int, before: Sequence[int]) -> bool:
-    """Whether nobody in the team does `part` better, whatever they cost; of a check and of small talk, nor as
-    well for less.
-    """
+    """Return whether no worker does `part` better; for a check and small talk, nor as well for less."""
     if part.checks or part.domain == SMALL_TALK:
         rewards = part_rewards(part, team, before)
         return rewards[worker] == max(rewards)
@@ -137,7 +135,7 @@ def _is_about(
 def table(
     questions: Sequence[RequestQuestion], verdicts: Sequence[PlanVerdict]
 ) -> dict[str, dict[str, float]]:
-    """The mean of every figure by kind of request, and of all; with how many there were."""
+    """Return the mean of every figure and the number of requests, by kind of request and for all."""
     groups: dict[str, list[PlanVerdict]] = defaultdict(list)
     for question, verdict in zip(questions, verdicts, strict=True):
         groups[question.request.kind].append(verdict)

@@ -1,9 +1,9 @@
-"""A SYNTHETIC worker: a program in the place of a drawn team's worker, for one request.
+"""A SYNTHETIC worker: a program that replaces a drawn team's worker, for one request.
 
-It gets the prompt that a language model would get, finds in it which part of the request it is asked for,
-and gives that part's result, a code, where it can do the part and was shown what the part uses; else
-another code. So an answer is right exactly where the plan asked the right workers for the right parts and
-passed their results on. Nobody checks what they do in the same step.
+It gets the prompt that a language model would get, and finds the part of the request that it should do. Its
+output is the part's result, a code, if it can do the part and was shown the inputs; otherwise another code.
+An answer is therefore right exactly if the plan chose the right workers for the right parts and passed on
+their results. A result can only be checked in a later step.
 """
 
 import hashlib
@@ -22,10 +22,10 @@ from training.curriculum.requests import Request, RequestPart
 from training.curriculum.teams import Teammate
 
 MODEL = "synthetic-worker"
-"""Reported as the model's name."""
+"""Model name that is reported."""
 NOTHING = "I do not see what I should do."
 REPAIRS = 0.75
-"""How often who checks well sets a wrong result right; a right one stays."""
+"""Probability that a worker that checks well corrects a wrong result. A right one is kept."""
 _RESULT = re.compile(r"^(\d): (\w+)$", re.MULTILINE)
 
 
@@ -33,11 +33,11 @@ class PartWorker:
     """Does the parts of one request that `mate` can do; SYNTHETIC.
 
     Args:
-        name: in the team.
+        name: the worker's name in the team.
         mate: what it can do.
-        request: the one that it is asked about.
-        id: of the request; results and errors follow from it.
-        price: per token; words are counted as tokens.
+        request: the request.
+        id: the request's id, which determines results and errors.
+        price: price per token; words are counted as tokens.
     """
 
     provenance = "synthetic"
@@ -47,31 +47,32 @@ class PartWorker:
         self._mate, self._request, self._id = mate, request, id
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
-        """See `conductor.model.worker.Worker.open`."""
         text = self.answer(Assignment.of(call))
         usage = Usage(prompt_tokens(call), len(TOKEN.findall(text)))
         return open_reply(self.name, MODEL, text_reply(text, MODEL, usage), self.price)
 
-    def answer(self, shown: Assignment) -> str:
-        """A line with a code for each part that it was asked for; the last one again, as the answer."""
-        seen = {int(number): code for output in shown.outputs for number, code in _RESULT.findall(output)}
-        asked, known = self._parts_of_task(shown), dict(seen)
-        for number in asked:
+    def answer(self, assignment: Assignment) -> str:
+        """Return a line with a code for each part of the task, and the last code again as the answer."""
+        seen = {
+            int(number): code for output in assignment.outputs for number, code in _RESULT.findall(output)
+        }
+        parts, known = self._parts_of_task(assignment), dict(seen)
+        for number in parts:
             checks = self._request.parts[number].checks
             known[number] = self._check(number, seen) if checks else self._do(number, known)
-        if not asked:
+        if not parts:
             return NOTHING
         lines = [f"{number}: {code}" for number, code in sorted(known.items())]
-        return "\n".join([*lines, f"<answer>{known[asked[-1]]}</answer>"])
+        return "\n".join([*lines, f"<answer>{known[parts[-1]]}</answer>"])
 
-    def _parts_of_task(self, shown: Assignment) -> Sequence[int]:
-        """The parts that the task is about; the whole request where there is no task."""
+    def _parts_of_task(self, assignment: Assignment) -> Sequence[int]:
+        """Return the parts that the task is about, or all of them if there is no task."""
         parts = self._request.parts
-        if not shown.task or len(parts) == 1:
+        if not assignment.task or len(parts) == 1:
             return range(len(parts))
-        about = [number for number, part in enumerate(parts) if is_about(shown.task, part.clause)]
+        about = [number for number, part in enumerate(parts) if is_about(assignment.task, part.clause)]
         checks = [number for number in about if parts[number].checks]
-        return checks if checks and shown.outputs else [each for each in about if each not in checks]
+        return checks if checks and assignment.outputs else [each for each in about if each not in checks]
 
     def _do(self, number: int, known: Mapping[int, str]) -> str:
         part = self._request.parts[number]
@@ -90,16 +91,16 @@ class PartWorker:
         return result(self._id, number) if is_right else _digest(self._id, number, self.name)
 
     def _can(self, part: RequestPart, number: int) -> bool:
-        """Whether it gets the part right; of those without a field, which parts follows from request and name."""
+        """Return whether it does the part correctly. Without a field, that is random by request and name."""
         return self._luck(number, "luck") < self._mate.quality(part.domain)
 
     def _luck(self, number: int, of: str) -> float:
-        """From 0 to 1; the same whenever it is asked."""
+        """Return a reproducible number from 0 to 1."""
         return int(_digest(self._id, number, self.name, of), 16) / 16**8
 
 
 def result(id: str, number: int) -> str:
-    """The right result of a part."""
+    """Return the right result of a part."""
     return _digest(id, number)
 
 
