@@ -199,8 +199,8 @@ def test_two_measured_names_that_end_in_one_workers_are_told_apart_by_the_user(
         ),
         ("--recorded recorded:{recorded}?part=train --into {pool} --settings {pool}", "not both"),
         ("--recorded recorded:{recorded}?part=train --into {pool}.none", "cannot be read"),
-        ("--results {pool}.none", "Name the --out folder"),
-        ("--results {recorded}", "is no result"),
+        ("--results {pool}.none", "Pass the --out folder"),
+        ("--results {recorded}", "is not a result"),
         ("--records {recorded}", "holds no records"),
     ],
 )

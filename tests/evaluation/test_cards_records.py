@@ -89,7 +89,7 @@ def test_a_file_may_hold_what_the_server_answered_or_its_workflows(tmp_path: Pat
     ("text", "told"),
     [
         ('{"answer": 1}', "GET /v1/workflows"),
-        ("not JSON", "line 1: it is not JSON"),
+        ("not JSON", "line 1: invalid JSON"),
         (None, "cannot be read"),
     ],
 )
@@ -128,7 +128,7 @@ def test_a_call_shorter_than_a_millisecond_tells_no_speed(tmp_path: Path, took_s
 def test_a_file_that_is_nested_too_deeply_is_told_by_its_line(tmp_path: Path, text: str):
     path = tmp_path / "saved.json"
     path.write_text(text)
-    with pytest.raises(EvaluationError, match="line 1: it is nested too deeply"):
+    with pytest.raises(EvaluationError, match="line 1: nested too deeply"):
         read_records(str(path))
 
 

@@ -59,7 +59,7 @@ def test_a_replayed_pool_is_evaluated_from_the_command_line(
     assert any(warning.startswith("Replayed: good, half, mute") for warning in told["warnings"])
     page = (out / "report.html").read_text()
     assert page.count("<svg") == 4, "there is no picture of tokens, which nobody knows"
-    assert "no model was asked" in page
+    assert "No model was called" in page
     assert "http" not in page.replace("http://www.w3.org", "").replace("http://purl.org", "").replace(
         "https://matplotlib.org", ""
     ).replace("http://creativecommons.org", "")

@@ -135,7 +135,7 @@ async def test_a_torn_last_line_is_cut_off_and_its_question_asked_again(tmp_path
 
 def test_a_line_that_is_no_result_is_told_by_its_number(tmp_path: Path):
     (tmp_path / "r.jsonl").write_text("{}\n")
-    with pytest.raises(EvaluationError, match=r"line 1 is no result.*--out"):
+    with pytest.raises(EvaluationError, match=r"line 1 is not a result.*--out"):
         ResultLog(tmp_path / "r.jsonl")
 
 
@@ -221,7 +221,7 @@ async def test_learned_routers_send_each_family_to_who_can_it(tmp_path: Path):
         (["oracle"], "name `single` too"),
         (["best_of_n"], "name it too"),
         (["moa?layer=2"], "it takes layers, proposers, temperature"),
-        (["self_consistency?n=0"], "it is below 1"),
+        (["self_consistency?n=0"], "must be at least 1"),
         (["trained"], "trained?settings=FILE"),
         (["conductor"], "the pool has no conductor"),
         (["routellm?share=0.5&usd=best"], "keep one"),

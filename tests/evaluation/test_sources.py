@@ -100,7 +100,7 @@ def test_any_json_lines_are_asked_by_the_names_of_their_fields(tmp_path: Path):
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ('{"question": "a", "answer": "b"', "line 1: it is not JSON"),
+        ('{"question": "a", "answer": "b"', "line 1: invalid JSON"),
         ("[1]", "line 1: it is list"),
         ('{"question": "a"}', "line 1: the field 'answer' is missing; it has question"),
         ('{"question": null, "answer": "b"}', "line 1: the field 'question' is NoneType"),
@@ -164,14 +164,14 @@ def test_a_gzip_file_that_is_damaged_or_torn_is_told_by_file_and_line(tmp_path: 
     for damaged in (whole + whole[:10] + b"\xff" * 99, whole[:-20], whole[:3] + b"\xff" * 99):
         path.write_bytes(damaged)
         with pytest.raises(
-            EvaluationError, match=r"mine\.jsonl, from line \d+ on: its gzip data are damaged"
+            EvaluationError, match=r"mine\.jsonl has damaged gzip data from line \d+ on"
         ):
             load(f"jsonl:{path}")
 
 
 def test_a_line_that_is_nested_too_deeply_is_told_by_its_number(tmp_path: Path):
     (tmp_path / "a.jsonl").write_text('{"question": "a", "answer": "b"}\n' + "[" * 200_000)
-    with pytest.raises(EvaluationError, match="line 2: it is nested too deeply"):
+    with pytest.raises(EvaluationError, match="line 2: nested too deeply"):
         load(f"jsonl:{tmp_path}/a.jsonl")
 
 
