@@ -15,7 +15,12 @@ Json = dict[str, Any]
 
 
 def row(
-    label: str, about: str, results: Sequence[Result], n_questions: int, learned: Mapping[str, Any], stopped: str
+    label: str,
+    about: str,
+    results: Sequence[Result],
+    n_questions: int,
+    learned: Mapping[str, Any],
+    stopped: str,
 ) -> Json:
     """Return the figures of one strategy.
 

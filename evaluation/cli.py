@@ -84,9 +84,27 @@ def parser() -> argparse.ArgumentParser:
         help="with --url: the conductor to use (default: the server's first); "
         "with --settings: a name in `models`, whose workers form the pool",
     )
-    add("--questions", nargs="+", required=True, metavar="SET", help="question sets, see below; several are concatenated")
-    add("--strategies", nargs="+", default=["usual"], metavar="NAME", help="strategies, see below (default: usual)")
-    add("--train", nargs="+", default=[], metavar="SET", help="question sets for training routers and choosing workers")
+    add(
+        "--questions",
+        nargs="+",
+        required=True,
+        metavar="SET",
+        help="question sets, see below; several are concatenated",
+    )
+    add(
+        "--strategies",
+        nargs="+",
+        default=["usual"],
+        metavar="NAME",
+        help="strategies, see below (default: usual)",
+    )
+    add(
+        "--train",
+        nargs="+",
+        default=[],
+        metavar="SET",
+        help="question sets for training routers and choosing workers",
+    )
     add("--count", type=count, help="questions per set (default: all of a fixed set, 100 of a generated one)")
     add("--train-count", type=count, help="questions per --train set (same default)")
     add("--seed", type=seed, default=0, help="seed of questions, sampling and random choices (%(default)s)")
@@ -98,7 +116,11 @@ def parser() -> argparse.ArgumentParser:
     add("--max-output-tokens", type=count, help="maximum output tokens of one call")
     add("--max-tokens", type=count, help="maximum tokens of one question, over all calls")
     add("--max-cost-usd", type=usd, help="maximum cost of one question in US dollars, over all calls")
-    add("--strategy-usd", type=usd, help="budget of one strategy in US dollars; it starts no question beyond that")
+    add(
+        "--strategy-usd",
+        type=usd,
+        help="budget of one strategy in US dollars; it starts no question beyond that",
+    )
     add("--deadline-s", type=seconds, default=300.0, help="timeout of one run in seconds (%(default)s)")
     add("--temperature", type=temperature, help="temperature of workers if the strategy sets none")
     return parser

@@ -62,7 +62,9 @@ def _questions(options: argparse.Namespace) -> tuple[list[Question], list[Questi
     texts = {question.text for question in questions}
     unseen = [question for question in training if question.text not in texts]
     if training and not unseen:
-        raise EvaluationError("Every --train question is also in --questions. Choose other training questions.")
+        raise EvaluationError(
+            "Every --train question is also in --questions. Choose other training questions."
+        )
     return questions, unseen, len(training) - len(unseen)
 
 

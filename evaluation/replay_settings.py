@@ -51,9 +51,15 @@ def parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("path", type=Path, help="the recorded pool: JSON lines, plain or .gz")
     parser.add_argument("--out", type=Path, help="settings file to write (default: standard output)")
-    parser.add_argument("--models", nargs="+", help="models to replay (default: all that answered every question)")
-    parser.add_argument("--difficulty", help="consider only questions of this difficulty when choosing models")
-    parser.add_argument("--prices", type=Path, help="YAML of US dollars per call by model (default: costs are unknown)")
+    parser.add_argument(
+        "--models", nargs="+", help="models to replay (default: all that answered every question)"
+    )
+    parser.add_argument(
+        "--difficulty", help="consider only questions of this difficulty when choosing models"
+    )
+    parser.add_argument(
+        "--prices", type=Path, help="YAML of US dollars per call by model (default: costs are unknown)"
+    )
     return parser
 
 

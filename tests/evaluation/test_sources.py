@@ -163,9 +163,7 @@ def test_a_gzip_file_that_is_damaged_or_torn_is_told_by_file_and_line(tmp_path: 
     whole = gzip.compress(row.encode() * 9)
     for damaged in (whole + whole[:10] + b"\xff" * 99, whole[:-20], whole[:3] + b"\xff" * 99):
         path.write_bytes(damaged)
-        with pytest.raises(
-            EvaluationError, match=r"mine\.jsonl has damaged gzip data from line \d+ on"
-        ):
+        with pytest.raises(EvaluationError, match=r"mine\.jsonl has damaged gzip data from line \d+ on"):
             load(f"jsonl:{path}")
 
 

@@ -244,7 +244,7 @@ def test_a_line_that_cannot_be_graded_is_refused_with_its_number_and_its_field(
 
 def test_a_line_that_is_no_json_object_is_refused(tmp_path: Path):
     path = tmp_path / "q.jsonl"
-    with pytest.raises(SettingsError, match=r"line 2: it is not JSON: .*; write one JSON object a line"):
+    with pytest.raises(SettingsError, match=r"line 2: invalid JSON: .* Write one JSON object per line"):
         of_file(path, line(), "{")
     with pytest.raises(
         SettingsError, match=r"line 1: it is list; write one JSON object a line, with id, text"
