@@ -70,7 +70,7 @@ def test_a_replayed_pool_is_evaluated_from_the_command_line(
     ("arguments", "told"),
     [
         (["--settings", "no-such.yaml", "--questions", "gsm8k"], "no-such.yaml cannot be read"),
-        (["--settings", "cluster/scripted.yaml", "--questions", "none"], "No questions are called 'none'"),
+        (["--settings", "cluster/scripted.yaml", "--questions", "none"], "Unknown question set 'none'"),
         (["--settings", "cluster/local.yaml", "--questions", "gsm8k"], "--url"),
         (["--url", "http://127.0.0.1:1", "--questions", "gsm8k"], "make serve"),
         (

@@ -215,17 +215,17 @@ async def test_learned_routers_send_each_family_to_who_can_it(tmp_path: Path):
 @pytest.mark.parametrize(
     ("names", "told"),
     [
-        (["nothing"], "there are: single"),
+        (["nothing"], "Choose from: single"),
         (["single", "single"], "is named twice"),
         (["single:nobody"], "the pool has: good, bad"),
-        (["oracle"], "name `single` too"),
-        (["best_of_n"], "name it too"),
+        (["oracle"], "Add the strategy `single`"),
+        (["best_of_n"], "Add it, or"),
         (["moa?layer=2"], "it takes layers, proposers, temperature"),
         (["self_consistency?n=0"], "must be at least 1"),
         (["trained"], "trained?settings=FILE"),
         (["conductor"], "the pool has no conductor"),
         (["routellm?share=0.5&usd=best"], "keep one"),
-        (["masrouter?modes=dance"], "there are: io, cot"),
+        (["masrouter?modes=dance"], "Choose from: io, cot"),
     ],
 )
 def test_what_cannot_be_made_says_what_to_write(names: list[str], told: str):

@@ -288,7 +288,7 @@ def test_graders_whose_facts_are_checked_are_graders():
 
 
 def test_families_that_are_unknown_or_hold_too_little_are_told():
-    with pytest.raises(SettingsError, match=r"questions.families: families has 'magic'; there are: "):
+    with pytest.raises(SettingsError, match=r"questions.families: unknown family 'magic'; choose from: "):
         training_questions(QuestionsConfig(families=("magic",)), 1)
     with pytest.raises(SettingsError, match=r"set composite_share to 0"):
         training_questions(QuestionsConfig(families=("logic",)), 10)
