@@ -102,8 +102,14 @@ def test_any_json_lines_are_asked_by_the_names_of_their_fields(tmp_path: Path):
     [
         ('{"question": "a", "answer": "b"', "line 1: invalid JSON"),
         ("[1]", "line 1: expected a JSON object, not list"),
-        ('{"question": "a"}', "line 1: the field 'answer' is missing. Choose another field with ?answer=FIELD; the row has question"),
-        ('{"question": null, "answer": "b"}', "line 1: the field 'question' must be a number or non-empty text, not None"),
+        (
+            '{"question": "a"}',
+            "line 1: the field 'answer' is missing. Choose another field with ?answer=FIELD; the row has question",
+        ),
+        (
+            '{"question": null, "answer": "b"}',
+            "line 1: the field 'question' must be a number or non-empty text, not None",
+        ),
     ],
 )
 def test_a_faulty_line_is_told_by_its_number_and_field(tmp_path: Path, line: str, told: str):
