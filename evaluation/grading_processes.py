@@ -122,7 +122,7 @@ def _math_verify(expected: str, answer: str) -> tuple[bool, str | None, str]:
         f"${answer}$", parsing_timeout=COMPARISON_S
     )
     if not parsed:
-        return False, None, "no mathematical expression was parsed in the text"
+        return False, None, "no mathematical expression was found in the text"
     right = bool(verify(gold, parsed, timeout_seconds=COMPARISON_S))
     return right, str(parsed[-1]), "" if right else "it is not equal to the expected answer"
 

@@ -95,7 +95,7 @@ def test_it_says_which_store_it_uses_and_how_to_name_another(
 def test_the_file_that_prometheus_watches_is_gone_with_the_server(tmp_path: Path) -> None:
     server = Server(port=0)
     server.targets = tmp_path / "targets.json"
-    server._tell_prometheus()
+    server._write_prometheus_target()
     (target,) = json.loads(server.targets.read_text())
     assert target["targets"] == [f"127.0.0.1:{server.metrics_port}"]
     server.stop()

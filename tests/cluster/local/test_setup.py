@@ -407,7 +407,7 @@ def test_an_index_that_cannot_be_reached_or_lacks_a_package_is_told_with_what_to
     ended = set_up(checkout, "--settings", "cluster/local.yaml", PIP_NO_INDEX="", PIP_INDEX_URL=nowhere)
     assert ended.returncode == 1
     assert "The package index cannot be reached" in ended.stderr
-    assert "goes on where it stopped" in ended.stderr
+    assert "continues where it stopped" in ended.stderr
 
     next((checkout / "wheels").glob("torch-*")).unlink()
     ended = set_up(checkout, "--settings", "cluster/local.yaml")
