@@ -31,9 +31,7 @@ def watch_parent(parent_pid: int) -> None:
     def look() -> None:
         while os.getppid() == parent_pid:
             time.sleep(1)
-        record_shared_memory(
-            Path(os.environ["RAY_TMPDIR"])
-        )  # for the process that removes this server's folder
+        record_shared_memory(Path(os.environ["RAY_TMPDIR"]))  # for `sweep_folders` of a later server
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=look, daemon=True, name="watch-parent").start()

@@ -83,9 +83,8 @@ def list_ports(processes: Iterable[psutil.Process]) -> list[Port]:
 
 def _ask(port: Port) -> Port:
     host = port.address
-    if ip_address(
-        host
-    ).is_unspecified:  # connect as another machine does: Podium needs no key from its own machine
+    if ip_address(host).is_unspecified:
+        # Connect as another machine does, because Podium needs no key from its own machine.
         host = own_address() or "127.0.0.1"
     asks_for = ask_by_http(host, port.port) or ask_by_grpc(host, port.port) or UNKNOWN
     return Port(port.port, port.address, port.pid, port.process, asks_for)

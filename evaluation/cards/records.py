@@ -132,9 +132,8 @@ def _workflows(source: str, value: Any) -> list[Workflow]:
     try:
         shape = _SHAPES.validate_python(value)
     except ValidationError as exc:
-        fault = max(
-            exc.errors(include_url=False), key=lambda each: len(each["loc"])
-        )  # the error of the closest shape
+        # The error with the longest location belongs to the closest shape.
+        fault = max(exc.errors(include_url=False), key=lambda each: len(each["loc"]))
         field = ".".join(str(part) for part in fault["loc"][1:])
         raise EvaluationError(
             f"{source} has no valid records: {': '.join(filter(None, (field, fault['msg'])))}. "
