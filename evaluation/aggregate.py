@@ -62,8 +62,9 @@ def row(
 
 
 def comparisons(results: Mapping[str, Mapping[str, Result]], seed: int) -> list[Json]:
-    """Compare every two strategies on the questions that both have results for. The more accurate one is
-    first.
+    """Compare every two strategies on the questions that both have results for.
+
+    The more accurate strategy is the first of its pair.
     """
     pairs: list[Json] = []
     for one, other in combinations([label for label, each in results.items() if each], 2):

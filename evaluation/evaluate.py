@@ -53,8 +53,9 @@ def evaluate(options: argparse.Namespace, command: str) -> None:
 
 
 def _questions(options: argparse.Namespace) -> tuple[list[Question], list[Question], int]:
-    """Return the questions, the training questions, and how many training questions were dropped as
-    duplicates.
+    """Return the questions, the training questions, and the number of duplicates among the latter.
+
+    Training questions that are also questions of the evaluation are dropped.
     """
     questions = load_all(options.questions, options.count, options.seed)
     seed = options.seed + 1 if options.train_seed is None else options.train_seed

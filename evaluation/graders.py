@@ -81,9 +81,7 @@ async def judge_code(question: Question, answer: str) -> Grade:
 
 
 async def judge_mentions(question: Question, answer: str) -> Grade:
-    """Judge free text: its first words mention an accepted answer and no refused one. See
-    `evaluation.mentions`.
-    """
+    """Judge free text by `evaluation.mentions`: it must mention an accepted answer and no refused one."""
     fault = mention_fault(question.text, question.facts, answer)
     return Grade(not fault, answer, fault)
 

@@ -22,8 +22,7 @@ PROCESSES = 2
 COMPARISON_S = 5
 """Timeout of one comparison inside math-verify, in seconds."""
 CALL_S = 30.0
-"""Timeout of a call in seconds, after which its process is killed. The first call also waits for the imports.
-"""
+"""Timeout of a call in seconds. The first call also waits for the imports."""
 MEMORY_BYTES = 4 * 1024**3
 
 
@@ -73,9 +72,7 @@ class GradingPool:
         return self._pool
 
     def _end(self, pool: ProcessPoolExecutor) -> None:
-        """Kill the processes of `pool`. Waiting calls get BrokenProcessPool, and the next call starts another
-        pool.
-        """
+        """Kill the processes of `pool`. Waiting calls get BrokenProcessPool; the next call starts a pool."""
         if pool is self._pool:
             self._pool = None
         processes: dict[int, BaseProcess] = getattr(pool, "_processes", None) or {}

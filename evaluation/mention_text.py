@@ -1,4 +1,4 @@
-"""Normalize text and find the numbers in it. Knows no questions; `evaluation.mentions` judges."""
+"""Normalise text and find the numbers in it. Knows no questions; `evaluation.mentions` judges."""
 
 import re
 import unicodedata
@@ -54,7 +54,7 @@ def plain(text: str) -> str:
 def numbers_in(text: str) -> Iterator[tuple[str, int, int]]:
     """Yield each number of a `plain` text in digits, with its start and end. `seven` and `7.0` become `7`.
 
-    Number words are recognized up to ninety-nine, and for round hundreds and thousands.
+    Number words are recognised up to ninety-nine, and for round hundreds and thousands.
     """
     for match in _DIGITS.finditer(text):
         yield format(Decimal(match.group()).normalize(), "f"), match.start(), match.end()

@@ -141,8 +141,7 @@ class ResultLog:
 
 
 def read_results(path: Path) -> list[Result]:
-    """Return the results in a log, oldest first, without changing the file. An incomplete last line is
-    skipped.
+    """Return the results in a log, oldest first. The file is not changed; an incomplete last line is skipped.
 
     Raises:
         EvaluationError: the file cannot be read, or has other content.

@@ -16,8 +16,6 @@ def inert(text: str) -> str:
 
 
 def inert_json(value: object, *, indent: int | None = None) -> str:
-    """Return `value` as readable JSON in which control characters are escaped. It parses to the same
-    value.
-    """
+    """Return `value` as readable JSON with escaped control characters. It parses to the same value."""
     text = json.dumps(value, ensure_ascii=False, indent=indent)
     return CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)

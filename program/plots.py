@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 mpl: Any = matplotlib  # it ships partial types
 BLUE, GREEN, GREY, ORANGE = "#0072b2", "#009e73", "#999999", "#e69f00"
 PINK, SKY, RED = "#cc79a7", "#56b4e9", "#d55e00"
-"""The palette of Okabe and Ito, which color-blind readers can distinguish."""
+"""The palette of Okabe and Ito, which colour-blind readers can distinguish."""
 STYLE: dict[str, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "podium",  # the same data make the same bytes

@@ -1,5 +1,4 @@
-"""Conductor of the embedded default: the local model, with the adapter that Podium ships merged into its
-weights.
+"""Conductor of the embedded default: the local model with Podium's adapter merged into its weights.
 
 vLLM can also load the adapter by its name, next to other models (docs/operations.md, "Adapters"). On a CPU
 that costs most of the speed (decision 0014), so set-up merges it once: W + (alpha / r) B A for each matrix

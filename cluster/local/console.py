@@ -201,7 +201,7 @@ def _run(command: list[str], log: BinaryIO) -> bool:
 
 
 def main() -> int:
-    """Build the console and return the exit code. The reason of a failure goes to standard error."""
+    """Build the console and return the exit code. Errors go to standard error."""
     tests = "--test" in sys.argv[1:]
     BUILD.mkdir(exist_ok=True)
     fault = "" if is_built() and not tests else build(tests=tests)

@@ -13,9 +13,7 @@ from cluster.local.processes import HOST, ROOT, ServeError
 from serving.edge import HOOK, IN_PROXY
 
 PROXIES = ("haproxy", "serve")
-"""Proxies that can be in front of the routers. HAProxy is the default
-(docs/decisions/0079-haproxy-by-default.md).
-"""
+"""Proxies that can be in front of the routers. Decision 0079 says why HAProxy is the default."""
 GUARD = ROOT / "cluster" / "haproxy_guarded.sh"
 """Program that Ray starts as its HAProxy."""
 

@@ -132,9 +132,7 @@ def folders() -> Iterator[Path]:
 
 
 def _lock(path: Path) -> IO[str] | None:
-    """Open and lock `path`. Return the file, or None if another process holds the lock or the file is
-    gone.
-    """
+    """Return `path` opened and locked, or None if another process holds the lock or the file is gone."""
     try:
         file = path.open("a")
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -50,13 +50,9 @@ EXTRA_BYTES = {
 """Unpacked size of an extra's packages, in addition to the base."""
 MODEL_BYTES = 700_000_000
 BROUGHT = "setuptools"
-"""Package that a new venv of Python 3.11 contains in addition to pip, at a version of its own. The base needs
-none.
-"""
+"""Package that a new venv of Python 3.11 contains in addition to pip. The base packages do not need it."""
 NOT_COMPILED = "tests?|testing|models|types|pip|setuptools"
-"""Folders whose files are not precompiled, because start-up imports few or none of them. They have about half
-of all files.
-"""
+"""Folders that start-up hardly imports, with about half of all files. They are not precompiled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +155,7 @@ def check_disk(package_bytes: int, model_bytes: int = 0) -> None:
 
 
 def target_state() -> str:
-    """Return a hash of what `.venv` is made from: lock, project file, folder and the version of its
-    Python.
-    """
+    """Return a hash of what `.venv` is made from: lock, project file, folder and Python version."""
     digest = hashlib.sha256(f"{python_version()} {ROOT}".encode())
     for path in (LOCK, LEFT_OUT, ROOT / "pyproject.toml"):
         digest.update(path.read_bytes())
@@ -211,8 +205,9 @@ def compile_command(folder: Path) -> list[str]:
 
 
 def ask_needs(served: Sequence[str]) -> tuple[bool, list[str]]:
-    """Return whether the settings need an engine, and which local models. `needs.py` decides it inside
-    `.venv`.
+    """Return whether the settings need an engine, and which local models.
+
+    `needs.py` finds out inside `.venv`.
 
     Args:
         served: arguments of `needs.py`: the settings file, and its overrides on the command line.
@@ -322,8 +317,7 @@ def set_up(served: Sequence[str], wanted: SetupOptions) -> None:
 
 
 def install(served: Sequence[str], wanted: SetupOptions) -> int:
-    """Install all stages that are needed and return the exit code. The reason of a failure goes to standard
-    error.
+    """Install all stages that are needed and return the exit code. Errors go to standard error.
 
     Args:
         served: what to serve, see `ask_needs`, or empty to serve nothing.

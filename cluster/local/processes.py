@@ -1,7 +1,7 @@
 """Processes of this machine: which ones are Podium's, which listen on a port, and how to end them.
 
 Every process of a server inherits the environment variable `PODIUM_SERVER` and is found by it. No process is
-ever found or ended by its name. Processes that a crash left running are recognized in the same way
+ever found or ended by its name. Processes that a crash left running are recognised in the same way
 (docs/decisions/0009).
 """
 
@@ -57,9 +57,7 @@ def leads(process: psutil.Process) -> bool:
 
 
 def orphans_here() -> list[psutil.Process]:
-    """Return processes that servers of this checkout left behind: they have a tag, but their child is
-    gone.
-    """
+    """Return processes that servers of this checkout left behind: tagged, but without their child."""
     by_tag: dict[str, list[psutil.Process]] = {}
     for process in processes_of(f"{ROOT}:"):
         by_tag.setdefault(tag_of(process), []).append(process)
@@ -108,8 +106,9 @@ def is_free(port: int) -> bool:
 
 
 def haproxy_ports(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return a free port for each of `HAPROXY_PORTS` that `environment` does not set, or none without
-    HAProxy.
+    """Return a free port for each of `HAPROXY_PORTS` that `environment` does not set.
+
+    Without HAProxy there are none.
     """
     if environment.get("RAY_SERVE_ENABLE_HA_PROXY") != "1":
         return {}

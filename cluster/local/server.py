@@ -94,8 +94,9 @@ def rotate(log: Path, max_bytes: int = LOG_BYTES) -> None:
 
 
 class Server:
-    """One local Podium as a context manager: entered once `/readyz` answers 200, left once none of its
-    processes runs.
+    """One local Podium as a context manager.
+
+    It is entered once `/readyz` answers 200, and left once none of its processes runs.
 
     Args:
         settings: the YAML file to serve.
@@ -223,9 +224,7 @@ class Server:
             line.finish("ready")
 
     def _write_prometheus_target(self) -> None:
-        """Write the target file that `cluster/prometheus.yaml` watches. Ray writes one only if its dashboard
-        runs.
-        """
+        """Write the file that `cluster/prometheus.yaml` watches; Ray writes one only with its dashboard."""
         self.targets.parent.mkdir(parents=True, exist_ok=True)
         target = {"targets": [f"{HOST}:{self.metrics_port}"], "labels": {"job": "ray"}}
         self.targets.write_text(json.dumps([target]))

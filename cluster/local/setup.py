@@ -1,5 +1,4 @@
-"""`python -m cluster.local.setup`, the command behind `make setup`: `.venv`, and the local models if they are
-served.
+"""`python -m cluster.local.setup`, the command behind `make setup`: create `.venv` and the local models.
 
 It runs in any `python3`, before any package is installed. It checks the version of Python before it imports
 `install.py`, which does the work, so this file uses only what Python 3.6 can read.

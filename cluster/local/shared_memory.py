@@ -19,9 +19,7 @@ SHARED_MEMORY = "/dev/shm/"  # noqa: S108 (the kernel's name)
 
 
 def segments_of(processes: Iterable[psutil.Process], since_s: float = 0.0) -> set[Path]:
-    """Return this account's files in /dev/shm that `processes` have mapped or created and that are not older
-    than `since_s`.
-    """
+    """Return this account's files in /dev/shm that `processes` have mapped or created since `since_s`."""
     paths = {path for process in processes for path in _mappings(process) | _semaphores(process)}
     ours: set[Path] = set()
     for path in paths:

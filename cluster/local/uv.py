@@ -106,12 +106,11 @@ def has_no_index(options: Mapping[str, str]) -> bool:
 
 
 def variables(options: Mapping[str, str]) -> dict[str, str]:
-    """Return environment variables that make uv do what pip does with these options, and find the CPU build
-    of torch.
+    """Return environment variables that make uv do what pip does with these options.
 
-    PyPI does not have that build. If pip has further indexes or find-links, or may use no index, one of them
-    is expected to have it. Otherwise uv uses PyTorch's CPU index, https://download.pytorch.org/whl/cpu, for
-    torch alone.
+    They also make it find the CPU build of torch, which PyPI does not have. If pip has further indexes or
+    find-links, or may use no index, one of them is expected to have it. Otherwise uv uses PyTorch's CPU
+    index, https://download.pytorch.org/whl/cpu, for torch alone.
     """
     result: dict[str, str] = {}
     for option, variable in VARIABLES.items():
@@ -126,9 +125,7 @@ def variables(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def whole_seconds(text: str) -> str:
-    """Round `2.5` up to `3`: pip accepts fractions of seconds, uv does not. Other text is left for uv to
-    reject.
-    """
+    """Round `2.5` up to `3`, because uv accepts whole seconds only. It rejects other text itself."""
     try:
         return str(math.ceil(float(text)))
     except (ValueError, OverflowError):

@@ -55,8 +55,9 @@ class EvaluationBackend(Protocol):
 
     @property
     def provenance(self) -> Mapping[str, str]:
-        """`replayed`, `synthetic`, `scripted` or `program` by name, conductor included. Real models have no
-        entry.
+        """`replayed`, `synthetic`, `scripted` or `program`, by name of a worker or conductor.
+
+        Real models have no entry.
         """
         ...
 

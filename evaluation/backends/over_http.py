@@ -47,7 +47,7 @@ class HttpBackend:
         """
         base_url = url.rstrip("/").removesuffix("/v1") + "/v1"
         key = os.environ.get("PODIUM_API_KEY", "none")
-        # No retries by the SDK: they would not be counted, and would favor this backend.
+        # No retries by the SDK: they would not be counted, and would favour this backend.
         client = openai.AsyncOpenAI(base_url=base_url, api_key=key, max_retries=0)
         try:
             page = await client.models.list()

@@ -24,9 +24,7 @@ from evaluation.results import MOST_USD
 MIN_CALLS, MIN_TOKENS = 5, 200
 """Minimum number of calls and of tokens for measuring a speed."""
 MIN_S, MOST_S = 0.001, 10**9
-"""Minimum time from the first token to the last for measuring a speed, and maximum duration of a run, in
-seconds.
-"""
+"""Shortest time between first and last token that gives a speed, and longest time of a run, in seconds."""
 NEWEST = 1000
 """Number of records to request, which is the most that a server returns."""
 

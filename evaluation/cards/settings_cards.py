@@ -97,8 +97,9 @@ def match_workers(
 def write_cards(
     measured: Mapping[str, CardMeasurement], settings: Settings | None, *, named: bool = False
 ) -> dict[str, str]:
-    """Return the card of each worker with enough graded questions. With `named`, it begins with the worker's
-    name.
+    """Return the card of each worker with enough graded questions.
+
+    With `named`, a card begins with the worker's name.
     """
     return {
         worker: (f"{worker}: " if named else "")

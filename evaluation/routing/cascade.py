@@ -86,9 +86,7 @@ class Cascade(nn.Module):
     def loss(
         self, x_B_E: Floats, tasks_B: Ints, choices: Sequence[TeamChoice], advantages_B: Floats
     ) -> Tensor:
-        """Return task cross-entropy, minus advantage times the log-probability of each choice, as a mean over
-        the batch.
-        """
+        """Return the mean of task cross-entropy minus advantage times each choice's log-probability."""
         hidden, task = self._encode(torch.from_numpy(x_B_E))
         rows, modes = torch.arange(len(x_B_E)), torch.tensor([choice.mode for choice in choices])
         count, worker = self._team(hidden, modes)

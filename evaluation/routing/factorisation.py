@@ -37,9 +37,7 @@ class Factorisation(nn.Module):
         return (x_Q_E @ self.project_D_E.T) @ weights_W_D.T + self.bias_W
 
     def win_rate(self, x_Q_E: Floats, strong: int, weak: int) -> Floats:
-        """Return for each question the probability that `strong` is right, given that exactly one of the two
-        is.
-        """
+        """Return for each question the probability that `strong` is right, if exactly one of the two is."""
         with torch.no_grad():
             scores = self(torch.from_numpy(x_Q_E))
             return torch.sigmoid(scores[:, strong] - scores[:, weak]).numpy()
@@ -83,8 +81,11 @@ def win_pairs(right_Q_W: Bools) -> Ints:
 
 
 def threshold(win_rate_Q: Floats, share: float) -> float:
-    """Return the lowest win rate at which the strong worker is called, so that it gets `share` of the
-    questions.
+    """Return the lowest win rate at which the strong worker is called, for `share` of all questions.
+
+    Args:
+        win_rate_Q: win rates of the strong worker.
+        share: share of the questions for the strong worker.
     """
     n = round(share * len(win_rate_Q))
     ordered = np.sort(win_rate_Q)[::-1]

@@ -18,7 +18,7 @@ from sklearn.linear_model import LogisticRegression
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 STRENGTH = 10.0
-"""scikit-learn's C: a higher value means weaker regularization."""
+"""scikit-learn's C: a higher value means weaker regularisation."""
 CERTAIN = 20.0
 """Logit of a worker that was always right; negated, of one that never was."""
 

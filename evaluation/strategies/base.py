@@ -152,9 +152,7 @@ class BaseStrategy:
 
 @dataclass(slots=True)
 class OneWorkerStrategy(BaseStrategy):
-    """Strategy with one worker. An empty name means the best one on the training set, or else the pool's
-    first.
-    """
+    """Strategy with one worker: by default the best on the training set, or else the pool's first."""
 
     worker: str
     first: str

@@ -39,9 +39,7 @@ class ConductorStrategy(BaseStrategy):
 
 
 def unreachable_as_error(outcome: RunOutcome) -> RunOutcome:
-    """Turn a fallback from an unreachable conductor into an error, because it says nothing about its
-    plans.
-    """
+    """Turn a fallback from an unreachable conductor into an error: it says nothing about its plans."""
     error = (outcome.fallback or "").removeprefix(CONDUCTOR_FAILED).partition(":")[0]
     if error in TRANSIENT and outcome.error is None:
         return replace(outcome, error=error, message=outcome.fallback or "")

@@ -70,8 +70,9 @@ def self_reflection(worker: str, rounds: int) -> Plan:
 
 
 def mixture_of_agents(proposers: Sequence[str], aggregator: str, layers: int) -> Plan:
-    """Return a plan of layers of answers, each of which sees the layer before it, and one answer made of the
-    last layer.
+    """Return a plan of layers of answers and a step that aggregates the last layer.
+
+    Each answer sees the layer before it.
     """
     steps = [Step(worker, "") for worker in proposers]
     for layer in range(1, layers + 1):

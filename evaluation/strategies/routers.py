@@ -150,8 +150,9 @@ def split(training: TrainingSet) -> tuple[Any, Any]:
 
 
 def weaker_worker(training: TrainingSet, strong: str, allowed_usd: float = math.inf) -> str:
-    """Return the worker to pair with `strong`: the most accurate at half its cost or less, or else the second
-    best.
+    """Return the worker to pair with `strong`.
+
+    It is the most accurate worker at half the cost of `strong` or less, or else the second best.
 
     Args:
         training: the results of all workers.

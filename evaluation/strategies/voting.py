@@ -56,9 +56,7 @@ async def samples(
     part: Caps,
     first: int = 0,
 ) -> list[RunOutcome]:
-    """Return `n` concurrent answers of one worker, each with its own seed. `first` is the number of the first
-    sample.
-    """
+    """Return `n` concurrent answers of one worker, each with its own seed; seeds count from `first`."""
     seeds = [context.seed * 1000 + first + index for index in range(n)]
     plan = solo_plan(worker)
     runs = (context.backend.run(question, part, plan, temperature=temperature, seed=seed) for seed in seeds)

@@ -1,3 +1,1 @@
-"""SYNTHETIC questions and workers: small programs, not language models. Reports label their figures as
-synthetic.
-"""
+"""SYNTHETIC questions and workers: small programs, not language models. Reports label their figures so."""

@@ -1,5 +1,4 @@
-"""Worker that votes: a program that returns the most frequent answer among the outputs that its step may
-read.
+"""Worker that votes: a program that returns the most frequent answer among the outputs it reads.
 
     - {name: vote, kind: python, factory: "evaluation.workers.majority:Majority",
        card: "Counts votes; give it steps to read."}
@@ -51,8 +50,9 @@ class Majority:
 
 
 def majority(answers: Sequence[str | None]) -> int | None:
-    """Return the index of the first most frequent answer, compared word by word, or None if there is no
-    answer.
+    """Return the index of the first most frequent answer, or None if there is no answer.
+
+    Answers are compared word by word, ignoring case.
     """
     votes = [None if answer is None else " ".join(answer.split()).casefold() for answer in answers]
     counts = Counter(vote for vote in votes if vote is not None)

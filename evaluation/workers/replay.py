@@ -3,7 +3,7 @@
     - {name: o3-mini, kind: python, factory: "evaluation.workers.replay:Replay",
        options: {path: recorded.jsonl.gz, model: openai_o3-mini, usd_per_call: 0.01}}
 
-It recognizes a question by its text in the conversation, whatever the subtask. It rejects a step that reads
+It recognises a question by its text in the conversation, whatever the subtask. It rejects a step that reads
 other steps, because no answer to such a prompt was recorded. Tokens are unknown. The cost is what the
 settings declare per call.
 """
