@@ -87,5 +87,5 @@ def url(text: str) -> str:
             "a URL must not contain a user name or password, because it is printed; set PODIUM_API_KEY"
         )
     if not parts.hostname or parts.port == 0:  # `port` raises if it is not a number
-        raise ValueError(f"{text!r} has no host and port; write http://127.0.0.1:8000")
+        raise ValueError(f"{text!r} has no valid host and port; write http://127.0.0.1:8000")
     return text.rstrip("/")

@@ -15,7 +15,7 @@ from serving.lora.compatibility import check, tensors_of_model
 
 STORE = Path("models/adapters")
 LARGEST_RANK = 512
-"""Maximum rank of vLLM. An engine accepts ranks up to its `max_lora_rank`."""
+"""Highest rank that vLLM supports. An engine accepts ranks up to its `max_lora_rank`."""
 
 
 def publish_checked(folder: Path, where: Path, label: str, model: Path | None) -> Path:

@@ -2,7 +2,7 @@
 
 vLLM can also load the adapter by its name, next to other models (docs/operations.md, "Adapters"). On a CPU
 that costs most of the speed (decision 0014), so set-up merges it once: W + (alpha / r) B A for each matrix
-that it has (LoRA, arXiv 2106.09685, 4.1).
+that the adapter has (LoRA, arXiv 2106.09685, 4.1).
 
 If the adapter changes, the folder is made again, completely or not at all. This module knows weights, but not
 Ray, vLLM or plans.

@@ -27,7 +27,9 @@ SOURCE, BUILT = ROOT / "console", BUILD / "console"
 WORK = BUILD / "console-source"
 STAMP = BUILT / "source.sha256"
 FAILED = BUILD / "console.failed"
-"""Hash of a source that could not be built. The next start of a server does not try it again."""
+"""File with the hash of a source that could not be built. The next start of a server does not try it
+again.
+"""
 LOG = BUILD / "console.log"
 LEFT_OUT = {"node_modules", "dist"}
 STEP_WITHIN_S = 240

@@ -164,7 +164,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--all",
         action="store_true",
-        help="look at every process of this account, as on a cluster's node (default: servers of this checkout)",
+        help="look at every process that this account can inspect, as on a cluster's node (default: servers of this checkout)",
     )
     options = parser.parse_args(arguments)
     own = psutil.Process(os.getpid())
@@ -173,7 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     ports = list_ports(processes)
     if not ports:
-        print("No server of this checkout listens. Use --all to look at every process.")
+        print("Nothing listens. Without --all, only servers of this checkout are checked.")
         return 0
     print(table(ports))
     open_ports = [each for each in ports if not each.is_guarded]
