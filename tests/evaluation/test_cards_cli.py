@@ -195,7 +195,7 @@ def test_two_measured_names_that_end_in_one_workers_are_told_apart_by_the_user(
         ("--recorded recorded:{recorded}?part=train --name lab_good=best", "--name needs --settings"),
         (
             "--recorded recorded:{recorded}?part=train --into {pool} --name lab_good=me",
-            "'me' is none of good, even",
+            "'me' is unknown. Choose from: good, even",
         ),
         ("--recorded recorded:{recorded}?part=train --into {pool} --settings {pool}", "not both"),
         ("--recorded recorded:{recorded}?part=train --into {pool}.none", "cannot be read"),
