@@ -1,5 +1,6 @@
-"""How Podium is started, sized and watched. Settings, Serve configs, machines and dashboards are files
-here; the Python is in `local/` (set-up, server, demo) and `check/` (do the files agree, what do they cost).
+"""How to start, size and watch Podium.
 
-Knows processes, ports and files. Knows nothing of plans, workers or HTTP bodies beyond what a client would.
+Settings, Serve configs, machines and dashboards are files of this package. Its Python code is in `local/`:
+set-up, server and demo. It knows processes, ports and files, but plans, workers and HTTP bodies only as a
+client does.
 """

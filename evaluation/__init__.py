@@ -1,1 +1,1 @@
-"""Measuring answers: questions, graders, strategies side by side, and the report."""
+"""Compare strategies for answering questions: question sets, graders, strategies and the report."""

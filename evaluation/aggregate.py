@@ -1,4 +1,4 @@
-"""From results to the figures of a report: one row a strategy, and pairs. Knows neither files nor HTML."""
+"""Compute the figures of a report from results: one row per strategy, and pairwise comparisons."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -15,17 +15,22 @@ Json = dict[str, Any]
 
 
 def row(
-    label: str, about: str, results: Sequence[Result], asked: int, learned: Mapping[str, Any], stopped: str
+    label: str,
+    about: str,
+    results: Sequence[Result],
+    n_questions: int,
+    learned: Mapping[str, Any],
+    stopped: str,
 ) -> Json:
-    """A strategy's figures.
+    """Return the figures of one strategy.
 
     Args:
-        label: its name.
-        about: what it is.
-        results: one a question.
-        asked: how many questions there were.
-        learned: what it learned or chose.
-        stopped: why it did not answer all of them; empty where it did.
+        label: the strategy's name.
+        about: its description.
+        results: one per question.
+        n_questions: number of questions of the evaluation.
+        learned: what the strategy learned or chose.
+        stopped: why it stopped before the last question, or "" if it did not.
     """
     outcomes = [result.outcome for result in results]
     errors = Counter(outcome.error for outcome in outcomes if outcome.error is not None)
@@ -35,7 +40,7 @@ def row(
         "about": about,
         "learned": dict(learned),
         "stopped": stopped,
-        "questions": asked,
+        "questions": n_questions,
         "answered": len(results),
         "accuracy": _accuracy(results),
         "prompt_tokens": _mean([outcome.prompt_tokens for outcome in outcomes]),
@@ -57,7 +62,10 @@ def row(
 
 
 def comparisons(results: Mapping[str, Mapping[str, Result]], seed: int) -> list[Json]:
-    """Every two strategies, on the questions both have a result for; the more accurate one first."""
+    """Compare every two strategies on the questions that both have results for.
+
+    The more accurate strategy is the first of its pair.
+    """
     pairs: list[Json] = []
     for one, other in combinations([label for label, each in results.items() if each], 2):
         both = [question for question in results[one] if question in results[other]]
@@ -71,7 +79,7 @@ def comparisons(results: Mapping[str, Mapping[str, Result]], seed: int) -> list[
 
 
 def percentiles(values: Sequence[float]) -> Json:
-    """The 50th and 95th; None without values."""
+    """Return the 50th and 95th percentiles, each None if there are no values."""
     return {f"p{percent}": percentile(values, percent) if values else None for percent in (50, 95)}
 
 
@@ -90,6 +98,6 @@ def _accuracy(results: Sequence[Result]) -> Json:
 
 
 def _mean(numbers: Sequence[float | None]) -> float | None:
-    """None where one is unknown, or there are none."""
+    """Return the mean, or None if a number is unknown or there are none."""
     known = [number for number in numbers if number is not None]
     return sum(known) / len(known) if known and len(known) == len(numbers) else None

@@ -1,4 +1,4 @@
-"""What the terminal shows of an evaluation: a bar a strategy, and the table at the end."""
+"""Terminal output of an evaluation: a progress bar per strategy, and the table at the end."""
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
@@ -21,7 +21,10 @@ HEADS = ("accuracy, %", "± s.e.", "n", "US$ each", "calls", "tokens", "wall p50
 
 
 class Terminal:
-    """Bars on standard error, so that output can be piped."""
+    """Display of an evaluation (`evaluation.run.Display`).
+
+    Progress bars go to standard error, so that the table on standard output can be piped.
+    """
 
     def __init__(self) -> None:
         self.console = Console(stderr=True, soft_wrap=True)
@@ -37,12 +40,11 @@ class Terminal:
 
     @contextmanager
     def progress(self) -> Generator[None]:
-        """Bars are live inside the block."""
+        """Show the bars while the block runs."""
         with self._progress:
             yield
 
     def begin(self, name: str, total: int) -> Callable[[bool | None], None]:
-        """See `evaluation.run.Display`."""
         task = self._progress.add_task(name, total=total, accuracy="")
         answered = correct = 0
 
@@ -54,11 +56,10 @@ class Terminal:
         return advance
 
     def say(self, text: str) -> None:
-        """See `evaluation.run.Display`."""
         self.console.print(text, highlight=False, markup=False)
 
     def table(self, rows: Sequence[dict[str, Any]]) -> None:
-        """The figures that matter most, on standard output."""
+        """Print the main figures to standard output."""
         table = Table(Column("strategy", no_wrap=True), *HEADS)
         for row in rows:
             prompt, completion = row["prompt_tokens"], row["completion_tokens"]
@@ -75,5 +76,5 @@ class Terminal:
             )
         console = Console()
         if not console.is_terminal:
-            console.width = 140  # a file is as wide as it is long
+            console.width = 140  # rich assumes 80 columns for a file or pipe, too few for the table
         console.print(table)

@@ -1,4 +1,4 @@
-"""What `podium eval` does once its command line is read."""
+"""Run `podium eval` with parsed options."""
 
 import argparse
 import asyncio
@@ -30,8 +30,8 @@ def evaluate(options: argparse.Namespace, command: str) -> None:
     """Run the evaluation and write its report.
 
     Args:
-        options: see `evaluation.cli`.
-        command: as it was typed, for the report.
+        options: as parsed by `evaluation.cli`.
+        command: the command line, for the report.
     """
     terminal = Terminal()
     questions, training, left_out = _questions(options)
@@ -53,14 +53,19 @@ def evaluate(options: argparse.Namespace, command: str) -> None:
 
 
 def _questions(options: argparse.Namespace) -> tuple[list[Question], list[Question], int]:
-    """The questions to judge by, those to learn from, and how many of these were left out as duplicates."""
+    """Return the questions, the training questions, and the number of duplicates among the latter.
+
+    Training questions that are also questions of the evaluation are dropped.
+    """
     questions = load_all(options.questions, options.count, options.seed)
     seed = options.seed + 1 if options.train_seed is None else options.train_seed
     training = load_all(options.train, options.train_count, seed) if options.train else []
-    judged_by = {question.text for question in questions}
-    unseen = [question for question in training if question.text not in judged_by]
+    texts = {question.text for question in questions}
+    unseen = [question for question in training if question.text not in texts]
     if training and not unseen:
-        raise EvaluationError("Every --train question is also among --questions; name others to learn from.")
+        raise EvaluationError(
+            "Every --train question is also in --questions. Choose other training questions."
+        )
     return questions, unseen, len(training) - len(unseen)
 
 
@@ -121,10 +126,10 @@ async def _run(
 def _open_backend(
     options: argparse.Namespace, path: str | None, at: str | None, model: str | None
 ) -> EvaluationBackend:
-    """See `OpenBackend`."""
+    """Open a pool for one strategy (`OpenBackend`)."""
     if path is None and options.settings is None:
         raise EvaluationError(
-            f"at={at} goes with --settings; with --url the server knows where its conductors are."
+            f"at={at} needs --settings. With --url, the server knows the addresses of its conductors."
         )
     settings = load(path or options.settings)
     if at:
@@ -133,16 +138,16 @@ def _open_backend(
 
 
 PROVENANCE = {
-    "replayed": "Replayed: {names} say what real models once answered; no model was asked, "
-    "and latencies mean nothing.",
+    "replayed": "Replayed: {names} return recorded answers of real models. No model was called, "
+    "so latencies are meaningless.",
     "synthetic": "Synthetic: {names} are programs with declared skills, error rates and prices, not models.",
-    "scripted": "Scripted: {names} say what they were told to say; their answers mean nothing.",
-    "program": "{names} are programs and no models.",
+    "scripted": "Scripted: {names} return fixed texts, so their answers are meaningless.",
+    "program": "{names} are programs, not models.",
 }
 
 
 def _warnings(provenance: Mapping[str, str], rows: Sequence[dict[str, Any]]) -> list[str]:
-    """What a reader must know before the figures."""
+    """Return what a reader must know before the figures."""
     warnings = [
         text.format(names=", ".join(name for name, kind in provenance.items() if kind == each))
         for each, text in PROVENANCE.items()

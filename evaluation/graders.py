@@ -1,7 +1,7 @@
-"""Graders: each finds the answer in a text and says whether it is right. Questions name one of `GRADERS`.
+"""Graders: each extracts the answer from a text and judges it. A question names one of `GRADERS`.
 
-What may hang or crash runs in other processes: `math` and `reasoning_gym` in `grading_processes`, `code` in
-`sandbox`.
+Graders that may hang or crash run in other processes: `math` and `reasoning_gym` in `grading_processes`,
+`code` in `sandbox`.
 """
 
 from collections.abc import Awaitable, Callable
@@ -24,17 +24,17 @@ from evaluation.sandbox import run_program
 
 NO_ANSWER = "no answer was found in the text"
 RIGHT = 0.99
-"""reasoning-gym's scores are floats, and partial credit is not a right answer."""
+"""Lowest reasoning-gym score that counts as right: scores are floats, and partial credit does not count."""
 CODE_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Grader:
-    """One way to judge.
+    """Way to extract and judge an answer.
 
     Args:
-        extract: finds the part of a text that counts; None where there is none. Votes are counted over it.
-        judge: the verdict on that part. Never raises because of its text.
+        extract: returns the part of a text that counts, or None if there is none. Votes are counted over it.
+        judge: returns the grade of that part. Never raises because of the text.
     """
 
     extract: Callable[[str], str | None]
@@ -42,7 +42,7 @@ class Grader:
 
 
 def compare(same: Callable[[str, str], bool]) -> Callable[[Question, str], Awaitable[Grade]]:
-    """A judge that compares the answer with the expected one, in this process."""
+    """Return a judge that compares the answer with the expected one, in this process."""
 
     async def judge(question: Question, answer: str) -> Grade:
         right = same(answer, question.expected)
@@ -52,28 +52,28 @@ def compare(same: Callable[[str, str], bool]) -> Callable[[Question, str], Await
 
 
 async def judge_recorded(question: Question, answer: str) -> Grade:
-    """Right is what was recorded as right, or the expected answer."""
+    """Accept the expected answer, and every answer that was recorded as right."""
     right = answer == question.expected.strip() or answer in question.facts["right"]
-    return Grade(right, answer, "" if right else "no recorded answer with these words is right")
+    return Grade(right, answer, "" if right else "it is neither the expected answer nor recorded as right")
 
 
 async def judge_reasoning_gym(question: Question, answer: str) -> Grade:
-    """By the data set's own scorer."""
+    """Judge by the data set's own scorer."""
     score, why = await reasoning_gym_score(question.family, answer, question.facts["entry"])
     right = score is not None and score >= RIGHT
     return Grade(right, answer, "" if right else why or f"the scorer gives {score:g}")
 
 
 async def judge_mathematics(question: Question, answer: str) -> Grade:
-    """By `math-verify`: 1/2 equals 0.5, and LaTeX is read."""
+    """Judge by `math-verify`, which reads LaTeX and treats 1/2 and 0.5 as equal."""
     right, read, why = await math_verify_grade(question.expected, answer)
     return Grade(right, read, "" if right else why)
 
 
 async def judge_code(question: Question, answer: str) -> Grade:
-    """HumanEval: the program runs and its tests pass. See `sandbox` for what it protects from."""
+    """Judge by HumanEval's rule: the program runs and its tests pass. See `sandbox` for its limits."""
     name, prompt = question.facts["entry_point"], question.facts["prompt"]
-    # Some models write the body alone; the prompt in front also has the imports.
+    # The prompt goes first: it has the imports, and some models write only the function's body.
     program = f"{prompt}\n    pass\n\n{answer}" if f"def {name}" in answer else f"{prompt}{answer}"
     tests = f"{question.facts['test']}\n\ncheck({name})\n"
     verdict = await run_program(program, tests, CODE_TIMEOUT_S)
@@ -81,7 +81,7 @@ async def judge_code(question: Question, answer: str) -> Grade:
 
 
 async def judge_mentions(question: Question, answer: str) -> Grade:
-    """Free text: its first words mention an accepted answer and no refused one. See `evaluation.mentions`."""
+    """Judge free text by `evaluation.mentions`: it must mention an accepted answer and no refused one."""
     fault = mention_fault(question.text, question.facts, answer)
     return Grade(not fault, answer, fault)
 
@@ -98,12 +98,12 @@ def _same_number(answer: str, expected: str) -> bool:
     try:
         one, other = Decimal(answer), Decimal(expected.replace(",", "").strip())
         return one == other or (other != 0 and abs(one / other - 1) < Decimal("1e-6"))
-    except ArithmeticError:  # no number, or one too large to divide
+    except ArithmeticError:  # not a number, or too large to divide
         return False
 
 
 def _number(text: str) -> str | None:
-    """The number, in one spelling: 7.0 and 7 are the same vote."""
+    """Return the number in canonical form, so that 7.0 and 7 are the same vote."""
     if (digits := number(text)) is None:
         return None
     try:
@@ -123,7 +123,7 @@ GRADERS: dict[str, Grader] = {
     "code": Grader(code, judge_code),
     "mentions": Grader(opening, judge_mentions),
 }
-"""By the name that questions use."""
+"""Graders by the name that questions use."""
 
 
 async def grade(question: Question, answer: str) -> Grade:
@@ -132,12 +132,12 @@ async def grade(question: Question, answer: str) -> Grade:
     Raises:
         KeyError: the question names a grader that is not in `GRADERS`.
     """
-    found = extract(question, answer)
-    if found is None:
+    part = extract(question, answer)
+    if part is None:
         return Grade(False, None, NO_ANSWER)
-    return await GRADERS[question.grader].judge(question, found)
+    return await GRADERS[question.grader].judge(question, part)
 
 
 def extract(question: Question, answer: str) -> str | None:
-    """The part of `answer` that counts; None where there is none."""
+    """Return the part of `answer` that counts, or None if there is none."""
     return GRADERS[question.grader].extract(answer)

@@ -1,9 +1,8 @@
-"""Scorers that may hang, in processes of their own that can be killed.
+"""Scorers that may hang, run in separate processes that can be killed.
 
-math-verify stops itself by SIGALRM, which works in a process's main thread only; some of reasoning-gym's
-scorers search for long. Each process grades in its main thread. One that does not answer in time is killed
-with its whole pool, and the next call starts a new pool. A scorer that fails makes the answer wrong, with a
-reason.
+math-verify limits itself by SIGALRM, which works only in a process's main thread, and some of reasoning-gym's
+scorers search for long. Each process therefore grades in its main thread. If a call times out, its whole pool
+is killed, and the next call starts a new pool. A scorer that fails makes the answer wrong, with a reason.
 """
 # The types of math-verify and reasoning-gym are partial.
 # pyright: reportMissingTypeStubs=false, reportUnknownVariableType=false
@@ -21,9 +20,9 @@ from weakref import WeakKeyDictionary
 
 PROCESSES = 2
 COMPARISON_S = 5
-"""Timeout of one comparison inside math-verify."""
+"""Timeout of one comparison inside math-verify, in seconds."""
 CALL_S = 30.0
-"""When a process is killed; the first call also waits for its imports."""
+"""Timeout of a call in seconds. The first call also waits for the imports."""
 MEMORY_BYTES = 4 * 1024**3
 
 
@@ -32,17 +31,17 @@ TRIES = 4
 
 
 class GradingPool:
-    """A process pool that starts when first needed, and again after a kill."""
+    """Process pool that starts on first use, and again after a kill."""
 
     def __init__(self) -> None:
         self._pool: ProcessPoolExecutor | None = None
         self._slots: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
     async def call(self, work: Callable[..., Any], *arguments: Any, timeout_s: float = CALL_S) -> Any:
-        """Run `work(*arguments)` in a process; the timeout starts when one is free.
+        """Run `work(*arguments)` in a process. The timeout starts once a process is free.
 
         Raises:
-            TimeoutError: it was killed.
+            TimeoutError: the call timed out, and its process was killed.
             BrokenProcessPool: its process died in every attempt.
         """
         slots = self._slots.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(PROCESSES))
@@ -63,7 +62,7 @@ class GradingPool:
         raise AssertionError("the last try returns or raises")
 
     def close(self) -> None:
-        """End every process."""
+        """Kill every process."""
         if self._pool is not None:
             self._end(self._pool)
 
@@ -73,7 +72,7 @@ class GradingPool:
         return self._pool
 
     def _end(self, pool: ProcessPoolExecutor) -> None:
-        """Kill its processes: waiting calls get BrokenProcessPool, and the next call starts another pool."""
+        """Kill the processes of `pool`. Waiting calls get BrokenProcessPool; the next call starts a pool."""
         if pool is self._pool:
             self._pool = None
         processes: dict[int, BaseProcess] = getattr(pool, "_processes", None) or {}
@@ -87,25 +86,25 @@ atexit.register(POOL.close)
 
 
 async def math_verify_grade(expected: str, answer: str) -> tuple[bool, str | None, str]:
-    """Whether they are equal, how the answer was read, and why not."""
+    """Return whether the answer equals the expected one, how it was parsed, and why it is wrong."""
     try:
         return await POOL.call(_math_verify, expected, answer)
     except (TimeoutError, BrokenProcessPool) as exc:
-        return False, answer, f"the comparison did not end: {type(exc).__name__}"
+        return False, answer, f"the comparison did not finish: {type(exc).__name__}"
 
 
 async def reasoning_gym_score(
     dataset: str, answer: str, entry: Mapping[str, Any]
 ) -> tuple[float | None, str]:
-    """The data set's score of 0 to 1; None, with a reason, where its scorer failed."""
+    """Return the data set's score from 0 to 1, or None and a reason if its scorer failed."""
     try:
         return await POOL.call(_reasoning_gym, dataset, answer, dict(entry))
     except (TimeoutError, BrokenProcessPool) as exc:
-        return None, f"the scorer did not end: {type(exc).__name__}"
+        return None, f"the scorer did not finish: {type(exc).__name__}"
 
 
 def _limit_memory() -> None:
-    """Answers are untrusted: none may take all memory."""
+    """Limit memory, because answers are untrusted."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
@@ -116,13 +115,13 @@ def _math_verify(expected: str, answer: str) -> tuple[bool, str | None, str]:
     gold: list[Any] = parse(expected, parsing_timeout=COMPARISON_S) or parse(
         f"${expected}$", parsing_timeout=COMPARISON_S
     )
-    found: list[Any] = parse(answer, parsing_timeout=COMPARISON_S) or parse(
+    parsed: list[Any] = parse(answer, parsing_timeout=COMPARISON_S) or parse(
         f"${answer}$", parsing_timeout=COMPARISON_S
     )
-    if not found:
+    if not parsed:
         return False, None, "no mathematical expression was found in the text"
-    right = bool(verify(gold, found, timeout_seconds=COMPARISON_S))
-    return right, str(found[-1]), "" if right else "it is not equal to the expected answer"
+    right = bool(verify(gold, parsed, timeout_seconds=COMPARISON_S))
+    return right, str(parsed[-1]), "" if right else "it is not equal to the expected answer"
 
 
 def _reasoning_gym(dataset: str, answer: str, entry: dict[str, Any]) -> tuple[float | None, str]:
@@ -131,5 +130,5 @@ def _reasoning_gym(dataset: str, answer: str, entry: dict[str, Any]) -> tuple[fl
     try:
         score: Any = get_score_answer_fn(dataset)
         return float(score(answer, entry)), ""
-    except Exception as exc:  # noqa: BLE001  (dozens of scorers, each with failures of its own)
+    except Exception as exc:  # noqa: BLE001  (dozens of scorers, which raise anything)
         return None, f"the scorer failed: {type(exc).__name__}"

@@ -1,4 +1,4 @@
-"""JSON lines, plain or gzipped: the one reader of question files and recorded pools."""
+"""Read JSON lines, plain or gzipped: question files and recorded pools."""
 
 import gzip
 import json
@@ -11,14 +11,14 @@ from typing import Any
 from evaluation.errors import EvaluationError
 
 GZIP = b"\x1f\x8b"
-"""How a gzip file begins (RFC 1952, section 2.3.1), whatever it is called."""
+"""First bytes of a gzip file (RFC 1952, section 2.3.1). The file's name does not matter."""
 
 
 def read_json_lines(path: str | Path) -> Iterator[tuple[str, Any]]:
-    """The value of each line that is not blank, with the place that errors name: `FILE, line 3`.
+    """Yield the value of each non-blank line, with its location for error messages: `FILE, line 3`.
 
     Raises:
-        EvaluationError: the file cannot be read, is not UTF-8, or a line is not JSON.
+        EvaluationError: the file cannot be read or is not UTF-8, or a line is not JSON.
     """
     number = 0
     try:
@@ -33,7 +33,7 @@ def read_json_lines(path: str | Path) -> Iterator[tuple[str, Any]]:
         ) from exc
     except (EOFError, zlib.error, gzip.BadGzipFile) as exc:
         raise EvaluationError(
-            f"{path}, from line {number + 1} on: its gzip data are damaged: {exc}. Fetch it again."
+            f"{path} has damaged gzip data from line {number + 1} on: {exc}. Download it again."
         ) from exc
     except OSError as exc:
         raise EvaluationError(f"{path} cannot be read: {exc.strerror or exc}.") from exc
@@ -48,6 +48,6 @@ def _parse(line: str, place: str) -> Any:
     try:
         return json.loads(line)
     except RecursionError as exc:
-        raise EvaluationError(f"{place}: it is nested too deeply; write one JSON object a line.") from exc
+        raise EvaluationError(f"{place}: nested too deeply. Write one JSON object per line.") from exc
     except ValueError as exc:
-        raise EvaluationError(f"{place}: it is not JSON: {exc}; write one JSON object a line.") from exc
+        raise EvaluationError(f"{place}: invalid JSON: {exc}. Write one JSON object per line.") from exc

@@ -1,4 +1,4 @@
-"""Texts in one spelling, and the numbers in them. Knows no question; `evaluation.mentions` judges."""
+"""Normalise text and find the numbers in it. Knows no questions; `evaluation.mentions` judges."""
 
 import re
 import unicodedata
@@ -41,7 +41,10 @@ _SPELLED_OUT = re.compile(r"(?<!\w)(?<!\w')(?:[a-z][ -]){2,}[a-z](?!\w)")
 
 
 def plain(text: str) -> str:
-    """`text` in lower case, without accents, Markdown and thousands separators; `t-a-c` is `tac`."""
+    """Return `text` in lower case, without accents, Markdown and thousands separators.
+
+    Spelled-out words are joined: `t-a-c` becomes `tac`.
+    """
     letters = unicodedata.normalize("NFKD", text.translate(_QUOTES))
     text = "".join(each for each in letters if not unicodedata.combining(each)).casefold()
     text = re.sub(r"(?<=\d),(?=\d{3}\b)", "", _MARKDOWN.sub("", text))
@@ -49,9 +52,9 @@ def plain(text: str) -> str:
 
 
 def numbers_in(text: str) -> Iterator[tuple[str, int, int]]:
-    """Each number of a `plain` text in digits, with where it begins and ends; `seven` and `7.0` are `7`.
+    """Yield each number of a `plain` text in digits, with its start and end. `seven` and `7.0` become `7`.
 
-    Words are read up to ninety-nine, and round hundreds and thousands.
+    Number words are recognised up to ninety-nine, and for round hundreds and thousands.
     """
     for match in _DIGITS.finditer(text):
         yield format(Decimal(match.group()).normalize(), "f"), match.start(), match.end()

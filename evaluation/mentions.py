@@ -1,30 +1,33 @@
 """Judge short answers in free text: does the answer mention what was asked for, and nothing else?
 
-Only the first `evaluation.answer_extraction.OPENING_WORDS` words are read, and of those only the first part
-that holds a candidate and is no question: a right word that turns up later does not count. Candidates are
-the accepted and the refused mentions, and every number where a number is accepted. The rules:
+Only the first `evaluation.answer_extraction.OPENING_WORDS` words are read. Of those, only the first part
+that contains a candidate and is not a question counts: a right word that appears later does not count.
+Candidates are the accepted and the refused mentions, and every number if a number is accepted. The rules:
 
-`one`: the first clause with a candidate has an accepted one and no refused one. Clauses end at sentence
-ends, at new lines and before words such as `because`, `than`, `not` or `but`. A candidate right after `not`
-does not count, nor does one before the last `=` or in parentheses where there is another. A list of
-alternatives is no choice: two or more candidates of which one is refused, or three or more items of which
-one is not accepted, are taken out when joined by commas, `and` or `or`. If nothing is left, the answer is
-wrong.
+`one`: the first clause with a candidate has an accepted one and no refused one.
 
-`several`: the first sentence with a candidate has exactly `count` accepted ones, no refused one, and no
-list with an item that is neither. Lines of a list are one sentence.
+* A clause ends at the end of a sentence, at a new line, and before words such as `because`, `than`, `not` or
+  `but`.
+* A candidate right after `not` does not count. Nor does one before the last `=` or in parentheses, if there
+  is another.
+* A list of alternatives is not a choice. Candidates joined by commas, `and` or `or` are removed if one of
+  them is refused, or if there are three or more items of which one is not accepted. If no candidate is left,
+  the answer is wrong.
 
-`sequence`: the candidates of that sentence are the accepted ones in their order, perhaps after the
+`several`: the first sentence with a candidate has exactly `count` accepted ones, no refused one, and no list
+with an item that is neither. The lines of a list are one sentence.
+
+`sequence`: the candidates of that sentence are the accepted ones in their order, optionally after the
 question's order.
 
-`start`: the answer begins with an accepted mention; no refused one stands before the first comma of its first
-sentence, nor right after a comma.
+`start`: the answer begins with an accepted mention. No refused one stands before the first comma of the first
+sentence, or right after a comma.
 
-`whole`: the answer is an accepted mention and nothing else but punctuation.
+`whole`: the answer is an accepted mention and nothing else except punctuation.
 
-A mention is a word or phrase between word boundaries, with no regard to case, accents, Markdown or hyphens
-between its words; `cat(s)` stands for cat and cats. Numbers are equal as digits and as words. A number of
-the question, and 1, are no candidates unless listed.
+A mention is a word or phrase between word boundaries. Case, accents, Markdown and hyphens between its words
+are ignored; `cat(s)` stands for cat and cats. Numbers match as digits and as words. A number of the question,
+and 1, are not candidates unless they are listed.
 """
 
 import re
@@ -55,12 +58,13 @@ _PUNCTUATION = " \t\n.,;:!?\"'()[]-"
 
 @dataclass(frozen=True, slots=True)
 class Mention:
-    """A candidate in a text.
+    """Candidate found in a text.
 
     Args:
-        item: the accepted or refused item that it is, or the number.
-        start: where it begins; `end` is where the text after it begins.
-        accepted: or else refused.
+        item: the accepted or refused item that it matches, or the number.
+        start: index of its first character.
+        end: index after its last character.
+        accepted: whether the item is accepted; otherwise it is refused.
     """
 
     item: str
@@ -70,7 +74,7 @@ class Mention:
 
 
 class Candidates:
-    """What a question's answers are looked through for.
+    """Mentions to search for in the answers to a question.
 
     Args:
         question: the text of the question.
@@ -86,32 +90,35 @@ class Candidates:
         self._asks_number = any(self._numbers.values())
 
     def find(self, text: str) -> list[Mention]:
-        """The mentions in a `plain` text, in their order; of overlapping ones the earlier, then the longer."""
-        found = [
+        """Return the mentions in a `plain` text, in order.
+
+        Of overlapping mentions, the one that starts earlier and then the longer one is kept.
+        """
+        mentions = [
             Mention(item, match.start(), match.end(), right)
             for item, right, pattern in self._patterns
             for match in pattern.finditer(text)
         ]
         if self._numbers:
-            found += [
+            mentions += [
                 Mention(number, start, end, self._numbers.get(number, False))
                 for number, start, end in numbers_in(text)
                 if number in self._numbers or (self._asks_number and number not in self._neutral)
             ]
-        kept: list[Mention] = []
-        for mention in sorted(found, key=lambda each: (each.start, -each.end, not each.accepted)):
-            if not kept or mention.start >= kept[-1].end:
-                kept.append(mention)
-        return kept
+        result: list[Mention] = []
+        for mention in sorted(mentions, key=lambda each: (each.start, -each.end, not each.accepted)):
+            if not result or mention.start >= result[-1].end:
+                result.append(mention)
+        return result
 
 
 def mention_fault(question: str, facts: Mapping[str, Any], opening: str) -> str:
-    """Why `opening` is not a right answer, in words; empty where it is.
+    """Return why `opening` is not a right answer, or "" if it is.
 
     Args:
-        question: its text.
+        question: the text of the question.
         facts: `accepted`, and optionally `refused`, `rule` and `count`.
-        opening: what `evaluation.answer_extraction.opening` found.
+        opening: the result of `evaluation.answer_extraction.opening`.
     """
     accepted: Sequence[str] = facts["accepted"]
     candidates = Candidates(question, accepted, facts.get("refused", ()))
@@ -126,7 +133,7 @@ def mention_fault(question: str, facts: Mapping[str, Any], opening: str) -> str:
         case "whole":
             mentions = candidates.find(text)
             alone = len(mentions) == 1 and mentions[0].accepted and _is_whole(text, mentions[0])
-            return "" if alone else "it is not the accepted answer and nothing else"
+            return "" if alone else "it is not exactly an accepted answer"
         case _:
             return _one(text, candidates)
 
@@ -134,11 +141,11 @@ def mention_fault(question: str, facts: Mapping[str, Any], opening: str) -> str:
 def _one(text: str, candidates: Candidates) -> str:
     for clause in _clauses(text):
         if mentions := _read(clause, candidates):
-            left = _without_lists(clause, mentions)
-            if not left:
-                return "it lists alternatives and chooses none"
-            return _refusal(left)
-    return "nothing in its first words is an accepted answer"
+            remaining = _without_lists(clause, mentions)
+            if not remaining:
+                return "it lists alternatives without choosing one"
+            return _refusal(remaining)
+    return "its first words mention no accepted answer"
 
 
 def _several(text: str, candidates: Candidates, count: int) -> str:
@@ -147,7 +154,7 @@ def _several(text: str, candidates: Candidates, count: int) -> str:
         return fault
     named = len({mention.item for mention in mentions})
     if named != count:
-        return f"it names {named} of the accepted answers and not {count}"
+        return f"it names {named} accepted answers, not {count}"
     if _without_lists(sentence, mentions) != mentions:
         return "it lists something that is not an accepted answer"
     return ""
@@ -156,7 +163,7 @@ def _several(text: str, candidates: Candidates, count: int) -> str:
 def _sequence(text: str, candidates: Candidates, accepted: Sequence[str], asked: Sequence[Mention]) -> str:
     order = [mention.item for mention in _first_sentence(text, candidates)[1]]
     echo = [mention.item for mention in asked]
-    return "" if order in (list(accepted), echo + list(accepted)) else "the order is another, or not complete"
+    return "" if order in (list(accepted), echo + list(accepted)) else "the order is wrong or incomplete"
 
 
 def _start(text: str, candidates: Candidates) -> str:
@@ -164,14 +171,14 @@ def _start(text: str, candidates: Candidates) -> str:
     mentions = candidates.find(first)
     if not mentions or mentions[0].start != 0 or not mentions[0].accepted:
         return "it does not begin with an accepted answer"
-    beside = [mention for part in rest for mention in candidates.find(part)[:1] if mention.start == 0]
-    return _refusal(mentions + beside)
+    after_commas = [mention for part in rest for mention in candidates.find(part)[:1] if mention.start == 0]
+    return _refusal(mentions + after_commas)
 
 
 def _refusal(mentions: Sequence[Mention]) -> str:
     if wrong := [mention.item for mention in mentions if not mention.accepted]:
-        return f"it says {wrong[0]!r}"
-    return "" if mentions else "nothing in its first words is an accepted answer"
+        return f"it mentions {wrong[0]!r}, which is wrong"
+    return "" if mentions else "its first words mention no accepted answer"
 
 
 def _first_sentence(text: str, candidates: Candidates) -> tuple[str, list[Mention]]:
@@ -182,7 +189,11 @@ def _first_sentence(text: str, candidates: Candidates) -> tuple[str, list[Mentio
 
 
 def _read(clause: str, candidates: Candidates) -> list[Mention]:
-    """The mentions that count: not right after `not`, and after `=` or outside parentheses where there are any."""
+    """Return the mentions that count.
+
+    A mention right after `not` does not count. Mentions before the last `=` or in parentheses count only if
+    there are no others.
+    """
     mentions = [each for each in candidates.find(clause) if not _NEGATION.match(clause[: each.start])]
     result = [each for each in mentions if each.start > clause.rfind("=")]
     spans = [match.span() for match in _PARENTHESES.finditer(clause)]
@@ -191,7 +202,7 @@ def _read(clause: str, candidates: Candidates) -> list[Mention]:
 
 
 def _sentences(text: str) -> Iterator[str]:
-    """The sentences that are no questions: a model may repeat what it was asked."""
+    """Yield the sentences that are not questions, because a model may repeat the question."""
     return (
         each
         for each in _SENTENCE_END.split(text)
@@ -206,18 +217,21 @@ def _clauses(text: str) -> Iterator[str]:
 
 
 def _without_lists(clause: str, mentions: list[Mention]) -> list[Mention]:
-    """The mentions that stand in no list of alternatives; see `one` above."""
-    left = list(mentions)
+    """Return the mentions outside lists of alternatives; see `one` above."""
+    remaining = list(mentions)
     for run in _runs(clause, mentions):
         inside = [mention for piece in run for mention in piece]
         faulty = any(not mention.accepted for mention in inside)
         if faulty or (len(run) > 2 and any(not piece for piece in run)):
-            left = [mention for mention in left if mention not in inside]
-    return left
+            remaining = [mention for mention in remaining if mention not in inside]
+    return remaining
 
 
 def _runs(clause: str, mentions: Sequence[Mention]) -> list[list[list[Mention]]]:
-    """Items joined by commas, `and` or `or`, two or more, each with the candidate that it is, if any."""
+    """Return the lists of two or more items joined by commas, `and` or `or`.
+
+    Each item is given by the candidate that it is, if any.
+    """
     runs: list[list[list[Mention]]] = []
     open_run = False
     for start, end in _pieces(clause):
@@ -225,8 +239,8 @@ def _runs(clause: str, mentions: Sequence[Mention]) -> list[list[list[Mention]]]
         bare = _is_bare(clause[start:end])
         first = [each for each in piece[:1] if bare or each.start == start + _lead(clause[start:end])]
         last = [each for each in piece[-1:] if bare or not clause[each.end : end].strip(_PUNCTUATION)]
-        said = {each.item for item in runs[-1] for each in item} if open_run else set[str]()
-        repeats = not bare and any(each.item in said for each in first)
+        run_items = {each.item for item in runs[-1] for each in item} if open_run else set[str]()
+        repeats = not bare and any(each.item in run_items for each in first)
         if open_run and (bare or first) and not repeats:
             runs[-1].append(first)
             open_run = bare or first == last
@@ -238,7 +252,7 @@ def _runs(clause: str, mentions: Sequence[Mention]) -> list[list[list[Mention]]]
 
 
 def _pieces(clause: str) -> Iterator[tuple[int, int]]:
-    """Where the texts between separators begin and end."""
+    """Yield the start and end of each text between separators."""
     at = 0
     for match in _SEPARATOR.finditer(clause):
         yield at, match.start()
@@ -247,7 +261,7 @@ def _pieces(clause: str) -> Iterator[tuple[int, int]]:
 
 
 def _is_bare(piece: str) -> bool:
-    """An item of a list: one or two words after its article."""
+    """Return whether `piece` is an item of a list: one or two words after its article."""
     words = piece[_lead(piece) :].strip(_PUNCTUATION)
     return 1 <= len(words.split()) <= 2 and words not in _FILLERS
 

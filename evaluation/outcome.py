@@ -1,4 +1,4 @@
-"""What one question took on any backend: the figures of a run's record that reports compare."""
+"""Outcome of one question on any backend: the figures of a run's record that reports compare."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,22 +10,22 @@ from conductor.run.record import Record
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """An answer and its price.
+    """An answer and what it took.
 
     Args:
-        answer: the text; empty where there is none.
-        calls: to models, those for plans included.
-        steps: of the plan that answered; of all plans where several runs made one answer.
-        prompt_tokens: of every call; None where one call did not report it.
-        completion_tokens: likewise.
-        cost_usd: None where one call's cost is unknown.
-        wall_s: from question to answer.
-        critical_path_s: had every step begun the moment it could.
-        format_failures: plans that were rejected.
-        fallback: why one worker answered instead; None where a plan was run.
-        error: the type of the error that ended the run, such as `WorkerRefused`.
-        message: the error in words.
-        workers: who was called, each once.
+        answer: the text, or "" if there is none.
+        calls: number of calls to models, including those for plans.
+        steps: number of steps of the plan that answered, or of all plans if several runs made one answer.
+        prompt_tokens: prompt tokens of all calls, or None if a call did not report them.
+        completion_tokens: completion tokens of all calls, or None if a call did not report them.
+        cost_usd: US dollars, or None if the cost of a call is unknown.
+        wall_s: seconds from question to answer.
+        critical_path_s: seconds if every step had started as soon as it could.
+        format_failures: number of rejected plans.
+        fallback: why one worker answered instead of a plan, or None if a plan ran.
+        error: type of the error that ended the run, such as `WorkerRefused`, or None.
+        message: explanation of the error.
+        workers: the workers that were called, each once.
         plan: the steps that ran, as text for a reader of the results.
     """
 
@@ -46,12 +46,12 @@ class RunOutcome:
 
     @property
     def tokens(self) -> int | None:
-        """Prompt and completion tokens."""
+        """Prompt and completion tokens, or None if one of them is unknown."""
         return _sum([self.prompt_tokens, self.completion_tokens])
 
 
 def outcome_of(record: Record) -> RunOutcome:
-    """The figures of a run's record."""
+    """Return the figures of a run's record."""
     calls, plan = record.calls, record.answering_plan
     usage = record.usage
     metered = record.n_unmetered_calls == 0
@@ -75,17 +75,17 @@ def outcome_of(record: Record) -> RunOutcome:
 
 
 def step_line(worker: str, access: Sequence[int], subtask: str) -> str:
-    """A step as reports show it; one without a subtask is asked the question itself."""
+    """Format a step for reports. A step without a subtask answers the question itself."""
     return f"{worker}{list(access)}: {subtask or 'answer the question'}"
 
 
 def combine(parts: Sequence[RunOutcome], answer: str, *, concurrent: bool) -> RunOutcome:
-    """One outcome of several runs. A figure that is unknown for one run is unknown for all.
+    """Combine several runs into one outcome. A figure that is unknown for one run is unknown for all.
 
     Args:
-        parts: at least one.
-        answer: what was made of their answers.
-        concurrent: whether they ran at the same time, so that the longest one counts; else their times add
+        parts: at least one run.
+        answer: the answer made from theirs.
+        concurrent: whether the runs were concurrent. Then the longest one counts; otherwise their times add
             up.
     """
     duration = max if concurrent else sum

@@ -1,4 +1,4 @@
-"""The plots of a report, as inline SVG. Knows a report's rows, nothing of HTML."""
+"""Draw the plots of a report as inline SVG, from its rows."""
 # The types of matplotlib are partial.
 # pyright: reportUnknownMemberType=false
 
@@ -13,11 +13,11 @@ from program.plots import BLUE, GREEN, GREY, ORANGE, svg
 
 Row = dict[str, Any]
 BOUNDS = ("oracle", "best_of_n_oracle")
-"""Bounds, not usable strategies: they know the right answers, so the front leaves them out."""
+"""Strategies that know the right answers. They are upper bounds, so the Pareto front excludes them."""
 
 
 def plots(rows: Sequence[Row]) -> dict[str, str]:
-    """Caption to SVG; plots without data are left out."""
+    """Return the SVG of each plot by caption, without plots that have no data."""
     rows = [row for row in rows if row["answered"]]
     priced = [row for row in rows if row["cost_usd"] is not None]
     metered = [row for row in rows if row["prompt_tokens"] is not None]
@@ -25,11 +25,11 @@ def plots(rows: Sequence[Row]) -> dict[str, str]:
     costs, calls = partial(accuracy_over, field="cost_usd", unit="US$"), partial(accuracy_over, field="calls")
     height = 1.0 + 0.24 * len(rows)
     figures = {
-        "Accuracy over cost, with the front that no other strategy beats": _svg(costs, priced, 5.0),
-        "Accuracy over calls a question": _svg(calls, differing, 5.0),
+        "Accuracy over cost, with the Pareto front": _svg(costs, priced, 5.0),
+        "Accuracy over calls per question": _svg(calls, differing, 5.0),
         "Accuracy, with its 95 % interval": _svg(accuracies, rows, height),
-        "Steps and calls a question": _svg(steps_and_calls, rows, height),
-        "Tokens a question": _svg(tokens, metered, height),
+        "Steps and calls per question": _svg(steps_and_calls, rows, height),
+        "Tokens per question": _svg(tokens, metered, height),
     }
     return {caption: picture for caption, picture in figures.items() if picture}
 
@@ -39,7 +39,7 @@ def _svg(draw: Callable[[Axes, Sequence[Row]], None], rows: Sequence[Row], heigh
 
 
 def accuracy_over(axes: Axes, rows: Sequence[Row], field: str, unit: str = "") -> None:
-    """Each strategy by its mean `field`; the front joins the usable ones that none beats."""
+    """Plot accuracy over the mean of `field`, with the Pareto front of the usable strategies."""
     x, y = [row[field] for row in rows], [row["accuracy"]["mean"] for row in rows]
     usable = [i for i, row in enumerate(rows) if not is_bound(row)]
     front = [usable[i] for i in pareto([(x[i], y[i]) for i in usable])]
@@ -50,23 +50,23 @@ def accuracy_over(axes: Axes, rows: Sequence[Row], field: str, unit: str = "") -
     _label(axes, [row["strategy"].removeprefix("single:") for row in rows], x, y)
     axes.step([x[i] for i in front], [y[i] for i in front], where="post", color=GREEN, lw=1, label="front")
     axes.legend(loc="lower right")
-    axes.set(xlabel=f"{unit or field} a question", ylabel="accuracy")
+    axes.set(xlabel=f"{unit or field} per question", ylabel="accuracy")
 
 
 def _label(axes: Axes, names: Sequence[str], x: Sequence[float], y: Sequence[float]) -> None:
-    """A name beside each point; where two would overlap, the higher one moves up."""
+    """Label each point. If two labels would overlap, the higher one moves up."""
     (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
-    taken: list[tuple[float, float]] = []
+    positions: list[tuple[float, float]] = []
     for i in sorted(range(len(names)), key=y.__getitem__):
         across, up = (x[i] - left) / (right - left), (y[i] - bottom) / (top - bottom) + 0.008
-        while any(abs(up - there) < 0.024 and abs(across - other) < 0.3 for other, there in taken):
+        while any(abs(up - there) < 0.024 and abs(across - other) < 0.3 for other, there in positions):
             up += 0.008
-        taken.append((across, up))
+        positions.append((across, up))
         axes.annotate(names[i], (across + 0.012, up), xycoords="axes fraction", fontsize=6.5)
 
 
 def accuracies(axes: Axes, rows: Sequence[Row]) -> None:
-    """Bars with Wilson's interval."""
+    """Plot accuracies as bars with Wilson's interval."""
     intervals = [row["accuracy"] for row in rows]
     means = [each["mean"] for each in intervals]
     below = [max(0.0, each["mean"] - each["low"]) for each in intervals]
@@ -78,20 +78,20 @@ def accuracies(axes: Axes, rows: Sequence[Row]) -> None:
 
 
 def steps_and_calls(axes: Axes, rows: Sequence[Row]) -> None:
-    """Bars side by side."""
+    """Plot steps and calls as bars side by side."""
     for shift, field, colour in ((-0.2, "steps", BLUE), (0.2, "calls", ORANGE)):
         places, values = [i + shift for i in range(len(rows))], [row[field] or 0 for row in rows]
         axes.barh(places, values, 0.38, color=colour, label=field)
     axes.set_yticks(range(len(rows)), _names(rows))
-    _finish_bars(axes, "a question")
+    _finish_bars(axes, "per question")
 
 
 def tokens(axes: Axes, rows: Sequence[Row]) -> None:
-    """Prompt and completion, stacked."""
+    """Plot prompt and completion tokens as stacked bars."""
     prompt, completion = ([row[f"{kind}_tokens"] for row in rows] for kind in ("prompt", "completion"))
     axes.barh(_names(rows), prompt, color=BLUE, label="prompt")
     axes.barh(_names(rows), completion, left=prompt, color=ORANGE, label="completion")
-    _finish_bars(axes, "tokens a question")
+    _finish_bars(axes, "tokens per question")
 
 
 def _finish_bars(axes: Axes, xlabel: str) -> None:
@@ -105,5 +105,5 @@ def _names(rows: Sequence[Row]) -> list[str]:
 
 
 def is_bound(row: Row) -> bool:
-    """Whether it knows the right answers."""
+    """Return whether the strategy knows the right answers."""
     return row["strategy"].partition("?")[0].partition(":")[0] in BOUNDS

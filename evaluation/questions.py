@@ -1,4 +1,4 @@
-"""What is asked, and how its answer is checked. Knows no source and no grader."""
+"""Questions and the grades of their answers. Independent of sources and graders."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,17 +7,18 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One question whose answer can be checked by a program.
+    """A question whose answer a program can check.
 
     Args:
-        id: unique in its source and stable, so that a stopped evaluation can continue: `skills/7/12`.
-        text: the user's message, with the form of answer that the grader needs.
-        expected: the reference answer; never shown to a worker.
-        grader: a name in `evaluation.graders.GRADERS`.
-        source: where it is from: `skills`, `recorded`, `reasoning_gym` ...
-        family: its kind within the source, for figures by family.
-        facts: what the grader or a replaying worker needs beyond the text.
-        earlier: the turns before `text`, the user's and the assistant's in turn.
+        id: unique in its source and stable, so that an interrupted evaluation can resume, such as
+            `skills/held_out/7/12`.
+        text: the user's message, including the answer format that the grader needs.
+        expected: the reference answer; never sent to a worker.
+        grader: a key of `evaluation.graders.GRADERS`.
+        source: the question set, such as `skills`, `recorded` or `reasoning_gym`.
+        family: its kind within the source; reports show figures per family.
+        facts: what the grader or a replaying worker needs in addition to the text.
+        earlier: the turns before `text`, alternating between user and assistant.
     """
 
     id: str
@@ -32,12 +33,12 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Grade:
-    """The verdict on an answer.
+    """Verdict on an answer.
 
     Args:
-        correct: right or not; there is no partial credit.
-        extracted: the part of the text that was judged; None where it has no answer.
-        why: in words, where it is not right.
+        correct: whether the answer is right; there is no partial credit.
+        extracted: the part of the text that was judged, or None if no answer was found.
+        why: an explanation if the answer is wrong.
     """
 
     correct: bool

@@ -1,8 +1,8 @@
-"""A recorded pool: what real models once answered to questions that a program can check.
+"""Recorded pools: answers of real models to questions that a program can check.
 
-JSON lines, plain or gzipped: `{"difficulty", "category", "dataset", "question", "expected", "models": {name:
-{"s", "a"}}}`, where `s` is the recorded score from 0 to 1 and `a` the recorded answer, null where the model
-gave none. The file stays where its owner keeps it; the user gives the path. The question source and the
+A pool is a file of JSON lines, plain or gzipped: `{"difficulty", "category", "dataset", "question",
+"expected", "models": {name: {"s", "a"}}}`. `s` is the recorded score from 0 to 1, and `a` the recorded
+answer, or null if the model gave none. The user passes the path of the file. The question source and the
 replaying workers read the same index.
 """
 
@@ -18,17 +18,17 @@ from evaluation.errors import EvaluationError
 from evaluation.json_lines import read_json_lines
 
 RIGHT = 0.99
-"""A recorded score from here on counts as right; below it is the scorer's partial credit."""
+"""Lowest recorded score that counts as right. Lower scores are the scorer's partial credit."""
 TRAIN_SHARE = 0.6
-"""The training side's part of all questions, where nothing else is said."""
+"""Default share of the questions that are on the training side."""
 
 
 class RecordedAnswer(BaseModel):
-    """One model's answer: `s` its score, from 0 to 1, `a` its text; None where it gave none."""
+    """One model's answer. `s` is its score from 0 to 1, `a` its text, or None if it gave none."""
 
     model_config = ConfigDict(frozen=True)
 
-    s: float = Field(ge=0, le=1 + 1e-9, allow_inf_nan=False)  # sums of partial credits miss 1 by a bit
+    s: float = Field(ge=0, le=1 + 1e-9, allow_inf_nan=False)  # sums of partial credits can exceed 1 slightly
     a: str | None = None
 
 
@@ -46,31 +46,31 @@ class RecordedQuestion(BaseModel):
 
     @property
     def prompt(self) -> str:
-        """The question with the form of its answer."""
+        """The question, followed by the required form of its answer."""
         return f"{self.question}\n\n{ANSWER_FORM}"
 
     @property
     def right_answers(self) -> set[str]:
-        """The answers whose recorded score counts as right."""
+        """Answers whose recorded score counts as right."""
         return {each.a.strip() for each in self.models.values() if each.a is not None and each.s >= RIGHT}
 
 
 def key_of(question: str) -> str:
-    """A key of the question's text, the same in every file."""
+    """Return a key of the question's text, which is the same in every file."""
     return hashlib.sha256(question.strip().encode()).hexdigest()[:16]
 
 
 def side_of(key: str, train_share: float = TRAIN_SHARE) -> str:
-    """`train` or `test`, by the question's own text: the same in every file."""
+    """Return `train` or `test`. It depends on the key alone, so it is the same in every file."""
     return "train" if int(key[:8], 16) / 16**8 < train_share else "test"
 
 
 @lru_cache(maxsize=4)
 def read_recordings(path: str) -> Mapping[str, RecordedQuestion]:
-    """Every question of a file by its key; of several with one text, the first.
+    """Return the questions of a file by key. If several have the same text, the first one is used.
 
     Raises:
-        EvaluationError: the file cannot be read, or a line does not fit; with line and field.
+        EvaluationError: the file cannot be read, or a line is invalid; the message names line and field.
     """
     recordings: dict[str, RecordedQuestion] = {}
     for place, line in read_json_lines(path):
@@ -88,6 +88,6 @@ def read_recordings(path: str) -> Mapping[str, RecordedQuestion]:
 
 
 def complete_models(recordings: Mapping[str, RecordedQuestion]) -> list[str]:
-    """The models that were asked every one of these questions, in alphabetical order."""
+    """Return the models that have an entry for every question, in alphabetical order."""
     every = [set(each.models) for each in recordings.values()]
     return sorted(every[0].intersection(*every)) if every else []

@@ -1,7 +1,7 @@
-"""`podium recorded-pool`: settings in which each worker replays one model of a recorded pool.
+"""`podium recorded-pool`: write settings in which each worker replays one model of a recorded pool.
 
-What a call cost was not recorded. Prices are what the user declares, dollars a call by model; without them
-cost is unknown.
+Recorded pools contain no costs. The user declares prices in US dollars per call, by model; without them,
+costs are unknown.
 """
 
 import argparse
@@ -19,42 +19,47 @@ from evaluation.recordings import complete_models, read_recordings
 
 Price = Annotated[float, Field(ge=0, strict=True)]
 HEAD = """\
-# Replayed: real models' recorded answers, from {path}. Nothing is asked of any model.
-# Steps that read other steps are refused, except by `vote`, which is a program.
-# Costs a call are declared, not measured.
+# Replayed: recorded answers of real models, from {path}. No model is called.
+# Workers reject steps that read other steps, except `vote`, which is a program.
+# Costs per call are declared, not measured.
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write the settings file; the exit code: 0 done, 2 it cannot be done as asked."""
-    given = parser().parse_args(argv)
+    """Write the settings file and return the exit code: 0 if it was written, 2 if the input is invalid."""
+    options = parser().parse_args(argv)
     try:
-        path = str(given.path.resolve())
-        prices = read_prices(given.prices) if given.prices else None
-        text = to_yaml(replay_settings(path, given.models, prices, given.difficulty), path)
+        path = str(options.path.resolve())
+        prices = read_prices(options.prices) if options.prices else None
+        text = to_yaml(replay_settings(path, options.models, prices, options.difficulty), path)
     except PodiumError as exc:
         print(exc.message, file=sys.stderr)  # noqa: T201
         return 2
-    if given.out is None:
+    if options.out is None:
         sys.stdout.write(text)
     else:
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        given.out.write_text(text, encoding="utf-8")
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(text, encoding="utf-8")
     return 0
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
     parser = argparse.ArgumentParser(
         prog="podium recorded-pool",
         description="Write settings in which every worker replays one model of a recorded pool.",
         epilog="example: podium recorded-pool build/recorded.jsonl.gz --out build/replay.yaml",
     )
     parser.add_argument("path", type=Path, help="the recorded pool: JSON lines, plain or .gz")
-    parser.add_argument("--out", type=Path, help="the settings file (standard output)")
-    parser.add_argument("--models", nargs="+", help="which models (all that answered every question)")
-    parser.add_argument("--difficulty", help="choose models by questions of this difficulty only")
-    parser.add_argument("--prices", type=Path, help="YAML: dollars a call by model; else costs are unknown")
+    parser.add_argument("--out", type=Path, help="settings file to write (default: standard output)")
+    parser.add_argument(
+        "--models", nargs="+", help="models to replay (default: all that answered every question)"
+    )
+    parser.add_argument(
+        "--difficulty", help="consider only questions of this difficulty when choosing models"
+    )
+    parser.add_argument(
+        "--prices", type=Path, help="YAML of US dollars per call by model (default: costs are unknown)"
+    )
     return parser
 
 
@@ -64,26 +69,26 @@ def replay_settings(
     usd_per_call: Mapping[str, float] | None = None,
     difficulty: str | None = None,
 ) -> dict[str, Any]:
-    """A settings file's content.
+    """Return the content of a settings file.
 
     Args:
-        path: of the recorded pool, as the workers will open it.
-        models: which; None: all that answered every question, of `difficulty` where given.
-        usd_per_call: declared, by model.
-        difficulty: counts for choosing models only.
+        path: path of the recorded pool, as the workers will open it.
+        models: models to replay, or None for all that answered every question (of `difficulty`, if set).
+        usd_per_call: declared US dollars per call, by model.
+        difficulty: considers only questions of this difficulty when choosing models.
 
     Raises:
-        EvaluationError: the pool cannot be read, no model is left, or a price names no model.
+        EvaluationError: the pool cannot be read, no model is left, or a price names an unknown model.
     """
     recordings = read_recordings(path)
     relevant = {key: each for key, each in recordings.items() if difficulty in (None, each.difficulty)}
     chosen = list(models) if models is not None else complete_models(relevant)
     if not chosen:
-        raise EvaluationError(f"{path}: no model answered every question; name the models to replay.")
+        raise EvaluationError(f"No model in {path} answered every question. Choose models with --models.")
     prices = usd_per_call or {}
     unknown = [model for model in prices if not any(model in each.models for each in recordings.values())]
     if unknown:
-        raise EvaluationError(f"The price of {unknown[0]!r} is for nobody; {path} has no such model.")
+        raise EvaluationError(f"The prices name {unknown[0]!r}, but {path} has no such model.")
     workers: list[dict[str, Any]] = [
         {
             "name": model.partition("_")[2] or model,
@@ -108,7 +113,7 @@ def replay_settings(
 
 
 def read_prices(path: Path) -> dict[str, float]:
-    """Dollars a call by model, from YAML or JSON.
+    """Return US dollars per call by model, from YAML or JSON.
 
     Raises:
         EvaluationError: the file cannot be read, or is not a table of numbers.
@@ -119,10 +124,10 @@ def read_prices(path: Path) -> dict[str, float]:
         raise EvaluationError(f"The prices {path} cannot be read: {exc}.") from exc
     except ValidationError as exc:
         raise EvaluationError(
-            f"{path}: write one line a model, `openai_o3-mini: 0.01`, dollars a call."
+            f"{path}: write one line per model, such as `openai_o3-mini: 0.01` (US dollars per call)."
         ) from exc
 
 
 def to_yaml(settings: dict[str, Any], path: str) -> str:
-    """The settings file's text."""
+    """Return the text of the settings file."""
     return HEAD.format(path=path) + yaml.safe_dump(settings, sort_keys=False, width=120)

@@ -1,4 +1,4 @@
-"""Writes an evaluation as one self-contained page and as JSON. Knows files, not how figures are computed."""
+"""Write an evaluation as one self-contained HTML page and as JSON. Computes no figures."""
 
 import json
 import math
@@ -18,11 +18,11 @@ def write(folder: Path, figures: dict[str, Any]) -> Path:
 
     Args:
         folder: created if missing.
-        figures: title, date, command, machine, questions, warnings, rows and comparisons: all that
-            `report.json` holds.
+        figures: the content of `report.json`: title, date, command, machine, questions, warnings, rows and
+            comparisons.
 
     Returns:
-        The page.
+        Path of the HTML page.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "report.json").write_text(json.dumps(_plain(figures), indent=2) + "\n", encoding="utf-8")
@@ -35,7 +35,7 @@ def write(folder: Path, figures: dict[str, Any]) -> Path:
 
 
 def _plain(value: Any) -> Any:
-    """For JSON, which has no NaN."""
+    """Replace NaN and infinity by None, since JSON has neither."""
     if isinstance(value, dict):
         return {str(name): _plain(each) for name, each in cast(dict[Any, Any], value).items()}
     if isinstance(value, list | tuple):
@@ -57,20 +57,19 @@ def _template() -> jinja2.Template:
 
 
 def number(value: float | None) -> str:
-    """For people; a dash where unknown."""
+    """Format a number for the report; an unknown one is a dash."""
     return "–" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def percent(value: float | None) -> str:
-    """A share as percent, with one decimal."""
+    """Format a share (0 to 1) as percent with one decimal."""
     return "–" if value is None or math.isnan(value) else f"{100 * value:.1f}"
 
 
 def seconds(value: float | None) -> str:
-    """Milliseconds below one second."""
+    """Format seconds, as milliseconds below 1 s."""
     return "–" if value is None else f"{value:.2f} s" if value >= 1 else f"{1000 * value:.3g} ms"
 
 
 def usd(value: float | None) -> str:
-    """Dollars."""
     return "unknown" if value is None else f"{value:.3g}"

@@ -1,7 +1,8 @@
-"""Results as they come, in a file that only grows: a stopped evaluation continues where it was.
+"""Append-only log of results, so that an interrupted evaluation can resume.
 
-One JSON object a line, keyed by strategy, question and the digest of everything else that the answer depends
-on. A line that was torn when the process died is cut off when the file is opened again.
+Each line is a JSON object, keyed by strategy, question and the digest of everything else that the answer
+depends on. If the process died while writing, the incomplete last line is removed when the file is opened
+again.
 """
 
 import hashlib
@@ -23,26 +24,26 @@ TRANSIENT = {
     *("worker_busy", "worker_unavailable", "line_too_long", "overloaded", "deadline_exceeded"),
     *("http_429", "http_502", "http_503", "http_504", "APIConnectionError", "APITimeoutError"),
 }
-"""Errors that may not come again, so a resumed evaluation asks again."""
+"""Errors that may not recur. A resumed evaluation asks these questions again."""
 MOST_USD = 1_000_000
-"""No call and no question costs more: a larger amount is none."""
+"""Largest plausible cost of a call or a question. Larger amounts are rejected as invalid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One strategy's answer to one question, graded.
+    """One strategy's graded answer to one question.
 
     Args:
-        strategy: its label.
-        question: its id.
-        source: of the question.
-        family: of the question.
-        digest: of what else the answer depends on: settings, caps, seed, options.
+        strategy: label of the strategy.
+        question: id of the question.
+        source: source of the question.
+        family: family of the question.
+        digest: digest of everything else that the answer depends on: settings, caps, seed, options.
         correct: see `Grade`.
         extracted: see `Grade`.
         why: see `Grade`.
-        outcome: answer and price.
-        notes: for later strategies, such as which of its samples were right.
+        outcome: the answer and what it took.
+        notes: data for later strategies, such as which of its samples were right.
     """
 
     strategy: str
@@ -66,35 +67,35 @@ class Result:
         grade: Grade,
         notes: Mapping[str, Any],
     ) -> "Result":
-        """Put a result together."""
+        """Build a result from an outcome and its grade."""
         about = question.id, question.source, question.family, digest
         return cls(strategy, *about, grade.correct, grade.extracted, grade.why, outcome, notes)
 
     @property
     def key(self) -> Key:
-        """What it is a result of."""
+        """Key of the result in the log."""
         return self.strategy, self.question, self.digest
 
     @property
     def no_answer(self) -> bool:
-        """Whether it has no answer though nothing failed."""
+        """Whether no answer was found although the run succeeded."""
         return self.outcome.error is None and self.extracted is None
 
 
 def digest(facts: Any) -> str:
-    """Twelve letters that change when anything in `facts` does."""
+    """Return 12 hexadecimal digits that change if anything in `facts` changes."""
     text = json.dumps(facts, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 class ResultLog:
-    """The file. One process at a time; use it as a context manager."""
+    """Log file of results. One process at a time may use it; use it as a context manager."""
 
     def __init__(self, path: Path) -> None:
-        """Read what is there.
+        """Open the file and read its results.
 
         Raises:
-            EvaluationError: it cannot be read or written, or holds something else.
+            EvaluationError: the file cannot be read or written, or has other content.
         """
         self._path = path
         self._results: dict[Key, Result] = {}
@@ -104,7 +105,7 @@ class ResultLog:
             self._read()
         except OSError as exc:
             raise EvaluationError(
-                f"Results cannot be kept in {path}: {exc.strerror}. Choose another --out."
+                f"Cannot write results to {path}: {exc.strerror}. Choose another --out."
             ) from exc
 
     def __enter__(self) -> "ResultLog":
@@ -114,17 +115,17 @@ class ResultLog:
         self._file.close()
 
     def get(self, strategy: str, question: str, digest: str) -> Result | None:
-        """The newest result of that key; None where there is none or its error was transient."""
+        """Return the newest result for this key, or None if there is none or its error was transient."""
         result = self._results.get((strategy, question, digest))
         return None if result is not None and result.outcome.error in TRANSIENT else result
 
     def add(self, result: Result) -> None:
-        """Append it to the file.
+        """Append a result to the file.
 
         Raises:
-            OSError: the disk is full. What was written before is whole.
+            OSError: the disk is full. Earlier results are intact.
         """
-        line = json.dumps(asdict(result), separators=(",", ":"), default=str)  # a cost is a Decimal
+        line = json.dumps(asdict(result), separators=(",", ":"), default=str)  # `str` for Decimal costs
         self._file.write(line.encode() + b"\n")
         self._file.flush()
         self._results[result.key] = result
@@ -140,29 +141,29 @@ class ResultLog:
 
 
 def read_results(path: Path) -> list[Result]:
-    """What an evaluation has kept, oldest first, a torn last line left out; the file is not changed.
+    """Return the results in a log, oldest first. The file is not changed; an incomplete last line is skipped.
 
     Raises:
-        EvaluationError: it cannot be read, or holds something else.
+        EvaluationError: the file cannot be read, or has other content.
     """
     try:
         with path.open("rb") as file:
             return [result for result, _ in _whole_lines(file, path)]
     except OSError as exc:
         raise EvaluationError(
-            f"The results {path} cannot be read: {exc.strerror}. Name the --out folder of `podium eval`."
+            f"Cannot read results {path}: {exc.strerror}. Pass the --out folder of `podium eval`."
         ) from exc
 
 
 def _whole_lines(file: Iterable[bytes], path: Path) -> Iterator[tuple[Result, int]]:
     for number, line in enumerate(file, 1):
         if not line.endswith(b"\n"):
-            break  # torn: the process died while it wrote
+            break  # incomplete: the process died while writing
         try:
             yield _parse(json.loads(line)), len(line)
         except (ValueError, KeyError, TypeError, ArithmeticError, RecursionError) as exc:
             raise EvaluationError(
-                f"{path}, line {number} is no result ({type(exc).__name__}: {exc}). "
+                f"{path}, line {number} is not a result ({type(exc).__name__}: {exc}). "
                 "Move the file away, or choose another --out."
             ) from exc
 
@@ -179,5 +180,5 @@ def _parse(fields: dict[str, Any]) -> Result:
 def _dollars(cost: Any) -> Decimal:
     amount = Decimal(cost)
     if not (amount.is_finite() and 0 <= amount <= MOST_USD):
-        raise ValueError(f"cost_usd is {cost}; it is from 0 to {MOST_USD:,}")
+        raise ValueError(f"cost_usd must be between 0 and {MOST_USD:,}, not {cost}")
     return amount

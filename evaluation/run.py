@@ -1,8 +1,7 @@
-"""Runs strategies over questions: bounded, resumable, under a budget. Knows no strategy and no report.
+"""Run strategies over questions, with bounded concurrency and a budget; an interrupted run can resume.
 
-Strategies run one after another, so that their latencies are measured under the same load; each has
-`concurrency` questions in flight. Every result is written before the next question begins, so a stopped
-evaluation continues where it was.
+Strategies run one after another, so that their latencies are measured under the same load. Each has
+`concurrency` questions in flight. A result is written to the log as soon as it is graded.
 """
 
 import asyncio
@@ -34,10 +33,15 @@ Item = TypeVar("Item")
 
 
 class Display(Protocol):
-    """Where progress is shown."""
+    """Progress display of an evaluation."""
 
     def begin(self, name: str, total: int) -> Callable[[bool | None], None]:
-        """Start a bar; call the result for each question: right or wrong, None where that does not apply."""
+        """Start a bar for `total` questions.
+
+        Returns:
+            A function to call after each question, with whether the answer is right, or None if that does not
+            apply.
+        """
         ...
 
     def say(self, text: str) -> None:
@@ -47,15 +51,15 @@ class Display(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EvalConfig:
-    """What an evaluation asks, and how.
+    """Configuration of an evaluation.
 
     Args:
-        questions: to be judged by.
-        training: to learn from; none of them is among `questions`.
-        caps: of every strategy, for one question.
-        seed: of all randomness.
-        concurrency: questions in flight.
-        strategy_usd: what one strategy may cost, learning not included; None: unlimited.
+        questions: the questions to evaluate on.
+        training: the questions to learn from; disjoint from `questions`.
+        caps: limits of every strategy for one question.
+        seed: seed of all randomness.
+        concurrency: number of questions in flight.
+        strategy_usd: cost limit of one strategy in US dollars, excluding training, or None for no limit.
     """
 
     questions: Sequence[Question]
@@ -68,12 +72,12 @@ class EvalConfig:
 
 @dataclass(slots=True)
 class EvalResults:
-    """What came out.
+    """Results of an evaluation.
 
     Args:
-        results: strategy to question id to result.
-        learned: what each strategy learned or chose.
-        stopped: why a strategy did not answer everything.
+        results: by strategy label and question id.
+        learned: what each strategy learned or chose, by label.
+        stopped: why a strategy stopped before the last question, by label.
     """
 
     results: dict[str, dict[str, Result]] = field(default_factory=dict)
@@ -83,7 +87,7 @@ class EvalResults:
 
 @dataclass(slots=True)
 class StrategySpending:
-    """What a strategy has spent, and whether it may begin another question."""
+    """Spending of a strategy, and whether its budget allows another question."""
 
     limit_usd: Decimal | None
     question_usd: Decimal | None
@@ -92,7 +96,11 @@ class StrategySpending:
     stopped: str = ""
 
     def may_begin(self) -> bool:
-        """Whether there is room for one more question, at its whole cap where questions are capped."""
+        """Return whether the budget allows another question.
+
+        If questions have a cost cap, the full cap is reserved for each question in flight and for the next
+        one.
+        """
         if self.limit_usd is None or self.stopped:
             return not self.stopped
         reserved = (self.question_usd or Decimal(0)) * (self.in_flight + (self.question_usd is not None))
@@ -102,14 +110,18 @@ class StrategySpending:
         return not self.stopped
 
     def book(self, cost_usd: Decimal | None) -> None:
-        """Add the cost of an answer."""
+        """Add the cost of an answer.
+
+        An unknown cost counts as the cap of a question. If there is a budget but no cap, it stops the
+        strategy.
+        """
         if cost_usd is not None:
             self.spent_usd += cost_usd
         elif self.limit_usd is not None and self.question_usd is not None:
             self.spent_usd += self.question_usd
         elif self.limit_usd is not None:
             self.stopped = (
-                "the cost of an answer is unknown, so its budget cannot be kept (cap questions too)"
+                "the cost of an answer is unknown, so the budget cannot be enforced (set --max-cost-usd too)"
             )
 
 
@@ -131,16 +143,16 @@ class Evaluation:
         self._setting = [backend.identity, asdict(config.caps), config.seed]
 
     async def run(self, strategies: Sequence[Strategy]) -> EvalResults:
-        """Run all of them, in this order.
+        """Run the strategies in this order.
 
         Raises:
-            EvaluationError: one cannot learn or choose.
-            OSError: a result could not be written. What was written is whole.
+            EvaluationError: a strategy cannot learn or choose.
+            OSError: a result could not be written. Earlier results are intact.
         """
         training = await self._training_set() if self._config.training else None
         if training is not None and any(strategy.learns for strategy in strategies):
-            asked = (*self._config.training, *self._config.questions)
-            self._embedder.embed([question.text for question in asked])
+            questions = (*self._config.training, *self._config.questions)
+            self._embedder.embed([question.text for question in questions])
         for strategy in strategies:
             learned = await strategy.prepare(training)
             self._results.learned[strategy.label] = learned
@@ -196,7 +208,7 @@ class Evaluation:
         return self._results.results.get(label, {}).get(question)
 
     async def _training_set(self) -> TrainingSet:
-        """How every worker does on the training questions; asked now, or read from the log."""
+        """Grade every worker on the training questions, or read its results from the log."""
         config, workers = self._config, solo_workers(self._backend)
         right_Q_W = np.zeros((len(config.training), len(workers)), dtype=np.bool_)
         usd_Q_W = np.full(right_Q_W.shape, math.nan)
@@ -216,12 +228,12 @@ class Evaluation:
         return TrainingSet(config.training, workers, right_Q_W, usd_W, embed, self._try_plan, config.seed)
 
     async def _try_plan(self, question: Question, plan: Plan) -> Result:
-        """Run `plan` on a training question, once."""
+        """Run `plan` on a training question, or return its result from the log."""
         label = f"training:{digest([[s.worker, s.subtask, s.access] for s in plan.steps])}"
         key = digest([self._setting, question.text, question.expected])
-        known = self._log.get(label, question.id, key)
-        if known is not None:
-            return known
+        logged = self._log.get(label, question.id, key)
+        if logged is not None:
+            return logged
 
         async def answer() -> StrategyAnswer:
             return StrategyAnswer(await self._backend.run(question, self._config.caps, plan))
@@ -230,7 +242,10 @@ class Evaluation:
 
 
 async def for_each(items: Sequence[Item], do: Callable[[Item], Awaitable[None]], concurrency: int) -> None:
-    """`do` every item, `concurrency` at a time; the first failure stops all and is raised as it is."""
+    """Call `do` for every item, at most `concurrency` at a time.
+
+    The first exception cancels the other calls and is raised.
+    """
     waiting = iter(items)
 
     async def work() -> None:

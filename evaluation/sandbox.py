@@ -1,13 +1,13 @@
 """Run an untrusted program and its tests in isolation.
 
-Each program has its own process, session and empty folder, no environment, limits on CPU time, memory, file
-size, open files and child processes, and, where the kernel allows an ordinary user one, a network namespace
-without a network. A process of root becomes nobody first. Everything it started is killed when its time is
-over.
+Each program gets its own process, session and empty folder, and no environment variables. CPU time, memory,
+file size, open files and child processes are limited. If the kernel allows it for unprivileged users, the
+process has a network namespace without a network. A root process switches to the user `nobody` before it runs
+the program. When the program ends or times out, everything that it started is killed.
 
-What it does NOT protect from: a program that reads world-readable files; one that forges its own verdict (it
-shares the interpreter with its tests); kernel bugs. Where the namespace is denied (some containers), the
-network is reachable. For hostile programs use a virtual machine.
+The sandbox does NOT protect against a program that reads world-readable files, a program that forges its own
+verdict (it shares the interpreter with its tests), or kernel bugs. If the namespace is denied, as in some
+containers, the network is reachable. Use a virtual machine for hostile programs.
 """
 
 import asyncio
@@ -23,17 +23,17 @@ from pathlib import Path
 CHILD = Path(__file__).with_name("sandbox_child.py")
 MEMORY_BYTES = 1024**3
 SLACK_S = 5.0
-"""Beyond the program's own time, for starting an interpreter on a busy machine."""
+"""Seconds added to the program's time limit, for starting an interpreter on a busy machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxResult:
-    """The result of running a program.
+    """Result of running a program.
 
     Args:
         passed: whether its tests ran to their end.
-        why: in words, where they did not.
-        no_network: whether the network was shut off; None where the child could not say.
+        why: an explanation if they did not.
+        no_network: whether the network was cut off, or None if the child did not report it.
     """
 
     passed: bool
@@ -48,9 +48,10 @@ async def run_program(
 
     Args:
         program: Python source.
-        tests: Python source that raises where something is wrong.
-        timeout_s: of both together, once the interpreter is there; also the limit of CPU time.
-        memory_bytes: of the address space.
+        tests: Python source that raises if something is wrong.
+        timeout_s: limit for both together, in seconds of wall time after the interpreter has started, and of
+            CPU time.
+        memory_bytes: limit on the address space.
     """
     token = secrets.token_hex(16)
     order = {
@@ -61,7 +62,7 @@ async def run_program(
         "token": token,
     }
     with tempfile.TemporaryDirectory(prefix="podium-code-", ignore_cleanup_errors=True) as folder:
-        os.chmod(folder, 0o777)  # noqa: S103, PTH101  (it is empty, and its owner-to-be may be nobody)
+        os.chmod(folder, 0o777)  # noqa: S103, PTH101  (it is empty, and the user `nobody` may need it)
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-I",
@@ -79,7 +80,7 @@ async def run_program(
                 process.communicate(json.dumps(order).encode()), timeout_s + SLACK_S
             )
         except TimeoutError:
-            return SandboxResult(False, f"it ran past {timeout_s:g} s")
+            return SandboxResult(False, f"the program did not finish within {timeout_s:g} s")
         finally:
             _kill(process.pid)
             await process.wait()
@@ -87,7 +88,7 @@ async def run_program(
 
 
 def _kill(pid: int) -> None:
-    """Kill the whole session; it may have ended already."""
+    """Kill the whole session, which may have ended already."""
     try:
         os.killpg(pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -98,6 +99,6 @@ def _verdict(output: bytes, token: str, code: int | None) -> SandboxResult:
     lines = [line for line in output.decode(errors="replace").splitlines() if line.startswith(token)]
     if not lines:
         ended = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
-        return SandboxResult(False, f"the program ended itself or was stopped by a limit ({ended})")
+        return SandboxResult(False, f"the program exited early or exceeded a limit ({ended})")
     verdict = json.loads(lines[-1].removeprefix(token))
     return SandboxResult(verdict["passed"], verdict["why"], verdict["no_network"])

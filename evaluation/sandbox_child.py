@@ -1,6 +1,6 @@
-"""The process inside the sandbox: limits itself, then runs a program. Started by `sandbox.py`.
+"""Process inside the sandbox: drops its privileges, then runs a program. Started by `sandbox.py`.
 
-The modules that such programs use are imported before the limits apply.
+Modules that such programs use are imported before the limits apply.
 """
 
 # ruff: noqa: F401
@@ -51,7 +51,7 @@ NOBODY = 65534
 
 
 def confine(cpu_s: int, memory_bytes: int) -> bool:
-    """Drop network and root, and set the limits; whether the network is gone."""
+    """Drop network access and root, set the limits, and return whether the network is cut off."""
     libc = ctypes.CDLL(None, use_errno=True)
     was_root = os.geteuid() == 0
     no_network = libc.unshare(NEW_NETWORK if was_root else NEW_USER | NEW_NETWORK) == 0
@@ -72,7 +72,7 @@ def confine(cpu_s: int, memory_bytes: int) -> bool:
 
 
 def run_tests(program: str, tests: str) -> str:
-    """Run both; why they failed, or nothing."""
+    """Run the program, then its tests. Return why they failed, or "" if they passed."""
     namespace = {"__name__": "program"}
     part = "the program"
     try:
@@ -85,12 +85,12 @@ def run_tests(program: str, tests: str) -> str:
 
 
 def main() -> None:
-    """Read the order from standard input, write the verdict to what was standard output."""
+    """Read the job from standard input and write the verdict to the original standard output."""
     order = json.loads(sys.stdin.read())
     verdict = os.dup(1)
-    nothing = os.open(os.devnull, os.O_RDWR)
+    devnull = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
-        os.dup2(nothing, standard)
+        os.dup2(devnull, standard)
     no_network = confine(order["cpu_s"], order["memory_bytes"])
     why = run_tests(order["program"], order["tests"])
     result = {"passed": not why, "why": why, "no_network": no_network}

@@ -1,7 +1,6 @@
-"""How question sets and strategies are named on the command line: `name:detail?key=value&key=value`.
+"""Syntax of question sets and strategies on the command line: `name:detail?key=value&key=value`.
 
-Knows no source and no strategy. Values stay text; the reader of an option converts it and rejects what it
-cannot use.
+Option values stay text. Each source or strategy converts and validates its own.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,9 +17,9 @@ class Spec:
     """A question set or a strategy, as named on the command line.
 
     Args:
-        name: before the colon.
-        detail: between colon and question mark: data sets, a path, a worker.
-        options: after the question mark.
+        name: the text before the colon.
+        detail: the text between colon and question mark: data sets, a path or a worker.
+        options: the key=value pairs after the question mark.
     """
 
     name: str
@@ -29,7 +28,7 @@ class Spec:
 
     @classmethod
     def parse(cls, text: str) -> "Spec":
-        """Take `text` apart.
+        """Parse `text`.
 
         Raises:
             EvaluationError: an option has no `=`, or the name is missing.
@@ -54,10 +53,10 @@ class Spec:
         return self.name + (f":{self.detail}" if self.detail else "") + (f"?{tail}" if tail else "")
 
     def allow_only(self, *keys: str) -> None:
-        """Reject every option but `keys`.
+        """Reject every option that is not in `keys`.
 
         Raises:
-            EvaluationError: naming the first one, and what is allowed.
+            EvaluationError: an option is not in `keys`; the message lists the allowed ones.
         """
         for key in self.options:
             if key not in keys:
@@ -65,7 +64,7 @@ class Spec:
                 raise EvaluationError(f"{self.name} has no option {key!r}; {takes}.")
 
     def value(self, key: str, default: T, convert: Callable[[str], T]) -> T:
-        """An option's value, converted; `default` where it is not given.
+        """Return an option's converted value, or `default` if the option is absent.
 
         Raises:
             EvaluationError: `convert` raises ValueError.
@@ -75,18 +74,18 @@ class Spec:
         try:
             return convert(self.options[key])
         except ValueError as exc:
-            raise EvaluationError(f"{self.name}: {key}={self.options[key]!r} cannot be used: {exc}.") from exc
+            raise EvaluationError(f"{self.name}: {key}={self.options[key]!r} is invalid: {exc}.") from exc
 
 
 def count(text: str) -> int:
-    """A whole number of at least 1."""
+    """Parse a whole number of at least 1."""
     if (number := int(text)) < 1:
-        raise ValueError("it is below 1")
+        raise ValueError("must be at least 1")
     return number
 
 
 def share(text: str) -> float:
-    """A number from 0 to 1."""
+    """Parse a number from 0 to 1."""
     if not 0 <= (number := float(text)) <= 1:
-        raise ValueError("it is not between 0 and 1")
+        raise ValueError("must be between 0 and 1")
     return number

@@ -1,8 +1,8 @@
-"""Figures and how sure they are. Pure numbers: knows neither strategies nor reports.
+"""Accuracies, paired comparisons and Pareto fronts.
 
-The error of an accuracy is the binomial standard error; its interval is Wilson's, which also holds near 0 and
-1. Two strategies are compared on the same questions by a paired bootstrap: questions are drawn with
-replacement, both answers of a question together.
+An accuracy has the binomial standard error, and Wilson's interval, which also holds near 0 and 1. Two
+strategies are compared on the same questions by a paired bootstrap: questions are drawn with replacement, and
+both answers to a question are drawn together.
 """
 
 import math
@@ -17,12 +17,12 @@ Z95 = 1.959964
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """The part that is right.
+    """Share of right answers.
 
     Args:
-        n: questions.
-        mean: 0 to 1; NaN where there are none.
-        standard_error: of the mean.
+        n: number of questions.
+        mean: 0 to 1, or NaN if there are no questions.
+        standard_error: binomial standard error of the mean.
         low, high: Wilson's 95 % interval.
     """
 
@@ -35,14 +35,13 @@ class Accuracy:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How much more often the first of two is right than the second, on the same questions.
+    """Difference in accuracy between two strategies on the same questions.
 
     Args:
-        n: questions that both answered.
-        mean: first minus second.
-        low, high: the 95 % interval of the bootstrap.
-        p: two-sided: how often a difference at least so far from 0 on the other side of 0 comes from
-            resampling the questions.
+        n: number of questions that both answered.
+        mean: accuracy of the first minus that of the second.
+        low, high: 95 % interval of the bootstrap.
+        p: two-sided p-value: twice the share of resampled means on the rarer side of 0, at most 1.
     """
 
     n: int
@@ -53,7 +52,11 @@ class Difference:
 
 
 def accuracy(right: Sequence[bool]) -> Accuracy:
-    """Of one strategy."""
+    """Return the accuracy of one strategy.
+
+    Args:
+        right: whether each answer is right.
+    """
     n = len(right)
     if n == 0:
         return Accuracy(0, math.nan, math.nan, math.nan, math.nan)
@@ -71,19 +74,19 @@ def bootstrap_difference(
     """Compare two strategies.
 
     Args:
-        first: right or not, question by question.
-        second: the same for the other, in the same order.
-        seed: the same one gives the same figures.
-        resamples: how often the questions are resampled.
+        first: whether each answer of the first strategy is right.
+        second: the same for the second strategy, in the same order.
+        seed: seed of the resampling; the same seed gives the same figures.
+        resamples: number of resamples.
 
     Raises:
-        ValueError: they are not equally long, or empty.
+        ValueError: the sequences are empty or differ in length.
     """
     if len(first) != len(second) or not first:
         raise ValueError(f"{len(first)} and {len(second)} answers cannot be paired")
     difference = np.asarray(first, dtype=np.int64) - np.asarray(second, dtype=np.int64)
     n = len(difference)
-    # Only how many questions each one wins matters, so drawing n questions is drawing three counts.
+    # A question is a win, a loss or a tie, so drawing n questions is drawing three counts.
     parts = np.array([np.sum(difference == sign) for sign in (1, 0, -1)]) / n
     drawn = np.random.default_rng(seed).multinomial(n, parts, size=resamples)
     means = (drawn[:, 0] - drawn[:, 2]) / n
@@ -94,9 +97,9 @@ def bootstrap_difference(
 
 
 def pareto(points: Sequence[tuple[float, float]]) -> list[int]:
-    """Which of the points (cost, accuracy) no other one beats: indices, by rising cost.
+    """Return the indices of the points (cost, accuracy) that no other point beats, by rising cost.
 
-    A point is beaten by one that costs no more and is right more often, or costs less and is right as often.
+    A point beats another one if it costs no more and is more accurate, or costs less and is as accurate.
     """
     order = sorted(range(len(points)), key=lambda i: (points[i][0], -points[i][1]))
     front: list[int] = []

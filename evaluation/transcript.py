@@ -1,5 +1,7 @@
-"""A few questions to a served conductor, one after the other, as a table to read: what it planned, what was answered, and what
-the worker that answered says when it is asked by name. An impression beside `podium eval`, which has the figures.
+"""Ask a served conductor a few questions and write plans and answers as a Markdown table.
+
+Each row has the plan, the answer, and the answer of the same worker when it is called by name. The table
+gives an impression; `podium eval` gives figures.
 
     python -m evaluation.transcript --out docs/transcript.md
 """
@@ -31,14 +33,14 @@ QUESTIONS = (
 )
 WORKFLOW_HEADER = "x-podium-workflow-id"
 SHOWN = 170
-"""Characters of an answer in the table."""
+"""Maximum characters of an answer in the table."""
 HEADER = """\
 # Ten questions
 
-{model}, asked one after the other by `python -m evaluation.transcript` ({day}). Beside each answer, the question to the worker that gave it, asked by name. First words came after {first:.2f} s
-through the conductor and {alone:.2f} s by name (medians); answers have at most 120 tokens, are cut at " ..." here,
-and come in other words each time: each worker writes at its own temperature. By name is asked second, when the worker has read the question once.
-Both columns are what models of that size say: many answers are wrong either way, and what a step `needs` is named wrongly at times.
+Answers of {model}, asked one question after another by `python -m evaluation.transcript` ({day}). Next to each answer is what the same worker answers when it is called by name.
+The first words came after {first:.2f} s through the conductor and {alone:.2f} s by name (medians). The call by name comes second, when the worker has read the question once.
+Answers have at most 120 tokens and are cut at " ..." here. They differ from run to run, because each worker has its own temperature.
+Both columns show what models of that size can do: many answers are wrong either way, and the `needs` of a step is sometimes wrong.
 
 | question | plan | answer | first word, s | the same worker by name | first word, s |
 | --- | --- | --- | --: | --- | --: |
@@ -46,12 +48,12 @@ Both columns are what models of that size say: many answers are wrong either way
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
-    """What a model said.
+class TimedAnswer:
+    """Answer of a model, with its time to first token.
 
     Args:
         text: the whole answer.
-        first_s: until its first word; None where there was none.
+        first_s: seconds until the first token, or None if there was none.
         run: the id of the run.
     """
 
@@ -61,12 +63,12 @@ class Heard:
 
 
 class TranscriptWriter:
-    """Questions and answers.
+    """Client that asks the questions.
 
     Args:
-        url: where Podium is served.
-        key: of it; anything where none is asked for.
-        model: a conductor's served name.
+        url: URL of a running Podium.
+        key: API key; any text if the server needs none.
+        model: served name of a conductor.
     """
 
     def __init__(self, url: str, key: str, model: str) -> None:
@@ -74,19 +76,19 @@ class TranscriptWriter:
         self._client = openai.OpenAI(base_url=f"{self._url}/v1", api_key=key, max_retries=0)
         self._headers = {"Authorization": f"Bearer {key}"}
 
-    def row(self, question: str) -> tuple[str, list[dict[str, Any]], Heard, Heard]:
-        """The question, the plan's steps, and both answers."""
-        heard = self.ask(self._model, question)
-        steps: list[dict[str, Any]] = self.record(heard)["steps"]
-        return question, steps, heard, self.ask(steps[-1]["worker"], question)
+    def row(self, question: str) -> tuple[str, list[dict[str, Any]], TimedAnswer, TimedAnswer]:
+        """Return the question, the steps of its plan, and both answers."""
+        answer = self.ask(self._model, question)
+        steps: list[dict[str, Any]] = self.record(answer)["steps"]
+        return question, steps, answer, self.ask(steps[-1]["worker"], question)
 
-    def record(self, heard: Heard) -> dict[str, Any]:
-        """The record of the run that gave it."""
-        found = httpx.get(f"{self._url}/v1/workflows/{heard.run}", headers=self._headers, timeout=30)
-        return found.raise_for_status().json()
+    def record(self, answer: TimedAnswer) -> dict[str, Any]:
+        """Return the record of the run that gave `answer`."""
+        response = httpx.get(f"{self._url}/v1/workflows/{answer.run}", headers=self._headers, timeout=30)
+        return response.raise_for_status().json()
 
-    def ask(self, model: str, question: str) -> Heard:
-        """What the model says to it, of at most 120 tokens."""
+    def ask(self, model: str, question: str) -> TimedAnswer:
+        """Ask `model` a question and return its answer of at most 120 tokens."""
         began, first_s, text = time.perf_counter(), None, ""
         response = self._client.chat.completions.with_raw_response.create(
             model=model, messages=[{"role": "user", "content": question}], stream=True, max_tokens=120
@@ -96,25 +98,27 @@ class TranscriptWriter:
             if words and first_s is None:
                 first_s = time.perf_counter() - began
             text += words or ""
-        return Heard(text, first_s, response.headers[WORKFLOW_HEADER])
+        return TimedAnswer(text, first_s, response.headers[WORKFLOW_HEADER])
 
 
-def page(model: str, rows: Sequence[tuple[str, list[dict[str, Any]], Heard, Heard]], day: str) -> str:
-    """The table as Markdown."""
+def page(
+    model: str, rows: Sequence[tuple[str, list[dict[str, Any]], TimedAnswer, TimedAnswer]], day: str
+) -> str:
+    """Return the table as Markdown."""
     firsts = [
         median(each.first_s or 0 for each in column)
         for column in zip(*(row[2:] for row in rows), strict=True)
     ]
     lines = [
-        f"| {_cell(question)} | {_cell(_told(steps))} | {_cell(heard.text)} | {_seconds(heard)} | {_cell(alone.text)} | {_seconds(alone)} |"
-        for question, steps, heard, alone in rows
+        f"| {_cell(question)} | {_cell(_plan_text(steps))} | {_cell(answer.text)} | {_seconds(answer)} | {_cell(alone.text)} | {_seconds(alone)} |"
+        for question, steps, answer, alone in rows
     ]
     return (
         HEADER.format(model=f"`{model}`", day=day, first=firsts[0], alone=firsts[1]) + "\n".join(lines) + "\n"
     )
 
 
-def _told(steps: Sequence[dict[str, Any]]) -> str:
+def _plan_text(steps: Sequence[dict[str, Any]]) -> str:
     return "; ".join(_step(number, step) for number, step in enumerate(steps, 1))
 
 
@@ -129,22 +133,27 @@ def _cell(text: str) -> str:
     return words if len(words) <= SHOWN else f"{words[:SHOWN].rpartition(' ')[0]} ..."
 
 
-def _seconds(heard: Heard) -> str:
-    return "-" if heard.first_s is None else f"{heard.first_s:.2f}"
+def _seconds(answer: TimedAnswer) -> str:
+    return "-" if answer.first_s is None else f"{answer.first_s:.2f}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Ask, and print or write the page; the exit code."""
+    """Ask the questions, print or write the page, and return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m evaluation.transcript", description=__doc__.splitlines()[0] if __doc__ else ""
     )
-    parser.add_argument("--url", default="http://127.0.0.1:8000", help="where Podium is served (%(default)s)")
-    parser.add_argument("--key", default="none", help="of it")
+    parser.add_argument(
+        "--url", default="http://127.0.0.1:8000", help="URL of a running Podium (%(default)s)"
+    )
+    parser.add_argument("--key", default="none", help="its API key")
     parser.add_argument("--model", default="podium-mini", help="the conductor's served name (%(default)s)")
     parser.add_argument(
-        "--question", action="append", metavar="WORDS", help="in place of the ten; may be given again"
+        "--question",
+        action="append",
+        metavar="WORDS",
+        help="ask this instead of the ten questions; may be repeated",
     )
-    parser.add_argument("--out", type=Path, help="a Markdown file; else it is printed")
+    parser.add_argument("--out", type=Path, help="Markdown file to write (default: standard output)")
     options = parser.parse_args(argv)
     transcript = TranscriptWriter(options.url, options.key, options.model)
     try:
@@ -152,7 +161,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             transcript.row(each) for each in track(options.question or QUESTIONS, "asking", transient=True)
         ]
     except (openai.OpenAIError, httpx.HTTPError) as exc:
-        print(f"{options.url} did not answer ({exc}). Is it served there? `make serve`.", file=sys.stderr)  # noqa: T201
+        print(f"No answer from {options.url} ({exc}). Start Podium with `make serve`.", file=sys.stderr)  # noqa: T201
         return 1
     except KeyboardInterrupt:
         return 130

@@ -1,5 +1,4 @@
-"""What the command-line programs of this repository share: types of options, percentiles, the machine that a
-figure was measured on, the look of plots.
+"""Shared by the command-line programs: option types, percentiles, a machine's description, plots.
 
-Knows nothing of models, servers or questions, and imports none of the other packages.
+Knows no models, servers or questions, and imports no other package of this repository.
 """

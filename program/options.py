@@ -1,4 +1,4 @@
-"""Types of command-line options: what argparse calls with an option's text. Standard library only."""
+"""Types of command-line options, as `type=` of argparse. Standard library only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Number = TypeVar("Number", int, float, Decimal)
 
 
 def option(parse: Callable[[str], Value]) -> Callable[[str], Value]:
-    """`parse` as a type for argparse, which shows the message of this exception only."""
+    """Wrap `parse` for argparse, which shows only the messages of ArgumentTypeError."""
 
     def convert(text: str) -> Value:
         try:
@@ -29,7 +29,13 @@ def option(parse: Callable[[str], Value]) -> Callable[[str], Value]:
 def number(
     convert: Callable[[str], Number], what: str, allow: Callable[[Number], bool]
 ) -> Callable[[str], Number]:
-    """A type for argparse: text that `convert` takes and whose value `allow` accepts; errors call it `what`."""
+    """Return an argparse type for numbers.
+
+    Args:
+        convert: parses the text.
+        what: describes valid values in error messages.
+        allow: returns whether a parsed value is valid.
+    """
 
     def read(text: str) -> Number:
         try:
@@ -55,31 +61,31 @@ usd = number(Decimal, "a number of dollars above 0", lambda value: value.is_fini
 
 
 def rates(text: str) -> list[float]:
-    """Rates with commas between them."""
+    """Parse rates separated by commas."""
     return [rate(part) for part in text.split(",")]
 
 
 @option
 def address(text: str) -> str:
-    """An IP address to listen on, not a name: what a name means can change."""
+    """Parse an IP address to listen on. A name is rejected, because what it resolves to can change."""
     try:
         return str(ip_address(text))
     except ValueError:
-        raise ValueError(f"{text!r} is no IP address, such as 127.0.0.1 or 0.0.0.0") from None
+        raise ValueError(f"{text!r} is not an IP address, such as 127.0.0.1 or 0.0.0.0") from None
 
 
 @option
 def url(text: str) -> str:
-    """An http address, without a slash at its end and without a secret: addresses are printed."""
+    """Parse an HTTP URL and drop a trailing slash. Credentials are rejected, because URLs are printed."""
     if not text.startswith(("http://", "https://")):
         raise ValueError(f"{text!r} has no scheme; write http://{text}")
     if not (text.isascii() and text.isprintable() and " " not in text):
-        raise ValueError(f"{text!r} has characters that are in no address")
+        raise ValueError(f"{text!r} has characters that a URL cannot have")
     parts = urlsplit(text)
     if "@" in parts.netloc:
         raise ValueError(
-            "an address with a name or a password in it would be printed; a key goes into PODIUM_API_KEY"
+            "a URL must not contain a user name or password, because it is printed; set PODIUM_API_KEY"
         )
-    if not parts.hostname or parts.port == 0:  # `port` raises where it is none
-        raise ValueError(f"{text!r} names no server; write http://127.0.0.1:8000")
+    if not parts.hostname or parts.port == 0:  # `port` raises if it is not a number
+        raise ValueError(f"{text!r} has no valid host and port; write http://127.0.0.1:8000")
     return text.rstrip("/")

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 
 def percentile(values: Iterable[float], percent: float) -> float:
-    """The nearest-rank percentile; NaN where there are no values."""
+    """Return the nearest-rank percentile, or NaN if there are no values."""
     ordered = sorted(values)
     if not ordered:
         return math.nan

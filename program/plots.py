@@ -1,4 +1,4 @@
-"""The look of every plot, and how one becomes SVG or a file. Knows nothing of what is drawn."""
+"""Style of every plot, and output as SVG or as a file."""
 
 import io
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 mpl: Any = matplotlib  # it ships partial types
 BLUE, GREEN, GREY, ORANGE = "#0072b2", "#009e73", "#999999", "#e69f00"
 PINK, SKY, RED = "#cc79a7", "#56b4e9", "#d55e00"
-"""Okabe and Ito's, which colour-blind readers tell apart."""
+"""The palette of Okabe and Ito, which colour-blind readers can distinguish."""
 STYLE: dict[str, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "podium",  # the same data make the same bytes
@@ -27,7 +27,7 @@ STYLE: dict[str, Any] = {
 
 
 def svg(draw: Callable[..., None], *data: Any, width: float = 6.4, height: float = 3.0) -> str:
-    """The picture that `draw(axes, *data)` makes, as an `<svg>` element; inches."""
+    """Return the plot that `draw(axes, *data)` draws as an `<svg>` element. Sizes are in inches."""
     buffer = io.StringIO()
     with mpl.rc_context(STYLE):
         figure: Any = Figure(figsize=(width, height), layout="constrained")
@@ -38,7 +38,7 @@ def svg(draw: Callable[..., None], *data: Any, width: float = 6.4, height: float
 
 
 def save_plot(path: Path, draw: Callable[..., None], *data: Any, title: str = "") -> None:
-    """Write the picture that `draw(axes, *data)` makes, in the format that `path` ends in."""
+    """Write the plot that `draw(axes, *data)` draws, in the format of `path`'s extension."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with mpl.rc_context(STYLE):
         figure: Any = Figure(figsize=(6.4, 3.0), layout="constrained")

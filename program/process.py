@@ -1,4 +1,4 @@
-"""The process of a command-line program: signals, limits, the machine, its console."""
+"""Process of a command-line program: signals, limits, the machine and its console."""
 
 import os
 import platform
@@ -13,8 +13,10 @@ AGAIN_AFTER_S = 0.05
 
 
 def restore_interrupts() -> None:
-    """Let Ctrl-C raise `KeyboardInterrupt`. A background job of a shell starts with it ignored; and Python drops
-    one that comes while it runs the callback of a weak reference, as every import does: it is raised again.
+    """Let Ctrl-C raise `KeyboardInterrupt`.
+
+    A shell starts background jobs with SIGINT ignored. Python also drops an interrupt that arrives while it
+    runs the callback of a weak reference, as every import does. A dropped interrupt is sent again.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     before = sys.unraisablehook
@@ -31,30 +33,30 @@ def restore_interrupts() -> None:
 
 
 def allow_open_files(count: int | None = None) -> None:
-    """Let this process open `count` files, or as many as the machine allows: each connection is one.
+    """Let this process open `count` files, or as many as the machine allows. Each connection is a file.
 
     Raises:
         SystemExit: the machine does not allow `count`.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if count is None:
-        wanted = hard
+        limit = hard
     elif hard != resource.RLIM_INFINITY and hard < count:
         raise SystemExit(
-            f"{count} open files are needed, and `ulimit -H -n` is {hard}: raise it, or open fewer."
+            f"This needs {count} open files, but `ulimit -H -n` is {hard}. Raise the limit, or open fewer."
         )
     else:
-        wanted = count if soft == resource.RLIM_INFINITY else max(soft, count)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        limit = count if soft == resource.RLIM_INFINITY else max(soft, count)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
 def machine() -> str:
-    """One line that says what a figure was measured on."""
+    """Return a one-line description of the machine that a figure was measured on."""
     memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
     system = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
     return f"{os.cpu_count()} cores, {memory_gb:.0f} GB, {system}, load {os.getloadavg()[0]:.1f}"
 
 
 def wide_console() -> Console:
-    """Standard output; wide enough for tables where it is a file or a pipe."""
+    """Return a console for standard output that is wide enough for tables if it is a file or a pipe."""
     return Console(width=None if sys.stdout.isatty() else 200)

@@ -1,6 +1,6 @@
 """`podium adapter publish FOLDER`: give a LoRA adapter the name under which it can be served.
 
-How a running cluster is switched to it: docs/operations/live-changes.md.
+docs/operations.md, "Adapters", says how to switch a running cluster to it.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from serving.lora.compatibility import check, tensors_of_model
 
 STORE = Path("models/adapters")
 LARGEST_RANK = 512
-"""vLLM's; what an engine takes is its `max_lora_rank`."""
+"""Highest rank that vLLM supports. An engine accepts ranks up to its `max_lora_rank`."""
 
 
 def publish_checked(folder: Path, where: Path, label: str, model: Path | None) -> Path:
-    """Publish an adapter that an engine can serve.
+    """Publish an adapter after checking that an engine can serve it.
 
     Args:
-        folder: as PEFT wrote it.
+        folder: adapter as written by PEFT.
         where: the folder of adapters.
         label: the part of the name before the `@`.
-        model: the folder of the model it was trained on, to compare their shapes.
+        model: folder of the base model, to compare shapes, or None to skip that.
 
     Raises:
         AdapterError: it cannot be served; nothing is published.
@@ -36,19 +36,21 @@ def publish_checked(folder: Path, where: Path, label: str, model: Path | None) -
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """`podium adapter`."""
+    """Run `podium adapter` and return the exit code."""
     parser = argparse.ArgumentParser(
         prog="podium adapter",
         description="Give a LoRA adapter the name under which it is served.",
         epilog="example: podium adapter publish build/training/mine/final --model models/smollm2-135m",
     )
     command = parser.add_subparsers(required=True, metavar="publish").add_parser(
-        "publish", help="copy it to the adapters, named after its content"
+        "publish", help="copy an adapter to the folder of adapters, named after its content"
     )
-    command.add_argument("folder", type=Path, help="as PEFT's save_pretrained wrote it")
+    command.add_argument("folder", type=Path, help="adapter as written by PEFT's save_pretrained")
     command.add_argument("--label", default="conductor", help="the name before the @ (%(default)s)")
     command.add_argument("--to", type=Path, default=STORE, help="the folder of adapters (%(default)s)")
-    command.add_argument("--model", type=Path, help="the base model's folder, to check that they fit")
+    command.add_argument(
+        "--model", type=Path, help="folder of the base model, to check that the shapes match"
+    )
     options = parser.parse_args(arguments)
     try:
         print(publish_checked(options.folder, options.to, options.label, options.model))

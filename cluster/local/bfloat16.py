@@ -11,18 +11,18 @@ import safetensors
 from numpy.typing import NDArray
 
 rust: Any = safetensors
-"""Its stubs have no types."""
+"""`safetensors` without types, because its stubs have none."""
 Bits = NDArray[np.uint16]
 Floats = NDArray[np.float32]
 Tensor = NDArray[np.uint16 | np.float16 | np.float32]
-"""Of a safetensors file; bfloat16 as `Bits`."""
+"""Tensor of a safetensors file; bfloat16 is `Bits`."""
 TYPES: dict[str, type[np.uint16 | np.float16 | np.float32]] = {
     "BF16": np.uint16,
     "F16": np.float16,
     "F32": np.float32,
 }
 NAMES = {"uint16": "bfloat16"}
-"""NumPy's names of types that a safetensors file calls otherwise."""
+"""NumPy's type name -> name in a safetensors file, if they differ."""
 
 
 def bits_of(weights: Floats) -> Bits:
@@ -47,7 +47,7 @@ def save(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write a safetensors file, as transformers and vLLM read it."""
     whole = {
         name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()
-    }  # alive until it is written
+    }  # keeps the arrays alive until the file is written
     specs = {
         name: rust.TensorSpec(
             dtype=NAMES.get(tensor.dtype.name, tensor.dtype.name),
@@ -64,7 +64,7 @@ def load(path: Path) -> dict[str, Tensor]:
     """Read every tensor of a safetensors file.
 
     Raises:
-        ValueError: it is cut off, is something else, or has a type that is not read here.
+        ValueError: the file is truncated, is not a safetensors file, or has a type that is not supported.
     """
     try:
         entries: list[tuple[str, dict[str, Any]]] = rust.deserialize(path.read_bytes())
@@ -73,4 +73,4 @@ def load(path: Path) -> dict[str, Tensor]:
             for name, entry in entries
         }
     except (safetensors.SafetensorError, KeyError) as error:
-        raise ValueError(f"no safetensors file of floats: {error}") from error
+        raise ValueError(f"not a safetensors file of floats: {error}") from error

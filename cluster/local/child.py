@@ -1,6 +1,6 @@
-"""The process of a local server: `serve run` on a fresh Ray. It ends when its parent ends.
+"""Process of a local server: `serve run` on a fresh Ray. It ends when its parent ends.
 
-`python -m cluster.local.child` is started by `server.py` only.
+Only `server.py` starts `python -m cluster.local.child`.
 """
 
 from __future__ import annotations
@@ -26,21 +26,19 @@ from cluster.local.server import APP
 
 
 def watch_parent(parent_pid: int) -> None:
-    """End this process as Ctrl-C would once its parent is gone, even by SIGKILL."""
+    """Interrupt this process, as Ctrl-C does, once its parent is gone, even by SIGKILL."""
 
     def look() -> None:
         while os.getppid() == parent_pid:
             time.sleep(1)
-        record_shared_memory(Path(os.environ["RAY_TMPDIR"]))  # for who removes this server's folder
+        record_shared_memory(Path(os.environ["RAY_TMPDIR"]))  # for `sweep_folders` of a later server
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=look, daemon=True, name="watch-parent").start()
 
 
 def app_arguments(target: list[str]) -> Iterator[dict[str, str]]:
-    """What the applications of ours that `target` starts are given: on the command line, or in a Serve
-    config.
-    """
+    """Yield the arguments of Podium's applications in `target`: a command line, or a Serve config."""
     if target[0] == APP:
         yield dict(argument.split("=", 1) for argument in target[1:])
     elif target[0].endswith(".yaml"):
@@ -49,12 +47,12 @@ def app_arguments(target: list[str]) -> Iterator[dict[str, str]]:
 
 
 def check(host: str, target: list[str]) -> None:
-    """Check what is to be served, in a second, before Ray is started, which takes a while.
+    """Check what is to be served. This takes a second; starting Ray takes much longer.
 
     Raises:
-        SettingsError: the settings or the address cannot be used.
+        SettingsError: the settings or the address are invalid.
         StoreError: the store has another version, or rejects this account.
-        StoreUnavailable: the store of keys does not answer.
+        StoreUnavailable: the store of keys does not respond.
     """
     import serving.app
     from cluster.local.exposure import require_key
@@ -74,7 +72,7 @@ def run_child(
     dashboard_port: int | None = None,
     host: str = HOST,
 ) -> int:
-    """`serve run TARGET` on a fresh Ray, its HTTP address set first."""
+    """Run `serve run TARGET` on a fresh Ray, after setting its HTTP address."""
     for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background job starts with SIGINT ignored
         signal.signal(number, signal.default_int_handler)
     watch_parent(os.getppid())
@@ -94,7 +92,7 @@ def run_child(
         print(f"{error.message} {error.detail}".rstrip())
         return 1
     if os.environ.get("RAY_SERVE_ENABLE_HA_PROXY") == "1":
-        # HAProxy alone listens on `host` (cluster/haproxy_guarded.sh). Ray would put the replicas' ports there too.
+        # Only HAProxy listens on `host` (cluster/haproxy_guarded.sh). Ray would put the replicas' ports there too.
         os.environ["PODIUM_HAPROXY_HTTP_ADDRESS"], host = host, HOST
     raise_file_limit()  # a connection is a file, and all of Ray's processes inherit the limit
     cast(Any, ray).init(
@@ -109,14 +107,14 @@ def run_child(
         _metrics_export_port=metrics_port,
     )
     cast(Any, serve).start(proxy_location="HeadOnly", http_options={"host": host, "port": port})
-    # It catches Ctrl-C, shuts Serve down, and exits 0 also after an error: whether it was ready is the
-    # parent's to see.
+    # It catches Ctrl-C and shuts Serve down. It also returns normally after an error, so the parent checks
+    # whether the server was ready.
     serve_run.main(args=["--app-dir", str(ROOT), *target], standalone_mode=False)
     return 0
 
 
 def main() -> int:
-    """Command line, written by `Server`."""
+    """Parse the command line that `Server` writes, and run the server."""
     parser = argparse.ArgumentParser(description="Started by cluster.local.server.")
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--host", default=HOST)

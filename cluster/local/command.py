@@ -1,6 +1,4 @@
-"""Runs the commands of set-up: output into a log, its last line on the terminal, and what to do where one
-fails. Standard library only.
-"""
+"""Run the commands of set-up: output goes to a log, its last line to the terminal. Standard library only."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ LOG = BUILD / "setup.log"
 
 
 class SetupError(Exception):
-    """Set-up cannot go on; the message says what failed and what to do."""
+    """Set-up cannot continue; the message says what failed and what to do."""
 
 
 def run(
@@ -30,16 +28,16 @@ def run(
     environment: Mapping[str, str] | None = None,
     must_succeed: bool = True,
 ) -> None:
-    """Run `command` into the log and show its last line.
+    """Run `command`, write its output to the log, and show the last line.
 
     Args:
         command: a program and its arguments.
-        phase: what progress and errors call it.
-        environment: instead of this process's.
+        phase: its name in progress and errors.
+        environment: replaces this process's environment.
         must_succeed: whether its failure ends set-up.
 
     Raises:
-        SetupError: it ended with an error; says what it said and what that usually means.
+        SetupError: the command failed; the message has the end of its output and the likely remedy.
     """
     progress = Progress(f"set-up: {phase}")
     with LOG.open("a+b") as log:
@@ -62,7 +60,7 @@ def run(
 
 @contextlib.contextmanager
 def ending(process: subprocess.Popen[bytes]) -> Generator[None]:
-    """Leave no process behind, whatever happens."""
+    """End the process and its group when the block ends, if it still runs."""
     try:
         yield
     finally:
@@ -73,7 +71,7 @@ def ending(process: subprocess.Popen[bytes]) -> Generator[None]:
 
 
 def last_line(log: Path, start: int = 0) -> str:
-    """What a command said last, from byte `start` of its log on."""
+    """Return the last line of a command's output, from byte `start` of its log on."""
     with log.open("rb") as file:
         file.seek(start)
         lines = file.read().decode(errors="replace").split("\n")
@@ -81,7 +79,7 @@ def last_line(log: Path, start: int = 0) -> str:
 
 
 def ask(*command: str) -> str:
-    """What a command that takes no time prints; nothing where it cannot be started."""
+    """Return the output of a short command, or "" if it cannot be started."""
     try:
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout
     except OSError:

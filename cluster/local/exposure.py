@@ -1,4 +1,4 @@
-"""No server listens beyond this machine until a key has been made."""
+"""Check that a server listens beyond this machine only if a key exists."""
 
 import asyncio
 from collections.abc import Mapping
@@ -12,24 +12,25 @@ from serving.settings.settings import SettingsError, load
 
 
 def require_key(host: str, settings: str, environment: Mapping[str, str]) -> None:
-    """See that whoever reaches `host` will be asked for a key.
+    """Check that every client that reaches `host` needs a key.
 
     Args:
         host: the IP address to listen on.
-        settings: the file that says where keys are kept.
-        environment: of the server.
+        settings: settings file, which names the store of keys.
+        environment: environment of the server.
 
     Raises:
-        SettingsError: they would not. The message says how the first key is made.
-        StoreError, StoreUnavailable: the store cannot be asked.
+        SettingsError: clients on other machines would need no key. The message says how to create the first
+            one.
+        StoreError, StoreUnavailable: the store cannot be read.
     """
     address = find_address(load(resolve_path(Path(settings))).store, environment)
     if ip_address(host).is_loopback or asyncio.run(_has_keys(address)):
         return
     raise SettingsError(
-        f"The address {host} can be reached from other machines, and no key has been made in the store {address.name}: "
-        "whoever gets there could spend your money. Make the first key with "
-        f"`podium keys create NAME --scopes admin --settings {settings}` and start again, or serve on 127.0.0.1."
+        f"The address {host} can be reached from other machines, but the store {address.name} has no key, so "
+        "anyone could use the server at your expense. Create the first key with "
+        f"`podium keys create NAME --scopes admin --settings {settings}`, or serve on 127.0.0.1."
     )
 
 

@@ -1,9 +1,9 @@
-"""The private folder of a local server: everything that its processes write for themselves while it runs.
+"""Private folder of a local server: everything that its processes write for themselves while it runs.
 
-Ray's session with its logs and sockets, HAProxy's configuration and sockets, vLLM's sockets and other
-temporary files: only this account can read them (mode 0700), and they go when the server has ended. The
-logs of a server that failed are kept. Folders of servers that were killed are found by the lock that a
-living `Server` holds on its own (docs/decisions/0015).
+The folder holds Ray's session with its logs and sockets, HAProxy's configuration and sockets, vLLM's sockets
+and other temporary files. Only this account can read it (mode 0700), and it is removed when the server has
+ended. The logs of a server that failed are kept. A running `Server` holds a lock on its folder; a folder
+without a holder belongs to a server that was killed (docs/decisions/0015).
 """
 
 from __future__ import annotations
@@ -23,16 +23,18 @@ from cluster.local.shared_memory import remove_unused, segments_of
 PREFIX = "podium-"
 SHORT_PARENT = "/tmp"  # noqa: S108 (the folder in it is made by mkdtemp)
 MAX_PARENT_CHARS = 8
-"""HAProxy binds `FOLDER/h/<node id, 56 characters>/admin.sock.<pid>.tmp`, and a Unix socket's path has 107
-characters at most.
+"""Maximum length of the parent folder's path.
+
+HAProxy binds `FOLDER/h/<node id, 56 characters>/admin.sock.<pid>.tmp`, and a Unix socket's path has at most
+107 characters.
 """
 MAX_KEPT_LOGS = 5
-"""Of servers that failed; the oldest are removed."""
+"""Number of failed servers whose logs are kept; the oldest are removed."""
 LOCK, TAG_FILE, SEGMENTS = "lock", "tag", "shared_memory"
 
 
 class ServerFolder:
-    """The folder of one server, while whoever made or adopted it holds its lock.
+    """Folder of one server. The process that made or adopted it holds its lock.
 
     Args:
         path: the folder.
@@ -46,7 +48,7 @@ class ServerFolder:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What makes Ray, HAProxy and every library of a server write here."""
+        """Environment variables that make Ray, HAProxy and every library of a server write here."""
         haproxy = self.path / "h"
         return {
             "TMPDIR": str(self.path),
@@ -60,14 +62,14 @@ class ServerFolder:
 
     @property
     def has_logs(self) -> bool:
-        """Whether Ray has written any."""
+        """Whether Ray has written logs."""
         return any(self.path.glob("ray/session_*/logs"))
 
     def remove(self, keep_logs: Path | None = None) -> None:
-        """Remove it, and the shared memory that its server left.
+        """Remove the folder, and the shared memory that its server left.
 
         Args:
-            keep_logs: the folder that Ray's logs are moved to.
+            keep_logs: folder to move Ray's logs to, or None to remove them.
         """
         if keep_logs is not None and self.has_logs:
             _keep(next(self.path.glob("ray/session_*/logs")), keep_logs)
@@ -77,32 +79,30 @@ class ServerFolder:
 
 
 def make_folder(tag: str) -> ServerFolder:
-    """A new folder for the server with this tag, locked."""
-    usual = tempfile.gettempdir()
-    parent = usual if len(usual) <= MAX_PARENT_CHARS else SHORT_PARENT
+    """Create and lock a folder for the server with this tag."""
+    default = tempfile.gettempdir()
+    parent = default if len(default) <= MAX_PARENT_CHARS else SHORT_PARENT
     path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
     lock = _lock(path / LOCK)
-    assert lock is not None, "nobody else knows of it yet"
+    assert lock is not None, "no other process knows the new folder"
     (path / TAG_FILE).write_text(tag)
     return ServerFolder(path, lock)
 
 
 def record_shared_memory(path: Path) -> None:
-    """Write down which segments the server's processes have mapped, so that they can be removed once the
-    processes are gone.
+    """Write down which segments the server's processes have mapped, so that they can be removed later.
 
     Args:
         path: the server's folder.
     """
-    with contextlib.suppress(OSError):  # the server has just ended and took its folder along
+    with contextlib.suppress(OSError):  # the server may have just ended and removed its folder
         tag, started_s = (path / TAG_FILE).read_text(), (path / TAG_FILE).stat().st_mtime
         mapped = segments_of(processes_of(tag), started_s) | _segments(path)
         (path / SEGMENTS).write_text("\n".join(map(str, sorted(mapped))))
 
 
 def sweep_folders() -> int:
-    """Remove the folders, and the shared memory, of this checkout's servers that were killed; gives how
-    many there were.
+    """Remove the folders and the shared memory of this checkout's killed servers, and return their number.
 
     Ray's logs of each are kept in `build/`.
     """
@@ -122,7 +122,7 @@ def sweep_folders() -> int:
 
 
 def folders() -> Iterator[Path]:
-    """The folders of this checkout's servers, living and dead."""
+    """Yield the folders of this checkout's servers, running and dead."""
     for parent in {tempfile.gettempdir(), SHORT_PARENT}:
         for path in Path(parent).glob(f"{PREFIX}????????"):
             with contextlib.suppress(OSError):
@@ -132,7 +132,7 @@ def folders() -> Iterator[Path]:
 
 
 def _lock(path: Path) -> IO[str] | None:
-    """`path` opened and locked; None where somebody else holds it, or it is gone."""
+    """Return `path` opened and locked, or None if another process holds the lock or the file is gone."""
     try:
         file = path.open("a")
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -149,11 +149,11 @@ def _segments(path: Path) -> set[Path]:
 
 
 def _keep(logs: Path, to: Path) -> None:
-    """Move `logs` to `to`, in the place of older ones; of all that are kept there the newest few stay."""
+    """Move `logs` to `to`, replacing older ones. Only the newest few of these folders stay."""
     shutil.rmtree(to, ignore_errors=True)
     to.parent.mkdir(parents=True, exist_ok=True)
     shutil.move(logs, to)
     to.chmod(0o700)
-    kept = sorted(to.parent.glob("*.ray"), key=lambda folder: folder.stat().st_mtime)
-    for old in kept[:-MAX_KEPT_LOGS]:
+    folders = sorted(to.parent.glob("*.ray"), key=lambda folder: folder.stat().st_mtime)
+    for old in folders[:-MAX_KEPT_LOGS]:
         shutil.rmtree(old, ignore_errors=True)

@@ -1,15 +1,16 @@
-"""Set-up: `.venv` with what is asked for, the project in it, and the local models. Standard library only:
-`setup.py` calls it before any package is installed.
+"""Set-up: `.venv` with the packages that are needed, the project in it, and the local models.
 
-In stages: the base packages always; those of a vLLM engine and the local models only where the settings
-need them (`needs.py`); those of development and learning only for the targets that use them. What is
-already there is never taken away: only a `.venv` whose Python does not start is replaced. The local models
-are made, and the web console is built, while the packages of the engine are installed.
+Standard library only, because `setup.py` calls it before any package is installed.
 
-Quick when nothing changed (stamps inside `.venv`), safe to interrupt at any moment (the next run goes on),
-one at a time (a lock). Every failure says what happened and what to do.
+Set-up has stages. The base packages are always installed. Those of a vLLM engine, and the local models, are
+added only if the settings need them (`needs.py`), and those of development and learning only for the targets
+that use them. Installed packages are never removed: only a `.venv` whose Python does not start is replaced.
+The local models are made, and the web console is built, while the engine's packages are installed.
 
-Knows uv, files and disks; knows nothing of Ray or of settings.
+Set-up is quick if nothing changed (stamps inside `.venv`). It can be interrupted at any moment: the next run
+continues. A lock allows one run at a time. Every failure says what happened and what to do.
+
+This module knows uv, files and disks, but not Ray or settings.
 """
 
 from __future__ import annotations
@@ -46,12 +47,12 @@ EXTRA_BYTES = {
     "training": 200_000_000,
     "evaluation": 200_000_000,
 }
-"""What the packages of an extra take beyond the base, unpacked."""
+"""Unpacked size of an extra's packages, in addition to the base."""
 MODEL_BYTES = 700_000_000
 BROUGHT = "setuptools"
-"""What a new venv of Python 3.11 brings along beside pip, of a version of its own. The base needs none."""
+"""Package that a new venv of Python 3.11 contains in addition to pip. The base packages do not need it."""
 NOT_COMPILED = "tests?|testing|models|types|pip|setuptools"
-"""Folders of files not precompiled because start-up imports few or none of them; about half of all files."""
+"""Folders that start-up hardly imports, with about half of all files. They are not precompiled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +60,8 @@ class Stage:
     """Packages that are installed together.
 
     Args:
-        name: what progress calls it.
-        extras: of pyproject.toml, beside the project's own dependencies.
+        name: its name in progress.
+        extras: extras of pyproject.toml, in addition to the project's own dependencies.
     """
 
     name: str
@@ -68,12 +69,12 @@ class Stage:
 
     @property
     def stamp(self) -> Path:
-        """The file that says what was installed: nothing in it where that was interrupted."""
+        """File that says what was installed. It is empty if the installation was interrupted."""
         return VENV / f"podium-{self.name}-stamp"
 
     @property
     def state(self) -> str | None:
-        """What the stamp says; None where there is none."""
+        """Content of the stamp, or None if there is none."""
         try:
             return self.stamp.read_text()
         except OSError:
@@ -91,30 +92,31 @@ STAGES = (BASE, CONSOLE, CPU, DEV, LEARNING, BROWSER, SITE)
 
 
 def python_version() -> str:
-    """Version of the Python in `.venv`, such as `3.11`; empty where none starts."""
+    """Return the version of the Python in `.venv`, such as `3.11`, or "" if none starts."""
     return ".".join(ask(str(PYTHON), "--version").removeprefix("Python ").split(".")[:2])
 
 
 def say_which_python() -> None:
-    """Say that `.venv` keeps its Python, where set-up runs in another version."""
+    """Print that `.venv` keeps its Python, if set-up runs in another version."""
     this, there = f"{sys.version_info[0]}.{sys.version_info[1]}", python_version()
     if there not in ("", this):
         print(f"set-up: .venv keeps its Python {there}. For {this}, remove .venv and run this again.")
 
 
 def make_venv() -> None:
-    """A `.venv` with pip and the pinned uv. One that is there keeps its Python and its packages, unless its
-    Python does not start.
+    """Create `.venv` with pip and the pinned uv.
+
+    An existing one keeps its Python and its packages, unless its Python does not start.
     """
     pip = [str(PYTHON), "-m", "pip"]
     try:
         if not python_version():
             shutil.rmtree(VENV, ignore_errors=True)
             run([sys.executable, "-m", "venv", str(VENV)], "making .venv")
-        elif not ask(*pip, "--version"):  # made without it, or interrupted before it was in
+        elif not ask(*pip, "--version"):  # created without pip, or interrupted before pip was installed
             run([str(PYTHON), "-m", "ensurepip"], "installing pip")
     except SetupError as error:
-        hint = "On Debian and Ubuntu, `apt install python3-venv` brings what may be missing."
+        hint = "On Debian and Ubuntu, `apt install python3-venv` may install what is missing."
         raise SetupError(f"{error}\n{hint}") from None
     if ask(str(UV), "--version").split()[1:2] != [uv.lock_version("uv").partition("==")[2]]:
         quiet = ["--disable-pip-version-check", "--no-input", "--progress-bar", "off"]
@@ -124,7 +126,7 @@ def make_venv() -> None:
 
 
 def bytes_to_add(stage: Stage, done: Collection[Stage]) -> int:
-    """Size of the packages of `stage`, unpacked, that the stages in `done` do not have."""
+    """Return the unpacked size of the packages of `stage` that the stages in `done` do not have."""
     there = {extra for each in done for extra in each.extras}
     return sum(EXTRA_BYTES[extra] for extra in stage.extras if extra not in there) + (
         0 if done else BASE_BYTES
@@ -132,10 +134,10 @@ def bytes_to_add(stage: Stage, done: Collection[Stage]) -> int:
 
 
 def check_disk(package_bytes: int, model_bytes: int = 0) -> None:
-    """There is room for packages in `.venv` and in uv's cache, and for models.
+    """Check that there is room for packages in `.venv` and in uv's cache, and for models.
 
     Raises:
-        SetupError: a disk has too little; names it.
+        SetupError: a disk has too little space; the message names it.
     """
     need = {ROOT: package_bytes + model_bytes}
     cache = Path(ask(str(UV), "cache", "dir").strip())
@@ -153,7 +155,7 @@ def check_disk(package_bytes: int, model_bytes: int = 0) -> None:
 
 
 def target_state() -> str:
-    """What `.venv` is made from: lock, project file, place and its Python's version, as one hash."""
+    """Return a hash of what `.venv` is made from: lock, project file, folder and Python version."""
     digest = hashlib.sha256(f"{python_version()} {ROOT}".encode())
     for path in (LOCK, LEFT_OUT, ROOT / "pyproject.toml"):
         digest.update(path.read_bytes())
@@ -161,55 +163,57 @@ def target_state() -> str:
 
 
 def was_interrupted() -> bool:
-    """Whether a package may be half there."""
+    """Return whether a package may be installed only in part."""
     return any(each.state == "" for each in STAGES)
 
 
 def add(stage: Stage) -> None:
-    """The packages of `stage`, and the project itself, editable; nothing where its stamp is right."""
+    """Install the packages of `stage` and the project itself (editable), unless its stamp is up to date."""
     if stage.state == target_state():
         return
     make_venv()
     if stage.state is None:
         done = [each for each in STAGES if each.state]
         check_disk(bytes_to_add(stage, done), MODEL_BYTES if "cpu" in stage.extras else 0)
-    held = [each for each in STAGES if set(each.extras) <= set(stage.extras)]
+    covered = [each for each in STAGES if set(each.extras) <= set(stage.extras)]
     extras = f"[{','.join(stage.extras)}]" if stage.extras else ""
-    again: list[str] = []
+    reinstall: list[str] = []
     touched = [stage]
     if was_interrupted():
-        again = ["--reinstall"]
-        touched = held  # takes their packages out, to put them in again
+        reinstall = ["--reinstall"]
+        touched = covered  # their packages are removed and installed again
     for each in touched:
         each.stamp.write_text("")
     has_brought = any(VENV.glob(f"lib/python*/site-packages/{BROUGHT}"))
-    brought = [uv.lock_version(BROUGHT)] if has_brought else []
-    hashed = uv.pip_command("install", *uv.hash_options(stage.extras), *again, *brought)
+    pinned = [uv.lock_version(BROUGHT)] if has_brought else []
+    hashed = uv.pip_command("install", *uv.hash_options(stage.extras), *reinstall, *pinned)
     run(hashed, f"installing {stage.name} packages", environment=uv.environment())
     own = ["--config-settings-package", "podium:editable_mode=compat", "--editable", f".{extras}"]
     run(
         uv.pip_command("install", *uv.lock_options(), *own), "installing Podium", environment=uv.environment()
     )
-    # Some packages have files that are no Python, which it counts as an error.
+    # Some packages have .py files that are not valid Python, which compileall reports as an error.
     run(compile_command(VENV / "lib"), "compiling them to bytecode", must_succeed=False)
-    for each in held:
+    for each in covered:
         each.stamp.write_text(target_state())
 
 
 def compile_command(folder: Path) -> list[str]:
-    """The command that compiles the packages in `folder` to bytecode, on all cores."""
-    left_out = rf"^{re.escape(str(folder))}/.*/({NOT_COMPILED})/"  # not by a name above `folder`
+    """Return the command that compiles the packages in `folder` to bytecode on all cores."""
+    left_out = rf"^{re.escape(str(folder))}/.*/({NOT_COMPILED})/"  # only names below `folder`
     return [str(PYTHON), "-m", "compileall", "-qq", "-j", "0", "-x", left_out, str(folder)]
 
 
 def ask_needs(served: Sequence[str]) -> tuple[bool, list[str]]:
-    """Whether what is served needs an engine, and which local models; `needs.py` says it inside `.venv`.
+    """Return whether the settings need an engine, and which local models.
+
+    `needs.py` finds out inside `.venv`.
 
     Args:
-        served: its arguments: the settings file, and what the command line puts in its place.
+        served: arguments of `needs.py`: the settings file, and its overrides on the command line.
 
     Raises:
-        SetupError: they cannot be used.
+        SetupError: the arguments are invalid.
     """
     command = [str(PYTHON), "-m", "cluster.local.needs", *served]
     answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -221,10 +225,10 @@ def ask_needs(served: Sequence[str]) -> tuple[bool, list[str]]:
 
 @contextlib.contextmanager
 def making_models(names: Sequence[str]) -> Generator[None]:
-    """Make the missing local models among `names` while the block runs; they exist at its end.
+    """Make the missing local models among `names` while the block runs. They exist at its end.
 
     Raises:
-        SetupError: one could not be made.
+        SetupError: a model could not be made.
     """
     missing = local_models.missing(names)
     if not missing:
@@ -250,37 +254,37 @@ def making_models(names: Sequence[str]) -> Generator[None]:
 
 @contextlib.contextmanager
 def one_at_a_time() -> Generator[None]:
-    """Hold the set-up lock of this checkout; a second run waits and says so."""
+    """Hold the set-up lock of this checkout. A second run waits and prints that it does."""
     BUILD.mkdir(exist_ok=True)
-    with (BUILD / "setup.lock").open("a+") as held:
+    with (BUILD / "setup.lock").open("a+") as lock:
         waited_s = 0
         while True:
             try:
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
                 if waited_s % 10 == 0:
-                    held.seek(0)
-                    print(f"set-up: waiting for another set-up here (pid {held.read().strip()})", flush=True)
+                    lock.seek(0)
+                    print(f"set-up: waiting for another set-up here (pid {lock.read().strip()})", flush=True)
                 time.sleep(1)
                 waited_s += 1
-        held.truncate(0)
-        held.write(str(os.getpid()))
-        held.flush()
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
         yield
 
 
 @dataclass(frozen=True, slots=True)
 class SetupOptions:
-    """What set-up is asked for beside what is served.
+    """Options of set-up, in addition to what is served.
 
     Args:
-        dev: the packages of checks and load tests.
-        learning: all packages and both local models.
-        console: the web console, and to fail where it cannot be built. Where something is served it is built
-            too, and its failure is told and ends nothing.
-        browser: what drives a browser in tests.
-        site: what builds the documentation site.
+        dev: install the packages of checks and load tests.
+        learning: install all packages and both local models.
+        console: build the web console, and fail if that is not possible. It is also built if something is
+            served, but then a failure is only printed.
+        browser: install what drives a browser in tests.
+        site: install what builds the documentation site.
     """
 
     dev: bool = False
@@ -291,7 +295,7 @@ class SetupOptions:
 
 
 def set_up(served: Sequence[str], wanted: SetupOptions) -> None:
-    """All stages that are asked for; see `install`."""
+    """Install all stages that are needed; see `install`."""
     say_which_python()
     add(BASE)
     engine, models = False, list(local_models.LOCAL_MODELS) if wanted.learning else []
@@ -301,7 +305,7 @@ def set_up(served: Sequence[str], wanted: SetupOptions) -> None:
     stages = [
         stage for stage, is_wanted in (*optional, (BROWSER, wanted.browser), (SITE, wanted.site)) if is_wanted
     ]
-    if was_interrupted():  # NumPy makes the models, and is taken out and put in again
+    if was_interrupted():  # making the models needs NumPy, which is now removed and installed again
         for stage in stages:
             add(stage)
     if wanted.console:
@@ -313,11 +317,11 @@ def set_up(served: Sequence[str], wanted: SetupOptions) -> None:
 
 
 def install(served: Sequence[str], wanted: SetupOptions) -> int:
-    """All stages that are asked for; 0 when everything is in place, else what stopped it is on stderr.
+    """Install all stages that are needed and return the exit code. Errors go to standard error.
 
     Args:
-        served: what is to be served, see `ask_needs`; empty: nothing is.
-        wanted: what else.
+        served: what to serve, see `ask_needs`, or empty to serve nothing.
+        wanted: further options.
     """
     try:
         with one_at_a_time():
@@ -326,13 +330,13 @@ def install(served: Sequence[str], wanted: SetupOptions) -> int:
         print(f"\nSet-up stopped. {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("\nInterrupted. `make setup` goes on from here.", file=sys.stderr)
+        print("\nInterrupted. Run `make setup` to continue.", file=sys.stderr)
         return 130
     except OSError as error:
         is_full = error.errno == 28
-        what = (
+        cause = (
             "The disk is full." if is_full else f"This account may not write under {ROOT}, or a disk failed."
         )
-        print(f"\nSet-up stopped: {error}\n{what}", file=sys.stderr)
+        print(f"\nSet-up stopped: {error}\n{cause}", file=sys.stderr)
         return 1
     return 0

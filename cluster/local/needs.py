@@ -1,7 +1,8 @@
-"""What a settings file needs on this machine beyond the base: `python -m cluster.local.needs FILE [--model
-NAME] [--conductor NAME]` prints it as JSON.
+"""Print what a settings file needs on this machine in addition to the base packages, as JSON.
 
-Set-up runs this inside `.venv` once the base packages are there, and installs no more than it says.
+    python -m cluster.local.needs FILE [--model NAME] [--conductor NAME]
+
+Set-up runs this inside `.venv` once the base packages are installed, and installs no more than it prints.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Needs:
 
 
 def needs_of(settings: Settings) -> Needs:
-    """Stand-ins need nothing, and workers with a `deployment` nothing of their own."""
+    """Return what the settings need. Stand-ins, and workers that share a `deployment`, add nothing."""
     engines = [
         worker
         for worker in settings.workers
@@ -44,17 +45,17 @@ def needs_of(settings: Settings) -> Needs:
 
 
 def main() -> int:
-    """Command line: 1 where the settings cannot be used, with the reason on stderr."""
+    """Print the needs and return the exit code. Errors go to standard error."""
     parser = argparse.ArgumentParser(
-        prog="python -m cluster.local.needs", description="What settings need here."
+        prog="python -m cluster.local.needs", description="Print what settings need on this machine."
     )
     parser.add_argument("settings", type=Path)
-    parser.add_argument("--model", default=None, help="served in place of every local one")
-    parser.add_argument("--conductor", default=None, help="the worker that leads")
+    parser.add_argument("--model", default=None, help="model to serve instead of every local one")
+    parser.add_argument("--conductor", default=None, help="the worker that writes the plans")
     options = parser.parse_args()
     try:
         settings = settings_to_serve(resolve_path(options.settings), options.model, options.conductor)
-        if options.conductor:  # said now, not after minutes of set-up
+        if options.conductor:  # fail now, not after minutes of set-up
             check_conductor_key(settings, os.environ)
         needs = needs_of(settings)
     except SettingsError as error:

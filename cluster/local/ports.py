@@ -1,7 +1,7 @@
-"""`podium exposure`: what of Podium listens on this machine, at which address, and what it asks of a stranger.
+"""`podium exposure`: list Podium's open ports on this machine, and what each requires of a client.
 
-What a port asks for is not looked up in a table: it is asked, without any credential, by HTTP and then by
-gRPC with a call that Ray's servers answer and that changes nothing. Knows no settings and no keys.
+What a port requires is not looked up but tried without credentials: by HTTP, then by gRPC with a call that
+Ray's servers answer and that changes nothing. Knows no settings and no keys.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cluster.local.processes import ROOT, command_of, processes_of
 WITHIN_S = 5.0
 METRICS, NOTHING, UNKNOWN = "nothing: metrics", "nothing", "unknown"
 PATHS = ("/", "/api/v0/nodes")
-"""By HTTP. The second is of Ray's dashboard, which shows its empty pages to everybody."""
+"""Paths to request by HTTP. The second one is of Ray's dashboard, whose empty pages need no token."""
 CALLS = (
     "/ray.rpc.NodeInfoGcsService/GetAllNodeInfo",
     "/ray.rpc.NodeManagerService/GetNodeStats",
@@ -38,7 +38,7 @@ CALLS = (
     "/ray.rpc.RayletDriver/ClusterInfo",
     "/ray.serve.ASGIService/HandleRequest",
 )
-"""A method of each server that Ray has. An empty message to them asks for nothing and changes nothing."""
+"""A method of each of Ray's gRPC servers. An empty message to them reads nothing and changes nothing."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -50,7 +50,7 @@ class Port:
     pid: int
     process: str
     asks_for: str = UNKNOWN
-    """Of who connects without a credential."""
+    """What a client without credentials is asked for."""
 
     @property
     def is_on_loopback(self) -> bool:
@@ -61,44 +61,45 @@ class Port:
 
     @property
     def is_guarded(self) -> bool:
-        """Whether others cannot connect, are asked for a credential, or find numbers only."""
+        """Whether other machines cannot connect, need a credential, or get only metrics."""
         return self.is_on_loopback or self.asks_for not in (NOTHING, UNKNOWN)
 
 
 def list_ports(processes: Iterable[psutil.Process]) -> list[Port]:
-    """What they listen on, each asked what it asks for."""
-    found: set[Port] = set()
+    """Return the ports that the processes listen on, with what each requires of a client."""
+    ports: set[Port] = set()
     for process in processes:
         with suppress(psutil.Error):
             for connection in process.net_connections(kind="tcp"):
                 if connection.status == psutil.CONN_LISTEN:
                     here = cast(Any, connection.laddr)
-                    found.add(Port(here.port, here.ip, process.pid, command_of(process)))
+                    ports.add(Port(here.port, here.ip, process.pid, command_of(process)))
     with ThreadPoolExecutor(16) as threads:
-        return sorted(threads.map(_ask, found))
+        return sorted(threads.map(_ask, ports))
 
 
 def _ask(port: Port) -> Port:
     host = port.address
-    if ip_address(host).is_unspecified:  # as a neighbour would come: Podium asks nothing of its own machine
+    if ip_address(host).is_unspecified:
+        # Connect as another machine does, because Podium needs no key from its own machine.
         host = own_address() or "127.0.0.1"
     asks_for = ask_by_http(host, port.port) or ask_by_grpc(host, port.port) or UNKNOWN
     return Port(port.port, port.address, port.pid, port.process, asks_for)
 
 
 def own_address() -> str | None:
-    """An IPv4 address of this machine by which others reach it; None where it has none."""
-    found = (
+    """Return an IPv4 address at which other machines reach this one, or None if it has none."""
+    addresses = (
         each.address
         for interface in psutil.net_if_addrs().values()
         for each in interface
         if each.family is AF_INET
     )
-    return next((address for address in found if not ip_address(address).is_loopback), None)
+    return next((address for address in addresses if not ip_address(address).is_loopback), None)
 
 
 def ask_by_http(host: str, port: int) -> str | None:
-    """What the port asks for; None: it does not speak HTTP."""
+    """Return what the port requires, or None if it does not speak HTTP."""
     try:
         for path in PATHS:
             status, _ = _get(host, port, path)
@@ -111,8 +112,8 @@ def ask_by_http(host: str, port: int) -> str | None:
 
 
 def ask_by_grpc(host: str, port: int) -> str | None:
-    """What the port asks for; None: it does not speak gRPC, or has none of `CALLS`."""
-    grpc: Any = import_module("grpc")  # takes a moment; partial types
+    """Return what the port requires, or None if it does not speak gRPC or has none of `CALLS`."""
+    grpc: Any = import_module("grpc")  # slow to import; partial types
     where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     with grpc.insecure_channel(where, options=[("grpc.enable_http_proxy", 0)]) as channel:
         for method in CALLS:
@@ -141,8 +142,8 @@ def _get(host: str, port: int, path: str) -> tuple[int, str]:
 
 
 def table(ports: Sequence[Port]) -> str:
-    """One line a port."""
-    lines = [("port", "address", "reached by", "asks a stranger for", "process")]
+    """Format the ports as a table, one line per port."""
+    lines = [("port", "address", "reached by", "requires", "process")]
     for each in ports:
         reach = "this machine" if each.is_on_loopback else "others"
         lines.append((str(each.port), each.address, reach, each.asks_for, f"{each.process} ({each.pid})"))
@@ -151,16 +152,19 @@ def table(ports: Sequence[Port]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """`podium exposure`; 1 where something that others reach asks for nothing, metrics aside."""
+    """Run `podium exposure` and return the exit code.
+
+    It is 1 if a port that other machines can reach requires nothing, except for ports of metrics.
+    """
     parser = argparse.ArgumentParser(
         prog="podium exposure",
-        description="List every port that Podium's servers on this machine listen on, and what each asks a stranger for.",
-        epilog="It connects to each port without a credential. docs/operations/network.md says what must be open on a cluster. Example: podium exposure --all",
+        description="List every port that Podium's servers on this machine listen on, and what each requires of a client.",
+        epilog="It connects to each port without a credential. docs/security.md says what must be open on a cluster. Example: podium exposure --all",
     )
     parser.add_argument(
         "--all",
         action="store_true",
-        help="every process that this account may look at, as on a cluster's node (servers of this checkout)",
+        help="look at every process that this account can inspect, as on a cluster's node (default: servers of this checkout)",
     )
     options = parser.parse_args(arguments)
     own = psutil.Process(os.getpid())
@@ -169,12 +173,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     ports = list_ports(processes)
     if not ports:
-        print("Nothing listens. `--all` looks at every process, not only at servers of this checkout.")
+        print("Nothing listens. Without --all, only servers of this checkout are checked.")
         return 0
     print(table(ports))
     open_ports = [each for each in ports if not each.is_guarded]
     for each in open_ports:
         print(
-            f"Port {each.port} of {each.process} can be reached from other machines and asks for {each.asks_for}."
+            f"Port {each.port} of {each.process} can be reached from other machines and requires {each.asks_for}."
         )
     return 1 if open_ports else 0

@@ -1,7 +1,7 @@
-"""Processes of this machine: which are ours, which listen on a port, and how they are ended.
+"""Processes of this machine: which ones are Podium's, which listen on a port, and how to end them.
 
-Every process of a server inherits an environment variable, `PODIUM_SERVER`, and is found again by it:
-nothing is ever looked up, or ended, by its name. A crash's left-overs are recognised the same way
+Every process of a server inherits the environment variable `PODIUM_SERVER` and is found by it. No process is
+ever found or ended by its name. Processes that a crash left running are recognised in the same way
 (docs/decisions/0009).
 """
 
@@ -20,15 +20,17 @@ ROOT = Path(__file__).resolve().parents[2]
 HOST = "127.0.0.1"
 TAG = "PODIUM_SERVER"
 CHILD = "cluster.local.child"
-"""The module that leads a server's processes."""
+"""Module of the process that starts all others of a server."""
 HAPROXY_PORTS = {
     "RAY_SERVE_HAPROXY_STATS_PORT": 8404,
     "RAY_SERVE_HAPROXY_METRICS_PORT": 9101,
     "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": 8500,
     "RAY_SERVE_FALLBACK_PROXY_GRPC_PORT": 9500,
 }
-"""Those that HAProxy and Serve's proxy behind it take beside the HTTP port: the variables that name them, and what they are
-without. A `Server` takes free ones, so that a second one can start."""
+"""Ports of HAProxy, and of Serve's proxy behind it, in addition to the HTTP port: variable -> default.
+
+A `Server` sets free ones, so that a second one can start.
+"""
 
 
 class ServeError(Exception):
@@ -36,18 +38,18 @@ class ServeError(Exception):
 
 
 def processes_of(tag: str) -> list[psutil.Process]:
-    """Every living process whose environment says that a server with this tag, or tag prefix, started it."""
-    found: list[psutil.Process] = []
+    """Return every running process that a server with this tag, or tag prefix, started."""
+    result: list[psutil.Process] = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
             ours = tag_of(process).startswith(tag) and process.pid != os.getpid()
             if ours and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
+                result.append(process)
+    return result
 
 
 def leads(process: psutil.Process) -> bool:
-    """Whether this is a server's child, `python -m cluster.local.child`."""
+    """Return whether this is a server's child, `python -m cluster.local.child`."""
     try:
         return CHILD in process.cmdline()
     except psutil.Error:
@@ -55,7 +57,7 @@ def leads(process: psutil.Process) -> bool:
 
 
 def orphans_here() -> list[psutil.Process]:
-    """What servers of this checkout left behind: tagged, and the child that led them is gone."""
+    """Return processes that servers of this checkout left behind: tagged, but without their child."""
     by_tag: dict[str, list[psutil.Process]] = {}
     for process in processes_of(f"{ROOT}:"):
         by_tag.setdefault(tag_of(process), []).append(process)
@@ -63,7 +65,7 @@ def orphans_here() -> list[psutil.Process]:
 
 
 def command_of(process: psutil.Process) -> str:
-    """The process's command line, or its name where it has none."""
+    """Return the process's command line, or its name if it has none."""
     try:
         return " ".join(process.cmdline()).strip()[:90] or process.name()  # Ray pads the names it gives
     except psutil.Error:
@@ -71,49 +73,50 @@ def command_of(process: psutil.Process) -> str:
 
 
 def listeners(port: int) -> list[psutil.Process]:
-    """The processes that listen on `port`, as far as this account may see them."""
+    """Return the processes that listen on `port`, as far as this account may see them."""
     pids: set[int] = set()
     with contextlib.suppress(psutil.Error):
         for connection in psutil.net_connections(kind="tcp"):
             here = connection.laddr  # (host, port), or () for a socket that is not bound
             if here and here[1] == port and connection.status == psutil.CONN_LISTEN and connection.pid:
                 pids.add(connection.pid)
-    found: list[psutil.Process] = []
+    result: list[psutil.Process] = []
     for pid in sorted(pids):
         with contextlib.suppress(psutil.Error):
-            found.append(psutil.Process(pid))
-    return found
+            result.append(psutil.Process(pid))
+    return result
 
 
 def tag_of(process: psutil.Process) -> str:
-    """The tag of the server that started it; empty for everybody else's."""
+    """Return the tag of the server that started the process, or "" if none did."""
     with contextlib.suppress(psutil.Error, OSError):
         return process.environ().get(TAG, "")
     return ""
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could bind `port` on loopback right now."""
+    """Return whether a server could bind `port` on loopback now."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))
         except OSError:
             return False
-        return not listeners(port)  # 0.0.0.0 with SO_REUSEPORT would let us bind beside it
+        return not listeners(port)  # a listener on 0.0.0.0 with SO_REUSEPORT does not make `bind` fail
 
 
 def haproxy_ports(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return a free port for each of `HAPROXY_PORTS` that `environment` does not name; none where HAProxy is not used."""
+    """Return a free port for each of `HAPROXY_PORTS` that `environment` does not set.
+
+    Without HAProxy there are none.
+    """
     if environment.get("RAY_SERVE_ENABLE_HA_PROXY") != "1":
         return {}
     return {name: str(free_port()) for name in HAPROXY_PORTS if name not in environment}
 
 
 def free_port() -> int:
-    """A port that nobody listens on, below those that the kernel hands out: Ray's own processes take many
-    of these.
-    """
+    """Return a free port below the kernel's ephemeral range, of which Ray's own processes take many."""
     while True:
         port = random.randrange(20_000, 32_000)
         if is_free(port):
@@ -121,30 +124,30 @@ def free_port() -> int:
 
 
 def describe(process: psutil.Process) -> str:
-    """`pid 123 (haproxy -f ...)`, and what to do about such a process."""
+    """Return `pid 123 (haproxy -f ...)`, and what to do about such a process."""
     command, tag = command_of(process), tag_of(process)
-    told = f"pid {process.pid} ({command})"
+    text = f"pid {process.pid} ({command})"
     if tag.startswith(f"{ROOT}:"):
-        return f"{told}, a Podium of this checkout. End it with `make stop`"
+        return f"{text}, a Podium of this checkout. End it with `make stop`"
     if command.startswith("haproxy"):
-        return f"{told}, left over by a Ray Serve that crashed. End it with `kill {process.pid}`"
+        return f"{text}, left over by a Ray Serve that crashed. End it with `kill {process.pid}`"
     if tag or "ray::" in command or "serve run" in command:
-        return f"{told}, another Ray Serve. Stop its `serve run` with Ctrl-C (or kill -INT)"
-    return told
+        return f"{text}, another Ray Serve. Stop its `serve run` with Ctrl-C (or kill -INT)"
+    return text
 
 
 def check_nothing_in_the_way(port: int, environment: Mapping[str, str]) -> None:
-    """The ports are free and no crashed server of ours still holds memory.
+    """Check that the ports are free and that no crashed server of this checkout is still running.
 
     Raises:
-        ServeError: says which process is in the way and how to end it.
+        ServeError: a process is in the way; the message says which one and how to end it.
     """
     ports = [port]
     if environment.get("RAY_SERVE_ENABLE_HA_PROXY") == "1":
-        ports += [int(environment.get(name, usual)) for name, usual in HAPROXY_PORTS.items()]
+        ports += [int(environment.get(name, default)) for name, default in HAPROXY_PORTS.items()]
     for taken in (p for p in ports if not is_free(p)):
         holder = next(
-            map(describe, listeners(taken)), "a process of another account, which this one may not see"
+            map(describe, listeners(taken)), "a process of another account, which this account cannot see"
         )
         raise ServeError(
             f"Port {taken} is taken by {holder}."
@@ -159,14 +162,14 @@ def check_nothing_in_the_way(port: int, environment: Mapping[str, str]) -> None:
 
 @contextlib.contextmanager
 def claim(port: int) -> Generator[None]:
-    """Reserve `port` for a server that is about to bind it: of two that start at the same moment, one fails.
+    """Reserve `port` for a server that is about to bind it. Of two that start at the same moment, one fails.
 
-    Ray Serve binds with SO_REUSEPORT, so the kernel would let both in and deal requests out between them.
-    The claim is a name in Linux's abstract socket namespace: it belongs to the same network namespace as
-    the port, and dies with this process.
+    Ray Serve binds with SO_REUSEPORT, so the kernel would accept both and divide requests between them. The
+    claim is a name in Linux's abstract socket namespace. It belongs to the same network namespace as the
+    port, and is released when this process ends.
 
     Raises:
-        ServeError: another one has claimed it.
+        ServeError: another server has claimed it.
     """
     with socket.socket(socket.AF_UNIX) as claim:
         try:
@@ -179,7 +182,7 @@ def claim(port: int) -> Generator[None]:
 
 
 def end(processes: list[psutil.Process], within_s: float) -> list[int]:
-    """Terminate, wait, kill what is still there; gives the pids that had to be killed."""
+    """Terminate the processes, kill those that remain, and return the pids that had to be killed."""
     for process in processes:
         with contextlib.suppress(psutil.Error):
             process.terminate()

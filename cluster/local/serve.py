@@ -1,6 +1,4 @@
-"""`podium serve` and `podium stop`: a server in the foreground until Ctrl-C, and how forgotten ones
-are ended.
-"""
+"""`podium serve` and `podium stop`: run a server in the foreground until Ctrl-C, and end forgotten ones."""
 
 from __future__ import annotations
 
@@ -52,7 +50,7 @@ Store of keys, budgets and runs: {store}
 
 
 def follow(server: Server) -> None:
-    """Print what the server logs from now on, until it ends or Ctrl-C."""
+    """Print what the server logs from now on, until it ends or Ctrl-C is pressed."""
     with server.log.open(errors="replace") as log:
         log.seek(0, os.SEEK_END)
         size_bytes = 0
@@ -66,7 +64,7 @@ def follow(server: Server) -> None:
 
 
 def ready_text(server: Server, log: Path) -> str:
-    """What is printed once it answers. The examples send a key where one is asked for."""
+    """Return the text to print once the server answers. Its examples send a key if the server needs one."""
     models = server.read("/v1/models")
     is_open = models is not None
     return READY.format(
@@ -82,7 +80,7 @@ def ready_text(server: Server, log: Path) -> str:
 
 
 def store_text(server: Server) -> str:
-    """Where runs and keys are kept, and how a settings file names a store of its own."""
+    """Return where runs and keys are stored, and how a settings file names another store."""
     from serving.database.address import find_address
     from serving.paths import resolve_path
     from serving.settings.settings import load
@@ -91,25 +89,30 @@ def store_text(server: Server) -> str:
     address = find_address(settings, server.environment)
     if settings.path is not None or server.environment.get(settings.url_env):
         return address.name
-    return f"{address.name}\n(every server of this account uses it; `store: {{path: FILE}}` in {server.settings} names another)"
+    return f"{address.name}\n(shared by every server of this account; set `store: {{path: FILE}}` in {server.settings} to use another)"
 
 
 def first_model(listed: bytes | None) -> str:
-    """The first name that is led by a conductor, else the first; where no list is shown without a key, the default's."""
+    """Return the first name that a conductor leads, or else the first name.
+
+    Args:
+        listed: response of /v1/models, or None if the server needs a key; then the default's name is
+            returned.
+    """
     names: list[dict[str, Any]] = json.loads(listed)["data"] if listed else []
     leading = [each["id"] for each in names if each["podium"]["kind"] == "conductor"]
     return next(iter([*leading, *(each["id"] for each in names)]), "podium-mini")
 
 
 def console_text(server: Server) -> str:
-    """Where the console is; how it is built where it is not."""
+    """Return the URL of the console, or how to build it."""
     if server.answers("/console/"):
         return f"In a browser: {server.url}/console/"
-    return "There is no web console: `make console` builds it."
+    return "The web console is not built. Run `make console` to build it."
 
 
 def serve_until_interrupted(server: Server) -> int:
-    """Run in the foreground; 0 when it was stopped and left nothing running."""
+    """Run in the foreground and return the exit code: 0 if it was stopped and left nothing running."""
     try:
         with server:
             print(ready_text(server, server.log.relative_to(ROOT)), flush=True)
@@ -128,7 +131,7 @@ def serve_until_interrupted(server: Server) -> int:
 
 
 def stop_everything() -> int:
-    """End every server of this checkout, and what crashed ones left."""
+    """End every server of this checkout, and the processes that crashed ones left."""
     for path in folders():
         record_shared_memory(path)
     leaders = [p for p in processes_of(f"{ROOT}:") if leads(p)]
@@ -146,7 +149,7 @@ def stop_everything() -> int:
 
 
 def interrupt(_number: int, _frame: FrameType | None) -> None:
-    """Ctrl-C, once: a second one while stopping must not leave processes behind."""
+    """Raise KeyboardInterrupt, once: a second signal while stopping must not leave processes behind."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if sys.stdout.isatty():
@@ -155,13 +158,13 @@ def interrupt(_number: int, _frame: FrameType | None) -> None:
 
 
 def stop_on_signals() -> None:
-    """Ctrl-C and SIGTERM raise KeyboardInterrupt, once."""
+    """Let Ctrl-C and SIGTERM raise KeyboardInterrupt, once."""
     signal.signal(signal.SIGINT, interrupt)
     signal.signal(signal.SIGTERM, interrupt)
 
 
 class Once(argparse.Action):
-    """An option that is refused where it is given twice."""
+    """Option that may be used only once."""
 
     def __call__(
         self,
@@ -171,47 +174,51 @@ class Once(argparse.Action):
         option_string: str | None = None,
     ) -> None:
         if getattr(namespace, self.dest, None) is not None:
-            parser.error(f"{option_string} is given twice; name one.")
+            parser.error(f"{option_string} may be used only once.")
         setattr(namespace, self.dest, values)
 
 
 def add_overrides(parser: argparse.ArgumentParser) -> None:
-    """Add the options for what is served and which proxy is in front of it."""
-    parser.add_argument("--model", help="a hub's name or a folder, in place of the file's local models")
+    """Add the options for the model, the conductor and the proxy."""
+    parser.add_argument("--model", help="model of a hub, or a folder, instead of the file's local models")
     parser.add_argument(
         "--conductor",
         action=Once,
         metavar="WORKER",
-        help="the worker that writes the plans, in place of the file's conductor",
+        help="the worker that writes the plans, instead of the file's conductor",
     )
     parser.add_argument(
         "--proxy",
         choices=PROXIES,
-        help="what is in front of the routers: HAProxy, as in production, or Ray Serve's own proxy (haproxy if it runs here)",
+        help="proxy in front of the routers: HAProxy, as in production, or Ray Serve's own (default: haproxy if it runs here)",
     )
     parser.add_argument("--fast", dest="proxy", action="store_const", const="haproxy", help=argparse.SUPPRESS)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """`podium serve`."""
+    """Run `podium serve` and return the exit code."""
     parser = argparse.ArgumentParser(
         prog="podium serve",
         description="Serve Podium on this machine until Ctrl-C, on loopback unless --host says otherwise.",
         epilog="example: podium serve --settings cluster/api.yaml --port 8080",
     )
-    parser.add_argument("--settings", default=SETTINGS, metavar="FILE", help="what is served (%(default)s)")
+    parser.add_argument(
+        "--settings", default=SETTINGS, metavar="FILE", help="settings file to serve (%(default)s)"
+    )
     parser.add_argument(
         "--host",
         type=address,
         default=HOST,
-        help="0.0.0.0 serves other machines too, once a key has been made (%(default)s)",
+        help="IP address to listen on; 0.0.0.0 serves other machines too, once a key exists (%(default)s)",
     )
-    parser.add_argument("--port", type=port, default=8000, help="0 takes a free one (%(default)s)")
-    parser.add_argument("--metrics-port", type=port, default=0, help="for Prometheus (a free one)")
-    add_overrides(parser)
     parser.add_argument(
-        "--cpus", type=int, default=2, help="logical CPUs that Ray may hand out (%(default)s)"
+        "--port", type=port, default=8000, help="HTTP port; 0 chooses a free one (%(default)s)"
     )
+    parser.add_argument(
+        "--metrics-port", type=port, default=0, help="port of the Prometheus metrics (default: a free one)"
+    )
+    add_overrides(parser)
+    parser.add_argument("--cpus", type=int, default=2, help="logical CPUs that Ray may assign (%(default)s)")
     options = parser.parse_args(arguments)
     stop_on_signals()
     try:
@@ -235,7 +242,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def stop(arguments: Sequence[str] | None = None) -> int:
-    """`podium stop`."""
+    """Run `podium stop` and return the exit code."""
     parser = argparse.ArgumentParser(
         prog="podium stop",
         description="End every server of this checkout, and what crashed ones left running.",

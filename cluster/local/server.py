@@ -1,13 +1,13 @@
-"""A local Podium: started, waited for until it answers, and taken down again to its last process.
+"""A local Podium: starts it, waits until it answers, and ends it with all of its processes.
 
     with Server(port=0) as server:            # tests and the demo: a free port, ready when entered
         httpx2.get(f"{server.url}/v1/models")
 
-The child (`child.py`) is `serve run` on a Ray of its own; its HTTP is loopback only, unless another address
-is named and a key has been made. Whatever it leads to
-(Ray, replicas, vLLM's engine cores, HAProxy) is found again by its tag: see `processes.py`.
+The child (`child.py`) is `serve run` on its own Ray. Its HTTP listens on loopback only, unless another
+address is named and a key exists. Every process that it starts (Ray, replicas, vLLM's engine cores, HAProxy)
+is found by its tag: see `processes.py`.
 
-Knows how a server begins and ends; knows nothing of plans, workers or settings files.
+This module knows how a server begins and ends, but no plans, workers or settings files.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ LAST_PROCESSES_S = 8.0
 
 
 STORE = "PODIUM_STORE_URL"
-"""The variable that says where keys, budgets and the ledger are kept, unless settings name another."""
+"""Variable that names the store of keys, budgets and the ledger, unless the settings name another."""
 LOG_BYTES = 67_108_864
-"""The longest log of a server; `RAY_ROTATION_MAX_BYTES` (`environment.py`) says the same of Ray's files."""
+"""Maximum size of a server's log. `RAY_ROTATION_MAX_BYTES` (`environment.py`) is the same for Ray's files."""
 EVERYWHERE = {"0.0.0.0": HOST, "::": "[::1]"}  # noqa: S104
-"""Addresses to listen on, and where this machine reaches who does."""
+"""Addresses that stand for all interfaces -> the address at which this machine reaches such a server."""
 
 
 def _reachable(host: str) -> str:
@@ -77,7 +77,10 @@ def keep_log_short(log: Path, child: subprocess.Popen[bytes]) -> None:
 
 
 def rotate(log: Path, max_bytes: int = LOG_BYTES) -> None:
-    """Move what a log of more than `max_bytes` says to `NAME.1`. Every process that writes to it appends, and goes on."""
+    """Move the content of a log of more than `max_bytes` to `NAME.1`.
+
+    Every process that writes to the log appends to it, and continues.
+    """
     with contextlib.suppress(FileNotFoundError):
         if log.stat().st_size > max_bytes:
             older = log.with_name(f"{log.name}.1")
@@ -91,28 +94,29 @@ def rotate(log: Path, max_bytes: int = LOG_BYTES) -> None:
 
 
 class Server:
-    """One local Podium as a context manager: entered once `/readyz` answers 200, left once nothing of it
-    runs.
+    """One local Podium as a context manager.
+
+    It is entered once `/readyz` answers 200, and left once none of its processes runs.
 
     Args:
-        settings: the YAML that says what is served.
-        config: a Serve config file to run instead; it says for itself on which port.
-        host: HTTP address; one beyond loopback is refused until a key has been made.
-        port: HTTP port; 0 takes a free one.
-        model: a hub's name or a folder, passed on as `model=` (the local workers' model).
-        conductor: a worker's name, passed on as `conductor=` (who leads, in place of the file's conductor).
-        dashboard_port: of Ray's dashboard, to which `serve deploy` and `serve status` speak; None: there is
-            none, 0 takes a free one.
-        metrics_port: where Prometheus finds this node's metrics; 0 takes a free one.
-        ready: the paths that answer 200 once all is up.
-        env: more environment for every process of it; wins over `serve_environment()`.
-        own_store: whether it has an empty store of its own, gone with it, in place of this account's.
-        log: file that gets all output, for this account only; `build/serve-<port>.log` by default. It is
-            rotated to `.log.1` at 64 MiB. Where
-            the server fails, Ray's own logs are kept in a folder beside it, `.ray` in place of `.log`.
-        cpus: logical CPUs that Ray may hand out. Deployments ask for fractions of one.
+        settings: the YAML file to serve.
+        config: a Serve config file to run instead; it sets its own port.
+        host: HTTP address. One beyond loopback is rejected until a key exists.
+        port: HTTP port; 0 chooses a free one.
+        model: model of a hub, or a folder, passed on as `model=` (the local workers' model).
+        conductor: name of a worker, passed on as `conductor=` (instead of the file's conductor).
+        dashboard_port: port of Ray's dashboard, which `serve deploy` and `serve status` use. None starts no
+            dashboard; 0 chooses a free port.
+        metrics_port: port of this node's metrics for Prometheus; 0 chooses a free one.
+        ready: the paths that answer 200 once everything is up.
+        env: further environment variables for each of its processes; they override `serve_environment()`.
+        own_store: whether it has an empty store of its own, removed with it, instead of this account's.
+        log: file for all output, readable by this account only (default: `build/serve-<port>.log`). It is
+            rotated to `.log.1` at 64 MiB. If the server fails, Ray's own logs are kept in a folder next to
+            it, with `.ray` instead of `.log`.
+        cpus: logical CPUs that Ray may assign. Deployments use fractions of one.
         ready_within_s: seconds until not being ready is an error.
-        progress: whether to show, on standard output, that it is starting.
+        progress: whether to show on standard output that it is starting.
     """
 
     def __init__(
@@ -144,10 +148,10 @@ class Server:
         self.tag = f"{ROOT}:{self.port}:{uuid.uuid4().hex}"
         self.environment = {**os.environ, **serve_environment(), **(env or {}), TAG: self.tag}
         self.environment |= haproxy_ports(self.environment)
-        self.environment.pop("RAY_ADDRESS", None)  # a cluster of its own, whatever the shell points at
+        self.environment.pop("RAY_ADDRESS", None)  # its own cluster, even if the shell names another one
         self.settings = settings
-        given = {"settings": settings, "model": model, "conductor": conductor}
-        app = [APP, *(f"{name}={value}" for name, value in given.items() if value)]
+        overrides = {"settings": settings, "model": model, "conductor": conductor}
+        app = [APP, *(f"{name}={value}" for name, value in overrides.items() if value)]
         self._target = [str(config)] if config else app
         self._ready = ready
         self._own_store = own_store and STORE not in (env or {})
@@ -171,7 +175,7 @@ class Server:
         try:
             self._start()
             self._wait_until_ready()
-            self._tell_prometheus()
+            self._write_prometheus_target()
         except BaseException as exc:
             self._has_failed = isinstance(exc, ServeError)
             self.stop()
@@ -195,7 +199,7 @@ class Server:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # the terminal's Ctrl-C reaches us, and we pass it on once
+                start_new_session=True,  # the terminal's Ctrl-C reaches only this process, which passes it on once
             )
         threading.Thread(target=keep_log_short, args=(self.log, self._child), daemon=True).start()
 
@@ -219,28 +223,26 @@ class Server:
         if line:
             line.finish("ready")
 
-    def _tell_prometheus(self) -> None:
-        """A file that `cluster/prometheus.yaml` watches. Ray writes one itself only where its dashboard
-        runs.
-        """
+    def _write_prometheus_target(self) -> None:
+        """Write the file that `cluster/prometheus.yaml` watches; Ray writes one only with its dashboard."""
         self.targets.parent.mkdir(parents=True, exist_ok=True)
         target = {"targets": [f"{HOST}:{self.metrics_port}"], "labels": {"job": "ray"}}
         self.targets.write_text(json.dumps([target]))
 
     def is_running(self) -> bool:
-        """Whether the child still runs."""
+        """Return whether the child still runs."""
         return self._child is not None and self._child.poll() is None
 
     def is_ready(self) -> bool:
-        """Whether every path of `ready` says 200 now. Any other answer, or none, is a no."""
+        """Return whether every path of `ready` answers 200 now."""
         return all(map(self.answers, self._ready))
 
     def answers(self, path: str) -> bool:
-        """Whether `path` says 200 now to who sends no key."""
+        """Return whether `path` answers 200 now to a client without a key."""
         return self.read(path) is not None
 
     def read(self, path: str) -> bytes | None:
-        """What `path` says now to who sends no key; None: not with 200."""
+        """Return the body that `path` answers to a client without a key, or None if the status is not 200."""
         direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
             with direct.open(f"{self.url}{path}", timeout=5) as answer:
@@ -249,20 +251,24 @@ class Server:
             return None
 
     def log_tail(self, lines: int = 25) -> str:
-        """The last lines of the log, and where the rest is, and Ray's own once the server has ended."""
+        """Return the last lines of the log, and the paths of the log and of Ray's logs."""
         tail = self.log.read_text(errors="replace").splitlines()[-lines:]
-        told = ["Its last words:", *(f"  {line}" for line in tail), f"All of it: {self.log}"]
+        parts = ["Last lines of its log:", *(f"  {line}" for line in tail), f"Full log: {self.log}"]
         if self.ray_logs.exists() or (self.folder and self.folder.has_logs):
-            told.append(f"Ray's own logs: {self.ray_logs}")
-        return "\n".join(told)
+            parts.append(f"Ray's own logs: {self.ray_logs}")
+        return "\n".join(parts)
 
     @property
     def ray_logs(self) -> Path:
-        """Where Ray's logs are kept once the server has failed."""
+        """Folder in which Ray's logs are kept if the server has failed."""
         return self.log.with_suffix(".ray")
 
     def stop(self) -> bool:
-        """Send SIGINT, wait, and end what is left; whether nothing had to be killed. May be called twice."""
+        """Send SIGINT, wait, and end the processes that remain. May be called twice.
+
+        Returns:
+            Whether no process had to be killed.
+        """
         child, self._child = self._child, None
         folder, self.folder = self.folder, None
         self.targets.unlink(missing_ok=True)

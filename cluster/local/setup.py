@@ -1,8 +1,7 @@
-"""`python -m cluster.local.setup`, the command behind `make setup`: `.venv`, and the local models where they
-are served. `install.py` does it.
+"""`python -m cluster.local.setup`, the command behind `make setup`: create `.venv` and the local models.
 
-Runs in whatever `python3` there is, before any package is installed. Its version is checked here, before
-anything else of Podium is imported, so this file uses only what Python 3.6 can read.
+It runs in any `python3`, before any package is installed. It checks the version of Python before it imports
+`install.py`, which does the work, so this file uses only what Python 3.6 can read.
 """
 
 import argparse
@@ -14,7 +13,7 @@ OLDEST_PYTHON = (3, 11)
 
 
 def complaint() -> str:
-    """Why this Python cannot run set-up, and what to run instead; empty where it can."""
+    """Return why this Python cannot run set-up and what to run instead, or "" if it can."""
     if sys.version_info >= OLDEST_PYTHON:
         return ""
     newer = [name for name in ("python3.11", "python3.12", "python3.13") if shutil.which(name)]
@@ -27,18 +26,22 @@ def complaint() -> str:
 
 
 def main() -> int:
-    """Command line: 0 when everything is in place."""
+    """Run set-up and return the exit code: 0 if everything is in place."""
     parser = argparse.ArgumentParser(
-        prog="make setup", description="Build .venv, and the local models where they are served."
+        prog="make setup", description="Build .venv, and the local models if they are served."
     )
-    parser.add_argument("--settings", help="with what it takes to serve this file")
-    parser.add_argument("--model", help="served in place of the file's local models")
-    parser.add_argument("--conductor", help="the worker that leads in place of the file's conductor")
-    parser.add_argument("--dev", action="store_true", help="with what checks and load tests need")
-    parser.add_argument("--learning", action="store_true", help="with everything")
-    parser.add_argument("--console", action="store_true", help="with the web console, or fail")
-    parser.add_argument("--browser", action="store_true", help="with what drives a browser in tests")
-    parser.add_argument("--site", action="store_true", help="with what builds the documentation site")
+    parser.add_argument("--settings", help="also install what this settings file needs")
+    parser.add_argument("--model", help="model to serve instead of the file's local models")
+    parser.add_argument(
+        "--conductor", help="the worker that writes the plans, instead of the file's conductor"
+    )
+    parser.add_argument("--dev", action="store_true", help="also install what checks and load tests need")
+    parser.add_argument("--learning", action="store_true", help="install everything")
+    parser.add_argument(
+        "--console", action="store_true", help="also build the web console, and fail if that is not possible"
+    )
+    parser.add_argument("--browser", action="store_true", help="also install what drives a browser in tests")
+    parser.add_argument("--site", action="store_true", help="also install what builds the documentation site")
     options = parser.parse_args()
     why = complaint()
     if why:
@@ -46,8 +49,8 @@ def main() -> int:
         return 1
     from cluster.local.install import SetupOptions, install
 
-    given = {"--model": options.model, "--conductor": options.conductor}
-    overrides = [f"{option}={value}" for option, value in given.items() if value]
+    values = {"--model": options.model, "--conductor": options.conductor}
+    overrides = [f"{option}={value}" for option, value in values.items() if value]
     served = [options.settings, *overrides] if options.settings else []
     wanted = SetupOptions(options.dev, options.learning, options.console, options.browser, options.site)
     return install(served, wanted)

@@ -1,9 +1,9 @@
-"""Which files in /dev/shm belong to processes, and their removal once nobody uses them.
+"""Find the files in /dev/shm that belong to processes, and remove those that no process uses.
 
-vLLM's engines pass their messages through segments of hundreds of megabytes under random names (`psm_...`),
-and one of their libraries makes semaphores with their process's id in the name (`sem.loky-<pid>-...`). An
-engine that is killed, as Ray does when it stops, leaves both. Names decide nothing: only what a server's own
-processes had mapped or made is removed.
+vLLM's engines exchange messages through segments of hundreds of megabytes with random names (`psm_...`). One
+of their libraries creates semaphores with the process's id in the name (`sem.loky-<pid>-...`). If an engine
+is killed, as Ray does when it stops, both are left behind. Names are not used to decide: only files that a
+server's own processes had mapped or created are removed.
 """
 
 from __future__ import annotations
@@ -19,12 +19,10 @@ SHARED_MEMORY = "/dev/shm/"  # noqa: S108 (the kernel's name)
 
 
 def segments_of(processes: Iterable[psutil.Process], since_s: float = 0.0) -> set[Path]:
-    """Files in /dev/shm that `processes` have mapped or made, that belong to this account and are not older
-    than `since_s`.
-    """
-    found = {path for process in processes for path in _mappings(process) | _semaphores(process)}
+    """Return this account's files in /dev/shm that `processes` have mapped or created since `since_s`."""
+    paths = {path for process in processes for path in _mappings(process) | _semaphores(process)}
     ours: set[Path] = set()
-    for path in found:
+    for path in paths:
         with contextlib.suppress(OSError):
             status = path.stat()
             if status.st_uid == os.getuid() and status.st_ctime >= since_s:
@@ -33,16 +31,17 @@ def segments_of(processes: Iterable[psutil.Process], since_s: float = 0.0) -> se
 
 
 def remove_unused(segments: set[Path]) -> None:
-    """Remove those of `segments` that no living process has mapped or made."""
-    there = {path for path in segments if str(path.parent) + "/" == SHARED_MEMORY and path.exists()}
-    if there:
-        for path in there - segments_of(psutil.process_iter()):
+    """Remove those of `segments` that no running process has mapped or created."""
+    existing = {path for path in segments if str(path.parent) + "/" == SHARED_MEMORY and path.exists()}
+    if existing:
+        for path in existing - segments_of(psutil.process_iter()):
             path.unlink(missing_ok=True)
 
 
 def _mappings(process: psutil.Process) -> set[Path]:
-    """From the kernel's list, which ends each line with the file's name, and ` (deleted)` where it has none
-    any more.
+    """Return the files in /dev/shm that a process has mapped.
+
+    Each line of the kernel's list ends with the file's name, followed by ` (deleted)` if it was removed.
     """
     try:
         lines = Path(f"/proc/{process.pid}/maps").read_text(errors="replace").splitlines()

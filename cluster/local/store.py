@@ -1,4 +1,4 @@
-"""No server starts on a store of another version of Podium."""
+"""Check that a server starts only on a store of its own version of Podium."""
 
 import asyncio
 from collections.abc import Mapping
@@ -13,11 +13,13 @@ from serving.settings.settings import load
 
 
 def require_version(settings: str, environment: Mapping[str, str]) -> None:
-    """See that the store of the file `settings`, where there is one, has the schema that is needed. One that is away
-    is waited for by the server itself.
+    """Check that the store of the file `settings`, if there is one, has the required schema.
+
+    A store that is unavailable passes: the server itself waits for it.
 
     Raises:
-        StoreError: it has another, or refuses us. The message says which command helps.
+        StoreError: the store has another version, or rejects this account. The message says which command
+            helps.
     """
     address = find_address(load(resolve_path(Path(settings))).store, environment)
     with suppress(StoreUnavailable):

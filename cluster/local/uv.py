@@ -1,10 +1,9 @@
-"""The pinned uv of `.venv`, which installs packages, with pip's configuration passed on to it. Standard
-library only.
+"""The pinned uv of `.venv`, which installs packages with pip's configuration. Standard library only.
 
-uv reads its own configuration and not pip's. Mirrors, proxies, wheels on a disk and constraints are
-usually configured for pip, so they are passed on in `UV_...` variables (not on command lines, which other
-accounts can read: the address of an index may contain a password). A variable that the user has set wins.
-`no-index`, for which uv has no variable, and constraints are passed as options.
+uv reads its own configuration, not pip's. Mirrors, proxies, local wheels and constraints are usually
+configured for pip, so they are passed on in `UV_...` variables. Command lines are not used, because other
+accounts can read them and the URL of an index may contain a password. A variable that the user has set takes
+precedence. `no-index`, for which uv has no variable, and constraints are passed as options.
 
 Every package of the lock has the SHA-256 hashes of its files. uv installs no file with another hash, and no
 package that the lock lacks.
@@ -28,23 +27,23 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 UV = VENV / "bin" / "uv"
 LOCK = ROOT / "requirements" / "all.lock"
-"""Every package of every stage at its version and with its hashes, uv itself included."""
+"""Every package of every stage, with version and hashes, including uv itself."""
 LEFT_OUT = ROOT / "requirements" / "left_out.txt"
 """Dependencies of other packages that must not be installed."""
 
 EXTRAS = ("cpu", "dev", "training", "evaluation", "console", "browser", "site")
-"""Of pyproject.toml, in the lock."""
+"""Extras of pyproject.toml that are in the lock."""
 IMAGE = ("--python-version=3.12", "--python-platform=x86_64-manylinux_2_28", "--no-annotate")
-"""What the images of `cluster/Dockerfile` and the nodes of a cluster are."""
+"""Platform of the images of `cluster/Dockerfile` and of a cluster's nodes."""
 IMAGE_LOCKS: dict[Path, tuple[str, ...]] = {
     ROOT / "requirements" / "image.lock": (),
     ROOT / "requirements" / "image_gpu.lock": ("--extra=gpu",),
 }
-"""What is installed there, setuptools to build the project with included."""
+"""Locks of these images, with their further options. They include setuptools, which builds the project."""
 CPU_BUILDS = ("UV_FIND_LINKS", "UV_EXTRA_INDEX_URL", "UV_TORCH_BACKEND")
-"""Where this machine has the CPU build of torch from, which others do not want."""
+"""Variables by which this machine finds the CPU build of torch. They are removed for other platforms."""
 ENTRY = re.compile(r"^(\S+==[^\\\n]*[^\s\\]) \\\n((?:    --hash=.*\n)+)", re.MULTILINE)
-"""Of a lock: the requirement, and its hashes."""
+"""Entry of a lock: the requirement, and its hashes."""
 HASH = re.compile(r"sha256:[0-9a-f]{64}")
 
 VARIABLES = {
@@ -58,20 +57,20 @@ VARIABLES = {
     "timeout": "UV_HTTP_TIMEOUT",
     "default-timeout": "UV_HTTP_TIMEOUT",
 }
-"""pip's option -> the variable in which uv takes the same."""
+"""pip's option -> uv's variable for it."""
 SEPARATORS = {"extra-index-url": " ", "find-links": ",", "trusted-host": " "}
-"""Options with several values, which pip splits at blanks -> what separates them in uv's variable."""
+"""Option with several values, which pip separates by blanks -> their separator in uv's variable."""
 TRUE = ("y", "yes", "t", "true", "on", "1")
-"""What pip takes for true, in small letters."""
+"""Values that pip reads as true, in lower case."""
 LIKE_PIP = {
-    "UV_INDEX_STRATEGY": "unsafe-best-match",  # all indexes are asked, and the best version is taken
+    "UV_INDEX_STRATEGY": "unsafe-best-match",  # search all indexes and take the best version
     "UV_SYSTEM_CERTS": "true",
     "UV_PYTHON_DOWNLOADS": "never",
 }
 
 
 def entry_of(name: str) -> str:
-    """The entry of a package in the lock, with its hashes: a requirements file.
+    """Return a package's entry in the lock, with its hashes: a requirements file.
 
     Raises:
         ValueError: the lock does not have it.
@@ -83,16 +82,17 @@ def entry_of(name: str) -> str:
 
 
 def lock_version(name: str) -> str:
-    """`NAME==VERSION`, from the lock."""
+    """Return `NAME==VERSION` from the lock."""
     return entry_of(name).split()[0]
 
 
-def pip_options(listed: str) -> dict[str, str]:
-    """What `pip config list` printed, by option: the environment wins over `install`, which wins over
-    `global`. Empty values count for nothing, as in pip.
+def pip_options(output: str) -> dict[str, str]:
+    """Parse the output of `pip config list` into values by option.
+
+    The environment overrides `install`, which overrides `global`. Empty values are ignored, as in pip.
     """
     sections: dict[str, dict[str, str]] = {"global": {}, "install": {}, ":env:": {}}
-    for line in listed.splitlines():
+    for line in output.splitlines():
         key, _, quoted = line.partition("=")
         section, _, option = key.rpartition(".")
         if section in sections and (value := str(ast.literal_eval(quoted)).strip()):
@@ -101,32 +101,31 @@ def pip_options(listed: str) -> dict[str, str]:
 
 
 def has_no_index(options: Mapping[str, str]) -> bool:
-    """Whether pip is told to ask no index."""
+    """Return whether pip is configured to use no index."""
     return options.get("no-index", "").lower() in TRUE
 
 
 def variables(options: Mapping[str, str]) -> dict[str, str]:
-    """Environment variables that make uv do what pip with these options does, and find the CPU build of
-    torch.
+    """Return environment variables that make uv do what pip does with these options.
 
-    PyPI does not have that build. Where pip has further indexes or find-links, or may ask no index, one of
-    them is expected to have it; else uv asks PyTorch's CPU index, https://download.pytorch.org/whl/cpu, for
-    torch alone.
+    They also make it find the CPU build of torch, which PyPI does not have. If pip has further indexes or
+    find-links, or may use no index, one of them is expected to have it. Otherwise uv uses PyTorch's CPU
+    index, https://download.pytorch.org/whl/cpu, for torch alone.
     """
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for option, variable in VARIABLES.items():
         if value := options.get(option):
             separator = SEPARATORS.get(option)
-            found[variable] = separator.join(value.split()) if separator else value
-    if timeout_s := found.get("UV_HTTP_TIMEOUT"):
-        found["UV_HTTP_TIMEOUT"] = whole_seconds(timeout_s)
-    if not found.keys() & {"UV_FIND_LINKS", "UV_EXTRA_INDEX_URL"} and not has_no_index(options):
-        found["UV_TORCH_BACKEND"] = "cpu"
-    return LIKE_PIP | found
+            result[variable] = separator.join(value.split()) if separator else value
+    if timeout_s := result.get("UV_HTTP_TIMEOUT"):
+        result["UV_HTTP_TIMEOUT"] = whole_seconds(timeout_s)
+    if not result.keys() & {"UV_FIND_LINKS", "UV_EXTRA_INDEX_URL"} and not has_no_index(options):
+        result["UV_TORCH_BACKEND"] = "cpu"
+    return LIKE_PIP | result
 
 
 def whole_seconds(text: str) -> str:
-    """`2.5` as `3`: pip takes fractions of seconds, uv does not. Anything else is left for uv to reject."""
+    """Round `2.5` up to `3`, because uv accepts whole seconds only. It rejects other text itself."""
     try:
         return str(math.ceil(float(text)))
     except (ValueError, OverflowError):
@@ -135,19 +134,20 @@ def whole_seconds(text: str) -> str:
 
 @functools.cache
 def pip_config() -> dict[str, str]:
-    """How pip is configured for this account and in `.venv`."""
+    """Return pip's configuration for this account and in `.venv`."""
     command = [str(PYTHON), "-m", "pip", "config", "list", "--disable-pip-version-check"]
     return pip_options(subprocess.run(command, capture_output=True, text=True, check=False).stdout)
 
 
 def environment() -> dict[str, str]:
-    """This process's environment, with pip's configuration as uv's variables."""
+    """Return this process's environment, with pip's configuration as uv's variables."""
     return variables(pip_config()) | os.environ
 
 
 def lock_options() -> list[str]:
-    """Options of `uv pip install` that keep every package at its version, and leave out what must not be
-    there. Hashes are checked, also in the environment that builds the project.
+    """Return options of `uv pip install` that keep every package at its version and leave out excluded ones.
+
+    Hashes are checked, also in the environment that builds the project.
     """
     files = [str(LOCK), *pip_config().get("constraint", "").split()]
     constraints = [word for file in files for word in ("--constraints", file)]
@@ -155,9 +155,9 @@ def lock_options() -> list[str]:
 
 
 def hash_options(extras: Sequence[str]) -> list[str]:
-    """Options of `uv pip install` for the packages of some extras, each with a hash from the lock.
+    """Return options of `uv pip install` for the packages of some extras, each with a hash from the lock.
 
-    The project itself is a folder, which has no hash, and pip's other constraints have none either: uv takes
+    The project itself is a folder, which has no hash, and pip's other constraints have none either. uv gets
     them only in a second command, which finds every package installed.
     """
     wanted = ["--requirements", "pyproject.toml", *(f"--extra={name}" for name in extras)]
@@ -165,35 +165,36 @@ def hash_options(extras: Sequence[str]) -> list[str]:
 
 
 def pip_command(verb: str, *arguments: str) -> list[str]:
-    """`uv pip VERB` on `.venv`; `install` and `compile` ask an index only where pip may."""
+    """Return the command `uv pip VERB` on `.venv`. `install` and `compile` use an index only if pip may."""
     options = ["--no-index"] if has_no_index(pip_config()) else []
     return [str(UV), "pip", verb, "--python", str(PYTHON), *options, *arguments]
 
 
 def pip(verb: str, *arguments: str, without: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
-    """Run `uv pip VERB` to its end, in an environment without some variables."""
+    """Run `uv pip VERB` to its end, without some environment variables."""
     env = {name: value for name, value in environment().items() if name not in without}
     command = pip_command(verb, *arguments)
     return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
 
 
 def compile_lock(path: Path, *arguments: str, without: Sequence[str] = ()) -> str:
-    """Write `path` again with hashes and return it; versions stay as they are where `arguments` allow it.
+    """Write `path` again with hashes and return its text. Versions stay the same if `arguments` allow them.
 
     Raises:
-        SystemExit: uv failed; it says why.
+        SystemExit: uv failed; it has printed why.
     """
     layout = ["--no-header", "--annotation-style=line", "--generate-hashes", "--output-file", str(path)]
-    ended = pip("compile", *arguments, *layout, without=without)
-    print(ended.stderr, file=sys.stderr)
-    if ended.returncode != 0:
-        raise SystemExit(ended.returncode)
+    result = pip("compile", *arguments, *layout, without=without)
+    print(result.stderr, file=sys.stderr)
+    if result.returncode != 0:
+        raise SystemExit(result.returncode)
     return path.read_text()
 
 
 def keep_hashes(before: str, now: str) -> str:
-    """`now` with the hashes that `before` has of the same version: the files of other machines, which an
-    index for this one does not list.
+    """Return `now` with the hashes that `before` has for the same versions.
+
+    These are for files of other platforms, which an index for this one does not list.
     """
     known = {entry[1]: entry[2] for entry in ENTRY.finditer(before)}
 
@@ -205,7 +206,7 @@ def keep_hashes(before: str, now: str) -> str:
 
 
 def make_lock() -> None:
-    """`make lock`: write the locks again."""
+    """Write all locks again (`make lock`)."""
     before = LOCK.read_text()
     extras = [f"--extra={name}" for name in EXTRAS]
     text = compile_lock(LOCK, "pyproject.toml", *extras, "--excludes", str(LEFT_OUT))

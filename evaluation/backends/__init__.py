@@ -1,6 +1,6 @@
-"""Who answers questions: a pool in this process (`in_process`) or a server (`over_http`).
+"""Backends that answer questions: a pool in this process (`in_process`) or a server (`over_http`).
 
-A strategy passes a plan, or none, and gets a `RunOutcome`; it does not know which backend answered.
+A strategy passes a plan, or None, and gets a `RunOutcome`. It does not know which backend answered.
 """
 
 from collections.abc import Mapping
@@ -16,16 +16,16 @@ from evaluation.questions import Question
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """What a strategy may use for one question, over all its calls. None: unlimited.
+    """Limits of a strategy for one question, over all its calls. None means no limit.
 
     Args:
-        max_steps: of a plan that a conductor writes; 1 or more.
-        rounds: of planning; 1 or more.
-        max_output_tokens: of one call.
-        max_tokens: of all calls; a strategy of several runs divides them.
-        max_cost_usd: likewise.
-        deadline_s: of one run.
-        temperature: of workers, where a strategy sets none.
+        max_steps: steps of a plan that a conductor writes, at least 1.
+        rounds: planning rounds, at least 1.
+        max_output_tokens: output tokens of one call.
+        max_tokens: tokens of all calls. A strategy with several runs divides them.
+        max_cost_usd: US dollars of all calls, divided in the same way.
+        deadline_s: seconds for one run.
+        temperature: temperature of workers if the strategy sets none.
     """
 
     max_steps: int = 5
@@ -37,7 +37,7 @@ class Caps:
     temperature: float | None = None
 
     def part(self, of: int) -> "Caps":
-        """One of `of` equal parts."""
+        """Return one of `of` equal parts of the token and cost limits."""
         return replace(
             self,
             max_tokens=None if self.max_tokens is None else max(1, self.max_tokens // of),
@@ -46,30 +46,33 @@ class Caps:
 
 
 class EvaluationBackend(Protocol):
-    """A pool that answers questions."""
+    """Pool that answers questions."""
 
     @property
     def workers(self) -> tuple[str, ...]:
-        """The names that plans may use."""
+        """Names that plans may use."""
         ...
 
     @property
     def provenance(self) -> Mapping[str, str]:
-        """Name to `replayed`, `synthetic`, `scripted` or `program`, conductor included; models have none."""
+        """`replayed`, `synthetic`, `scripted` or `program`, by name of a worker or conductor.
+
+        Real models have no entry.
+        """
         ...
 
     @property
     def has_conductor(self) -> bool:
-        """Whether it can write plans."""
+        """Whether the backend can write plans."""
         ...
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """What its results depend on: a result of another identity is not reused."""
+        """Everything that results depend on. Results of a backend with another identity are not reused."""
         ...
 
     def price(self, worker: str) -> Price | None:
-        """Per token; None where unknown."""
+        """Return the price per token, or None if it is unknown."""
         ...
 
     async def run(
@@ -86,14 +89,14 @@ class EvaluationBackend(Protocol):
 
         Args:
             question: only its text is sent.
-            caps: of this run.
-            plan: the plan to run; None: the conductor writes one.
-            temperature: of its workers; None: that of the caps.
-            seed: of its workers; None: none is sent.
-            model: the conductor's name at a server; None: the server's default.
+            caps: limits of this run.
+            plan: the plan to run, or None to let the conductor write one.
+            temperature: temperature of the workers, or None to use that of the caps.
+            seed: seed for the workers, or None to send none.
+            model: name of the conductor at a server, or None for the server's default.
         """
         ...
 
     async def aclose(self) -> None:
-        """Close its connections."""
+        """Close the connections."""
         ...

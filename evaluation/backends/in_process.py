@@ -1,4 +1,4 @@
-"""A pool in this process, behind the layers and the ledger that serve."""
+"""Backend that runs the pool in this process, behind the same layers and ledger as a server."""
 
 import os
 from collections.abc import Mapping
@@ -24,7 +24,10 @@ from serving.settings.workers import OpenAISettings, VllmSettings
 
 
 class InProcessBackend:
-    """The workers of `build_pool`, without a conductor that is a vLLM engine (`with_conductor_at`)."""
+    """Workers of `build_pool`.
+
+    A conductor that is a vLLM engine is left out; `with_conductor_at` connects to one on a server.
+    """
 
     def __init__(
         self, settings: Settings, environment: Mapping[str, str] | None = None, model: str | None = None
@@ -32,21 +35,20 @@ class InProcessBackend:
         """Build the pool.
 
         Args:
-            settings: of the pool.
-            environment: where API keys are read from; None: this process's.
-            model: a name in the settings' `models`, whose workers are the pool; None: every worker in the
-                pool.
+            settings: settings of the pool.
+            environment: source of API keys, or None for this process's environment.
+            model: a name in the settings' `models` whose workers form the pool, or None for every worker.
 
         Raises:
             EvaluationError: a worker needs a cluster, or there is no such model.
-            SettingsError: a key is missing, or a worker cannot be made.
+            SettingsError: a key is missing, or a worker cannot be created.
         """
         settings = _without_local_conductor(settings)
         local = [worker.name for worker in settings.workers if isinstance(worker, VllmSettings)]
         if local:
             raise EvaluationError(
-                f"The worker {local[0]!r} is a vLLM engine, which a cluster serves: start it with "
-                "`make serve`, and evaluate with --url http://127.0.0.1:8000 in place of --settings."
+                f"Worker {local[0]!r} is a vLLM engine, which needs a server. Start one with `make serve`, "
+                "and use --url http://127.0.0.1:8000 instead of --settings."
             )
         if model is not None and model not in settings.models:
             there = ", ".join(settings.models) or "none"
@@ -59,27 +61,22 @@ class InProcessBackend:
 
     @property
     def workers(self) -> tuple[str, ...]:
-        """See `Backend`."""
         return self._team or tuple(self._engine.pool)
 
     @property
     def provenance(self) -> Mapping[str, str]:
-        """See `Backend`."""
         return self._pool.provenance
 
     @property
     def has_conductor(self) -> bool:
-        """See `Backend`."""
         return self._engine.conductor is not None
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """See `Backend`."""
         settings = self._settings.model_dump(mode="json", exclude={"limits", "router", "telemetry"})
         return {"settings": settings} | ({"team": self._team} if self._team else {})
 
     def price(self, worker: str) -> Price | None:
-        """See `Backend`."""
         return self._pool.members[worker].price
 
     async def run(
@@ -92,7 +89,6 @@ class InProcessBackend:
         seed: int | None = None,
         model: str | None = None,
     ) -> RunOutcome:
-        """See `Backend`."""
         if plan is None and not self.has_conductor:
             return RunOutcome(error="NoPlan", message="The settings have no conductor.")
         task = Task(
@@ -120,37 +116,36 @@ class InProcessBackend:
         return outcome_of(run.record)
 
     async def aclose(self) -> None:
-        """See `Backend`."""
         await self._pool.aclose()
 
 
 def with_conductor_at(settings: Settings, url: str, model: str | None = None) -> Settings:
-    """The same pool, its conductor behind an OpenAI-compatible server such as `vllm serve`.
+    """Return the settings with their conductor moved to an OpenAI-compatible server such as `vllm serve`.
 
     Args:
-        settings: with a conductor.
-        url: with `/v1`.
-        model: its name there; None: the name in the settings.
+        settings: settings that have a conductor.
+        url: URL of the server, including `/v1`.
+        model: the conductor's name at that server, or None for the name in the settings.
 
     Raises:
         EvaluationError: `url` is not a URL, or the settings have no conductor or no name for its model.
     """
     if not url.startswith(("http://", "https://")):
-        raise EvaluationError(f"at={url} is no address; write at=http://127.0.0.1:8001/v1.")
+        raise EvaluationError(f"at={url} is not a URL. Write at=http://127.0.0.1:8001/v1.")
     if settings.conductor is None:
-        raise EvaluationError("at=URL says where the conductor is, and the settings have no `conductor`.")
+        raise EvaluationError(f"at={url} is the URL of a conductor, but the settings have no `conductor`.")
     own = settings.worker(settings.conductor.worker)
     if (name := model or getattr(own, "model", None)) is None:
-        raise EvaluationError(f"at={url}: say with &model=NAME what the conductor is called there.")
+        raise EvaluationError(f"at={url}: add &model=NAME, the conductor's name at that server.")
     shared = set(OpenAISettings.model_fields) - {"kind", "price"}
-    kept = own.model_dump(include=shared, exclude_unset=True) | {"price": own.price}
-    remote = OpenAISettings.model_validate(kept | {"kind": "openai", "model": name, "base_url": url})
+    fields = own.model_dump(include=shared, exclude_unset=True) | {"price": own.price}
+    remote = OpenAISettings.model_validate(fields | {"kind": "openai", "model": name, "base_url": url})
     workers = tuple(remote if worker is own else worker for worker in settings.workers)
     return settings.model_copy(update={"workers": workers})
 
 
 def _without_local_conductor(settings: Settings) -> Settings:
-    """Drop a conductor that is a vLLM engine outside the pool: the workers can be asked without it."""
+    """Drop a conductor that is a vLLM engine outside the pool: the workers can be called without it."""
     chosen = settings.conductor
     if chosen is None or not isinstance(own := settings.worker(chosen.worker), VllmSettings) or own.in_pool:
         return settings

@@ -1,4 +1,4 @@
-"""A running Podium as the backend, through the official openai SDK."""
+"""Backend that calls a running Podium through the official openai SDK."""
 
 import asyncio
 import os
@@ -18,14 +18,14 @@ from evaluation.questions import Question
 
 Json = dict[str, Any]
 READS, PAUSE_S, READ_S = 4, 0.1, 15.0
-"""Attempts to read a record, the pause between them, and the timeout of one.
+"""Attempts to read a record, the pause between them, and the timeout of one, in seconds.
 
 Each router replica keeps the records of its own runs only.
 """
 
 
 class HttpBackend:
-    """A server. Create it with `connect`."""
+    """A running Podium. Create it with `connect`."""
 
     def __init__(
         self, client: openai.AsyncOpenAI, url: str, models: Mapping[str, Json], model: str | None
@@ -39,15 +39,15 @@ class HttpBackend:
         """Read the server's list of models.
 
         Args:
-            url: with or without `/v1`.
-            model: the conductor to use where a strategy names none; None: the first.
+            url: URL of the server, with or without `/v1`.
+            model: the conductor to use if a strategy names none, or None for the first.
 
         Raises:
-            EvaluationError: no Podium answers there, or it serves no such model.
+            EvaluationError: no Podium answers at the URL, or it serves no such model.
         """
         base_url = url.rstrip("/").removesuffix("/v1") + "/v1"
         key = os.environ.get("PODIUM_API_KEY", "none")
-        # No retries by the SDK: they would be neither counted nor fair.
+        # No retries by the SDK: they would not be counted, and would favour this backend.
         client = openai.AsyncOpenAI(base_url=base_url, api_key=key, max_retries=0)
         try:
             page = await client.models.list()
@@ -59,32 +59,28 @@ class HttpBackend:
             ) from exc
         if model is not None and model not in models:
             await client.close()
-            raise EvaluationError(f"{base_url} serves no {model!r}; it serves {', '.join(models)}.")
+            raise EvaluationError(f"{base_url} does not serve {model!r}; it serves {', '.join(models)}.")
         return cls(client, base_url, models, model)
 
     @property
     def workers(self) -> tuple[str, ...]:
-        """See `Backend`."""
         models = self._models.items()
         return tuple(n for n, facts in models if facts["kind"] == "worker" and facts.get("in_pool", True))
 
     @property
     def provenance(self) -> Mapping[str, str]:
-        """See `Backend`."""
         return {name: kind for name, facts in self._models.items() if (kind := facts.get("provenance"))}
 
     @property
     def has_conductor(self) -> bool:
-        """See `Backend`."""
         return self._model is not None
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """See `Backend`."""
         return {"url": self._url, "models": dict(self._models), "model": self._model}
 
     def price(self, worker: str) -> Price | None:
-        """See `Backend`. A server reports what answers cost, not prices."""
+        """Return None: a server reports what answers cost, not prices."""
         return None
 
     async def run(
@@ -97,7 +93,6 @@ class HttpBackend:
         seed: int | None = None,
         model: str | None = None,
     ) -> RunOutcome:
-        """See `Backend`."""
         temperature = caps.temperature if temperature is None else temperature
         name = _lone_worker(plan) or model or self._model or self.workers[0]
         optional = {
@@ -106,7 +101,7 @@ class HttpBackend:
             "seed": seed,
         }
         try:
-            create: Any = self._client.chat.completions.create  # its overloads do not know of our fields
+            create: Any = self._client.chat.completions.create  # its overloads lack Podium's fields
             completion = await create(
                 model=name,
                 messages=[{"role": "user", "content": question.text}],
@@ -121,14 +116,14 @@ class HttpBackend:
         answer: Json = completion.to_dict()
         try:
             return await self._outcome(answer["podium"]["workflow_id"])
-        except openai.OpenAIError:  # the answer is here and paid for, whatever became of its record
+        except openai.OpenAIError:  # the answer was received and paid for, so it counts without its record
             return outcome_of_answer(answer, self._plan_writer(name) if plan is None else None)
 
     async def _outcome(self, id: str) -> RunOutcome:
-        """The outcome of a run from its record, from whichever replica has it.
+        """Return the outcome of a run from its record, from whichever replica has it.
 
         Raises:
-            openai.OpenAIError: no replica that was asked has it.
+            openai.OpenAIError: no replica that was called has it.
         """
         for left in reversed(range(READS)):
             try:
@@ -146,12 +141,15 @@ class HttpBackend:
         raise AssertionError("the last read returns or raises")
 
     def _plan_writer(self, model: str) -> str | None:
-        """The worker that writes the plans of `model`; None for a workflow or a worker."""
+        """Return the worker that writes the plans of `model`, or None for a workflow or a worker."""
         conductor: Json = self._models.get(model, {}).get("conductor") or {}
         return conductor.get("worker")
 
     async def _failure(self, exc: openai.APIStatusError) -> RunOutcome:
-        """What a failed run took, from its record where there was a run; unknown where the record is gone."""
+        """Return the outcome of a failed request, from the run's record if there was a run.
+
+        If the record is gone, tokens and cost are unknown.
+        """
         body = cast(Json, exc.body) if isinstance(exc.body, dict) else {}
         id = exc.response.headers.get("x-podium-workflow-id")
         failure = RunOutcome(error=str(body.get("code") or f"http_{exc.status_code}"), message=exc.message)
@@ -163,12 +161,14 @@ class HttpBackend:
             return replace(failure, prompt_tokens=None, completion_tokens=None, cost_usd=None)
 
     async def aclose(self) -> None:
-        """See `Backend`."""
         await self._client.close()
 
 
 def _lone_worker(plan: Plan | None) -> str | None:
-    """The worker of a plan of one step without a subtask: a server runs that under the worker's name."""
+    """Return the worker of a plan that is one step without a subtask, or None.
+
+    A server runs such a plan under the worker's name.
+    """
     if plan is None or len(plan.steps) != 1 or plan.steps[0].subtask:
         return None
     return plan.steps[0].worker
@@ -196,7 +196,7 @@ def _without_none(fields: Json) -> Json:
 
 
 def outcome_of_workflow(record: Json) -> RunOutcome:
-    """The figures of a run's record as a server returns it."""
+    """Return the figures of a run's record as a server returns it."""
     calls = [each for each in [*record["plans"], *record["steps"]] if _is_call(each)]
     usages = [call["usage"] for call in calls if call["usage"]]
     metered = not record["unmetered_calls"]
@@ -220,15 +220,15 @@ def outcome_of_workflow(record: Json) -> RunOutcome:
 
 
 def outcome_of_answer(answer: Json, conductor: str | None) -> RunOutcome:
-    """The figures of a `chat.completion` with its steps, for a run whose record cannot be read.
+    """Return the figures of a `chat.completion` with its steps, for a run whose record cannot be read.
 
-    An answer lists neither the conductor's calls nor the rejected plans. They follow from the plans' numbers,
-    exactly except that a failure of the conductor counts as a rejected plan, and a further round without a
-    plan hides one.
+    An answer lists neither the conductor's calls nor the rejected plans. Both are derived from the plans'
+    numbers. The result is exact, except that a failure of the conductor counts as a rejected plan, and that a
+    further round without a plan hides one.
 
     Args:
-        answer: requested with `trace`.
-        conductor: who wrote its plans; None: the plan was given.
+        answer: the answer to a request with `trace`.
+        conductor: the worker that wrote its plans, or None if the request contained the plan.
     """
     podium, usage = answer["podium"], answer["usage"]
     steps: list[Json] = podium["steps"]
@@ -258,13 +258,13 @@ def outcome_of_answer(answer: Json, conductor: str | None) -> RunOutcome:
     )
 
 
-def _is_call(made: Json) -> bool:
-    """Whether a plan or step has a call of its own: a reused result is counted with the step that made it."""
-    return made["served_by"] is not None and made.get("reused_from") is None
+def _is_call(part: Json) -> bool:
+    """Return whether a plan or step has its own call. A reused result counts for the step that made it."""
+    return part["served_by"] is not None and part.get("reused_from") is None
 
 
 def _answering_plan(steps: list[Json], answer: str) -> list[Json]:
-    """The steps of the plan that gave the answer: a newer plan may have been rejected after it had begun."""
+    """Return the steps of the plan that gave the answer. A newer plan may have been rejected."""
     plans = [step["plan"] for step in steps if step["status"] == "done" and step["output"] == answer]
     return [step for step in steps if plans and step["plan"] == plans[-1]]
 

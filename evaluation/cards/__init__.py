@@ -1,9 +1,11 @@
 """Cards from measurements: what a worker is best and worst at, as a conductor reads it.
 
-pool = "recorded:FILE?part=train"
-recorded_cards(pool)                    # by model: best at ... (96 %); worst at ... (41 %); 81 % of 300 overall
-recorded_cards(pool, random.Random(7))  # the same in other words, for a conductor that learns to read cards
-vary_card(measure_recorded(pool)["openai_o3-mini"], random.Random(7), ["80 tokens/s"])
+    pool = "recorded:FILE?part=train"
+    recorded_cards(pool)  # by model: best at ... (96 %); worst at ... (41 %); 81 % of 300 overall
+    recorded_cards(pool, random.Random(7))
+    vary_card(measure_recorded(pool)["openai_o3-mini"], random.Random(7), ["80 tokens/s"])
+
+With a random generator the wording varies, for a conductor that learns to read cards.
 """
 
 from evaluation.cards.measurement import CardMeasurement, measure_recorded

@@ -1,7 +1,7 @@
-"""`podium cards`: write each worker's card from what was measured.
+"""`podium cards`: write each worker's card from measurements.
 
-Exit codes: 0 done; 1 the settings file could not be written; 2 it cannot be done as asked. Names and words that
-somebody else's files give are printed as text that no terminal obeys.
+Exit codes: 0 done; 1 the settings file could not be written; 2 the input is invalid. Names and texts from
+other people's files are printed without control characters.
 """
 
 import argparse
@@ -29,13 +29,13 @@ from program.inert import inert
 from serving.settings.edit import Fields, edit_workers
 
 MOST_NAME_CHARS = 100
-"""So much of a name that was measured under is kept."""
+"""Maximum length of a measured name; the rest is cut off."""
 
 EPILOG = """\
-A card says what a worker is best and worst at, with the share that was right, and how many questions it was
-graded on: a kind of question is named only where its 95 % interval lies beyond the worker's overall share.
-Of a recorded pool only the training side is read: what is held out judges conductors, and must not be in
-what they read. Records of runs have no grades; cost and speed come from them.
+A card names the kinds of question that a worker is best and worst at, with the share of right answers, and the
+number of graded questions. A kind is named only if its 95 % interval excludes the worker's overall share.
+Only the training side of a recorded pool is read: the held-out side judges conductors, which must not read
+cards made from it. Records of runs have no grades; they give cost and speed.
 
 examples:
   podium cards --results build/eval --records http://127.0.0.1:8000
@@ -44,18 +44,17 @@ examples:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Show the cards, or write them into a settings file; the exit code."""
-    given = parser().parse_args(argv)
+    """Show the cards, or write them into a settings file, and return the exit code."""
+    options = parser().parse_args(argv)
     try:
-        return run(given)
+        return run(options)
     except PodiumError as exc:
         return _fail(exc.message, 2)
     except OSError as exc:
-        return _fail(f"{given.into} is as it was: {exc}.", 1)  # nothing else is written to
+        return _fail(f"{options.into} is unchanged: {exc}.", 1)  # no other file is written
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
     parser = argparse.ArgumentParser(
         prog="podium cards",
         description="Write each worker's card from what was measured.",
@@ -69,7 +68,7 @@ def parser() -> argparse.ArgumentParser:
         type=Path,
         default=[],
         metavar="FOLDER",
-        help="--out of `podium eval`; its strategies single:NAME count",
+        help="--out folder of `podium eval`; its strategies single:NAME are used",
     )
     add("--recorded", metavar="SET", help="the training side of a recorded pool: 'recorded:FILE?part=train'")
     add(
@@ -77,104 +76,109 @@ def parser() -> argparse.ArgumentParser:
         nargs="+",
         default=[],
         metavar="PLACE",
-        help="a running Podium's URL (a key goes into "
-        "PODIUM_API_KEY), or a file of what GET /v1/workflows answered",
+        help="URL of a running Podium (set PODIUM_API_KEY if it needs a key), "
+        "or a file with the response of GET /v1/workflows",
     )
-    add("--settings", type=Path, metavar="FILE", help="show the cards that fit this settings file")
+    add("--settings", type=Path, metavar="FILE", help="show the cards for the workers of this settings file")
     add(
-        "--into", type=Path, metavar="FILE", help="write them into its workers; the rest of it stays as it is"
+        "--into",
+        type=Path,
+        metavar="FILE",
+        help="write the cards into this settings file and leave the rest unchanged",
     )
-    add("--replace", action="store_true", help="with --into: also over cards that somebody has written")
+    add("--replace", action="store_true", help="with --into: overwrite existing cards")
     add(
         "--named",
         action="store_true",
-        help="begin each card with its worker's name, by which a conductor trained on these workers knows them",
+        help="begin each card with the worker's name, for a conductor trained on these workers",
     )
-    add("--print-yaml", action="store_true", help="print a patch of settings, such as for user_config")
-    add("--workers", nargs="+", metavar="NAME", help="of these workers only (all that were measured)")
+    add("--print-yaml", action="store_true", help="print a patch of settings, for example for user_config")
+    add("--workers", nargs="+", metavar="NAME", help="only these workers (default: all that were measured)")
     add(
         "--name",
         nargs="+",
         type=_renaming,
         default=[],
         metavar="MEASURED=WORKER",
-        help="who is who, where names differ",
+        help="the worker that a measured name stands for, if names differ",
     )
     add(
         "--train-share",
         type=share,
         default=TRAIN_SHARE,
         metavar="SHARE",
-        help="the training part of recorded questions in --results (%(default)s)",
+        help="training share of the recorded questions in --results (%(default)s)",
     )
     return parser
 
 
-def run(given: argparse.Namespace) -> int:
-    """What the command does.
+def run(options: argparse.Namespace) -> int:
+    """Run the command and return the exit code.
 
     Raises:
-        PodiumError: it cannot be done as asked; nothing was written.
-        OSError: the settings file cannot be written; it is as it was.
+        PodiumError: the input is invalid; nothing was written.
+        OSError: the settings file cannot be written and is unchanged.
     """
     from evaluation.cards.settings_cards import changes, match_workers, write_cards
     from serving.settings.settings import load
 
-    if given.into and given.settings:
-        raise EvaluationError("Give --settings or --into, not both; --into shows the cards too.")
-    measured, notes = _measure(given)
-    path = given.into or given.settings
+    if options.into and options.settings:
+        raise EvaluationError("Use --settings or --into, not both. --into also shows the cards.")
+    measured, notes = _measure(options)
+    path = options.into or options.settings
     settings = load(path) if path else None
     if settings:
-        measured, strangers = match_workers(measured, settings, dict(given.name))
-        if strangers:
-            notes.append(f"No worker of {path} is called {', '.join(strangers)}; --name says who is who.")
-    elif given.name:
-        raise EvaluationError("--name goes with --settings or --into, whose workers it names.")
-    measured = _only(given.workers, measured)
-    cards = write_cards(measured, settings, named=given.named)
+        measured, unmatched = match_workers(measured, settings, dict(options.name))
+        if unmatched:
+            notes.append(
+                f"No worker of {path} is called {', '.join(unmatched)}. Use --name MEASURED=WORKER to match them."
+            )
+    elif options.name:
+        raise EvaluationError("--name needs --settings or --into, whose workers it names.")
+    measured = _only(options.workers, measured)
+    cards = write_cards(measured, settings, named=options.named)
     notes += [_why_none(name, each) for name, each in measured.items() if name not in cards]
     if not cards and not any(each.tokens_per_s or each.usd_per_call for each in measured.values()):
         raise EvaluationError(" ".join(["There is nothing to write.", *notes]))
     with _standard_output():
-        if given.print_yaml:
+        if options.print_yaml:
             plain: Fields = {name: {"card": card} for name, card in cards.items()}
             _print_patch(changes(measured, cards, settings, replace=True).fields if settings else plain)
         else:
             _show(measured, cards)
-    if given.into and settings:
-        found = changes(measured, cards, settings, replace=given.replace)
-        if found.kept:
-            notes.append(f"Kept as they are: {', '.join(found.kept)}. --replace overwrites them.")
-        notes.append(_write(given.into, found.fields))
+    if options.into and settings:
+        update = changes(measured, cards, settings, replace=options.replace)
+        if update.kept:
+            notes.append(f"Unchanged: {', '.join(update.kept)}. Use --replace to overwrite.")
+        notes.append(_write(options.into, update.fields))
     for note in notes:
         _say(note)
     return 0
 
 
-def _measure(given: argparse.Namespace) -> tuple[dict[str, CardMeasurement], list[str]]:
-    """Everything that was measured, by the name it was measured under, and what a reader must know."""
+def _measure(options: argparse.Namespace) -> tuple[dict[str, CardMeasurement], list[str]]:
+    """Return all measurements by measured name, and notes for the user."""
     from evaluation.cards.records import measure_records, read_records
 
     sources: list[Mapping[str, CardMeasurement]] = []
     notes: list[str] = []
-    if given.results:
-        kept = [each for folder in given.results for each in read_results(_results_file(folder))]
-        measured, left_out = measure_results(kept, given.train_share)
+    if options.results:
+        results = [each for folder in options.results for each in read_results(_results_file(folder))]
+        measured, left_out = measure_results(results, options.train_share)
         sources.append(measured)
         if left_out:
-            notes.append(f"Left out: {left_out} held-out questions of a recorded pool.")
-    if given.recorded:
-        sources.append(measure_recorded(given.recorded))
-    if given.records:
-        sources.append(measure_records([run for place in given.records for run in read_records(place)]))
+            notes.append(f"Skipped {left_out} held-out questions of a recorded pool.")
+    if options.recorded:
+        sources.append(measure_recorded(options.recorded))
+    if options.records:
+        sources.append(measure_records([run for place in options.records for run in read_records(place)]))
     if not sources:
-        raise EvaluationError("Nothing to write from: give --results, --recorded or --records.")
+        raise EvaluationError("No measurements were named. Use --results, --recorded or --records.")
     return combine([{_plain(name): each} for source in sources for name, each in source.items()]), notes
 
 
 def _plain(name: str) -> str:
-    """A name that a record or a result gives: one line, and nothing that a terminal obeys."""
+    """Return a measured name as one line without control characters."""
     return " ".join(inert(name).split())[:MOST_NAME_CHARS]
 
 
@@ -186,29 +190,29 @@ def _only(names: Sequence[str] | None, measured: dict[str, CardMeasurement]) -> 
     if names is None:
         return measured
     if unknown := [name for name in names if name not in measured]:
-        raise EvaluationError(f"Nothing was measured of {unknown[0]!r}; measured: {', '.join(measured)}.")
+        raise EvaluationError(f"No measurements of {unknown[0]!r}. Choose from: {', '.join(measured)}.")
     return {name: measured[name] for name in names}
 
 
 def _why_none(name: str, measured: CardMeasurement) -> str:
     graded = measured.overall.n if measured.overall else 0
-    return f"No card for {name}: {graded or 'no'} graded questions; a card takes {MIN_QUESTIONS}."
+    return f"No card for {name}: {graded or 'no'} graded questions. A card needs {MIN_QUESTIONS}."
 
 
 @contextmanager
 def _standard_output() -> Generator[None]:
-    """What is printed is out at the end. A reader who has seen enough (`| head`) stops nothing.
+    """Flush what the block prints. It is not an error if the reader closes the pipe (`| head`).
 
     Raises:
-        EvaluationError: it cannot be printed, such as on a full disk.
+        EvaluationError: standard output cannot be written, for example because the disk is full.
     """
     try:
         yield
         sys.stdout.flush()
     except OSError as exc:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what the buffer still holds
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the buffer is flushed again at exit
         if not isinstance(exc, BrokenPipeError):
-            raise EvaluationError(f"The cards cannot be shown: {exc.strerror}. Nothing was written.") from exc
+            raise EvaluationError(f"Cannot print the cards: {exc.strerror}. Nothing was written.") from exc
 
 
 def _print_patch(fields: Fields) -> None:
@@ -229,7 +233,7 @@ def _show(measured: Mapping[str, CardMeasurement], cards: Mapping[str, str]) -> 
         table.add_row(
             name,
             cards.get(name, "–"),
-            _rests_on(each) if can_write(each) else "–",
+            _question_counts(each) if can_write(each) else "–",
             "unknown" if each.usd_per_call is None else usd(each.usd_per_call),
             f"{each.tokens_per_s:.3g}" if each.tokens_per_s else "–",
         )
@@ -241,8 +245,8 @@ def _show(measured: Mapping[str, CardMeasurement], cards: Mapping[str, str]) -> 
     sys.stdout.write(shown.get())
 
 
-def _rests_on(measured: CardMeasurement) -> str:
-    """How many questions each share of the card rests on."""
+def _question_counts(measured: CardMeasurement) -> str:
+    """Return the number of questions behind each share on the card."""
     from evaluation.cards.wording import BEST, WORST, strengths, weaknesses
 
     claims = [*strengths(measured, BEST), *weaknesses(measured, WORST)]
@@ -250,9 +254,9 @@ def _rests_on(measured: CardMeasurement) -> str:
 
 
 def _write(path: Path, fields: Fields) -> str:
-    """Write these fields of workers; what was done, in words."""
+    """Write the fields into the settings file and return a summary."""
     if not fields:
-        return f"{path} is as it was."
+        return f"{path} is unchanged."
     place = path.resolve()
     with place.open(encoding="utf-8", newline="") as file:
         text = edit_workers(file.read(), fields)
@@ -264,7 +268,7 @@ def _write(path: Path, fields: Fields) -> str:
     finally:
         new.unlink(missing_ok=True)
     count = sum(map(len, fields.values()))
-    return f"{path}: {count} field{'s' * (count > 1)} set, of {', '.join(fields)}."
+    return f"{path}: {count} field{'s' * (count > 1)} set, for {', '.join(fields)}."
 
 
 def _renaming(text: str) -> tuple[str, str]:

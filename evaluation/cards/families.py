@@ -1,12 +1,12 @@
-"""Families of questions in the words of a card: what a reader calls `chain_sum` or `gsm8k`.
+"""Names of question families as a card shows them, instead of `chain_sum` or `gsm8k`.
 
-Several families of one kind have one name, so that they are counted together: a card has room for a few
-names, and each should rest on many questions. A family that is not here is its own name, in words: whoever
-wrote the question set chose it, and a conductor reads it, so it is kept short and plain.
+Families of one kind share a name, so that they are counted together: a card has room for a few names, and
+each should rest on many questions. A family that is not listed keeps its own name, shortened and without
+special characters: the author of the question set chose it, and a conductor reads it.
 """
 
 KINDS: dict[str, str] = {
-    # reasoning-gym's data sets, and its categories where they are the only thing known
+    # reasoning-gym's data sets, and its categories for recordings that name only those
     "sums and products": "chain_sum decimal_chain_sum products basic_arithmetic decimal_arithmetic arithmetic",
     "factors and powers": "gcd lcm prime_factorization power_function fraction_simplification count_primes",
     "bits and number bases": "bitwise_arithmetic count_bits base_conversion",
@@ -44,22 +44,22 @@ KINDS: dict[str, str] = {
     "sorting letters and digits": "ordering",
     "reversing words": "strings",
 }
-"""The name of a kind, and the families that are of it."""
+"""Name of a kind -> its families, separated by spaces."""
 _KIND = {family: kind for kind, families in KINDS.items() for family in families.split()}
 CHAIN = ">"
-"""Between the parts of a question that takes several skills (`evaluation.synthetic`)."""
+"""Separator of the skills of a question that needs several (`evaluation.synthetic`)."""
 MOST_PARTS = 3
-"""How many of them a name tells."""
+"""Maximum number of skills in a name."""
 MOST_CHARS, MARKS = 40, "-+.,'"
-"""What a family's own name may have: so many characters, and beside letters and digits these."""
+"""Maximum length of a family's own name, and the characters allowed in addition to letters and digits."""
 
 
 def kind_of(family: str) -> str:
-    """The name of the kind that `family` is of, in words."""
+    """Return the name of the kind of `family`, in words."""
     parts = [part.strip() for part in family.split(CHAIN)[:MOST_PARTS]]
     return " then ".join(_KIND.get(part) or _own_name(part) for part in parts)
 
 
 def _own_name(family: str) -> str:
-    kept = "".join(each if each.isalnum() or each in MARKS else " " for each in family)
-    return " ".join(kept.split())[:MOST_CHARS].strip() or "other questions"
+    text = "".join(each if each.isalnum() or each in MARKS else " " for each in family)
+    return " ".join(text.split())[:MOST_CHARS].strip() or "other questions"

@@ -1,7 +1,7 @@
-"""What was measured of each worker: how often it is right at what, what a call costs, how fast it writes.
+"""Measurements of each worker: accuracy by kind of question, cost of a call, and writing speed.
 
-Two sources, each a function: the results of `podium eval` and a recorded pool; `records.py` has the third.
-Nothing here is a guess: a figure without enough measurements behind it is None, or not there.
+This module reads the results of `podium eval` and recorded pools; `records.py` reads records of runs. Nothing
+is estimated: a figure without enough measurements is None or absent.
 """
 
 from collections import defaultdict
@@ -20,21 +20,21 @@ from evaluation.spec import Spec
 from evaluation.statistics import Accuracy, accuracy
 
 MIN_QUESTIONS = 10
-"""A kind with fewer is merged into its category, and says nothing by itself."""
+"""Minimum number of questions of a kind. A rarer kind is merged into its category."""
 SINGLE = "single:"
-"""The strategy of `podium eval` that asks one worker alone."""
+"""Prefix of the strategies of `podium eval` that call one worker alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class CardMeasurement:
-    """What is known of one worker.
+    """Measurements of one worker.
 
     Args:
-        kinds: how often it is right, by the name of a kind of question.
-        overall: over all graded questions; None where none was graded.
-        calls: whose cost and speed were looked at.
-        usd_per_call: the mean; None where one call's cost is unknown, or there are none.
-        tokens_per_s: output tokens a second from the first token to the last; None where too few were seen.
+        kinds: accuracy by name of a kind of question.
+        overall: accuracy over all graded questions, or None if there are none.
+        calls: number of calls whose cost and speed were measured.
+        usd_per_call: mean cost in US dollars, or None if the cost of a call is unknown or there are no calls.
+        tokens_per_s: output tokens per second from the first token to the last, or None if there are too few.
     """
 
     kinds: Mapping[str, Accuracy] = field(default_factory=dict[str, Accuracy])
@@ -46,7 +46,10 @@ class CardMeasurement:
 
 @dataclass(frozen=True, slots=True)
 class GradedAnswer:
-    """One answer of one worker. `category` takes in what is too rare to stand by itself; empty: nothing does."""
+    """Graded answer of one worker.
+
+    A family that is too rare is merged into `category`, unless that is "".
+    """
 
     worker: str
     family: str
@@ -56,21 +59,21 @@ class GradedAnswer:
 
 @lru_cache(maxsize=8)
 def measure_recorded(name: str) -> Mapping[str, CardMeasurement]:
-    """What the training side of a recorded pool says of its models, by model; computed once.
+    """Return the measurements of each model on the training side of a recorded pool. Cached.
 
     Args:
-        name: such as `recorded:FILE?part=train&difficulty=hard`, as `podium eval` takes it.
+        name: a question set of `podium eval`, such as `recorded:FILE?part=train&difficulty=hard`.
 
     Raises:
-        EvaluationError: it is no recorded pool, has no questions, or takes in held-out ones.
+        EvaluationError: it is not a recorded pool, has no questions, or includes held-out ones.
     """
     spec = Spec.parse(name)
     if spec.name != "recorded":
-        raise EvaluationError(f"{name!r} is no recorded pool; write 'recorded:FILE?part=train'.")
+        raise EvaluationError(f"{name!r} is not a recorded pool. Write 'recorded:FILE?part=train'.")
     if spec.options.get("part") != "train":
         raise EvaluationError(
-            f"{name!r} takes in held-out questions, by which workers and conductors are judged. "
-            "Cards are written from the training side: add part=train."
+            f"{name!r} includes held-out questions, which judge workers and conductors. "
+            "Use only the training side: add part=train."
         )
     answers = [
         GradedAnswer(model, question.dataset, question.category, answer.s >= RIGHT)
@@ -85,19 +88,19 @@ def measure_recorded(name: str) -> Mapping[str, CardMeasurement]:
 def measure_results(
     results: Iterable[Result], train_share: float = TRAIN_SHARE
 ) -> tuple[dict[str, CardMeasurement], int]:
-    """What the strategies `single:NAME` of an evaluation say, by worker.
+    """Return the measurements of each worker from an evaluation's strategies `single:NAME`.
 
-    Of several answers to one question the newest counts; an outage is not counted, a refusal is wrong.
+    Of several answers to one question, the newest counts. An outage is not counted; a refusal is wrong.
 
     Args:
         results: oldest first.
-        train_share: of a recorded pool's questions; those of the other side are left out.
+        train_share: training share of a recorded pool's questions; the other side is dropped.
 
     Returns:
-        The measurements, and how many held-out questions were left out.
+        The measurements, and the number of held-out questions that were dropped.
 
     Raises:
-        EvaluationError: nothing is left to measure by.
+        EvaluationError: no results are left.
     """
     newest = {
         (result.strategy.removeprefix(SINGLE), result.question): result
@@ -106,20 +109,20 @@ def measure_results(
     }
     if not newest:
         raise EvaluationError(
-            "The results have no graded answers of a worker by itself. "
-            "Run `podium eval` with the strategy `single`, and name its --out folder."
+            "The results have no graded answers of single workers. "
+            "Run `podium eval` with the strategy `single`, and pass its --out folder."
         )
-    kept = {key: each for key, each in newest.items() if not _is_held_out(each, train_share)}
-    if not kept:
+    training = {key: each for key, each in newest.items() if not _is_held_out(each, train_share)}
+    if not training:
         raise EvaluationError(
-            "All the results are about held-out questions of a recorded pool, by which conductors are judged. "
-            "Evaluate on its training side: 'recorded:FILE?part=train'."
+            "All results are for held-out questions of a recorded pool, which judge conductors. "
+            "Evaluate on the training side: 'recorded:FILE?part=train'."
         )
     costs: dict[str, list[Decimal | None]] = defaultdict(list)
-    for (worker, _), each in kept.items():
+    for (worker, _), each in training.items():
         costs[worker].append(each.outcome.cost_usd)
-    measured = measure_answers(_answer(worker, each) for (worker, _), each in kept.items())
-    left_out = len({key[1] for key in newest}) - len({key[1] for key in kept})
+    measured = measure_answers(_answer(worker, each) for (worker, _), each in training.items())
+    left_out = len({key[1] for key in newest}) - len({key[1] for key in training})
     return {
         worker: CardMeasurement(each.kinds, each.overall, len(costs[worker]), mean_cost(costs[worker]))
         for worker, each in measured.items()
@@ -127,7 +130,7 @@ def measure_results(
 
 
 def measure_answers(answers: Iterable[GradedAnswer]) -> dict[str, CardMeasurement]:
-    """How often each worker is right, by kind of question."""
+    """Return the accuracy of each worker by kind of question."""
     rights: dict[str, dict[tuple[str, str], list[bool]]] = defaultdict(lambda: defaultdict(list))
     for each in answers:
         rights[each.worker][kind_of(each.family), each.category].append(each.right)
@@ -140,21 +143,21 @@ def measure_answers(answers: Iterable[GradedAnswer]) -> dict[str, CardMeasuremen
 
 
 def combine(measured: Sequence[Mapping[str, CardMeasurement]]) -> dict[str, CardMeasurement]:
-    """All that is known of each worker. Of what several sources say the first one's word holds."""
-    found: dict[str, CardMeasurement] = {}
+    """Merge the measurements of each worker. If several sources have a figure, the first one is used."""
+    merged: dict[str, CardMeasurement] = {}
     for source in measured:
         for worker, new in source.items():
-            old = found.get(worker, CardMeasurement())
+            old = merged.get(worker, CardMeasurement())
             graded = old if old.overall else new
             costs = old if old.usd_per_call is not None else new
-            found[worker] = CardMeasurement(
+            merged[worker] = CardMeasurement(
                 graded.kinds,
                 graded.overall,
                 old.calls + new.calls,
                 costs.usd_per_call,
                 old.tokens_per_s or new.tokens_per_s,
             )
-    return found
+    return merged
 
 
 def _answer(worker: str, result: Result) -> GradedAnswer:
@@ -169,7 +172,10 @@ def _is_held_out(result: Result, train_share: float) -> bool:
 
 
 def _merge_rare(rights: Mapping[tuple[str, str], Sequence[bool]]) -> dict[str, Accuracy]:
-    """By kind; a kind with few questions goes into its category, and one that is still small is left out."""
+    """Return the accuracy by kind.
+
+    A kind with few questions is merged into its category. A kind that is still small is dropped.
+    """
     by_kind: dict[str, list[bool]] = defaultdict(list)
     for (kind, _), every in rights.items():
         by_kind[kind] += every
@@ -177,11 +183,11 @@ def _merge_rare(rights: Mapping[tuple[str, str], Sequence[bool]]) -> dict[str, A
     for (kind, category), every in rights.items():
         if kind in rare and category and kind_of(category) != kind:
             by_kind[kind_of(category)] += every
-    kept = {kind: every for kind, every in by_kind.items() if len(every) >= MIN_QUESTIONS}
-    return {kind: accuracy(every) for kind, every in sorted(kept.items())}
+    large = {kind: every for kind, every in by_kind.items() if len(every) >= MIN_QUESTIONS}
+    return {kind: accuracy(every) for kind, every in sorted(large.items())}
 
 
 def mean_cost(costs: list[Decimal | None]) -> Decimal | None:
-    """In whole picodollars; None where one is unknown, or there are none."""
+    """Return the mean, rounded to picodollars, or None if a cost is unknown or there are none."""
     spent = total(costs)
     return None if spent is None or not costs else round(spent / len(costs), 12).normalize()

@@ -1,7 +1,7 @@
-"""What the records of runs say of workers: how many calls, what they cost, how fast they wrote. No grades.
+"""Measure workers by the records of runs: number of calls, cost and speed. Records have no grades.
 
-Records are what `GET /v1/workflows` answers: from a running Podium, or from a file that holds such an answer,
-some of its workflows, or one workflow a line.
+Records come from `GET /v1/workflows` of a running Podium, or from a file with such a response, with some of
+its workflows, or with one workflow per line.
 """
 
 import json
@@ -22,11 +22,11 @@ from evaluation.json_lines import read_json_lines
 from evaluation.results import MOST_USD
 
 MIN_CALLS, MIN_TOKENS = 5, 200
-"""A speed rests on at least so many calls and so many tokens."""
+"""Minimum number of calls and of tokens for measuring a speed."""
 MIN_S, MOST_S = 0.001, 10**9
-"""A call that took less from its first token to its last tells no speed; no run takes so long as the other."""
+"""Shortest time between first and last token that gives a speed, and longest time of a run, in seconds."""
 NEWEST = 1000
-"""The most records that a server is asked for, and gives."""
+"""Number of records to request, which is the most that a server returns."""
 
 
 Count = Annotated[int, Field(ge=0, le=MOST_TOKENS)]
@@ -35,14 +35,14 @@ Dollars = Annotated[Decimal, Field(ge=0, le=MOST_USD, allow_inf_nan=False)]
 
 
 class CallUsage(BaseModel):
-    """What a call's tokens were."""
+    """Token usage of a call."""
 
     output_tokens: Count
     reasoning_tokens: Count = 0
 
 
 class RecordedStep(BaseModel):
-    """The part of a step that is looked at."""
+    """The fields of a step that are read."""
 
     worker: str
     served_by: str | None = None
@@ -63,7 +63,7 @@ class Workflow(BaseModel):
 
 
 class WorkflowList(BaseModel):
-    """What `GET /v1/workflows` answers."""
+    """Response of `GET /v1/workflows`."""
 
     data: list[Workflow]
 
@@ -74,10 +74,10 @@ _SHAPES: TypeAdapter[WorkflowList | Workflow | list[Workflow]] = TypeAdapter(
 
 
 def read_records(place: str) -> list[Workflow]:
-    """The records at `place`: an address of a Podium, or a file.
+    """Return the records at `place`: the URL of a Podium, or a file.
 
     Raises:
-        EvaluationError: they cannot be read, or are none.
+        EvaluationError: they cannot be read, or are not records.
     """
     is_address = place.lower().startswith(("http://", "https://"))
     values = [_fetch(place)] if is_address else _read(Path(place))
@@ -85,10 +85,10 @@ def read_records(place: str) -> list[Workflow]:
 
 
 def measure_records(workflows: Iterable[Workflow]) -> dict[str, CardMeasurement]:
-    """Cost and speed of each worker. A step that failed over counts for who answered.
+    """Return cost and speed of each worker. A step that failed over counts for the worker that answered.
 
-    The speed is of the time from the first token to the last. Thoughts that were not streamed came before
-    that, so they are left out.
+    The speed is measured from the first token to the last. Thoughts that were not streamed came before that,
+    so they are left out.
     """
     steps: dict[str, list[RecordedStep]] = defaultdict(list)
     for step in _finished_steps(workflows):
@@ -118,7 +118,7 @@ def _tokens_per_s(steps: Sequence[RecordedStep]) -> float | None:
         if step.usage is None or step.first_token_s is None or step.ended_s is None:
             continue
         unseen = 0 if step.reasoning else step.usage.reasoning_tokens
-        tokens = step.usage.output_tokens - unseen - 1  # the first one is there when the time begins
+        tokens = step.usage.output_tokens - unseen - 1  # the first token arrives when the time starts
         seconds = step.ended_s - step.first_token_s
         if tokens > 0 and seconds >= MIN_S:
             timed.append((tokens, seconds))
@@ -130,11 +130,12 @@ def _workflows(source: str, value: Any) -> list[Workflow]:
     try:
         shape = _SHAPES.validate_python(value)
     except ValidationError as exc:
-        fault = max(exc.errors(include_url=False), key=lambda each: len(each["loc"]))  # of the nearest shape
+        # The error with the longest location belongs to the closest shape.
+        fault = max(exc.errors(include_url=False), key=lambda each: len(each["loc"]))
         field = ".".join(str(part) for part in fault["loc"][1:])
         raise EvaluationError(
-            f"{source} holds no records: {': '.join(filter(None, (field, fault['msg'])))}. "
-            "Save what `GET /v1/workflows` answers."
+            f"{source} has no valid records: {': '.join(filter(None, (field, fault['msg'])))}. "
+            "Save the response of `GET /v1/workflows`."
         ) from exc
     match shape:
         case WorkflowList():
@@ -146,7 +147,7 @@ def _workflows(source: str, value: Any) -> list[Workflow]:
 
 
 def _fetch(url: str) -> tuple[str, Any]:
-    """What a server answers, with its address as errors may name it: without the password that it may hold."""
+    """Return the server's URL and response. The URL is for error messages: it has no password."""
     import httpx2
 
     address = url.rstrip("/").removesuffix("/v1") + "/v1/workflows"
@@ -160,14 +161,14 @@ def _fetch(url: str) -> tuple[str, Any]:
     except (httpx2.NetworkError, httpx2.TimeoutException) as exc:
         why = f"{type(exc).__name__}: {exc}"
     except (httpx2.HTTPError, httpx2.InvalidURL, ValueError, RecursionError) as exc:
-        why = type(exc).__name__  # its words may repeat the key or the password
-    raise EvaluationError(f"No records at {shown} ({why}). Is a Podium running there?")
+        why = type(exc).__name__  # the message may contain the key or the password
+    raise EvaluationError(f"Cannot read records from {shown} ({why}). Check that Podium is running there.")
 
 
 def _read(path: Path) -> Iterable[tuple[str, Any]]:
     try:
         return [(str(path), json.loads(path.read_text(encoding="utf-8")))]
-    except (ValueError, RecursionError):  # not one value: one a line, perhaps gzipped
+    except (ValueError, RecursionError):  # not a single JSON value: read it as JSON lines, plain or gzipped
         return read_json_lines(path)
     except OSError as exc:
         raise EvaluationError(f"{path} cannot be read: {exc.strerror}.") from exc

@@ -1,8 +1,8 @@
-"""Measurements beside a settings file: which of them is which worker, and what goes where.
+"""Match measurements to the workers of a settings file, and find the changes to the file.
 
-A card tells what no other line does. Price, speed, context and pictures are settings of their own, and the
-built-in prompt shows them below the card; so the card of such a pool tells them only where the prompt leaves
-them out (`prompts.worker` without `{facts}`), and a measured speed goes into `tokens_per_s`.
+A card does not repeat other settings. Price, speed, context and image support are settings too, and the
+built-in prompt shows them below the card. The card states them only if the prompt leaves them out
+(`prompts.worker` without `{facts}`). A measured speed is written to `tokens_per_s`.
 """
 
 from collections.abc import Mapping
@@ -23,11 +23,11 @@ REPLAY = "evaluation.workers.replay:Replay"
 
 @dataclass(slots=True)
 class Changes:
-    """What is to be written into a settings file.
+    """Changes to a settings file.
 
     Args:
-        fields: by worker and field.
-        kept: the fields that somebody has set and that stay, such as `card of gpt`.
+        fields: new values by worker and field.
+        kept: existing fields that stay unchanged, such as `card of gpt`.
     """
 
     fields: dict[str, dict[str, str | float]] = field(default_factory=dict[str, dict[str, str | float]])
@@ -36,7 +36,7 @@ class Changes:
     def set(
         self, worker: str, name: str, old: str | float | None, new: str | float, *, replace: bool
     ) -> None:
-        """Note one field; one that is set otherwise is kept, unless `replace`."""
+        """Add a new value of a field. A different existing value is kept, unless `replace` is true."""
         if old == new:
             return
         if old and not replace:
@@ -48,26 +48,30 @@ class Changes:
 def match_workers(
     measured: Mapping[str, CardMeasurement], settings: Settings, renamed: Mapping[str, str]
 ) -> tuple[dict[str, CardMeasurement], list[str]]:
-    """The measurements by the settings' workers, and the names that are none of them.
+    """Return the measurements by worker of the settings, and the measured names that match no worker.
 
-    A measured name is a worker's own, that of the recorded model that it replays, or ends in its name
-    (`openai_o3-mini`), as `podium recorded-pool` names them. `renamed` goes before all that.
+    A measured name matches a worker if it is the worker's name or the recorded model that the worker replays,
+    or if its part after the first underscore is the worker's name (`openai_o3-mini`, as `podium
+    recorded-pool` names them). `renamed` takes precedence.
 
     Raises:
-        EvaluationError: `renamed` names nobody, two names end in that of one worker, or nobody was measured.
+        EvaluationError: `renamed` has an unknown name, two names match one worker by their ends, or no name
+            matches.
     """
     names = [worker.name for worker in settings.workers]
     for name, worker in renamed.items():
         if name not in measured or worker not in names:
             known, what = (names, worker) if name in measured else (list(measured), name)
-            raise EvaluationError(f"--name {name}={worker}: {what!r} is none of {', '.join(known)}.")
+            raise EvaluationError(
+                f"--name {name}={worker}: {what!r} is unknown. Choose from: {', '.join(known)}."
+            )
     replayed = {
         str(worker.options.get("model")): worker.name
         for worker in settings.workers
         if isinstance(worker, PythonSettings) and worker.factory == REPLAY
     }
-    found: list[dict[str, CardMeasurement]] = []
-    strangers: list[str] = []
+    matched: list[dict[str, CardMeasurement]] = []
+    unmatched: list[str] = []
     by_tail: dict[str, str] = {}
     for name, each in measured.items():
         worker = renamed.get(name) or replayed.get(name) or (name if name in names else "")
@@ -76,24 +80,27 @@ def match_workers(
             worker = tail
             if (other := by_tail.setdefault(tail, name)) != name:
                 raise EvaluationError(
-                    f"{other} and {name} both end in {tail}. Say which of them it is: --name {name}={tail}."
+                    f"{other} and {name} both end in {tail}. Choose one, such as --name {name}={tail}."
                 )
         if worker:
-            found.append({worker: each})
+            matched.append({worker: each})
         else:
-            strangers.append(name)
-    if not found:
+            unmatched.append(name)
+    if not matched:
         raise EvaluationError(
-            f"None of those measured ({', '.join(measured)}) is a worker of the settings ({', '.join(names)}). "
-            "Say who is who with --name MEASURED=WORKER."
+            f"No measured name ({', '.join(measured)}) matches a worker of the settings ({', '.join(names)}). "
+            "Use --name MEASURED=WORKER to match them."
         )
-    return combine(found), strangers
+    return combine(matched), unmatched
 
 
 def write_cards(
     measured: Mapping[str, CardMeasurement], settings: Settings | None, *, named: bool = False
 ) -> dict[str, str]:
-    """The card of each worker with enough graded questions; `named`: it begins with the worker's name."""
+    """Return the card of each worker with enough graded questions.
+
+    With `named`, a card begins with the worker's name.
+    """
     return {
         worker: (f"{worker}: " if named else "")
         + write_card(each, facts_of(settings.worker(worker), settings, each) if settings else ())
@@ -105,26 +112,26 @@ def write_cards(
 def changes(
     measured: Mapping[str, CardMeasurement], cards: Mapping[str, str], settings: Settings, *, replace: bool
 ) -> Changes:
-    """What of cards and speeds goes into the settings."""
-    found = Changes()
+    """Return the changes that write cards and speeds into the settings."""
+    result = Changes()
     for name, each in measured.items():
         worker = settings.worker(name)
         if name in cards:
-            found.set(name, "card", worker.card, cards[name], replace=replace)
-        paced = isinstance(worker, ScriptedSettings)  # its `tokens_per_s` sets its speed
+            result.set(name, "card", worker.card, cards[name], replace=replace)
+        paced = isinstance(worker, ScriptedSettings)  # for these, `tokens_per_s` sets the speed
         if each.tokens_per_s is not None and shows_facts(settings) and not paced:
             speed = round_speed(each.tokens_per_s)
-            found.set(name, "tokens_per_s", worker.tokens_per_s, speed, replace=replace)
-    return found
+            result.set(name, "tokens_per_s", worker.tokens_per_s, speed, replace=replace)
+    return result
 
 
 def shows_facts(settings: Settings) -> bool:
-    """Whether the conductor is shown price, speed, context and pictures below each card."""
+    """Return whether the conductor's prompt shows price, speed, context and image support below each card."""
     return "{facts}" in (settings.prompts.worker or WORKER)
 
 
 def facts_of(worker: WorkerSettings, settings: Settings, measured: CardMeasurement) -> list[str]:
-    """What the card tells beyond skills, in a few words each."""
+    """Return the facts that the card states in addition to skills, in a few words each."""
     price, cost = price_of(worker), measured.usd_per_call
     if shows_facts(settings):
         return [_cost(cost)] if price is None and cost else []
@@ -145,12 +152,12 @@ def facts_of(worker: WorkerSettings, settings: Settings, measured: CardMeasureme
 
 
 def round_speed(tokens_per_s: float) -> float:
-    """To whole tokens, or one digit of a slow worker: a speed is never known better."""
+    """Round to whole tokens, or to one decimal for a slow worker: a speed is never known more precisely."""
     return round(tokens_per_s) if tokens_per_s >= 10 else max(round(tokens_per_s, 1), 0.1)
 
 
 def usd(amount: Decimal) -> str:
-    """Two digits."""
+    """Format with two significant digits."""
     return f"${Decimal(f'{amount:.2g}'):f}"
 
 

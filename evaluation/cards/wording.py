@@ -1,11 +1,12 @@
-"""A measurement as a card: a few words that a conductor and a person can read.
+"""Write a measurement as a card: a few words that a conductor and a person can read.
 
 `write_card` writes the card that `podium cards` shows. `vary_card` says the same in one of many frames, so
 that a conductor in training learns to read cards and not one wording.
 
-A kind is a strength only where even the low end of its 95 % interval (Wilson's) is above the worker's overall
-share, and at least half is right; a weakness where even the high end is below it. So a kind with few
-questions makes no claim unless it is far off, and strengths are ordered by their low end, not by their share.
+A kind is a strength if the low end of its 95 % interval (Wilson's) is above the worker's overall share, and
+at least half of its answers are right. It is a weakness if the high end is below the overall share. A kind
+with few questions is therefore named only if it is far off. Strengths are ordered by their low end,
+weaknesses by their high end.
 """
 
 import random
@@ -16,24 +17,24 @@ from evaluation.cards.measurement import MIN_QUESTIONS, CardMeasurement, measure
 from evaluation.statistics import Accuracy
 
 BEST, WORST = 3, 2
-"""How many kinds the card of `podium cards` names."""
+"""Maximum number of strengths and of weaknesses on the card of `podium cards`."""
 TOO_FEW = "too few questions of any kind to tell kinds apart"
-"""In place of both lists, where no kind has enough."""
+"""Text that replaces both lists if no kind has enough questions."""
 Claim = tuple[str, Accuracy]
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A way of writing a card; each part is left out where there is nothing to say.
+    """Wording of a card. A part without content is left out.
 
     Args:
-        best, worst: the strengths and the weaknesses, for `{}`.
-        overall: of all questions; `{percent}`, `{fraction}`, `{right}` and `{n}` are filled in.
-        even: in place of both lists, where no kind stands out.
-        item: one kind, of `{kind}` and the figures above.
-        comma, last: between kinds, and before the last one.
-        join, end: between the parts, and after the last one.
-        leads: the overall share comes first.
+        best, worst: templates of the strengths and the weaknesses, which replace `{}`.
+        overall: template for all questions, with `{percent}`, `{fraction}`, `{right}` and `{n}`.
+        even: text that replaces both lists if no kind stands out.
+        item: template of one kind, with `{kind}` and the figures above.
+        comma, last: text between kinds, and before the last one.
+        join, end: text between the parts, and after the last one.
+        leads: whether the overall share comes first.
     """
 
     best: str
@@ -109,37 +110,40 @@ FRAMES = (
         last=" and ",
     ),
 )
-"""The first one is what `podium cards` writes."""
+"""`podium cards` uses the first one."""
 
 
 def can_write(measured: CardMeasurement) -> bool:
-    """Whether there are enough graded questions for a card."""
+    """Return whether there are enough graded questions for a card."""
     return measured.overall is not None and measured.overall.n >= MIN_QUESTIONS
 
 
 def write_card(measured: CardMeasurement, facts: Sequence[str] = ()) -> str:
-    """The card that `podium cards` shows.
+    """Return the card that `podium cards` shows.
 
     Args:
-        measured: see `can_write`.
-        facts: what else the card tells, each a few words, such as `sees images`.
+        measured: a measurement with enough questions; see `can_write`.
+        facts: further facts for the card, each a few words, such as `sees images`.
     """
     return _write(FRAMES[0], measured, facts, BEST, WORST, with_overall=True)
 
 
 def vary_card(measured: CardMeasurement, rng: random.Random, facts: Sequence[str] = ()) -> str:
-    """The same in other words: frame, number of kinds and whether it tells the overall share are drawn."""
+    """Return the card in other words.
+
+    Frame, number of kinds and whether it states the overall share are random.
+    """
     frame = rng.choice(FRAMES)
     best, worst = rng.randint(1, 4), rng.choice((0, 1, 1, 2, 3))
     return _write(frame, measured, facts, best, worst, with_overall=rng.random() < 0.75)
 
 
 def recorded_cards(name: str, rng: random.Random | None = None) -> dict[str, str]:
-    """The card of each model of a recorded pool, from its training side.
+    """Return the card of each model of a recorded pool, from its training side.
 
     Args:
         name: see `measure_recorded`, whose errors are raised.
-        rng: draws each card's words; None: as `podium cards` writes them.
+        rng: draws the wording of each card, or None for that of `podium cards`.
     """
     measured = {model: each for model, each in measure_recorded(name).items() if can_write(each)}
     return {
@@ -148,14 +152,14 @@ def recorded_cards(name: str, rng: random.Random | None = None) -> dict[str, str
 
 
 def strengths(measured: CardMeasurement, most: int) -> list[Claim]:
-    """The kinds it is best at, the surest first."""
+    """Return at most `most` kinds that the worker is best at, the most certain first."""
     level = _level(measured)
     sure = [(kind, each) for kind, each in measured.kinds.items() if each.low > level and each.mean >= 0.5]
     return sorted(sure, key=lambda claim: -claim[1].low)[:most]
 
 
 def weaknesses(measured: CardMeasurement, most: int) -> list[Claim]:
-    """The kinds it is worst at, the surest first."""
+    """Return at most `most` kinds that the worker is worst at, the most certain first."""
     level = _level(measured)
     sure = [(kind, each) for kind, each in measured.kinds.items() if each.high < level]
     return sorted(sure, key=lambda claim: claim[1].high)[:most]
@@ -190,7 +194,7 @@ def _write(
         claims, with_overall = [f"tried on {only} only" if only else even], True
     overall = [_fill(frame.overall, "", measured.overall)] if with_overall else []
     parts = [*(overall + claims if frame.leads else claims + overall), *facts]
-    if frame.join == ". ":  # sentences
+    if frame.join == ". ":  # each part is a sentence
         parts = [part[0].upper() + part[1:] for part in parts]
     return frame.join.join(parts) + frame.end
 
@@ -212,6 +216,6 @@ def _fill(template: str, kind: str, share: Accuracy) -> str:
 
 
 def _percent(share: Accuracy) -> int:
-    """Rounded, but 0 and 100 only where none and all are right."""
+    """Round to whole percent, but to 0 and 100 only if none or all are right."""
     percent = round(100 * share.mean)
     return percent if share.mean in (0, 1) else min(max(percent, 1), 99)

@@ -1,1 +1,1 @@
-"""What learned routers are made of: embeddings and small models. Knows neither pools nor strategies."""
+"""Building blocks of learned routers: embeddings and small models. Independent of pools and strategies."""

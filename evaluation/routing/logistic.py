@@ -1,7 +1,7 @@
-"""A router over all workers: for each the probability that it is right, by logistic regression on embeddings.
+"""Router over all workers: logistic regression on embeddings predicts for each worker whether it is right.
 
-The choice is the highest probability minus `factor` times cost; the factor is found so that the mean cost
-meets a target.
+The router chooses the highest probability minus `factor` times cost. The factor is chosen so that the mean
+cost meets a target.
 
 Shapes: Q questions, W workers, E = 384.
 """
@@ -18,25 +18,25 @@ from sklearn.linear_model import LogisticRegression
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 STRENGTH = 10.0
-"""scikit-learn's C: the higher, the weaker the regularization."""
+"""scikit-learn's C: a higher value means weaker regularisation."""
 CERTAIN = 20.0
-"""The logit of a worker that was always right, or, negated, never."""
+"""Logit of a worker that was always right; negated, of one that never was."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerRegressions:
-    """Trained regressions, all workers at once."""
+    """Fitted regressions of all workers."""
 
     weights_E_W: Floats
     bias_W: Floats
 
     def chances(self, x_Q_E: Floats) -> Floats:
-        """Q x W, 0 to 1."""
+        """Return probabilities (0 to 1), Q x W."""
         return np.exp(-np.logaddexp(0, -(x_Q_E @ self.weights_E_W + self.bias_W)))
 
 
 def fit(x_Q_E: Floats, right_Q_W: Bools) -> WorkerRegressions:
-    """One regression a worker; a constant where it was always right, or never."""
+    """Fit one regression per worker, or a constant if it was always or never right."""
     weights_E_W = np.zeros((x_Q_E.shape[1], right_Q_W.shape[1]))
     bias_W = np.where(right_Q_W.all(axis=0), CERTAIN, -CERTAIN)
     for w in np.flatnonzero(right_Q_W.any(axis=0) & ~right_Q_W.all(axis=0)):
@@ -47,7 +47,7 @@ def fit(x_Q_E: Floats, right_Q_W: Bools) -> WorkerRegressions:
 
 
 def out_of_fold(x_Q_E: Floats, right_Q_W: Bools, seed: int, folds: int = 5) -> Floats:
-    """Chances of each question, Q x W, by regressions that were not fitted on it."""
+    """Return the chances for each question, Q x W, by regressions that were not fitted on it."""
     chances = np.zeros(right_Q_W.shape)
     parts = np.array_split(np.random.default_rng(seed).permutation(len(x_Q_E)), min(folds, len(x_Q_E)))
     for part in parts:
@@ -57,12 +57,12 @@ def out_of_fold(x_Q_E: Floats, right_Q_W: Bools, seed: int, folds: int = 5) -> F
 
 
 def choose(chances_Q_W: Floats, usd_W: Floats, factor: float) -> npt.NDArray[np.int64]:
-    """The worker for each question."""
+    """Return the index of the worker for each question."""
     return np.argmax(chances_Q_W - factor * usd_W, axis=1)
 
 
 def factor_for(chances_Q_W: Floats, usd_W: Floats, target_usd: float) -> float:
-    """The lowest factor at which the mean cost of the choices is at most `target_usd`.
+    """Return the lowest factor at which the mean cost of the choices is at most `target_usd`.
 
     Raises:
         ValueError: even the cheapest worker costs more.

@@ -1,4 +1,4 @@
-"""Where questions come from: a table of names; each source is a module that is imported when it is named."""
+"""Question sources by name. The module of a source is imported when it is used."""
 
 import random
 from collections.abc import Sequence
@@ -10,22 +10,22 @@ from evaluation.questions import Question
 from evaluation.spec import Spec
 
 DEFAULT_COUNT = 100
-"""Of sources that generate questions without end."""
+"""Default number of questions of a source that can generate any number."""
 
 
 class Source(Protocol):
-    """What each module of this package offers as `questions`."""
+    """Signature of `questions` in each module of this package."""
 
     def __call__(self, spec: Spec, count: int | None, seed: int) -> list[Question]:
-        """The questions that `spec` names.
+        """Return the questions that `spec` names.
 
         Args:
             spec: as on the command line.
-            count: how many are wanted; sources of a fixed size may return more. None: all of them.
-            seed: of generated questions.
+            count: number of questions, or None for all. A source of a fixed size may return more.
+            seed: seed of generated questions.
 
         Raises:
-            EvaluationError: there are none; the message says what to do.
+            EvaluationError: there are no questions; the message says what to do.
         """
         ...
 
@@ -54,23 +54,23 @@ SOURCES: dict[str, tuple[str, str]] = {
         "hub:NAME?split=test&config=main&question=FIELD&answer=FIELD&grader=NAME",
     ),
 }
-"""Name to its module and how it is written on the command line."""
+"""Name -> module, and syntax or description for the command line's help."""
 
 
 def load(name: str, count: int | None = None, seed: int = 0) -> list[Question]:
-    """The questions called `name`, such as `reasoning_gym:chain_sum`.
+    """Return the questions of the set `name`, such as `reasoning_gym:chain_sum`.
 
     Args:
         name: see `SOURCES`.
-        count: the most; of a fixed set a sample drawn by `seed`, in the set's own order.
-        seed: of generating and of sampling.
+        count: maximum number. Of a fixed set, a sample is drawn by `seed` and kept in the set's order.
+        seed: seed of generation and sampling.
 
     Raises:
         EvaluationError: there is no such source, or it has no questions.
     """
     spec = Spec.parse(name)
     if spec.name not in SOURCES:
-        raise EvaluationError(f"No questions are called {spec.name!r}; there are: {', '.join(SOURCES)}.")
+        raise EvaluationError(f"Unknown question set {spec.name!r}. Choose from: {', '.join(SOURCES)}.")
     source: Source = import_module(SOURCES[spec.name][0]).questions
     questions = source(spec, count, seed)
     if not questions:
@@ -79,10 +79,10 @@ def load(name: str, count: int | None = None, seed: int = 0) -> list[Question]:
 
 
 def load_all(names: Sequence[str], count: int | None = None, seed: int = 0) -> list[Question]:
-    """`count` of each of `names`, together.
+    """Return the questions of all sets in `names`, at most `count` of each.
 
     Raises:
-        EvaluationError: two questions have one id.
+        EvaluationError: two questions have the same id.
     """
     questions = [question for name in names for question in load(name, count, seed)]
     seen: set[str] = set()
@@ -94,8 +94,8 @@ def load_all(names: Sequence[str], count: int | None = None, seed: int = 0) -> l
 
 
 def sample(questions: list[Question], count: int | None, seed: int) -> list[Question]:
-    """At most `count` of them, in their order."""
+    """Return at most `count` of the questions, in their order."""
     if count is None or len(questions) <= count:
         return questions
-    kept = sorted(random.Random(seed).sample(range(len(questions)), count))
-    return [questions[index] for index in kept]
+    indices = sorted(random.Random(seed).sample(range(len(questions)), count))
+    return [questions[index] for index in indices]

@@ -1,8 +1,8 @@
-"""Short ordinary questions that a very small model can partly answer: `everyday?part=test`.
+"""Short everyday questions that a very small model can partly answer: `everyday?part=test`.
 
-Written for Podium in the words that people type, without answer tags; nothing depends on the year. The
-split is fixed, in `everyday.jsonl`: `part=test` has 200 questions, `part=train` the others; without `part`
-all are asked. `family=` names one of `FAMILIES`. Each line says what `evaluation.mentions` accepts and
+They were written for Podium, in the words that people type, without answer tags. No answer depends on the
+year. The split is fixed in `everyday.jsonl`: `part=test` has 200 questions, `part=train` the others; without
+`part`, all are used. `family=` names one of `FAMILIES`. Each line says what `evaluation.mentions` accepts and
 refuses, and by which rule.
 """
 
@@ -20,10 +20,11 @@ PARTS = ("all", "train", "test")
 
 
 def questions(spec: Spec, count: int | None, seed: int) -> list[Question]:
-    """See `evaluation.sources.Source`."""
     spec.allow_only("part", "family")
     if spec.detail:
-        raise EvaluationError(f"everyday takes no {spec.detail!r}; write `everyday` or everyday?part=test.")
+        raise EvaluationError(
+            f"everyday does not take {spec.detail!r}. Write `everyday` or everyday?part=test."
+        )
     part = _choice(spec, "part", PARTS)
     family = _choice(spec, "family", ("all", *FAMILIES))
     return [
@@ -36,7 +37,7 @@ def questions(spec: Spec, count: int | None, seed: int) -> list[Question]:
 def _choice(spec: Spec, option: str, choices: tuple[str, ...]) -> str:
     value = spec.options.get(option, "all")
     if value not in choices:
-        raise EvaluationError(f"everyday: {option}={value!r} is none of {', '.join(choices)}.")
+        raise EvaluationError(f"everyday: {option}={value!r} must be one of {', '.join(choices)}.")
     return value
 
 

@@ -1,6 +1,6 @@
 """Data sets of the Hugging Face hub: `hub:openai/gsm8k?config=main&split=test&grader=numeric`.
 
-`datasets` is imported only here. Fields are named as for `jsonl`.
+Only this module imports `datasets`. Options name the fields as for `jsonl`.
 """
 # The types of datasets are partial.
 # pyright: reportMissingTypeStubs=false, reportUnknownVariableType=false
@@ -14,7 +14,6 @@ from evaluation.spec import Spec
 
 
 def questions(spec: Spec, count: int | None, seed: int) -> list[Question]:
-    """See `evaluation.sources.Source`."""
     spec.allow_only("config", "split", *FIELDS)
     if not (name := spec.detail):
         raise EvaluationError("hub needs a data set's name: hub:OWNER/NAME.")
@@ -30,8 +29,8 @@ def questions(spec: Spec, count: int | None, seed: int) -> list[Question]:
         rows: Any = load_dataset(name, spec.options.get("config"), split=spec.options.get("split", "test"))
     except (OSError, ValueError, RuntimeError, httpx.HTTPError) as exc:
         raise EvaluationError(
-            f"hub:{name} cannot be loaded: {type(exc).__name__}: {exc}. Is the hub reachable (HF_ENDPOINT, "
-            "HF_HUB_OFFLINE), and are name, config and split right? Without a hub use jsonl:PATH."
+            f"hub:{name} cannot be loaded: {type(exc).__name__}: {exc}. Check name, config and split, "
+            "and HF_ENDPOINT and HF_HUB_OFFLINE; without a hub, use jsonl:PATH."
         ) from exc
     return questions_from_rows(
         spec, ((f"{name}[{index}]", dict(row)) for index, row in enumerate(rows)), name

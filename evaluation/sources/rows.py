@@ -1,4 +1,4 @@
-"""Rows of any data set as questions; options say which field is which. Shared by `jsonl` and `hub`."""
+"""Turn rows of any data set into questions; options name the fields. Shared by `jsonl` and `hub`."""
 
 from collections.abc import Iterable
 from typing import Any, cast
@@ -9,30 +9,30 @@ from evaluation.questions import Question
 from evaluation.spec import Spec
 
 FIELDS = ("question", "answer", "id", "family", "grader", "form")
-"""Options that both sources take; all but `grader` and `form` name a field of the rows."""
+"""Options of both sources. All except `grader` and `form` name a field of the rows."""
 ROW_GRADERS = ("exact", "numeric", "choice", "math")
-"""Graders that need nothing but the expected answer."""
+"""Graders that need only the expected answer."""
 
 
 def questions_from_rows(spec: Spec, rows: Iterable[tuple[str, Any]], source: str) -> list[Question]:
     """Turn each row into a question.
 
     Args:
-        spec: with the options.
-        rows: each with the place that errors name.
-        source: of the questions.
+        spec: the question set, with its options.
+        rows: each row with its location for error messages.
+        source: source name of the questions.
 
     Raises:
-        EvaluationError: a row is not an object, or lacks text in a field; with place and field.
+        EvaluationError: a row is not an object, or a field has no text; the message names location and field.
     """
     grader, form = spec.options.get("grader", "exact"), spec.options.get("form", ANSWER_FORM)
     if grader not in ROW_GRADERS:
-        raise EvaluationError(f"{spec.name}: grader={grader!r} is none of {', '.join(ROW_GRADERS)}.")
+        raise EvaluationError(f"{spec.name}: grader={grader!r} must be one of {', '.join(ROW_GRADERS)}.")
     names = {field: spec.options.get(field, field) for field in ("question", "answer", "id", "family")}
     questions: list[Question] = []
     for number, (place, row) in enumerate(rows):
         if not isinstance(row, dict):
-            raise EvaluationError(f"{place}: it is {type(row).__name__}; write one JSON object a line.")
+            raise EvaluationError(f"{place}: expected a JSON object, not {type(row).__name__}.")
         fields = cast(dict[str, Any], row)
         texts = {
             role: _text(fields, name, place, role)
@@ -49,9 +49,8 @@ def _text(row: dict[str, Any], field: str, place: str, role: str) -> str:
     value = row.get(field)
     if isinstance(value, bool) or not isinstance(value, str | int | float) or not str(value).strip():
         has = ", ".join(map(str, row)) or "nothing"
-        fault = f"is {type(value).__name__}, or empty, and not text or a number"
+        fault = f"must be a number or non-empty text, not {value!r:.40}" if field in row else "is missing"
         raise EvaluationError(
-            f"{place}: the field {field!r} {fault if field in row else 'is missing'}; it has {has}. "
-            f"Choose another with ?{role}=FIELD."
+            f"{place}: the field {field!r} {fault}. Choose another field with ?{role}=FIELD; the row has {has}."
         )
     return str(value)

@@ -1,4 +1,4 @@
-"""The synthetic skills (`evaluation.synthetic`) as a source; reports say that they are synthetic."""
+"""The synthetic skills (`evaluation.synthetic`) as a question source. Reports mark them as synthetic."""
 
 from evaluation.errors import EvaluationError
 from evaluation.questions import Question
@@ -6,12 +6,13 @@ from evaluation.spec import Spec
 
 
 def questions(spec: Spec, count: int | None, seed: int) -> list[Question]:
-    """See `evaluation.sources.Source`."""
     from evaluation.sources import DEFAULT_COUNT
 
     spec.allow_only()
     if spec.detail:
-        raise EvaluationError(f"skills takes no {spec.detail!r}; write `skills` and use --count and --seed.")
+        raise EvaluationError(
+            f"skills does not take {spec.detail!r}. Write `skills`, with --count and --seed."
+        )
     try:
         from evaluation.synthetic.questions import questions as generate
     except ImportError as exc:

@@ -1,4 +1,4 @@
-"""Strategies side by side: a table of names, each family a file of its own."""
+"""Strategies by name. Each module of this package has one family of strategies."""
 
 from collections.abc import Sequence
 from importlib import import_module
@@ -9,8 +9,8 @@ from evaluation.spec import Spec
 from evaluation.strategies.base import OpenBackend, Setup, Strategy, StrategyFactory
 
 STRATEGIES: dict[str, tuple[str, str]] = {
-    "single": ("single", "single, single:WORKER: each worker by itself; alone it means every one of them"),
-    "random": ("single", "random: a worker drawn by lot for each question"),
+    "single": ("single", "single, single:WORKER: one worker alone; without WORKER, each worker of the pool"),
+    "random": ("single", "random: a random worker for each question"),
     "cheapest": ("single", "cheapest: the worker that costs least"),
     "self_consistency": ("voting", "self_consistency:WORKER?n=5&temperature=0.7: the majority of n samples"),
     "vote": ("voting", "vote, vote:a+b+c: the majority of one answer of each worker"),
@@ -19,27 +19,33 @@ STRATEGIES: dict[str, tuple[str, str]] = {
     "routellm": ("routers", "routellm?strong=A&weak=B&share=0.5: RouteLLM's factorisation (needs --train)"),
     "router": ("routers", "router?usd=best: a learned router over all workers (needs --train)"),
     "masrouter": ("masrouter", "masrouter?max_agents=6&epochs=5: MasRouter's cascade (needs --train)"),
-    "conductor": ("conductor", "conductor?model=NAME, conductor?at=URL: that of the settings or the server"),
+    "conductor": (
+        "conductor",
+        "conductor?model=NAME, conductor?at=URL: the conductor of the settings or the server",
+    ),
     "trained": ("conductor", "trained?settings=FILE, ?at=URL or ?model=NAME: another, trained conductor"),
-    "best_of_n": ("best_of_n", "best_of_n:WORKER?match=conductor&by=calls: samples for what another used"),
-    "best_of_n_oracle": ("bounds", "best_of_n_oracle: right where any of best_of_n's samples is (no calls)"),
-    "oracle": ("bounds", "oracle: right where any single worker is (no calls)"),
+    "best_of_n": (
+        "best_of_n",
+        "best_of_n:WORKER?match=conductor&by=calls: samples at the cost of another strategy",
+    ),
+    "best_of_n_oracle": ("bounds", "best_of_n_oracle: right if any sample of best_of_n is (no calls)"),
+    "oracle": ("bounds", "oracle: right if any single worker is (no calls)"),
 }
-"""Name to module and syntax. A WORKER not named is the best on --train, or else the pool's first."""
+"""Name -> module and syntax. WORKER defaults to the best one on --train, or else to the pool's first."""
 LEARNED = ("routellm", "router", "masrouter")
 USUAL = tuple(name for name in STRATEGIES if name not in {*LEARNED, "vote", "trained"})
 OF_A_CONDUCTOR = ("conductor", "best_of_n", "best_of_n_oracle")
 ORDER = {"best_of_n": 1, "best_of_n_oracle": 2, "oracle": 2}
-"""Strategies that read the results of others come after them."""
+"""Strategies that read the results of others come after them. Default: 0."""
 
 
 def expand(names: Sequence[str], backend: EvaluationBackend, *, learns: bool) -> list[str]:
-    """`names` with `usual` and `learned` written out.
+    """Return `names` with `usual` and `learned` replaced by the strategies that they stand for.
 
     Args:
-        names: as on the command line; one may hold several, separated by commas.
-        backend: usual strategies that need a conductor or prices it does not have are left out.
-        learns: there are training questions, which tell what workers cost.
+        names: as on the command line; one item may hold several names, separated by commas.
+        backend: usual strategies that need a conductor or prices are left out if the backend has none.
+        learns: whether there are training questions, which show what workers cost.
     """
     has_prices = learns or any(backend.price(worker) is not None for worker in backend.workers)
     left_out = {*(() if backend.has_conductor else OF_A_CONDUCTOR), *(() if has_prices else ("cheapest",))}
@@ -49,16 +55,16 @@ def expand(names: Sequence[str], backend: EvaluationBackend, *, learns: bool) ->
 
 
 def make(names: Sequence[str], backend: EvaluationBackend, open_backend: OpenBackend) -> list[Strategy]:
-    """The strategies called `names`, each after those whose results it reads.
+    """Create the strategies in `names`, each after those whose results it reads.
 
     Raises:
-        EvaluationError: one is unknown, is there twice, or lacks something.
+        EvaluationError: a strategy is unknown, is named twice, or lacks something that it needs.
     """
     specs = sorted(map(Spec.parse, names), key=lambda spec: ORDER.get(spec.name, 0))
     strategies: list[Strategy] = []
     for spec in specs:
         if spec.name not in STRATEGIES:
-            raise EvaluationError(f"No strategy is called {spec.name!r}; there are: {', '.join(STRATEGIES)}.")
+            raise EvaluationError(f"Unknown strategy {spec.name!r}. Choose from: {', '.join(STRATEGIES)}.")
         factory: StrategyFactory = import_module(f"evaluation.strategies.{STRATEGIES[spec.name][0]}").make
         strategies += factory(spec, Setup(backend, [each.label for each in strategies], open_backend))
     labels = [each.label for each in strategies]

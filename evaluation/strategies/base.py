@@ -1,4 +1,4 @@
-"""What a strategy is: a way to answer a question with a pool, under caps that are the same for all."""
+"""Interface of strategies: ways to answer a question with a pool, under caps that are the same for all."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,12 +21,12 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class StrategyAnswer:
-    """What a strategy returns for a question.
+    """Answer of a strategy to a question.
 
     Args:
-        outcome: answer and price.
-        grade: where it is known already; None: the question's grader judges the answer.
-        notes: for later strategies and for readers of the results; `free` where nobody was called for it.
+        outcome: the answer and what it took.
+        grade: the grade if it is already known, or None to let the question's grader judge the answer.
+        notes: data for later strategies and for readers of the results; `free` if no worker was called.
     """
 
     outcome: RunOutcome
@@ -36,13 +36,13 @@ class StrategyAnswer:
 
 @dataclass(frozen=True, slots=True)
 class EvalContext:
-    """What a strategy may use while it answers.
+    """Resources of a strategy while it answers.
 
     Args:
         backend: the pool.
-        caps: of each question.
-        seed: of sampling and of random choices.
-        result: another strategy's result for a question, by label and question id; None where there is none.
+        caps: limits for each question.
+        seed: seed of sampling and of random choices.
+        result: returns another strategy's result by label and question id, or None if there is none.
     """
 
     backend: EvaluationBackend
@@ -51,7 +51,7 @@ class EvalContext:
     result: Callable[[str, str], Result | None]
 
     async def ask(self, question: Question, plan: Plan, **notes: Any) -> StrategyAnswer:
-        """Run `plan`."""
+        """Run `plan` and return its answer with `notes`."""
         return StrategyAnswer(await self.backend.run(question, self.caps, plan), notes=notes)
 
 
@@ -60,13 +60,13 @@ class TrainingSet:
     """Training questions, and how each worker did on them. Q questions, W workers.
 
     Args:
-        questions: Q of them; none is asked in the evaluation.
+        questions: Q questions, none of which is used in the evaluation.
         workers: W names.
-        right_Q_W: who was right.
-        usd_W: mean cost of a worker's answer; NaN where unknown.
-        embed: texts to unit vectors.
-        try_plan: runs a plan on a training question; results are kept, so that nothing is paid for twice.
-        seed: of all randomness in learning.
+        right_Q_W: whether each worker was right.
+        usd_W: mean cost of each worker's answers in US dollars; NaN if unknown.
+        embed: turns texts into unit vectors.
+        try_plan: runs a plan on a training question. Results are logged, so that nothing is paid for twice.
+        seed: seed of all randomness in learning.
     """
 
     questions: Sequence[Question]
@@ -79,26 +79,26 @@ class TrainingSet:
 
     @property
     def best(self) -> str:
-        """The worker that was right most often; of several the cheaper one, then the first."""
+        """The worker that was right most often. Of several, the cheapest and then the first."""
         rights, costs = self.right_Q_W.sum(axis=0), np.nan_to_num(self.usd_W, nan=0.0)
         return self.workers[min(range(len(self.workers)), key=lambda w: (-rights[w], costs[w]))]
 
     def embed_questions(self) -> Floats:
-        """One row a question."""
+        """Return one vector per question."""
         return self.embed([question.text for question in self.questions])
 
 
 class Strategy(Protocol):
-    """One way to answer. A module of this package makes it from a `Spec`."""
+    """Way to answer questions. A module of this package creates it from a `Spec`."""
 
     @property
     def label(self) -> str:
-        """Its name in results and reports; unique in an evaluation."""
+        """Name in results and reports; unique in an evaluation."""
         ...
 
     @property
     def about(self) -> str:
-        """In a sentence, with its source."""
+        """Description in one sentence, with its source."""
         ...
 
     @property
@@ -112,10 +112,10 @@ class Strategy(Protocol):
         ...
 
     async def prepare(self, training: TrainingSet | None) -> Mapping[str, Any]:
-        """Learn, or choose; called once, before the first question.
+        """Learn or choose. Called once, before the first question.
 
         Returns:
-            What was learned or chosen, for the report and for telling results apart.
+            What was learned or chosen, for the report and for the digest of results.
         """
         ...
 
@@ -124,44 +124,40 @@ class Strategy(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Close what it opened for itself."""
+        """Close what the strategy opened."""
         ...
 
 
 @dataclass(slots=True)
 class BaseStrategy:
-    """What most strategies share: a label; nothing to learn, to wait for or to close."""
+    """Defaults of most strategies: nothing to learn, to wait for or to close."""
 
     label: str
     about: str
 
     @property
     def after(self) -> tuple[str, ...]:
-        """See `Strategy`."""
         return ()
 
     @property
     def learns(self) -> bool:
-        """See `Strategy`."""
         return False
 
     async def prepare(self, training: TrainingSet | None) -> Mapping[str, Any]:
-        """See `Strategy`."""
         return {}
 
     async def aclose(self) -> None:
-        """See `Strategy`."""
+        pass
 
 
 @dataclass(slots=True)
 class OneWorkerStrategy(BaseStrategy):
-    """Uses one worker; an empty name means the best on the training set, or else the pool's first."""
+    """Strategy with one worker: by default the best on the training set, or else the pool's first."""
 
     worker: str
     first: str
 
     async def prepare(self, training: TrainingSet | None) -> Mapping[str, Any]:
-        """See `Strategy`."""
         self.worker = self.worker or (training.best if training else self.first)
         return {"worker": self.worker}
 
@@ -173,23 +169,23 @@ class OpenBackend(Protocol):
         """Open a pool.
 
         Args:
-            path: of its settings; None: the evaluation's own.
-            at: URL of its conductor; None: as the settings say.
-            model: the conductor's name there.
+            path: path of its settings, or None for the evaluation's own.
+            at: URL of its conductor, or None for the one in the settings.
+            model: the conductor's name at that URL.
 
         Raises:
-            EvaluationError: it cannot be asked from this process.
+            EvaluationError: this process cannot call the pool.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What strategies are made from.
+    """Inputs for creating strategies.
 
     Args:
         backend: the pool.
-        labels: of the strategies made so far, for those that read others' results.
+        labels: labels of the strategies created so far, for those that read others' results.
         open_backend: opens another pool.
     """
 
@@ -198,57 +194,57 @@ class Setup:
     open_backend: OpenBackend
 
     def worker(self, name: str, label: str) -> str:
-        """`name`, which may be empty.
+        """Return `name`, which may be empty.
 
         Raises:
             EvaluationError: the pool has no such worker.
         """
         if name and name not in self.backend.workers:
             has = ", ".join(self.backend.workers)
-            raise EvaluationError(f"{label}: no worker is called {name!r}; the pool has: {has}.")
+            raise EvaluationError(f"{label}: unknown worker {name!r}; the pool has: {has}.")
         return name
 
     def workers(self, names: str, label: str) -> tuple[str, ...]:
-        """The workers in `a+b+c`; every solo worker where it is empty.
+        """Return the workers in `a+b+c`, or every solo worker if it is empty.
 
         Raises:
-            EvaluationError: the pool lacks one.
+            EvaluationError: the pool has no such worker.
         """
         chosen = tuple(self.worker(name, label) for name in names.split("+") if name)
         return chosen or solo_workers(self.backend)
 
 
 class StrategyFactory(Protocol):
-    """What each module of this package offers as `make`."""
+    """Signature of `make` in each module of this package."""
 
     def __call__(self, spec: Spec, setup: Setup) -> Sequence[Strategy]:
-        """Make the strategies that `spec` names.
+        """Create the strategies that `spec` names.
 
         Raises:
-            EvaluationError: an option or worker is unknown, or something it needs is missing.
+            EvaluationError: an option or worker is unknown, or something that a strategy needs is missing.
         """
         ...
 
 
 def solo_workers(backend: EvaluationBackend) -> tuple[str, ...]:
-    """The workers that can answer alone: all but voters and other programs that read steps."""
+    """Return the workers that can answer alone: all except voters and other programs that read steps."""
     return tuple(name for name in backend.workers if backend.provenance.get(name) != "program")
 
 
 def solo_plan(worker: str) -> Plan:
-    """`worker` alone, asked the question as it is."""
+    """Return a plan in which `worker` alone answers the question as it is."""
     return Plan((Step(worker, ""),))
 
 
 def require_training(training: TrainingSet | None, label: str) -> TrainingSet:
-    """`training`, where there is one.
+    """Return `training`.
 
     Raises:
-        EvaluationError: there is none.
+        EvaluationError: `training` is None.
     """
     if training is None:
         raise EvaluationError(
-            f"{label} learns from questions whose answers are known. Name some with --train, such as "
+            f"{label} needs training questions. Name some with --train, such as "
             "--train 'recorded:PATH?part=train'."
         )
     return training

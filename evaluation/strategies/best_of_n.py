@@ -1,9 +1,9 @@
-"""Best-of-n at equal compute: the control that the paper lacks.
+"""Best-of-n at equal compute: a control that the paper (arXiv 2512.04388) does not have.
 
-For each question the worker is sampled as often as the conductor made calls for that question, the one for
-the plan included (`by=calls`), or until it has spent as many tokens as the conductor (`by=tokens`; at least
-one sample, and none that is expected to go beyond). The majority is chosen; `best_of_n_oracle` says what a
-perfect choice would have scored.
+For each question, the worker is sampled as often as the conductor made calls, including the call for the plan
+(`by=calls`). With `by=tokens`, it is sampled until it has spent as many tokens as the conductor: at least one
+sample, and none that is expected to exceed the limit. The majority answer is chosen; `best_of_n_oracle` shows
+what a perfect choice would have scored.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,12 +27,12 @@ from evaluation.strategies.voting import majority_answer, samples
 
 BY = ("calls", "tokens")
 MOST = 64
-"""Samples of one question."""
+"""Maximum number of samples of one question."""
 
 
 @dataclass(slots=True)
 class BestOfN(OneWorkerStrategy):
-    """Samples of `worker` for what `match` used."""
+    """Samples of `worker` for as many calls or tokens as `match` used."""
 
     match: str
     by: str
@@ -40,16 +40,13 @@ class BestOfN(OneWorkerStrategy):
 
     @property
     def after(self) -> tuple[str, ...]:
-        """See `Strategy`."""
         return (self.match,)
 
     async def prepare(self, training: TrainingSet | None) -> Mapping[str, Any]:
-        """See `Strategy`."""
         chosen = await OneWorkerStrategy.prepare(self, training)
         return {**chosen, "match": self.match, "by": self.by}
 
     async def answer(self, question: Question, context: EvalContext) -> StrategyAnswer:
-        """See `Strategy`."""
         match = context.result(self.match, question.id)
         if match is None:
             message = f"{self.match} has no result for this question."
@@ -86,16 +83,15 @@ class BestOfN(OneWorkerStrategy):
 
 
 def make(spec: Spec, setup: Setup) -> Sequence[BestOfN]:
-    """See `StrategyFactory`."""
     spec.allow_only("match", "by", "temperature")
     match, by = spec.options.get("match", "conductor"), spec.options.get("by", "calls")
     if by not in BY:
-        raise EvaluationError(f"best_of_n: by={by!r} is neither of {', '.join(BY)}.")
+        raise EvaluationError(f"best_of_n: by={by!r} must be one of {', '.join(BY)}.")
     if match not in setup.labels:
         raise EvaluationError(
-            f"best_of_n spends what {match!r} spent, which is not among the strategies: "
-            "name it too, or choose with ?match=."
+            f"best_of_n needs the results of {match!r}, which is not among the strategies. "
+            "Add it, or choose another with ?match=."
         )
     worker, first = setup.worker(spec.detail, "best_of_n"), solo_workers(setup.backend)[0]
-    about = f"majority of as many samples as {match} used {by}"
+    about = f"majority of samples with as many {by} as {match}"
     return [BestOfN(str(spec), about, worker, first, match, by, spec.value("temperature", 0.7, float))]

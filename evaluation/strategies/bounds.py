@@ -1,4 +1,4 @@
-"""Bounds that call nobody: what a perfect choice among given answers would have scored."""
+"""Upper bounds without calls: what a perfect choice among existing answers would have scored."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,17 +14,15 @@ from evaluation.strategies.base import BaseStrategy, EvalContext, Setup, Strateg
 
 @dataclass(slots=True)
 class Oracle(BaseStrategy):
-    """The best single worker for each question, of several the cheapest. Its figures are that worker's."""
+    """Best single worker for each question; of several, the cheapest. Its figures are that worker's."""
 
     labels: tuple[str, ...]
 
     @property
     def after(self) -> tuple[str, ...]:
-        """See `Strategy`."""
         return self.labels
 
     async def answer(self, question: Question, context: EvalContext) -> StrategyAnswer:
-        """See `Strategy`."""
         results = [
             result for label in self.labels if (result := context.result(label, question.id)) is not None
         ]
@@ -38,24 +36,22 @@ class Oracle(BaseStrategy):
 
 @dataclass(slots=True)
 class PickAtN(BaseStrategy):
-    """Right where one of best-of-n's samples is; its figures are those of all samples."""
+    """Right if any sample of best-of-n is right. Its figures are those of all samples."""
 
     of: str
 
     @property
     def after(self) -> tuple[str, ...]:
-        """See `Strategy`."""
         return (self.of,)
 
     async def answer(self, question: Question, context: EvalContext) -> StrategyAnswer:
-        """See `Strategy`."""
-        drawn = context.result(self.of, question.id)
-        if drawn is None:
+        samples = context.result(self.of, question.id)
+        if samples is None:
             message = f"{self.of} has no result for this question."
             return StrategyAnswer(RunOutcome(error="NoResults", message=message))
-        right = any(drawn.notes.get("samples_right", ()))
-        grade = Grade(right, drawn.extracted, "" if right else "no sample is right")
-        return StrategyAnswer(drawn.outcome, grade, {"of": self.of, "free": True})
+        right = any(samples.notes.get("samples_right", ()))
+        grade = Grade(right, samples.extracted, "" if right else "no sample is right")
+        return StrategyAnswer(samples.outcome, grade, {"of": self.of, "free": True})
 
 
 def _rank(result: Result) -> tuple[bool, Decimal]:
@@ -64,14 +60,15 @@ def _rank(result: Result) -> tuple[bool, Decimal]:
 
 
 def make(spec: Spec, setup: Setup) -> Sequence[Oracle | PickAtN]:
-    """See `StrategyFactory`."""
     spec.allow_only()
     if spec.name == "oracle":
         singles = tuple(label for label in setup.labels if label.startswith("single:"))
         if not singles:
-            raise EvaluationError("oracle chooses among single workers; name `single` too.")
+            raise EvaluationError("oracle needs the results of single workers. Add the strategy `single`.")
         return [Oracle("oracle", f"the best of {len(singles)} single workers for each question", singles)]
     of = spec.detail or next((label for label in setup.labels if label.startswith("best_of_n")), "")
     if of not in setup.labels:
-        raise EvaluationError("best_of_n_oracle chooses among best_of_n's samples; name `best_of_n` too.")
-    return [PickAtN(str(spec), f"right where any sample of {of} is (pick@n)", of)]
+        raise EvaluationError(
+            "best_of_n_oracle needs the samples of best_of_n. Add the strategy `best_of_n`."
+        )
+    return [PickAtN(str(spec), f"right if any sample of {of} is (pick@n)", of)]

@@ -13,35 +13,33 @@ from evaluation.spec import Spec
 from evaluation.strategies.base import BaseStrategy, EvalContext, Setup, StrategyAnswer, TrainingSet
 
 CONDUCTOR_FAILED = "the conductor failed: "
-"""How a run's record begins the reason of a fallback whose conductor failed; then the error's type."""
+"""Prefix of a record's fallback reason if the conductor failed. The type of the error follows."""
 
 
 @dataclass(slots=True)
 class ConductorStrategy(BaseStrategy):
-    """Plans of a conductor."""
+    """Strategy that runs the plans of a conductor."""
 
     model: str | None
     own: EvaluationBackend | None = None
-    """Another backend than the evaluation's, opened for this strategy."""
+    """A backend opened for this strategy, or None to use the evaluation's."""
 
     async def prepare(self, training: TrainingSet | None) -> Mapping[str, Any]:
-        """See `Strategy`. Whose plans they are decides whether an earlier result still counts."""
+        """Return which conductor writes the plans: results of another one are not reused."""
         return {"model": self.model, "pool": dict(self.own.identity) if self.own else None}
 
     async def answer(self, question: Question, context: EvalContext) -> StrategyAnswer:
-        """See `Strategy`."""
         backend = self.own or context.backend
         outcome = unreachable_as_error(await backend.run(question, context.caps, model=self.model))
         return StrategyAnswer(outcome, notes={"plan": list(outcome.plan)})
 
     async def aclose(self) -> None:
-        """See `Strategy`."""
         if self.own is not None:
             await self.own.aclose()
 
 
 def unreachable_as_error(outcome: RunOutcome) -> RunOutcome:
-    """Turn a fallback for an unreachable conductor into an error: it says nothing about plans."""
+    """Turn a fallback from an unreachable conductor into an error: it says nothing about its plans."""
     error = (outcome.fallback or "").removeprefix(CONDUCTOR_FAILED).partition(":")[0]
     if error in TRANSIENT and outcome.error is None:
         return replace(outcome, error=error, message=outcome.fallback or "")
@@ -49,25 +47,24 @@ def unreachable_as_error(outcome: RunOutcome) -> RunOutcome:
 
 
 def make(spec: Spec, setup: Setup) -> Sequence[ConductorStrategy]:
-    """See `StrategyFactory`."""
     spec.allow_only("settings", "model", "at", "as")
     path, model, at = (spec.options.get(option) for option in ("settings", "model", "at"))
     if spec.name == "trained" and not (path or model or at):
         raise EvaluationError(
-            "trained: say which conductor: trained?settings=FILE, trained?at=URL where an engine runs, or "
-            "trained?model=NAME where a server has several."
+            "trained needs a conductor: trained?settings=FILE, trained?at=URL of an engine, or "
+            "trained?model=NAME if a server has several."
         )
     own = setup.open_backend(path, at, model) if path or at else None
     if not (own or setup.backend).has_conductor:
         raise EvaluationError(
-            f"{spec.name}: the pool has no conductor that can be asked from here. Set `conductor` in its "
-            "settings; where it is a vLLM engine, start one with `vllm serve` and name it with "
+            f"{spec.name}: the pool has no conductor that this process can call. Set `conductor` in its "
+            "settings; if it is a vLLM engine, start it with `vllm serve` and use "
             f"'{spec.name}?at=http://127.0.0.1:8001/v1'."
         )
     if own is not None and (differing := sorted({*own.workers} ^ {*setup.backend.workers})):
         raise EvaluationError(
-            f"{path} has another pool ({', '.join(differing)} is in one of the two only); "
-            "strategies are compared over the same workers."
+            f"{path} has other workers than the evaluation ({', '.join(differing)} in only one of them). "
+            "Strategies must be compared over the same workers."
         )
     about = "a conductor's plans" if spec.name == "conductor" else "a trained conductor's plans"
     source = ", ".join(each for each in (path, at, model) if each)

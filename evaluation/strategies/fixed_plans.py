@@ -1,8 +1,9 @@
 """Strategies that run the same plan for every question, as a fixed workflow does.
 
-Self-reflection: the baseline of arXiv 2512.04388, section 4.3: up to five revisions, every earlier attempt in
-sight. Mixture-of-Agents: arXiv 2406.04692; its aggregation prompt is the step's subtask here and the system
-message in its own code. The paper's configuration is one layer of all workers and an aggregator.
+Self-reflection is the baseline of arXiv 2512.04388, section 4.3: up to five revisions, each of which sees
+every earlier attempt. Mixture-of-Agents is arXiv 2406.04692. Its aggregation prompt is the step's subtask
+here, and the system message in the authors' code. The paper's configuration is one layer of all workers and
+an aggregator.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,7 +41,6 @@ class SelfReflection(OneWorkerStrategy):
     rounds: int
 
     async def answer(self, question: Question, context: EvalContext) -> StrategyAnswer:
-        """See `Strategy`."""
         return await context.ask(question, self_reflection(self.worker, self.rounds))
 
 
@@ -53,11 +53,9 @@ class MixtureOfAgents(OneWorkerStrategy):
     temperature: float
 
     async def prepare(self, training: TrainingSet | None) -> Mapping[str, Any]:
-        """See `Strategy`."""
         return {"aggregator": (await OneWorkerStrategy.prepare(self, training))["worker"]}
 
     async def answer(self, question: Question, context: EvalContext) -> StrategyAnswer:
-        """See `Strategy`."""
         plan = mixture_of_agents(self.proposers, self.worker, self.layers)
         outcome = await context.backend.run(
             question, context.caps, plan, temperature=self.temperature, seed=context.seed
@@ -66,13 +64,16 @@ class MixtureOfAgents(OneWorkerStrategy):
 
 
 def self_reflection(worker: str, rounds: int) -> Plan:
-    """An answer and its revisions, each of which sees all before it."""
+    """Return a plan of an answer and its revisions, each of which sees all before it."""
     revisions = [Step(worker, REFLECT, tuple(range(index))) for index in range(1, rounds + 1)]
     return Plan((Step(worker, ""), *revisions))
 
 
 def mixture_of_agents(proposers: Sequence[str], aggregator: str, layers: int) -> Plan:
-    """Layers of answers, each of which sees the layer before it, and one answer made of the last layer."""
+    """Return a plan of layers of answers and a step that aggregates the last layer.
+
+    Each answer sees the layer before it.
+    """
     steps = [Step(worker, "") for worker in proposers]
     for layer in range(1, layers + 1):
         before = tuple(range(len(steps) - len(proposers), len(steps)))
@@ -82,7 +83,6 @@ def mixture_of_agents(proposers: Sequence[str], aggregator: str, layers: int) ->
 
 
 def make(spec: Spec, setup: Setup) -> Sequence[SelfReflection | MixtureOfAgents]:
-    """See `StrategyFactory`."""
     label, first = str(spec), solo_workers(setup.backend)[0]
     worker = setup.worker(spec.detail, label)
     if spec.name == "self_reflection":

@@ -1,10 +1,10 @@
-"""MasRouter-style (arXiv 2502.11133): for each question how agents collaborate, how many, and which models.
+"""MasRouter-style strategy (arXiv 2502.11133): chooses how agents collaborate, how many, and which models.
 
-Reproduced: the cascade of choices over a MiniLM embedding, its six modes, its reward and its numbers (hidden
-layer 64, Adam at 0.01, batches of 16, 5 epochs, at most 6 agents, two rounds of debate, a last node by the
-most frequent model). Not reproduced: its variational mode head, its library of roles (ours has four, assigned
-in turn), embeddings of models and roles, and code execution nodes. So a figure of this strategy is not a
-figure of the authors' system.
+It chooses for each question. Reproduced: the cascade of choices over a MiniLM embedding, its six modes, its
+reward and its hyperparameters (hidden layer 64, Adam at 0.01, batches of 16, 5 epochs, at most 6 agents, two
+rounds of debate, a last node by the most frequent model). Not reproduced: its variational mode head, its
+library of roles (ours has four, assigned in turn), embeddings of models and roles, and code execution nodes.
+The figures of this strategy are therefore not those of the authors' system.
 """
 
 import asyncio
@@ -38,35 +38,35 @@ DECIDE = "Weigh the answers above and give the final one, in the form the questi
 
 
 def io(workers: Sequence[str]) -> list[Step]:
-    """Each answers alone."""
+    """Return steps in which each worker answers alone."""
     return [Step(worker, ROLES[index % len(ROLES)]) for index, worker in enumerate(workers)]
 
 
 def cot(workers: Sequence[str]) -> list[Step]:
-    """Each thinks alone."""
+    """Return steps in which each worker thinks step by step, alone."""
     return [Step(worker, THINK) for worker in workers]
 
 
 def chain(workers: Sequence[str]) -> list[Step]:
-    """Each reads the one before."""
+    """Return steps of which each reads the one before."""
     rest = [Step(worker, READ, (index,)) for index, worker in enumerate(workers[1:])]
     return [Step(workers[0], THINK), *rest]
 
 
 def full(workers: Sequence[str], subtask: str = READ) -> list[Step]:
-    """Each reads all before."""
+    """Return steps of which each reads all before it."""
     rest = [Step(worker, subtask, tuple(range(index))) for index, worker in enumerate(workers[1:], 1)]
     return [Step(workers[0], THINK), *rest]
 
 
 def debate(workers: Sequence[str]) -> list[Step]:
-    """Two rounds; in the second each reads all of the first."""
+    """Return two rounds of steps; in the second round each reads all of the first."""
     everyone = tuple(range(len(workers)))
     return [*io(workers), *(Step(worker, READ, everyone) for worker in workers)]
 
 
 def reflection(workers: Sequence[str]) -> list[Step]:
-    """An answer, and each next one checks all before."""
+    """Return an answer and steps that check it; each reads all before it."""
     return full(workers, REVIEW)
 
 
@@ -75,7 +75,7 @@ MODES = {"io": io, "cot": cot, "chain": chain, "full": full, "debate": debate, "
 
 @dataclass(slots=True)
 class MasRouter(LearningStrategy):
-    """The cascade, trained on the training questions by running its choices."""
+    """The cascade, trained by running its choices on the training questions."""
 
     modes: tuple[str, ...]
     max_agents: int
@@ -85,7 +85,6 @@ class MasRouter(LearningStrategy):
     cascade: Cascade | None = None
 
     async def prepare(self, training: TrainingSet | None) -> Mapping[str, Any]:
-        """See `Strategy`."""
         self.training = training = require_training(training, self.label)
         x, questions = training.embed_questions(), training.questions
         families = sorted({question.family for question in questions})
@@ -108,14 +107,13 @@ class MasRouter(LearningStrategy):
         return {"episodes": self.cascade.episodes, "mean reward": round(float(self.cascade.mean_reward), 4)}
 
     async def answer(self, question: Question, context: EvalContext) -> StrategyAnswer:
-        """See `Strategy`."""
         assert self.cascade is not None, "prepare comes first"
         choice = self.cascade.walk(self.embed(question)[0], sample=False)
         mode, agents = self.modes[choice.mode], len(choice.workers)
         return await context.ask(question, self.plan(choice), mode=mode, agents=agents)
 
     def plan(self, choice: TeamChoice) -> Plan:
-        """The mode's steps, and where several end side by side a step that decides."""
+        """Return the mode's steps. If several workers give answers, a last step decides between them."""
         assert self.training is not None, "prepare comes first"
         names = [self.training.workers[w] for w in choice.workers]
         steps = MODES[self.modes[choice.mode]](names)
@@ -129,15 +127,14 @@ class MasRouter(LearningStrategy):
 
 
 def make(spec: Spec, setup: Setup) -> Sequence[MasRouter]:
-    """See `StrategyFactory`."""
     spec.allow_only("modes", "max_agents", "epochs", "cost_weight", "final")
     label = str(spec)
     modes = tuple(mode for mode in spec.options.get("modes", "+".join(MODES)).split("+") if mode)
     for mode in modes:
         if mode not in MODES:
-            raise EvaluationError(f"{label}: no mode is called {mode!r}; there are: {', '.join(MODES)}.")
+            raise EvaluationError(f"{label}: unknown mode {mode!r}. Choose from: {', '.join(MODES)}.")
     if not modes:
-        raise EvaluationError(f"{label}: modes= is empty; choose from {', '.join(MODES)}.")
+        raise EvaluationError(f"{label}: modes= is empty. Choose from: {', '.join(MODES)}.")
     final = setup.worker(spec.options.get("final", ""), label)
     agents, epochs = spec.value("max_agents", 6, count), spec.value("epochs", 5, count)
     cost_weight = spec.value("cost_weight", 100.0, float)

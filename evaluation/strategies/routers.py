@@ -1,10 +1,11 @@
-"""Learned routers: one worker a question, chosen by what was learned from training questions.
+"""Learned routers: one worker per question, chosen by a model that is fitted on training questions.
 
-`routellm` chooses between a strong and a weak worker (`evaluation.routing.factorisation`); its threshold is
-set so that the strong one is called for a given share of questions, or so that questions cost no more than a
-given mean. `router` chooses among all workers (`evaluation.routing.logistic`). Both are calibrated on
-questions they were not fitted on: a fifth of the training questions that is held back, and for `router` each
-fifth in turn.
+`routellm` chooses between a strong and a weak worker (`evaluation.routing.factorisation`). Its threshold is
+set so that the strong one gets a given share of the questions, or so that the mean cost stays within a limit.
+`router` chooses among all workers (`evaluation.routing.logistic`).
+
+Both are calibrated on questions that they were not fitted on: `routellm` on a fifth of the training questions
+that is held back, `router` on each fifth in turn.
 """
 
 import math
@@ -34,23 +35,22 @@ HELD_BACK = 0.2
 
 @dataclass(slots=True)
 class LearningStrategy(BaseStrategy):
-    """Needs a training set; `training` is set by `prepare`."""
+    """Strategy that needs a training set; `prepare` sets `training`."""
 
     training: TrainingSet | None = field(default=None, init=False)
 
     @property
     def learns(self) -> bool:
-        """See `Strategy`."""
         return True
 
     def embed(self, question: Question) -> Floats:
-        """One row."""
+        """Return the question's vector as one row."""
         return require_training(self.training, self.label).embed([question.text])
 
 
 @dataclass(slots=True)
 class RouteLLM(LearningStrategy):
-    """Strong or weak."""
+    """Router between a strong and a weak worker."""
 
     strong: str
     weak: str
@@ -60,7 +60,6 @@ class RouteLLM(LearningStrategy):
     threshold: float = math.inf
 
     async def prepare(self, training: TrainingSet | None) -> Mapping[str, Any]:
-        """See `Strategy`."""
         self.training = training = require_training(training, self.label)
         self.strong = self.strong or training.best
         allowed = target_usd(self.usd, training, self.label) if self.usd else math.inf
@@ -82,7 +81,6 @@ class RouteLLM(LearningStrategy):
         }
 
     async def answer(self, question: Question, context: EvalContext) -> StrategyAnswer:
-        """See `Strategy`."""
         rate = float(self._win_rate(self.embed(question))[0])
         worker = self.strong if rate >= self.threshold else self.weak
         return await context.ask(question, solo_plan(worker), win_rate=round(rate, 4))
@@ -93,7 +91,7 @@ class RouteLLM(LearningStrategy):
         return self.model.win_rate(x, workers.index(self.strong), workers.index(self.weak))
 
     def _strong_share(self, training: TrainingSet, allowed: float) -> float:
-        """The share of strong calls: as set, or what the mean cost allows."""
+        """Return the share of strong calls: the configured one, or what the mean cost allows."""
         if not self.usd:
             return 0.5 if self.share is None else self.share
         strong, weak = (training.usd_W[training.workers.index(name)] for name in (self.strong, self.weak))
@@ -103,14 +101,14 @@ class RouteLLM(LearningStrategy):
             )
         if weak > allowed:
             raise EvaluationError(
-                f"{self.label}: {self.weak} alone costs more than that, {weak:g} US$; name a cheaper weak=."
+                f"{self.label}: {self.weak} costs {weak:g} US$ a question, more than usd=. Choose a cheaper weak=."
             )
         return float(min(1.0, (allowed - weak) / (strong - weak)))
 
 
 @dataclass(slots=True)
 class LearnedRouter(LearningStrategy):
-    """The best chance for the money."""
+    """Router to the worker with the highest chance of being right, minus a factor times its cost."""
 
     usd: str
     model: logistic.WorkerRegressions | None = None
@@ -118,7 +116,6 @@ class LearnedRouter(LearningStrategy):
     usd_W: Floats = field(default_factory=lambda: np.zeros(0))
 
     async def prepare(self, training: TrainingSet | None) -> Mapping[str, Any]:
-        """See `Strategy`."""
         self.training = training = require_training(training, self.label)
         x = training.embed_questions()
         self.usd_W = np.nan_to_num(training.usd_W, nan=0.0)
@@ -132,12 +129,11 @@ class LearnedRouter(LearningStrategy):
             try:
                 self.factor = logistic.factor_for(chances, self.usd_W, target)
             except ValueError as exc:
-                raise EvaluationError(f"{self.label}: usd={self.usd} is too little: {exc}.") from exc
+                raise EvaluationError(f"{self.label}: usd={self.usd} is too low: {exc}.") from exc
         self.model = logistic.fit(x, training.right_Q_W)
         return {"points a US$": float(f"{100 * self.factor:.4g}")} if self.usd else {}
 
     async def answer(self, question: Question, context: EvalContext) -> StrategyAnswer:
-        """See `Strategy`."""
         assert self.training is not None and self.model is not None, "prepare comes first"
         chances = self.model.chances(self.embed(question))
         worker = self.training.workers[int(logistic.choose(chances, self.usd_W, self.factor)[0])]
@@ -145,7 +141,7 @@ class LearnedRouter(LearningStrategy):
 
 
 def split(training: TrainingSet) -> tuple[Any, Any]:
-    """Positions to fit on, and to calibrate on; the same for the same seed."""
+    """Return the positions to fit on and those to calibrate on; the same seed gives the same split."""
     order = np.random.default_rng(training.seed).permutation(len(training.questions))
     held_back = max(1, round(HELD_BACK * len(order)))
     if len(order) <= held_back:
@@ -154,12 +150,14 @@ def split(training: TrainingSet) -> tuple[Any, Any]:
 
 
 def weaker_worker(training: TrainingSet, strong: str, allowed_usd: float = math.inf) -> str:
-    """The worker to pair with `strong`: the most accurate at half its cost or less, or else the second best.
+    """Return the worker to pair with `strong`.
+
+    It is the most accurate worker at half the cost of `strong` or less, or else the second best.
 
     Args:
-        training: who can what.
-        strong: the other one.
-        allowed_usd: the mean cost to be met; the weak worker must cost less.
+        training: the results of all workers.
+        strong: name of the strong worker.
+        allowed_usd: mean cost that must be met; the weak worker must cost less.
 
     Raises:
         EvaluationError: there is no such worker.
@@ -170,7 +168,7 @@ def weaker_worker(training: TrainingSet, strong: str, allowed_usd: float = math.
     rights = training.right_Q_W.sum(axis=0)
     if not cheap and math.isfinite(allowed_usd):
         raise EvaluationError(
-            f"routellm: no worker beside {strong} is known to cost less than {allowed_usd:g} US$."
+            f"routellm: no worker other than {strong} is known to cost less than {allowed_usd:g} US$."
         )
     if not others:
         raise EvaluationError("routellm needs two workers; the pool has one.")
@@ -178,10 +176,10 @@ def weaker_worker(training: TrainingSet, strong: str, allowed_usd: float = math.
 
 
 def target_usd(usd: str, training: TrainingSet, label: str) -> float:
-    """Dollars a question: a number, or `best`: what the best single worker costs.
+    """Return US dollars per question: a number, or for `best` the cost of the best single worker.
 
     Raises:
-        EvaluationError: it is neither, or that cost is unknown.
+        EvaluationError: `usd` is neither of them, or that cost is unknown.
     """
     if usd == "best":
         cost = float(training.usd_W[training.workers.index(training.best)])
@@ -197,7 +195,6 @@ def target_usd(usd: str, training: TrainingSet, label: str) -> float:
 
 
 def make(spec: Spec, setup: Setup) -> Sequence[RouteLLM | LearnedRouter]:
-    """See `StrategyFactory`."""
     label, usd = str(spec), spec.options.get("usd", "")
     if spec.name == "router":
         spec.allow_only("usd")

@@ -1,4 +1,4 @@
-"""One worker a question: each alone, one at random, the cheapest."""
+"""Strategies with one worker per question: each worker alone, a random one, the cheapest."""
 
 import math
 import random
@@ -22,7 +22,7 @@ from evaluation.strategies.base import (
 )
 
 TYPICAL = Usage(500, 500)
-"""The usage by which prices are compared where no costs were measured."""
+"""Usage by which prices are compared if no costs were measured."""
 
 
 @dataclass(slots=True)
@@ -32,29 +32,27 @@ class Single(BaseStrategy):
     worker: str
 
     async def answer(self, question: Question, context: EvalContext) -> StrategyAnswer:
-        """See `Strategy`."""
         return await context.ask(question, solo_plan(self.worker))
 
 
 @dataclass(slots=True)
 class Random(BaseStrategy):
-    """A worker drawn for each question; the same one for the same seed."""
+    """Random worker for each question; the same seed gives the same choices."""
 
     async def answer(self, question: Question, context: EvalContext) -> StrategyAnswer:
-        """See `Strategy`."""
         rng = random.Random(f"{context.seed} {question.id}")
         return await context.ask(question, solo_plan(rng.choice(solo_workers(context.backend))))
 
 
 @dataclass(slots=True)
 class Cheapest(BaseStrategy):
-    """The worker whose answers cost least: as measured on the training questions, or else by its price."""
+    """Worker whose answers cost least, as measured on the training questions or else by its price."""
 
     backend: EvaluationBackend
     worker: str = ""
 
     async def prepare(self, training: TrainingSet | None) -> Mapping[str, Any]:
-        """See `Strategy`.
+        """Choose the worker.
 
         Raises:
             EvaluationError: no cost is known.
@@ -68,23 +66,21 @@ class Cheapest(BaseStrategy):
             known = {name: float(price.of(TYPICAL)) for name, price in prices.items() if price is not None}
         if not known:
             raise EvaluationError(
-                "cheapest: no worker's cost is known; set `price` in the settings, or give --train."
+                "cheapest: no worker's cost is known. Set `price` in the settings, or use --train."
             )
         self.worker = min(known, key=lambda name: known[name])
         return {"worker": self.worker}
 
     async def answer(self, question: Question, context: EvalContext) -> StrategyAnswer:
-        """See `Strategy`."""
         return await context.ask(question, solo_plan(self.worker))
 
 
 def make(spec: Spec, setup: Setup) -> Sequence[Single | Random | Cheapest]:
-    """See `StrategyFactory`."""
     spec.allow_only()
     if spec.name == "random":
-        return [Random("random", "a worker drawn by lot")]
+        return [Random("random", "a random worker for each question")]
     if spec.name == "cheapest":
         return [Cheapest("cheapest", "the worker that costs least", setup.backend)]
     worker = setup.worker(spec.detail, "single")
     chosen = [worker] if worker else solo_workers(setup.backend)
-    return [Single(f"single:{worker}", f"{worker} by itself", worker) for worker in chosen]
+    return [Single(f"single:{worker}", f"{worker} alone", worker) for worker in chosen]

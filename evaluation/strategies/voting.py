@@ -1,4 +1,4 @@
-"""Majorities: of samples of one worker (self-consistency, arXiv 2203.11171), or of all workers."""
+"""Majority votes of samples of one worker (self-consistency, arXiv 2203.11171), or of all workers."""
 
 import asyncio
 from collections.abc import Sequence
@@ -23,13 +23,12 @@ from evaluation.workers.majority import majority
 
 @dataclass(slots=True)
 class SelfConsistency(OneWorkerStrategy):
-    """The majority of `n` samples of `worker`."""
+    """Majority of `n` samples of `worker`."""
 
     n: int
     temperature: float
 
     async def answer(self, question: Question, context: EvalContext) -> StrategyAnswer:
-        """See `Strategy`."""
         part = context.caps.part(self.n)
         drawn = await samples(question, context, self.worker, self.n, self.temperature, part)
         return StrategyAnswer(combine(drawn, majority_answer(question, drawn), concurrent=True))
@@ -37,12 +36,11 @@ class SelfConsistency(OneWorkerStrategy):
 
 @dataclass(slots=True)
 class Vote(BaseStrategy):
-    """The majority of one answer of each of `workers`; of equally frequent ones the earliest worker's."""
+    """Majority of one answer per worker; of equally frequent ones the earliest worker's."""
 
     workers: tuple[str, ...]
 
     async def answer(self, question: Question, context: EvalContext) -> StrategyAnswer:
-        """See `Strategy`."""
         part = context.caps.part(len(self.workers))
         runs = (context.backend.run(question, part, solo_plan(worker)) for worker in self.workers)
         answers = await asyncio.gather(*runs)
@@ -58,7 +56,7 @@ async def samples(
     part: Caps,
     first: int = 0,
 ) -> list[RunOutcome]:
-    """`n` concurrent answers of one worker, each with a seed of its own, from `first` on."""
+    """Return `n` concurrent answers of one worker, each with its own seed; seeds count from `first`."""
     seeds = [context.seed * 1000 + first + index for index in range(n)]
     plan = solo_plan(worker)
     runs = (context.backend.run(question, part, plan, temperature=temperature, seed=seed) for seed in seeds)
@@ -66,9 +64,9 @@ async def samples(
 
 
 def majority_answer(question: Question, outcomes: Sequence[RunOutcome]) -> str:
-    """The text of the first answer whose extracted part is the most frequent.
+    """Return the text of the first answer whose extracted part is the most frequent.
 
-    Texts without an answer have no vote; where nobody votes, the first text stands.
+    Texts without an answer have no vote. If none has an answer, the first text is returned.
     """
     texts = [outcome.answer for outcome in outcomes if outcome.error is None]
     winner = majority([extract(question, text) for text in texts])
@@ -76,7 +74,6 @@ def majority_answer(question: Question, outcomes: Sequence[RunOutcome]) -> str:
 
 
 def make(spec: Spec, setup: Setup) -> Sequence[SelfConsistency | Vote]:
-    """See `StrategyFactory`."""
     label = str(spec)
     if spec.name == "vote":
         spec.allow_only()

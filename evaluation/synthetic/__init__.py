@@ -1,1 +1,1 @@
-"""SYNTHETIC questions and workers: small programs, not language models. Every figure from them says so."""
+"""SYNTHETIC questions and workers: small programs, not language models. Reports label their figures so."""

@@ -1,4 +1,4 @@
-"""What the synthetic questions ask for, and how each is solved. Knows no whole question and no worker.
+"""Operations that synthetic questions ask for, and their solutions.
 
 An operation takes one operand, a number or a word, and gives one result, so any two that fit can be chained.
 """
@@ -11,7 +11,7 @@ from typing import Literal
 
 Sort = Literal["number", "word"]
 RESULT = "the result"
-"""How the second part of a question names the result of the first."""
+"""Name of the first part's result in the second part of a question."""
 ROMAN = (
     (1000, "M"),
     (900, "CM"),
@@ -32,15 +32,15 @@ CONSONANTS, VOWELS = "bdfgklmnprstvz", "aeiou"
 
 @dataclass(frozen=True, slots=True)
 class TaskOperation:
-    """One thing that can be asked.
+    """Operation that a question can ask for.
 
     Args:
-        family: the skill it takes.
-        takes: the sort of its operand.
-        gives: the sort of its result.
-        wordings: how it may be phrased; `{x}` is the operand, `{a}` and `{b}` are small numbers.
-        solve: result of (operand, numbers in the order of their names); raises `ValueError` for an operand of
-            another sort.
+        family: the skill that it needs.
+        takes: sort of its operand.
+        gives: sort of its result.
+        wordings: templates of its wording; `{x}` is the operand, `{a}` and `{b}` are small numbers.
+        solve: returns the result for an operand and the numbers in the order of their names. Raises
+            `ValueError` for an operand of another sort.
     """
 
     family: str
@@ -50,21 +50,21 @@ class TaskOperation:
     solve: Callable[[str, list[int]], str]
 
     def phrase(self, rng: random.Random, operand: str) -> str:
-        """The operation in words, its small numbers drawn."""
+        """Return the operation in words, with random small numbers."""
         return rng.choice(self.wordings).format(x=operand, a=rng.randint(2, 9), b=rng.randint(1, 9))
 
 
 @dataclass(frozen=True, slots=True)
 class TaskPart:
-    """A part of a question, parsed from its words."""
+    """Part of a question, parsed from its words."""
 
     operation: TaskOperation
     operand: str
-    """`RESULT` where it is what another part gives."""
+    """A number or word, or `RESULT` if another part gives it."""
     numbers: tuple[int, ...]
 
     def solve(self, operand: str) -> str:
-        """The result for `operand`.
+        """Return the result for `operand`.
 
         Raises:
             ValueError: the operation cannot be applied to it.
@@ -73,7 +73,7 @@ class TaskPart:
 
 
 def roman(number: int) -> str:
-    """`number` in Roman numerals.
+    """Return `number` in Roman numerals.
 
     Raises:
         ValueError: there is no such numeral.
@@ -88,7 +88,7 @@ def roman(number: int) -> str:
 
 
 def caesar(word: str, by: int) -> str:
-    """Each letter `by` places on in the alphabet, round the end; case kept."""
+    """Shift each letter `by` places in the alphabet, wrapping around at its end. Case is kept."""
     base = "".join(
         chr((ord(c) - ord(a) + by) % 26 + ord(a)) for c in word for a in ["A" if c.isupper() else "a"]
     )
@@ -171,10 +171,10 @@ _READ = [(operation, _pattern(wording)) for operation in OPERATIONS for wording 
 
 
 def read(text: str) -> TaskPart | None:
-    """The operation that `text` asks for; None where it asks for none of ours."""
+    """Return the operation that `text` asks for, or None if it asks for none."""
     for operation, pattern in _READ:
-        if found := pattern.search(text):
-            groups = found.groupdict()
+        if match := pattern.search(text):
+            groups = match.groupdict()
             numbers = tuple(int(groups[name]) for name in ("a", "b") if name in groups)
             operand = groups["x"]
             if operand.lower() == RESULT or operand.isdigit() == (operation.takes == "number"):
@@ -183,12 +183,12 @@ def read(text: str) -> TaskPart | None:
 
 
 def of_result(operation: TaskOperation, first: TaskOperation) -> bool:
-    """Whether `operation` can be asked of what `first` gives."""
+    """Return whether `operation` can take the result of `first` and belongs to another family."""
     return operation.takes == first.gives and operation.family != first.family
 
 
 def operand(rng: random.Random, sort: Sort, digits: int = 2) -> str:
-    """A number of `digits` digits without a zero, or a made-up word of two or three syllables."""
+    """Return a number of `digits` digits without zeros, or an invented word of two or three syllables."""
     if sort == "number":
         return "".join(str(rng.randint(1, 9)) for _ in range(digits))
     return "".join(rng.choice(CONSONANTS) + rng.choice(VOWELS) for _ in range(rng.randint(2, 3)))

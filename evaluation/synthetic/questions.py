@@ -1,7 +1,7 @@
 """Synthetic questions that programs can answer: single ones, and composite ones whose parts are chained.
 
-Generated from a seed, the same on every machine. Training and held-out questions never overlap: on which side
-a question is follows from its words alone, whatever the seed.
+They are generated from a seed and are the same on every machine. Training and held-out questions never
+overlap: the side of a question depends on its text, not on the seed.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ ALONE = "Answer with the result alone."
 HELD_OUT_OF = 5
 """One text in this many is held out."""
 TRIES = 2000
-"""Texts discarded in a row before the families count as exhausted."""
+"""Number of texts discarded in a row after which the families count as exhausted."""
 
 
 def questions(
@@ -35,21 +35,21 @@ def questions(
     families: Sequence[str] = FAMILIES,
     split: Split = "held_out",
 ) -> list[Question]:
-    """Draw questions, none twice.
+    """Generate questions, none of them twice.
 
     Args:
-        seed: the same gives the same.
-        count: how many.
-        composite_share: the part of them, in the mean, that takes two families, the second one reading the
-            first one's result.
-        families: the skills they are about; at least two where there are composite ones.
-        split: from which side; `train` and `held_out` have no text in common.
+        seed: the same seed gives the same questions.
+        count: number of questions.
+        composite_share: mean share of questions that need two families, where the second uses the first one's
+            result.
+        families: the skills that the questions need; at least two if there are composite questions.
+        split: side of the questions; `train` and `held_out` have no text in common.
 
     Raises:
-        ValueError: a family is unknown, or the families hold fewer questions than `count`.
+        ValueError: a family is unknown, or the families have fewer questions than `count`.
     """
     if unknown := [family for family in families if family not in FAMILIES]:
-        raise ValueError(f"families has {unknown[0]!r}; there are: {', '.join(FAMILIES)}")
+        raise ValueError(f"unknown family {unknown[0]!r}; choose from: {', '.join(FAMILIES)}")
     rng, drawn = random.Random(f"{seed} {split}"), dict[str, Question]()
     usable = [operation for operation in OPERATIONS if operation.family in families]
     tries, composite = 0, rng.random() < composite_share
@@ -59,7 +59,7 @@ def questions(
         if text in drawn or split_of(text) != split:
             if tries > TRIES:
                 raise ValueError(
-                    f"{', '.join(families)} give only {len(drawn)} different questions, not {count}"
+                    f"{', '.join(families)} have only {len(drawn)} different questions, not {count}"
                 )
             continue
         tries, composite = 0, rng.random() < composite_share
@@ -77,30 +77,30 @@ def questions(
 
 
 def split_of(text: str) -> Split:
-    """On which side a question is; follows from its words."""
+    """Return the side of a question, which depends on its text."""
     digest = hashlib.sha256(text.encode()).digest()
     return "held_out" if digest[0] % HELD_OUT_OF == 0 else "train"
 
 
 def parts(text: str) -> list[str]:
-    """The parts of a question in order, in words: one, or two where it says First and Then."""
-    asked = text.removesuffix(ALONE).strip().removesuffix(".")
-    if asked.startswith("First ") and ". Then " in asked:
-        first, then = asked.removeprefix("First ").split(". Then ", 1)
+    """Return the parts of a question in order: one, or two if it has the form `First ... Then ...`."""
+    body = text.removesuffix(ALONE).strip().removesuffix(".")
+    if body.startswith("First ") and ". Then " in body:
+        first, then = body.removeprefix("First ").split(". Then ", 1)
         return [first, then]
-    return [asked]
+    return [body]
 
 
 def verb(part: str) -> str:
-    """What a part asks for, in three words at most: how a plan may restate it."""
+    """Return what a part asks for in at most three words, as a plan may restate it."""
     return f"{part.split()[0].capitalize()} it."
 
 
 def solution(text: str) -> str:
-    """The answer.
+    """Return the answer.
 
     Raises:
-        ValueError: the text is none of our questions.
+        ValueError: the text is not a synthetic question.
     """
     result = ""
     for words in parts(text):
@@ -112,7 +112,7 @@ def solution(text: str) -> str:
 
 
 def _family(rng: random.Random, usable: Sequence[TaskOperation]) -> TaskOperation:
-    """Families are equally likely, however many operations each has."""
+    """Choose an operation so that all families are equally likely, however many operations each has."""
     family = rng.choice(sorted({operation.family for operation in usable}))
     return rng.choice([operation for operation in usable if operation.family == family])
 

@@ -1,8 +1,8 @@
-"""A SYNTHETIC worker: a program that solves a few families of synthetic questions, and declines all others.
+"""SYNTHETIC worker: a program that solves some families of synthetic questions and declines all others.
 
-It gets the prompt of a language model (`conductor/plan/prompts.py`, `work`): the question, the outputs its
-step may see, its task. It knows nothing else, in particular no reference answer. `kind: python` in the
-settings makes one::
+It gets the prompt of a language model (`conductor/plan/prompts.py`, `work`): the question, the outputs that
+its step may read, and its task. It has no other information, in particular no reference answer. Settings with
+`kind: python` create one::
 
     - {name: adder, kind: python, factory: "evaluation.synthetic.skills:Skill",
        options: {families: [arithmetic]}}
@@ -24,24 +24,24 @@ from evaluation.synthetic.questions import parts
 from serving.workers.scripted import TOKEN, prompt_tokens
 
 MODEL = "synthetic-skill"
-"""Reported as the model's name."""
+"""Model name that the worker reports."""
 CANNOT = "I cannot do this"
-"""How a declining output begins."""
+"""Beginning of an output that declines."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What a worker is shown."""
+    """Content of a worker's prompt."""
 
     question: str
     task: str
-    """Empty where there is none."""
+    """The subtask, or "" if there is none."""
     outputs: tuple[str, ...]
-    """Of the steps it may read, in their order."""
+    """Outputs of the steps that it may read, in their order."""
 
     @classmethod
     def of(cls, call: Call) -> "Assignment":
-        """Split a call's last user turn into the question and what the engine adds to it as a second part."""
+        """Split a call's last user turn into the question and the second part, which the engine adds."""
         turn = next((message for message in reversed(call.messages) if message.role == "user"), None)
         texts = [part.text for part in turn.parts if isinstance(part, Text)] if turn else []
         outputs, task = read_assignment("".join(texts[1:]), call.mark_key)
@@ -49,17 +49,17 @@ class Assignment:
 
 
 class Skill:
-    """Solves its families; SYNTHETIC.
+    """SYNTHETIC worker that solves its families.
 
     Args:
-        name: in the pool.
-        price: per token; words are counted as tokens.
-        families: what it can do; all where not given.
-        error_rate: the mean share of its parts that it gets wrong; which ones follows from seed and prompt.
-        seed: of those errors.
+        name: name in the pool.
+        price: price per token; words count as tokens.
+        families: the skills that it has (default: all).
+        error_rate: mean share of parts that it gets wrong; seed and prompt decide which ones.
+        seed: seed of these errors.
 
     Raises:
-        ValueError: a family is unknown, or the rate is not one.
+        ValueError: a family is unknown, or the rate is not between 0 and 1.
     """
 
     provenance = "synthetic"
@@ -73,27 +73,26 @@ class Skill:
         seed: int = 0,
     ) -> None:
         if unknown := [family for family in families if family not in FAMILIES]:
-            raise ValueError(f"families has {unknown[0]!r}; there are: {', '.join(FAMILIES)}")
+            raise ValueError(f"unknown family {unknown[0]!r}; choose from: {', '.join(FAMILIES)}")
         if not 0 <= error_rate <= 1:
-            raise ValueError(f"error_rate is {error_rate}; it must be from 0 to 1")
+            raise ValueError(f"error_rate must be between 0 and 1, not {error_rate}")
         self.name, self.price = name, price
         self._families, self._error_rate, self._seed = frozenset(families), error_rate, seed
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
-        """See `conductor.model.worker.Worker.open`."""
         return open_reply(self.name, MODEL, self._deltas(call), self.price)
 
     async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
         await asyncio.sleep(0)
         words = TOKEN.findall(self.answer(Assignment.of(call)))
         limit = call.sampling.max_output_tokens
-        kept = words if limit is None else words[:limit]
-        yield Delta(text="".join(kept), model=MODEL)
-        finish = FinishReason.STOP if len(kept) == len(words) else FinishReason.LENGTH
-        yield Delta(finish=finish, usage=Usage(prompt_tokens(call), len(kept)), model=MODEL)
+        output = words if limit is None else words[:limit]
+        yield Delta(text="".join(output), model=MODEL)
+        finish = FinishReason.STOP if len(output) == len(words) else FinishReason.LENGTH
+        yield Delta(finish=finish, usage=Usage(prompt_tokens(call), len(output)), model=MODEL)
 
     def answer(self, shown: Assignment) -> str:
-        """What it says: a result, or that it cannot, and why."""
+        """Return a result, or why the worker cannot give one."""
         todo = self._parts_to_do(shown)
         if not todo:
             return f"{CANNOT}: the question asks for nothing that I know."
@@ -102,7 +101,7 @@ class Skill:
         for index, part in enumerate(todo):
             if part.operation.family not in self._families:
                 if index and todo[0].operation.family in self._families:
-                    break  # the first part alone: as far as it can go
+                    break  # only the first part is among its families
                 return f"{CANNOT}: it takes {part.operation.family}."
             operand = result if part.operand == RESULT else part.operand
             if operand is None:
@@ -114,9 +113,9 @@ class Skill:
         return result or ""
 
     def _parts_to_do(self, shown: Assignment) -> list[TaskPart]:
-        """The parts to do: those the task names, by their words or family; without such a task all of them.
+        """Return the parts to solve: those that the task names by words or family, or else all parts.
 
-        Of a whole question, a first part that another step has solved is skipped.
+        If the task names none, a first part that another step has solved is skipped.
         """
         whole = [part for words in parts(shown.question) if (part := read(words))]
         own = read(shown.task)
@@ -129,8 +128,8 @@ class Skill:
         return whole[1:] if done and len(whole) > 1 else whole
 
     def _result_or_error(self, shown: Assignment, index: int, result: str) -> str:
-        """`result`, or something similar where this is one of the parts that it gets wrong."""
-        # Spelled out, whatever the class is called: published figures depend on which parts go wrong.
+        """Return `result`, or something similar if this part is one that the worker gets wrong."""
+        # Fixed text, independent of the class's name: published figures depend on which parts go wrong.
         prompt = f"Shown(question={shown.question!r}, task={shown.task!r}, outputs={shown.outputs!r})"
         digest = hashlib.sha256(f"{self._seed}\0{self.name}\0{index}\0{prompt}".encode()).digest()
         if int.from_bytes(digest[:8]) >= self._error_rate * 2**64:

@@ -1,1 +1,1 @@
-"""Workers for evaluation (`kind: python`): replayed models and programs, as `provenance` says."""
+"""Workers for evaluation (`kind: python`): replayed models and programs. Their `provenance` says which."""

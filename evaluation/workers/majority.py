@@ -1,10 +1,10 @@
-"""A voter, a program and not a model: it gives the answer that most of the outputs its step may see give.
+"""Worker that votes: a program that returns the most frequent answer among the outputs it reads.
 
     - {name: vote, kind: python, factory: "evaluation.workers.majority:Majority",
        card: "Counts votes; give it steps to read."}
 
-Answers are what stands between `<answer>` tags; outputs are what is inside the prompt's own marks, so that no
-mark in a user's or a worker's text can vote.
+An answer is the text between `<answer>` tags. An output is the text inside the prompt's own marks, so that a
+mark in the text of a user or worker cannot vote.
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ from evaluation.workers.text_reply import text_reply
 
 
 class Majority:
-    """A worker that votes."""
+    """Worker that returns the majority answer."""
 
     provenance = "program"
 
@@ -29,10 +29,10 @@ class Majority:
         self.name, self._price = name, price or FREE
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
-        """See `conductor.model.worker.Worker.open`.
+        """Reply with the majority answer.
 
         Raises:
-            WorkerRefused: there is nothing to vote on.
+            WorkerRefused: the step reads no outputs.
         """
         user = next((m.text for m in reversed(call.messages) if m.role == "user"), "")
         outputs = read_assignment(user, call.mark_key)[0]
@@ -50,9 +50,9 @@ class Majority:
 
 
 def majority(answers: Sequence[str | None]) -> int | None:
-    """Index of the first most frequent answer, compared word by word.
+    """Return the index of the first most frequent answer, or None if there is no answer.
 
-    None where nobody answered.
+    Answers are compared word by word, ignoring case.
     """
     votes = [None if answer is None else " ".join(answer.split()).casefold() for answer in answers]
     counts = Counter(vote for vote in votes if vote is not None)

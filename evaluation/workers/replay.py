@@ -1,10 +1,10 @@
-"""A real model, replayed: a worker that gives that model's recorded answer to the same question.
+"""Worker that replays a real model: it returns that model's recorded answer to the same question.
 
     - {name: o3-mini, kind: python, factory: "evaluation.workers.replay:Replay",
        options: {path: recorded.jsonl.gz, model: openai_o3-mini, usd_per_call: 0.01}}
 
-It recognises a question by its text in the conversation, whatever the subtask beside it. It refuses a step
-that reads other steps: no answer to such a prompt was recorded. Tokens are unknown; a cost is only what the
+It recognises a question by its text in the conversation, whatever the subtask. It rejects a step that reads
+other steps, because no answer to such a prompt was recorded. Tokens are unknown. The cost is what the
 settings declare per call.
 """
 
@@ -24,7 +24,7 @@ NO_ANSWER = "(The recorded model gave no answer.)"
 
 
 class Replay:
-    """A worker that replays one model of a recorded pool."""
+    """Worker that replays one model of a recorded pool."""
 
     provenance = "replayed"
 
@@ -34,14 +34,14 @@ class Replay:
         """Load the answers.
 
         Args:
-            name: in the pool.
-            price: per token; not used, for tokens are unknown.
-            path: of the recorded pool; see `evaluation.recordings`.
-            model: whose answers.
-            usd_per_call: declared, not measured; None: the cost is unknown.
+            name: name in the pool.
+            price: price per token; unused, because tokens are unknown.
+            path: path of the recorded pool; see `evaluation.recordings`.
+            model: the recorded model whose answers are replayed.
+            usd_per_call: declared cost of a call in US dollars, or None if it is unknown.
 
         Raises:
-            ValueError: the pool cannot be read, has no such model, or the cost is not a number.
+            ValueError: the pool cannot be read or has no such model, or the cost is not a number.
         """
         self.name, self._model, self._price = name, model, price
         try:
@@ -50,16 +50,16 @@ class Replay:
         except EvaluationError as exc:
             raise ValueError(exc.message) from exc
         except InvalidOperation as exc:
-            raise ValueError(f"usd_per_call: {usd_per_call!r} is no number of dollars") from exc
+            raise ValueError(f"usd_per_call: {usd_per_call!r} is not a number of US dollars") from exc
         known = {name for each in self._recordings.values() for name in each.models}
         if model not in known:
             raise ValueError(f"model: {model!r} is not in {path}; it has {', '.join(sorted(known))}")
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
-        """See `conductor.model.worker.Worker.open`.
+        """Reply with the recorded answer.
 
         Raises:
-            WorkerRefused: the step reads other steps, or the question or its answer was never recorded.
+            WorkerRefused: the step reads other steps, or the question or its answer was not recorded.
         """
         answer = self._recorded_answer(call)
         text = NO_ANSWER if answer is None else f"<answer>{answer}</answer>"

@@ -1,4 +1,4 @@
-"""How a program replies as a worker: its whole text at once."""
+"""Reply of a worker that is a program: the whole text at once."""
 
 from collections.abc import AsyncGenerator
 from decimal import Decimal
@@ -10,6 +10,6 @@ from conductor.model.usage import Usage
 async def text_reply(
     text: str, model: str, usage: Usage | None = None, cost_usd: Decimal | None = None
 ) -> AsyncGenerator[Delta]:
-    """`text` as one delta, then the end."""
+    """Yield `text` as one delta, then the end."""
     yield Delta(text, model=model)
     yield Delta(finish=FinishReason.STOP, usage=usage, cost_usd=cost_usd, model=model)

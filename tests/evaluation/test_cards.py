@@ -230,7 +230,7 @@ def test_a_result_whose_cost_is_none_is_told_by_its_line(tmp_path: Path, cost: s
         log.add(result("a", "q/1", correct=True))
         log.add(result("a", "q/2", correct=True))
     path.write_text(path.read_text().replace("0.01", "0.5", 1).replace("0.01", cost))
-    with pytest.raises(EvaluationError, match="line 2 is no result"):
+    with pytest.raises(EvaluationError, match="line 2 is not a result"):
         read_results(path)
 
 

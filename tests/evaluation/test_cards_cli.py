@@ -80,7 +80,7 @@ def test_a_hand_written_card_is_kept_unless_it_is_to_be_replaced(
         ["--recorded", f"recorded:{write_recording(tmp_path)}?part=train", "--into"],
     )
     assert main([*given, str(pool)]) == 0
-    assert "Kept as they are: card of even. --replace" in capsys.readouterr().err
+    assert "Unchanged: card of even. Use --replace" in capsys.readouterr().err
     text = pool.read_text()
     good, even = load(pool).workers
     assert good.card.startswith("best at equations")
@@ -166,7 +166,7 @@ def test_who_is_who_can_be_said(tmp_path: Path, capsys: pytest.CaptureFixture[st
     pool = settings(tmp_path, POOL.replace("name: good", "name: best").replace("name: even", "name: other"))
     given = ["--recorded", f"recorded:{write_recording(tmp_path)}?part=train", "--into", str(pool)]
     assert main(given) == 2
-    assert "None of those measured" in capsys.readouterr().err
+    assert "No measured name" in capsys.readouterr().err
     assert main([*given, "--name", "lab_good=best"]) == 0
     assert "No worker of" in capsys.readouterr().err
     assert load(pool).worker("best").card.startswith("best at equations")
@@ -187,21 +187,21 @@ def test_two_measured_names_that_end_in_one_workers_are_told_apart_by_the_user(
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ("", "give --results, --recorded or --records"),
+        ("", "Use --results, --recorded or --records"),
         ("--recorded recorded:{recorded}", "held-out"),
-        ("--recorded skills", "is no recorded pool"),
-        ("--recorded recorded:{recorded}?part=train --workers nobody", "Nothing was measured of 'nobody'"),
+        ("--recorded skills", "is not a recorded pool"),
+        ("--recorded recorded:{recorded}?part=train --workers nobody", "No measurements of 'nobody'"),
         ("--recorded recorded:{recorded}?part=train&difficulty=none", "has no answers"),
-        ("--recorded recorded:{recorded}?part=train --name lab_good=best", "--name goes with --settings"),
+        ("--recorded recorded:{recorded}?part=train --name lab_good=best", "--name needs --settings"),
         (
             "--recorded recorded:{recorded}?part=train --into {pool} --name lab_good=me",
-            "'me' is none of good, even",
+            "'me' is unknown. Choose from: good, even",
         ),
         ("--recorded recorded:{recorded}?part=train --into {pool} --settings {pool}", "not both"),
         ("--recorded recorded:{recorded}?part=train --into {pool}.none", "cannot be read"),
-        ("--results {pool}.none", "Name the --out folder"),
-        ("--results {recorded}", "is no result"),
-        ("--records {recorded}", "holds no records"),
+        ("--results {pool}.none", "Pass the --out folder"),
+        ("--results {recorded}", "is not a result"),
+        ("--records {recorded}", "has no valid records"),
     ],
 )
 def test_what_cannot_be_done_is_told_exits_2_and_writes_nothing(
@@ -219,7 +219,7 @@ def test_a_file_that_cannot_be_written_stays_and_exits_1(tmp_path: Path, capsys:
     pool = settings(folder, POOL)
     (folder / ".pool.yaml.new").mkdir()  # stands in the way, also of root
     assert main(["--recorded", f"recorded:{write_recording(tmp_path)}?part=train", "--into", str(pool)]) == 1
-    assert "is as it was" in capsys.readouterr().err
+    assert "is unchanged" in capsys.readouterr().err
     assert pool.read_text() == POOL
 
 
@@ -232,7 +232,7 @@ def test_a_full_disk_under_what_is_printed_is_told_and_nothing_is_written(tmp_pa
         ended = subprocess.run([sys.executable, *command], stdout=full, stderr=subprocess.PIPE, text=True)
     assert (ended.returncode, ended.stderr) == (
         2,
-        "The cards cannot be shown: No space left on device. Nothing was written.\n",
+        "Cannot print the cards: No space left on device. Nothing was written.\n",
     )
     assert pool.read_text() == POOL
 

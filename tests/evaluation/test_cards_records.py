@@ -89,7 +89,7 @@ def test_a_file_may_hold_what_the_server_answered_or_its_workflows(tmp_path: Pat
     ("text", "told"),
     [
         ('{"answer": 1}', "GET /v1/workflows"),
-        ("not JSON", "line 1: it is not JSON"),
+        ("not JSON", "line 1: invalid JSON"),
         (None, "cannot be read"),
     ],
 )
@@ -111,7 +111,7 @@ def test_what_is_no_record_is_refused(tmp_path: Path, text: str | None, told: st
 )
 def test_a_figure_that_is_none_is_told_by_its_field(tmp_path: Path, field: str, value: Any):
     with pytest.raises(
-        EvaluationError, match=rf"holds no records: data\.0\.steps\.0\.{field}.*: Input should"
+        EvaluationError, match=rf"has no valid records: data\.0\.steps\.0\.{field}.*: Input should"
     ):
         read_records(records(tmp_path, step(**{field: value})))
 
@@ -128,7 +128,7 @@ def test_a_call_shorter_than_a_millisecond_tells_no_speed(tmp_path: Path, took_s
 def test_a_file_that_is_nested_too_deeply_is_told_by_its_line(tmp_path: Path, text: str):
     path = tmp_path / "saved.json"
     path.write_text(text)
-    with pytest.raises(EvaluationError, match="line 1: it is nested too deeply"):
+    with pytest.raises(EvaluationError, match="line 1: nested too deeply"):
         read_records(str(path))
 
 
@@ -162,7 +162,9 @@ def test_a_key_that_cannot_be_sent_is_not_told(
     monkeypatch: pytest.MonkeyPatch, server: tuple[str, list[str]]
 ):
     monkeypatch.setenv("PODIUM_API_KEY", "sk-SECRET\n123")
-    with pytest.raises(EvaluationError, match=r"No records at http://.*/v1/workflows \(LocalProtocolError\)"):
+    with pytest.raises(
+        EvaluationError, match=r"Cannot read records from http://.*/v1/workflows \(LocalProtocolError\)"
+    ):
         read_records(f"http://{server[0]}")
 
 
@@ -172,13 +174,17 @@ def test_a_key_that_cannot_be_sent_is_not_told(
 def test_the_password_of_an_address_is_not_told(address: str, server: tuple[str, list[str]]):
     url = address.format(server[0]).replace("//1", "//bob:hunter2@1")
     assert "hunter2" in url
-    with pytest.raises(EvaluationError, match=r"No records at (?i:http)://[^@]+/v1/workflows \(\w") as caught:
+    with pytest.raises(
+        EvaluationError, match=r"Cannot read records from (?i:http)://[^@]+/v1/workflows \(\w"
+    ) as caught:
         read_records(url)
     assert "hunter2" not in caught.value.message
 
 
 def test_no_server_is_told():
-    with pytest.raises(EvaluationError, match=r"No records at http://127.0.0.1:1/v1/workflows .*running"):
+    with pytest.raises(
+        EvaluationError, match=r"Cannot read records from http://127.0.0.1:1/v1/workflows .*running"
+    ):
         read_records("http://127.0.0.1:1")
 
 

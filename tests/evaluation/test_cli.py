@@ -59,7 +59,7 @@ def test_a_replayed_pool_is_evaluated_from_the_command_line(
     assert any(warning.startswith("Replayed: good, half, mute") for warning in told["warnings"])
     page = (out / "report.html").read_text()
     assert page.count("<svg") == 4, "there is no picture of tokens, which nobody knows"
-    assert "no model was asked" in page
+    assert "No model was called" in page
     assert "http" not in page.replace("http://www.w3.org", "").replace("http://purl.org", "").replace(
         "https://matplotlib.org", ""
     ).replace("http://creativecommons.org", "")
@@ -70,7 +70,7 @@ def test_a_replayed_pool_is_evaluated_from_the_command_line(
     ("arguments", "told"),
     [
         (["--settings", "no-such.yaml", "--questions", "gsm8k"], "no-such.yaml cannot be read"),
-        (["--settings", "cluster/scripted.yaml", "--questions", "none"], "No questions are called 'none'"),
+        (["--settings", "cluster/scripted.yaml", "--questions", "none"], "Unknown question set 'none'"),
         (["--settings", "cluster/local.yaml", "--questions", "gsm8k"], "--url"),
         (["--url", "http://127.0.0.1:1", "--questions", "gsm8k"], "make serve"),
         (
@@ -174,7 +174,7 @@ def test_ctrl_c_exits_130_and_the_same_command_goes_on(tmp_path: Path):
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert "goes on from here" in said
+    assert "run the same command to resume" in said
     kept = results.read_bytes()
     assert 1 <= kept.count(b"\n") < 4
     assert main(list(map(str, command[3:]))) == 0

@@ -70,9 +70,9 @@ def test_one_family_can_be_asked_alone():
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("everyday?part=dev", "part='dev' is none of all, train, test"),
-        ("everyday?family=poems", "family='poems' is none of all, facts"),
-        ("everyday:facts", "takes no 'facts'"),
+        ("everyday?part=dev", "part='dev' must be one of all, train, test"),
+        ("everyday?family=poems", "family='poems' must be one of all, facts"),
+        ("everyday:facts", "does not take 'facts'"),
         ("everyday?seed=1", "no option 'seed'"),
     ],
 )

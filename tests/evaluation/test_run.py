@@ -135,7 +135,7 @@ async def test_a_torn_last_line_is_cut_off_and_its_question_asked_again(tmp_path
 
 def test_a_line_that_is_no_result_is_told_by_its_number(tmp_path: Path):
     (tmp_path / "r.jsonl").write_text("{}\n")
-    with pytest.raises(EvaluationError, match=r"line 1 is no result.*--out"):
+    with pytest.raises(EvaluationError, match=r"line 1 is not a result.*--out"):
         ResultLog(tmp_path / "r.jsonl")
 
 
@@ -215,17 +215,17 @@ async def test_learned_routers_send_each_family_to_who_can_it(tmp_path: Path):
 @pytest.mark.parametrize(
     ("names", "told"),
     [
-        (["nothing"], "there are: single"),
+        (["nothing"], "Choose from: single"),
         (["single", "single"], "is named twice"),
         (["single:nobody"], "the pool has: good, bad"),
-        (["oracle"], "name `single` too"),
-        (["best_of_n"], "name it too"),
+        (["oracle"], "Add the strategy `single`"),
+        (["best_of_n"], "Add it, or"),
         (["moa?layer=2"], "it takes layers, proposers, temperature"),
-        (["self_consistency?n=0"], "it is below 1"),
+        (["self_consistency?n=0"], "must be at least 1"),
         (["trained"], "trained?settings=FILE"),
         (["conductor"], "the pool has no conductor"),
         (["routellm?share=0.5&usd=best"], "keep one"),
-        (["masrouter?modes=dance"], "there are: io, cot"),
+        (["masrouter?modes=dance"], "Choose from: io, cot"),
     ],
 )
 def test_what_cannot_be_made_says_what_to_write(names: list[str], told: str):

@@ -91,7 +91,7 @@ def test_of_equally_frequent_answers_the_earliest_wins():
     [
         ({"path": "no-such-file", "model": "m"}, "cannot be read"),
         ({"model": "lab_none"}, "it has lab_good, lab_half, lab_mute"),
-        ({"model": "lab_good", "usd_per_call": "dear"}, "is no number of dollars"),
+        ({"model": "lab_good", "usd_per_call": "dear"}, "is not a number of US dollars"),
     ],
 )
 def test_a_replay_that_cannot_be_made_says_which_option_is_at_fault(
@@ -109,7 +109,7 @@ def test_a_replay_that_cannot_be_made_says_which_option_is_at_fault(
 
 
 def test_a_price_for_nobody_is_refused(tmp_path: Path):
-    with pytest.raises(EvaluationError, match="is for nobody"):
+    with pytest.raises(EvaluationError, match="has no such model"):
         replay_settings(recorded(tmp_path), usd_per_call={"lab_none": 1})
 
 

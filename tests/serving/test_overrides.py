@@ -275,7 +275,7 @@ def test_a_conductor_that_is_named_twice_is_refused(verb: str, capsys: pytest.Ca
     with pytest.raises(SystemExit) as ended:
         main([verb, "--conductor", "gpt", "--conductor", "claude"])
     assert ended.value.code == 2
-    assert "--conductor is given twice; name one." in capsys.readouterr().err
+    assert "--conductor may be used only once." in capsys.readouterr().err
 
 
 # ------------------------------------------------------------------------------------------ over sockets

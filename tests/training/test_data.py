@@ -244,7 +244,7 @@ def test_a_line_that_cannot_be_graded_is_refused_with_its_number_and_its_field(
 
 def test_a_line_that_is_no_json_object_is_refused(tmp_path: Path):
     path = tmp_path / "q.jsonl"
-    with pytest.raises(SettingsError, match=r"line 2: it is not JSON: .*; write one JSON object a line"):
+    with pytest.raises(SettingsError, match=r"line 2: invalid JSON: .* Write one JSON object per line"):
         of_file(path, line(), "{")
     with pytest.raises(
         SettingsError, match=r"line 1: it is list; write one JSON object per line, with id, text"
@@ -288,7 +288,7 @@ def test_graders_whose_facts_are_checked_are_graders():
 
 
 def test_families_that_are_unknown_or_hold_too_little_are_told():
-    with pytest.raises(SettingsError, match=r"questions.families: families has 'magic'; there are: "):
+    with pytest.raises(SettingsError, match=r"questions.families: unknown family 'magic'; choose from: "):
         training_questions(QuestionsConfig(families=("magic",)), 1)
     with pytest.raises(SettingsError, match=r"set composite_share to 0"):
         training_questions(QuestionsConfig(families=("logic",)), 10)

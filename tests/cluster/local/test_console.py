@@ -33,8 +33,8 @@ def no_node() -> None:
 
 def test_without_the_registry_it_says_what_failed_and_how_to_try_again(elsewhere: Path) -> None:
     said = console.build()
-    assert said.startswith("The web console could not be built (`npm ci` failed; console.log says why).")
-    assert "`make console` tries again" in said
+    assert said.startswith("The web console could not be built: `npm ci` failed, see console.log.")
+    assert "run `make console` to try again" in said
     assert (elsewhere / "console.log").read_text()
     assert not console.is_built()
     assert console.has_failed()
@@ -43,7 +43,7 @@ def test_without_the_registry_it_says_what_failed_and_how_to_try_again(elsewhere
 def test_what_could_not_be_built_is_not_tried_again_until_it_changes(
     elsewhere: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for said in ("The package index cannot be reached. `make console` tries again.", "is not built; `make console` tries again."):  # fmt: skip
+    for said in ("The package index cannot be reached. Run `make console` to try again.", "its last build failed. Run `make console` to try again."):  # fmt: skip
         with console.building(no_node, wanted=True):
             pass
         out = capsys.readouterr().out

@@ -37,5 +37,5 @@ def test_loopback_takes_none(host: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["localhost", "example.com", "10.1.2", "0"])
 def test_names_are_no_addresses(text: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match="no IP address"):
+    with pytest.raises(argparse.ArgumentTypeError, match="not an IP address"):
         address(text)

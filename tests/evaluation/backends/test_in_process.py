@@ -100,5 +100,5 @@ async def test_a_conductor_that_nobody_serves_is_an_error_and_not_the_fallbacks_
     outcome = await here.run(QUESTION, Caps())
     await here.aclose()
     assert unreachable_as_error(outcome).error in TRANSIENT
-    with pytest.raises(EvaluationError, match="is no address"):
+    with pytest.raises(EvaluationError, match="is not a URL"):
         with_conductor_at(parse(POOL), "notaurl")

@@ -99,7 +99,11 @@ async def test_it_is_a_worker_that_says_it_is_synthetic_and_counts_words():
 
 
 @pytest.mark.parametrize(
-    ("options", "told"), [({"families": ["magic"]}, "'magic'"), ({"error_rate": 2.0}, "error_rate is 2.0")]
+    ("options", "told"),
+    [
+        ({"families": ["magic"]}, "'magic'"),
+        ({"error_rate": 2.0}, "error_rate must be between 0 and 1, not 2.0"),
+    ],
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, object], told: str):
     with pytest.raises(ValueError, match=told):

@@ -71,7 +71,7 @@ def prometheus(local: Local, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     assert discovery["files"][0] == "../build/prometheus/*.json"
     server = Server(metrics_port=local.metrics_port)
     server.targets = folder / "targets.json"
-    server._tell_prometheus()
+    server._write_prometheus_target()
     discovery["files"] = [str(server.targets)]
     with running(config, folder) as prometheus:
         yield prometheus
