@@ -1,6 +1,6 @@
 """`podium adapter publish FOLDER`: give a LoRA adapter the name under which it can be served.
 
-docs/operations.md, "Adapters", says how to switch a running cluster to it.
+docs/operations/live-changes.md says how to switch a running cluster to it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Conductor of the embedded default: the local model with Podium's adapter merged into its weights.
 
-vLLM can also load the adapter by its name, next to other models (docs/operations.md, "Adapters"). On a CPU
+vLLM can also load the adapter by its name, next to other models (docs/operations/live-changes.md). On a CPU
 that costs most of the speed (decision 0014), so set-up merges it once: W + (alpha / r) B A for each matrix
 that the adapter has (LoRA, arXiv 2106.09685, 4.1).
 

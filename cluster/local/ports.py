@@ -159,7 +159,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="podium exposure",
         description="List every port that Podium's servers on this machine listen on, and what each requires of a client.",
-        epilog="It connects to each port without a credential. docs/security.md says what must be open on a cluster. Example: podium exposure --all",
+        epilog="It connects to each port without a credential. docs/operations/network.md says what must be open on a cluster. Example: podium exposure --all",
     )
     parser.add_argument(
         "--all",

@@ -354,7 +354,7 @@ class ScriptedSettings(_WorkerBase):
 
 class PythonSettings(_WorkerBase):
     """Worker that you write in Python; see `serving.workers.plugin`. Podium ships one, a vote:
-    docs/operations.md.
+    docs/operations/program-workers.md.
     """
 
     kind: Literal["python"]
