@@ -98,7 +98,7 @@ def _kill(pid: int) -> None:
 def _verdict(output: bytes, token: str, code: int | None) -> SandboxResult:
     lines = [line for line in output.decode(errors="replace").splitlines() if line.startswith(token)]
     if not lines:
-        ended = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
-        return SandboxResult(False, f"the program exited early or exceeded a limit ({ended})")
+        status = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+        return SandboxResult(False, f"the program exited early or exceeded a limit ({status})")
     verdict = json.loads(lines[-1].removeprefix(token))
     return SandboxResult(verdict["passed"], verdict["why"], verdict["no_network"])

@@ -88,8 +88,8 @@ def bootstrap_difference(
     n = len(difference)
     # A question is a win, a loss or a tie, so drawing n questions is drawing three counts.
     parts = np.array([np.sum(difference == sign) for sign in (1, 0, -1)]) / n
-    drawn = np.random.default_rng(seed).multinomial(n, parts, size=resamples)
-    means = (drawn[:, 0] - drawn[:, 2]) / n
+    counts = np.random.default_rng(seed).multinomial(n, parts, size=resamples)
+    means = (counts[:, 0] - counts[:, 2]) / n
     low, high = np.quantile(means, [0.025, 0.975])
     below, above = np.sum(means <= 0), np.sum(means >= 0)
     p = min(1.0, 2 * (min(below, above) + 1) / (resamples + 1))

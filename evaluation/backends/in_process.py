@@ -146,8 +146,12 @@ def with_conductor_at(settings: Settings, url: str, model: str | None = None) ->
 
 def _without_local_conductor(settings: Settings) -> Settings:
     """Drop a conductor that is a vLLM engine outside the pool: the workers can be called without it."""
-    chosen = settings.conductor
-    if chosen is None or not isinstance(own := settings.worker(chosen.worker), VllmSettings) or own.in_pool:
+    conductor = settings.conductor
+    if (
+        conductor is None
+        or not isinstance(own := settings.worker(conductor.worker), VllmSettings)
+        or own.in_pool
+    ):
         return settings
     others = tuple(worker for worker in settings.workers if worker is not own)
     return settings.model_copy(update={"conductor": None, "workers": others})

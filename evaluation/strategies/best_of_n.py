@@ -55,31 +55,31 @@ class BestOfN(OneWorkerStrategy):
         if self.by == "calls":
             n = min(MOST, max(1, match.outcome.calls))
             part = context.caps.part(n)
-            drawn = await samples(question, context, self.worker, n, self.temperature, part)
+            outcomes = await samples(question, context, self.worker, n, self.temperature, part)
         elif tokens is None:
             message = f"{self.match}'s tokens are unknown; use by=calls."
             return StrategyAnswer(RunOutcome(error="UnknownTokens", message=message))
         else:
-            drawn = await self._samples_for(tokens, question, context)
-        grades = [await grade(question, each.answer) for each in drawn]
-        outcome = combine(drawn, majority_answer(question, drawn), concurrent=self.by == "calls")
-        notes = {"n": len(drawn), "samples_right": [each.correct for each in grades]}
+            outcomes = await self._samples_for(tokens, question, context)
+        grades = [await grade(question, each.answer) for each in outcomes]
+        outcome = combine(outcomes, majority_answer(question, outcomes), concurrent=self.by == "calls")
+        notes = {"n": len(outcomes), "samples_right": [each.correct for each in grades]}
         return StrategyAnswer(outcome, notes=notes)
 
     async def _samples_for(self, tokens: int, question: Question, context: EvalContext) -> list[RunOutcome]:
-        drawn: list[RunOutcome] = []
+        outcomes: list[RunOutcome] = []
         spent = 0
-        while len(drawn) < MOST:
-            drawn += await samples(
-                question, context, self.worker, 1, self.temperature, context.caps, len(drawn)
+        while len(outcomes) < MOST:
+            outcomes += await samples(
+                question, context, self.worker, 1, self.temperature, context.caps, len(outcomes)
             )
-            newest = drawn[-1]
+            newest = outcomes[-1]
             if newest.tokens is None or newest.error is not None:
                 break
             spent += newest.tokens
-            if spent + spent / len(drawn) > tokens:
+            if spent + spent / len(outcomes) > tokens:
                 break
-        return drawn
+        return outcomes
 
 
 def make(spec: Spec, setup: Setup) -> Sequence[BestOfN]:

@@ -113,7 +113,9 @@ class MasRouter(LearningStrategy):
         return await context.ask(question, self.plan(choice), mode=mode, agents=agents)
 
     def plan(self, choice: TeamChoice) -> Plan:
-        """Return the mode's steps. If several workers give answers, a last step decides between them."""
+        """Return the mode's steps. For several agents, io, cot, debate and full end with a step that
+        decides.
+        """
         assert self.training is not None, "prepare comes first"
         names = [self.training.workers[w] for w in choice.workers]
         steps = MODES[self.modes[choice.mode]](names)

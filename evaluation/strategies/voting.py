@@ -30,8 +30,8 @@ class SelfConsistency(OneWorkerStrategy):
 
     async def answer(self, question: Question, context: EvalContext) -> StrategyAnswer:
         part = context.caps.part(self.n)
-        drawn = await samples(question, context, self.worker, self.n, self.temperature, part)
-        return StrategyAnswer(combine(drawn, majority_answer(question, drawn), concurrent=True))
+        outcomes = await samples(question, context, self.worker, self.n, self.temperature, part)
+        return StrategyAnswer(combine(outcomes, majority_answer(question, outcomes), concurrent=True))
 
 
 @dataclass(slots=True)
