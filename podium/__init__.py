@@ -1,7 +1,8 @@
-"""Podium as a library: the names a program imports. Each loads its module at first use, so that `import
-podium` loads nothing.
+"""Public Python API of Podium.
 
-from podium import Plan, Step, Task, load_settings
+Each name imports its module on first use, so that `import podium` itself loads nothing.
+
+    from podium import Plan, Step, Task, load_settings
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ EXPORTS = {
     "SettingsError": "serving.settings.faults",
     "load_settings": "serving.settings.overrides:settings_to_serve",
 }
-"""Public name -> `module`, or `module:name` where it is called something else there."""
+"""Public name to `module`, or to `module:name` if its name there differs."""
 
 __all__ = sorted(EXPORTS)  # pyright: ignore[reportUnsupportedDunderAll]
 

@@ -1,7 +1,9 @@
-"""`podium keys` and `podium teams`: they change the store itself, so they work before the first key is made
-and while no server runs; with `--url` they ask a server elsewhere. A server sees what they change within 10 s.
+"""`podium keys` and `podium teams`.
 
-What reads settings and databases is imported after the options are read.
+They change the store directly, so they work before the first key exists and while no server runs. With
+`--url` they use a server's admin API instead. Running servers apply a change within 10 s.
+
+Modules that read settings and databases are imported only after the options are parsed.
 """
 
 from __future__ import annotations
@@ -42,53 +44,61 @@ Command = Callable[["Accounts", argparse.Namespace], Awaitable[None]]
 
 @option
 def duration_s(text: str) -> float:
-    """A time such as `90d` or `36h`."""
+    """Parse a duration such as `90d` or `36h`."""
     match = re.fullmatch(r"(\d+)([smhdw])", text)
     if match is None or int(match[1]) == 0:
-        raise ValueError(f"{text!r} is no duration: a number and one of {', '.join(UNITS_S)}, as in 90d")
+        raise ValueError(
+            f"{text!r} is not a duration. Write a number and one of {', '.join(UNITS_S)}, as in 90d"
+        )
     if (duration := int(match[1]) * UNITS_S[match[2]]) > MOST_S:
-        raise ValueError(f"{text!r} is longer than 100 years")
+        raise ValueError(f"{text!r} is longer than the maximum of 100 years")
     return float(duration)
 
 
 LIFTED = Decimal(-1)
-"""What `none` is read as: argparse keeps None for what was not said."""
+"""Value of `none`. argparse uses None for an option that is not set."""
 
 
 def limit_usd(text: str) -> Decimal:
-    """An amount of dollars, or `none`."""
+    """Parse an amount of dollars, or `none`."""
     return LIFTED if text == "none" else usd(text)
 
 
 def keys(arguments: Sequence[str] | None = None) -> int:
-    """`podium keys`."""
     parser = argparse.ArgumentParser(
         prog="podium keys",
-        description="API keys: make, list, revoke and rotate them.",
+        description="Create, list, revoke and rotate API keys.",
         epilog="example: podium keys create search-app --team search --expires 90d",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    create = _command(commands, "create", create_key, "make a key and print it, this once")
-    create.add_argument("name", help="what it is for")
-    create.add_argument("--team", help="whose runs it sees, by name or id (without: its own)")
+    create = _command(commands, "create", create_key, "create a key and print its secret once")
+    create.add_argument("name", help="what the key is for")
+    create.add_argument(
+        "--team", help="name or id of the team whose runs it sees (default: only its own runs)"
+    )
     create.add_argument(
         "--scopes",
         type=option(parse_scopes),
         default=DEFAULT_SCOPES,
         metavar="SCOPES",
-        help="of run (ask models), read (see the team's runs) and admin (everything), with commas (run,read)",
+        help="comma-separated: run (call models), read (see the team's runs), admin (everything) (default: run,read)",
     )
-    create.add_argument("--expires", type=duration_s, metavar="TIME", help="after 90d, 36h ... (never)")
-    listed = _command(commands, "list", list_keys, "show keys, the newest first")
-    listed.add_argument("--team", help="of this team alone, by name or id")
-    listed.add_argument("--all", action="store_true", help="also those that are revoked or expired")
-    listed.add_argument("--json", action="store_true", help="one JSON object a line")
-    revoke = _command(commands, "revoke", revoke_key, "refuse a key from now on, everywhere within 10 s")
-    revoke.add_argument("key", help="its id, or its name")
-    rotate = _command(commands, "rotate", rotate_key, "give a key a new secret and print it, this once")
-    rotate.add_argument("key", help="its id, or its name")
+    create.add_argument(
+        "--expires",
+        type=duration_s,
+        metavar="TIME",
+        help="lifetime, such as 90d or 36h (default: never expires)",
+    )
+    listed = _command(commands, "list", list_keys, "list keys, newest first")
+    listed.add_argument("--team", help="only keys of this team, by name or id")
+    listed.add_argument("--all", action="store_true", help="include revoked and expired keys")
+    listed.add_argument("--json", action="store_true", help="print one JSON object per line")
+    revoke = _command(commands, "revoke", revoke_key, "revoke a key; every server rejects it within 10 s")
+    revoke.add_argument("key", help="id or name of the key")
+    rotate = _command(commands, "rotate", rotate_key, "give a key a new secret and print it once")
+    rotate.add_argument("key", help="id or name of the key")
     rotate.add_argument(
-        "--overlap", type=duration_s, default=0.0, metavar="TIME", help="let the secret before work too, for 1h ... (not at all)"
+        "--overlap", type=duration_s, default=0.0, metavar="TIME", help="how long the old secret stays valid, such as 1h (default: not at all)"
     )  # fmt: skip
     _budget_command(commands, "key", key_budget)
     _policy_command(commands, "key", key_policy)
@@ -96,21 +106,20 @@ def keys(arguments: Sequence[str] | None = None) -> int:
 
 
 def teams(arguments: Sequence[str] | None = None) -> int:
-    """`podium teams`."""
     parser = argparse.ArgumentParser(
         prog="podium teams",
-        description="Teams of people: the keys of one see each other's runs, and nobody else's.",
+        description="Manage teams. Keys of a team see each other's runs and no other team's.",
         epilog="example: podium teams create search",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    create = _command(commands, "create", create_team, "make a team")
-    create.add_argument("name", help="no other team has it")
-    listed = _command(commands, "list", list_teams, "show teams, the oldest first")
-    listed.add_argument("--json", action="store_true", help="one JSON object a line")
+    create = _command(commands, "create", create_team, "create a team")
+    create.add_argument("name", help="unique name of the team")
+    listed = _command(commands, "list", list_teams, "list teams, oldest first")
+    listed.add_argument("--json", action="store_true", help="print one JSON object per line")
     for name, on in (("disable", False), ("enable", True)):
-        help = "let its keys in again" if on else "refuse all of its keys, everywhere within 10 s"
+        help = "accept its keys again" if on else "reject all of its keys; every server follows within 10 s"
         switch = _command(commands, name, switch_team, help)
-        switch.add_argument("team", help="its name or id")
+        switch.add_argument("team", help="name or id of the team")
         switch.set_defaults(on=on)
     _budget_command(commands, "team", team_budget)
     _policy_command(commands, "team", team_policy)
@@ -118,56 +127,56 @@ def teams(arguments: Sequence[str] | None = None) -> int:
 
 
 async def create_key(directory: Accounts, options: argparse.Namespace) -> None:
-    """Make a key."""
+    """Create a key and print its secret."""
     expires_us = None if options.expires is None else int((time.time() + options.expires) * US)
-    key, made = await directory.create_key(options.name, options.team, options.scopes, expires_us)
-    _show_secret(key, f"Made the key {_describe(made)}, in {options.where}.")
+    key, info = await directory.create_key(options.name, options.team, options.scopes, expires_us)
+    _show_secret(key, f"Created key {_describe(info)} in {options.where}.")
 
 
 async def list_keys(directory: Accounts, options: argparse.Namespace) -> None:
-    """Show keys."""
+    """Print keys."""
     now_us = int(time.time() * US)
-    found = await directory.keys(options.team)
-    shown = [key for key in found if options.all or key.state(now_us) not in ("revoked", "expired")]
+    keys = await directory.keys(options.team)
+    shown = [key for key in keys if options.all or key.state(now_us) not in ("revoked", "expired")]
     rows = [_row(key, now_us) for key in shown]
-    _show(rows, "There is no key." if not found else "No key is in force; `--all` shows the others.", options)
+    _show(
+        rows, "There are no keys." if not keys else "No key is active. Use --all to list the others.", options
+    )
 
 
 async def revoke_key(directory: Accounts, options: argparse.Namespace) -> None:
-    """Revoke a key."""
     revoked = await directory.revoke(options.key)
-    print(f"Revoked the key {_describe(revoked)}. Servers refuse it within 10 s.")
+    print(f"Revoked key {_describe(revoked)}. Servers reject it within 10 s.")
 
 
 async def rotate_key(directory: Accounts, options: argparse.Namespace) -> None:
-    """Rotate a key."""
+    """Give a key a new secret and print it."""
     key, rotated = await directory.rotate(options.key, options.overlap)
     until = (
-        f"works until {iso(int((time.time() + options.overlap) * US))}"
+        f"stays valid until {iso(int((time.time() + options.overlap) * US))}"
         if options.overlap
-        else "is refused within 10 s"
+        else "is rejected within 10 s"
     )
-    _show_secret(key, f"A new secret for the key {_describe(rotated)}; the one before {until}.")
+    _show_secret(key, f"New secret for key {_describe(rotated)}. The old secret {until}.")
 
 
 async def create_team(directory: Accounts, options: argparse.Namespace) -> None:
-    """Make a team."""
-    made = await directory.create_team(options.name)
+    team = await directory.create_team(options.name)
     print(
-        f"Made the team {made.name!r} ({inert(made.id)}). Next: podium keys create NAME --team {made.name!r}"
+        f"Created team {team.name!r} ({inert(team.id)}). Next: podium keys create NAME --team {team.name!r}"
     )
 
 
 async def list_teams(directory: Accounts, options: argparse.Namespace) -> None:
-    """Show teams."""
+    """Print teams."""
     rows = [_team_row(team) for team in await directory.teams()]
-    _show(rows, "There is no team; `podium teams create NAME` makes one.", options)
+    _show(rows, "There are no teams. Create one with `podium teams create NAME`.", options)
 
 
 async def switch_team(directory: Accounts, options: argparse.Namespace) -> None:
-    """Let a team's keys in, or no longer."""
+    """Enable or disable a team."""
     team = await directory.switch_team(options.team, on=options.on)
-    print(f"The team {team.name!r} is {'enabled' if options.on else 'disabled'}. Servers follow within 10 s.")
+    print(f"Team {team.name!r} is {'enabled' if options.on else 'disabled'}. Servers apply this within 10 s.")
 
 
 async def key_budget(directory: Accounts, options: argparse.Namespace) -> None:
@@ -181,9 +190,9 @@ async def team_budget(directory: Accounts, options: argparse.Namespace) -> None:
 
 
 async def _budget(directory: Accounts, options: argparse.Namespace, subject: str) -> None:
-    given: dict[Period, Decimal | None] = {"day": options.per_day, "month": options.per_month}
+    requested: dict[Period, Decimal | None] = {"day": options.per_day, "month": options.per_month}
     limits: dict[Period, Decimal | None] = {}
-    for period, limit in given.items():
+    for period, limit in requested.items():
         if limit is not None:
             limits[period] = None if limit == LIFTED else limit
     await directory.set_budget(subject, limits)
@@ -192,25 +201,25 @@ async def _budget(directory: Accounts, options: argparse.Namespace, subject: str
 
 
 def _budget_command(commands: Any, whose: str, run: Command) -> None:
-    budget = _command(commands, "budget", run, f"set what a {whose} may spend, and show what is spent")
-    budget.add_argument(whose, help="its name or id")
+    budget = _command(commands, "budget", run, f"show or set the budget of a {whose}")
+    budget.add_argument(whose, help=f"name or id of the {whose}")
     for period in ("day", "month"):
         budget.add_argument(
-            f"--per-{period}", type=limit_usd, metavar="USD", help=f"in each {period} (UTC), or `none`"
+            f"--per-{period}", type=limit_usd, metavar="USD", help=f"limit per {period} (UTC), or `none`"
         )
-    budget.add_argument("--json", action="store_true", help="one JSON object a line")
+    budget.add_argument("--json", action="store_true", help="print one JSON object per line")
 
 
 def _policy_command(commands: Any, whose: str, run: Command) -> None:
-    policy = _command(commands, "policy", run, f"show what a {whose} may do, and change it")
-    policy.add_argument(whose, help="its name or id")
+    policy = _command(commands, "policy", run, f"show or change the policy of a {whose}")
+    policy.add_argument(whose, help=f"name or id of the {whose}")
     policy.add_argument(
         "fields",
         nargs="*",
         metavar="FIELD=VALUE",
-        help="what to change, as in models=podium-mini,podium-ultra local_only=true max_cost_usd=0.50; `any` lifts a limit",
+        help="fields to change, such as models=podium-mini,podium-ultra local_only=true max_cost_usd=0.50; `any` lifts a limit",
     )
-    policy.add_argument("--json", action="store_true", help="one JSON object")
+    policy.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def _command(commands: Any, name: str, run: Command, help: str) -> argparse.ArgumentParser:
@@ -220,15 +229,17 @@ def _command(commands: Any, name: str, run: Command, help: str) -> argparse.Argu
         "--url",
         type=url,
         default=_server_of_environment(),
-        help=f"ask this server instead of the store; the key of an administrator is in {KEY_VARIABLE}. Where that and {URL_VARIABLE} are "
-        "set, that server is asked",
+        help=f"use this server's admin API instead of the store, with an administrator's key in {KEY_VARIABLE} (default: {URL_VARIABLE}, if "
+        f"{KEY_VARIABLE} is set too)",
     )
     parser.set_defaults(run=run)
     return parser
 
 
 def _server_of_environment() -> str | None:
-    """The server that the other verbs ask, once it can be asked: the first key is made in the store."""
+    """Return the server in `PODIUM_URL` if a key is set too. Without a key, use the store: that is how the
+    first key is created.
+    """
     return os.environ.get(URL_VARIABLE) if os.environ.get(KEY_VARIABLE) else None
 
 
@@ -257,7 +268,7 @@ async def _with_directory(options: argparse.Namespace) -> None:
 def _open(options: argparse.Namespace) -> Accounts:
     is_named = options.url not in (None, _server_of_environment())
     if is_named and options.settings is not None:
-        raise ClientError("--url and --settings name two places. Leave one of them out.")
+        raise ClientError("--url and --settings name two different places. Use only one of them.")
     if options.url is not None and options.settings is None:
         options.where = options.url
         from podium.remote_directory import RemoteDirectory
@@ -268,19 +279,22 @@ def _open(options: argparse.Namespace) -> Accounts:
     address = address_of(options.settings)
     options.where = f"the store {address.name}"
     if URL_VARIABLE in os.environ and KEY_VARIABLE not in os.environ:
-        print(f"In {options.where}: {URL_VARIABLE} counts where {KEY_VARIABLE} is set too.", file=sys.stderr)
+        print(
+            f"Using {options.where}: {URL_VARIABLE} is ignored unless {KEY_VARIABLE} is set too.",
+            file=sys.stderr,
+        )
     return Directory(address)
 
 
 def _show_secret(key: ApiKey, about: str) -> None:
-    """The secret alone on standard output, for `KEY=$(podium keys create ...)`."""
-    print(f"{about} It is shown this once; the store keeps its hash:", file=sys.stderr)
+    """Print only the secret on standard output, for `KEY=$(podium keys create ...)`."""
+    print(f"{about} The secret is shown only once; the store keeps its hash:", file=sys.stderr)
     print(key.reveal())
 
 
 def _describe(key: KeyInfo) -> str:
-    owner = f"of the team {key.team.name!r}" if key.team else "of no team"
-    return f"{key.name!r} ({inert(key.id)}, …{inert(key.hint)}), {owner}, for {join(key.scopes)}"
+    owner = f"team {key.team.name!r}" if key.team else "no team"
+    return f"{key.name!r} ({inert(key.id)}, …{inert(key.hint)}), {owner}, scopes {join(key.scopes)}"
 
 
 def _row(key: KeyInfo, now_us: int) -> dict[str, str]:

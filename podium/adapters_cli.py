@@ -1,4 +1,4 @@
-"""`podium adapters`: the LoRA adapters with which a server's workers answer, or those in a folder."""
+"""`podium adapters`: list the LoRA adapters that a server's workers use, or those in a folder."""
 
 from __future__ import annotations
 
@@ -16,24 +16,23 @@ CONFIG = "adapter_config.json"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line."""
     parser = parser_of(
         "adapters",
-        "Which LoRA adapter each worker of a running server answers with; with --folder, the adapters in a folder and what they "
-        "were made for. `podium adapter publish` gives one the name under which it is served.",
+        "List the LoRA adapter of each worker of a running server, or with --folder the adapters in a folder and their base models. "
+        "`podium adapter publish` gives an adapter the name under which it is served.",
         "podium adapters --folder adapters",
     )
-    parser.add_argument("--folder", type=Path, help="list those in it, and ask no server")
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.add_argument("--folder", type=Path, help="list the adapters in this folder instead of a server's")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     options = parser.parse_args(arguments)
     return run(lambda: list_adapters(options))
 
 
 def list_adapters(options: argparse.Namespace) -> int:
-    """Print them.
+    """Print the adapters.
 
     Raises:
-        ClientError: the server refuses, or there is none; or no such folder.
+        ClientError: the server rejects the request or cannot be reached, or the folder does not exist.
     """
     rows = in_folder(options.folder) if options.folder else in_use(Client.of(options))
     if options.json:
@@ -46,7 +45,7 @@ def list_adapters(options: argparse.Namespace) -> int:
 
     out = terminal()
     if not rows:
-        out.print("There is no adapter in it." if options.folder else "No worker answers with an adapter.")
+        out.print("The folder has no adapter." if options.folder else "No worker uses an adapter.")
         return 0
     table = Table(*rows[0], box=None, pad_edge=False, header_style="bold")
     for row in rows:
@@ -56,10 +55,10 @@ def list_adapters(options: argparse.Namespace) -> int:
 
 
 def in_use(client: Client) -> list[Json]:
-    """Workers that answer with an adapter, and the model that it is put over.
+    """Return the workers that use an adapter, each with its base model.
 
     Raises:
-        ClientError: the server refuses, or there is none.
+        ClientError: the server rejects the request or cannot be reached.
     """
     listed: list[Json] = client.get("/v1/models")["data"]
     about = {each["id"]: each["podium"] for each in listed if each["podium"].get("adapter")}
@@ -70,13 +69,13 @@ def in_use(client: Client) -> list[Json]:
 
 
 def in_folder(folder: Path) -> list[Json]:
-    """The adapters in `folder`, with their base model and rank.
+    """Return the adapters in `folder`, with their base model and rank.
 
     Raises:
-        ClientError: there is no such folder, or one of them cannot be read.
+        ClientError: the folder does not exist, or an adapter in it cannot be read.
     """
     if not folder.is_dir():
-        raise ClientError(f"There is no folder {folder}.", FAILED)
+        raise ClientError(f"Folder {folder} does not exist.", FAILED)
     try:
         return [_adapter(path.parent) for path in sorted(folder.glob(f"*/{CONFIG}"))]
     except (OSError, ValueError, KeyError) as error:

@@ -1,5 +1,7 @@
-"""`podium ask`: one question to a running server. The plan is drawn on stderr as it happens, the answer goes to
-stdout, so that `podium ask ... > file` keeps the answer alone.
+"""`podium ask`: send one question to a running server.
+
+The plan is drawn on stderr as it runs and the answer goes to stdout, so that `podium ask ... > file` saves
+only the answer.
 """
 
 from __future__ import annotations
@@ -21,11 +23,10 @@ EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line."""
     parser = parser_of(
         "ask",
-        "Ask a running server, show the plan as it happens and the cost at the end. What is read from a pipe is put below the "
-        "question. Ctrl-C ends the run too.",
+        "Ask a running server, show the plan as it runs and the cost at the end. Piped input is added below the "
+        "question. Ctrl-C also cancels the run.",
         "podium ask 'Which planet is the largest?'",
     )
     add_question(parser)
@@ -33,11 +34,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--plan",
         type=Path,
         metavar="FILE",
-        help="run this plan, as `podium plan --json` gives it or a list of steps",
+        help="run this plan: the output of `podium plan --json`, or a list of steps",
     )
-    parser.add_argument("--quiet", action="store_true", help="print the answer alone")
+    parser.add_argument("--quiet", action="store_true", help="print only the answer")
     parser.add_argument(
-        "--json", action="store_true", help="print the whole answer with its steps, as JSON, at the end"
+        "--json", action="store_true", help="print the whole answer with its steps as JSON at the end"
     )
     options = parser.parse_args(arguments)
     question = question_of(parser, options)
@@ -45,36 +46,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def add_question(parser: argparse.ArgumentParser) -> None:
-    """The options that say what is asked, of whom, and within which limits."""
-    parser.add_argument("question", nargs="*", help="what to ask; without it, standard input is the question")
-    parser.add_argument("--model", help="as `podium models` lists them (the first that writes plans)")
-    parser.add_argument("--effort", choices=EFFORTS, help="how much thought and how many steps it is worth")
-    parser.add_argument("--max-cost", type=usd, metavar="DOLLARS", help="end the run before it costs more")
+    """Add the options for the question, the model and the limits of the run."""
+    parser.add_argument("question", nargs="*", help="the question (default: read from standard input)")
+    parser.add_argument("--model", help="a name from `podium models` (default: the first that writes plans)")
+    parser.add_argument("--effort", choices=EFFORTS, help="how much reasoning and how many steps to spend")
+    parser.add_argument("--max-cost", type=usd, metavar="DOLLARS", help="stop the run before it costs more")
     parser.add_argument(
-        "--deadline", type=seconds_option, metavar="SECONDS", help="end the run after that time"
+        "--deadline", type=seconds_option, metavar="SECONDS", help="stop the run after this time"
     )
-    parser.add_argument("--exclude", action="append", default=[], metavar="WORKER", help="leave a worker out; may be given again")  # fmt: skip
+    parser.add_argument("--exclude", action="append", default=[], metavar="WORKER", help="do not use this worker; repeatable")  # fmt: skip
 
 
 def question_of(parser: argparse.ArgumentParser, options: argparse.Namespace) -> str:
-    """What is asked; ends the command where nothing is."""
+    """Return the question, or exit with a usage error if there is none."""
     question = read_question(options.question)
     if not question:
-        parser.error("there is no question: give one, or pipe it in")
+        parser.error("no question: pass one as an argument or pipe it in")
     return question
 
 
 def read_question(words: Sequence[str]) -> str:
-    """What is asked: the words, and below them what comes through a pipe."""
+    """Return the words of the command line, followed by any piped input."""
     piped = "" if sys.stdin is None or sys.stdin.isatty() else sys.stdin.read()
     return "\n\n".join(part for part in (" ".join(words).strip(), piped.strip()) if part)
 
 
 def ask(client: Client, options: argparse.Namespace, question: str) -> int:
-    """Ask, and show what comes.
+    """Send the question and print the answer as it arrives.
 
     Raises:
-        ClientError: the server refuses, goes away, or says that the run has failed.
+        ClientError: the server rejects the request or disconnects, or the run fails.
     """
     body = body_of(options, question, options.model or first_model(client))
     body["podium"] |= {"trace": True} | ({} if options.json else {"progress": "events"})
@@ -84,7 +85,7 @@ def ask(client: Client, options: argparse.Namespace, question: str) -> int:
         whole = client.post("/v1/chat/completions", body)
         finish_reason = next((choice.get("finish_reason") for choice in whole["choices"]), None)
         if not finish_reason:
-            raise ClientError("The answer is not whole: it has no finish_reason.")
+            raise ClientError("The answer is incomplete: it has no finish_reason.")
         print(inert_json(whole, indent=2))
         tell_cut(finish_reason)
         return 0
@@ -93,7 +94,7 @@ def ask(client: Client, options: argparse.Namespace, question: str) -> int:
 
 
 def body_of(options: argparse.Namespace, question: str, model: str) -> Json:
-    """The request."""
+    """Build the request body."""
     podium: Json = {}
     if options.max_cost is not None:
         podium["max_cost_usd"] = float(options.max_cost)
@@ -106,10 +107,10 @@ def body_of(options: argparse.Namespace, question: str, model: str) -> Json:
 
 
 def read_plan(path: Path) -> list[Json]:
-    """The steps of a plan in a file.
+    """Read the steps of a plan from a file.
 
     Raises:
-        ClientError: it holds none.
+        ClientError: the file cannot be read or holds no plan.
     """
     try:
         plan: Any = json.loads(path.read_text())
@@ -124,22 +125,22 @@ def read_plan(path: Path) -> list[Json]:
 
 
 def first_model(client: Client) -> str:
-    """The first that writes plans; where none does, the first.
+    """Return the first model that writes plans, or the first of all if none does.
 
     Raises:
-        ClientError: the server has none that this key may ask.
+        ClientError: this key may use no model of the server.
     """
     models = client.get("/v1/models")["data"]
     if not models:
-        raise ClientError("The server lists no model that may be asked.", FAILED)
+        raise ClientError("The server lists no model that this key may use.", FAILED)
     return next((each["id"] for each in models if each["podium"]["kind"] == "conductor"), models[0]["id"])
 
 
 def show(stream: Stream, url: str, *, quiet: bool) -> int:
-    """Print events and answer as they come; what the run cost at its end, and where the console shows it.
+    """Print events and answer text as they arrive, then the cost and a link to the run in the console.
 
     Raises:
-        ClientError: the run has failed.
+        ClientError: the run failed or its stream ended early.
     """
     from podium.run_text import dollars, event_line, seconds, terminal
 
@@ -152,13 +153,13 @@ def show(stream: Stream, url: str, *, quiet: bool) -> int:
             if has_begun:
                 print(file=answer, flush=True)
             raise ClientError(f"{error['message']} (run {stream.run_id})")
-        told: Json = chunk.get("podium") or {}
+        payload: Json = chunk.get("podium") or {}
         if not chunk.get("choices"):
-            line = None if quiet or has_begun else event_line(told)
+            line = None if quiet or has_begun else event_line(payload)
             if line is not None:
                 progress.print(line)
             continue
-        summary = told or summary
+        summary = payload or summary
         finish_reason = chunk["choices"][0].get("finish_reason") or finish_reason
         if piece := chunk["choices"][0]["delta"].get("content"):
             if not has_begun and not quiet:
@@ -182,19 +183,19 @@ def show(stream: Stream, url: str, *, quiet: bool) -> int:
 
 
 def _check_whole(stream: Stream, finish_reason: str | None) -> None:
-    """See that the stream was read to its end.
+    """Check that the stream was read to its end.
 
     Raises:
-        ClientError: it broke off.
+        ClientError: the stream ended early.
     """
     if stream.is_whole and finish_reason:
         return
-    seen = f" `podium show {stream.run_id}` shows what became of it." if stream.run_id else ""
-    raise ClientError(f"The answer broke off: its stream ended before its last event.{seen}")
+    hint = f" See `podium show {stream.run_id}` for the run." if stream.run_id else ""
+    raise ClientError(f"The answer is incomplete: its stream ended before its last event.{hint}")
 
 
 def tell_cut(finish_reason: str | None) -> None:
-    """Print a line on stderr if the answer is not whole."""
+    """Print a warning on stderr if the answer was cut off."""
     from podium.run_text import cut_text, terminal
 
     if (line := cut_text(finish_reason)) is not None:

@@ -1,4 +1,4 @@
-"""`podium budgets`: what every team and every key may spend, and has spent, by a running server's account."""
+"""`podium budgets`: list the budgets and spending of all teams and keys of a running server."""
 
 from __future__ import annotations
 
@@ -15,28 +15,25 @@ PAGE = 100
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line."""
     parser = parser_of(
         "budgets",
-        "What every team and every key may spend in this day and month (UTC), what is spent, and what is held for calls under way. "
-        "Needs a key with the scope `admin`, except with --own. `podium teams budget` and `podium keys budget` set them.",
+        "List the limit, the spending and the reserved amount of every team and key for the current day and month (UTC). "
+        "Needs a key with the scope `admin`, except with --own. Set budgets with `podium teams budget` and `podium keys budget`.",
         "podium budgets --limited",
     )
-    parser.add_argument("--team", help="of this team and its keys alone, by name or id")
-    parser.add_argument(
-        "--own", action="store_true", help="of your own key and its team, which needs no scope"
-    )
-    parser.add_argument("--limited", action="store_true", help="only where there is a limit")
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.add_argument("--team", help="only this team and its keys, by name or id")
+    parser.add_argument("--own", action="store_true", help="only your own key and its team; needs no scope")
+    parser.add_argument("--limited", action="store_true", help="only budgets with a limit")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     options = parser.parse_args(arguments)
     return run(lambda: list_budgets(Client.of(options), options))
 
 
 def list_budgets(client: Client, options: argparse.Namespace) -> int:
-    """Print them.
+    """Print the budgets.
 
     Raises:
-        ClientError: the server refuses, or there is none.
+        ClientError: the server rejects the request or cannot be reached.
     """
     rows = [
         row
@@ -64,15 +61,17 @@ def list_budgets(client: Client, options: argparse.Namespace) -> int:
             *amounts,
             style="red" if _is_spent(row) else "",
         )
-    terminal().print(table if rows else "No budget is set: `podium teams budget TEAM --per-day 5` sets one.")
+    terminal().print(
+        table if rows else "No budget is set. Set one with `podium teams budget TEAM --per-day 5`."
+    )
     return 0
 
 
 def budget_rows(client: Client, team: str | None) -> Generator[Json]:
-    """A row for each team and key and period.
+    """Yield a row per team or key and period.
 
     Raises:
-        ClientError: the server refuses, or there is none.
+        ClientError: the server rejects the request or cannot be reached.
     """
     for each in pages(client, "teams"):
         if team in (None, each["id"], each["name"]):
@@ -84,10 +83,10 @@ def budget_rows(client: Client, team: str | None) -> Generator[Json]:
 
 
 def pages(client: Client, what: str) -> Generator[Json]:
-    """Every `teams` or `keys`.
+    """Yield every item of the admin list `what` (`teams` or `keys`), page by page.
 
     Raises:
-        ClientError: the server refuses, or there is none.
+        ClientError: the server rejects the request or cannot be reached.
     """
     after: str | None = None
     while True:
@@ -99,10 +98,10 @@ def pages(client: Client, what: str) -> Generator[Json]:
 
 
 def own_rows(client: Client) -> Generator[Json]:
-    """A row for each period of the caller's own key and its team.
+    """Yield a row per period for the caller's own key and its team.
 
     Raises:
-        ClientError: the server refuses, or there is none.
+        ClientError: the server rejects the request or cannot be reached.
     """
     own = client.get("/v1/budget")
     for whose in ("key", "team"):

@@ -1,7 +1,7 @@
-"""The `podium` command: a table of verbs, each with a module of its own, imported when it is called.
+"""The `podium` command: a table of verbs, each in its own module that is imported when the verb is called.
 
-`podium VERB ARGS...` calls `main(ARGS)` of the verb's module and exits with what it returns. Knows names;
-knows no verb's options.
+`podium VERB ARGS...` calls `main(ARGS)` of the verb's module and exits with the result. This module does not
+know the options of any verb.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class Verb(NamedTuple):
 
     Args:
         target: `module`, whose `main(arguments)` returns the exit code, or `module:function`.
-        help: one line.
-        setup: the make target that installs its packages.
+        help: one line for `podium --help`.
+        setup: the make target that installs the packages it needs.
     """
 
     target: str
@@ -31,59 +31,58 @@ class Verb(NamedTuple):
 
 
 VERBS = {
-    "serve": Verb("cluster.local.serve", "serve on this machine until Ctrl-C"),
-    "stop": Verb("cluster.local.serve:stop", "end what a crashed or forgotten `podium serve` left running"),
+    "serve": Verb("cluster.local.serve", "run a server on this machine until Ctrl-C"),
+    "stop": Verb("cluster.local.serve:stop", "stop what a crashed or forgotten `podium serve` left running"),
     "doctor": Verb(
         "podium.doctor.cli",
-        "what is wrong with this machine, settings, a cluster or a server, and what to do",
+        "find problems of this machine, settings, a cluster or a server, and suggest fixes",
     ),
-    "exposure": Verb("cluster.local.ports", "what listens here, at which address, and what it asks for"),
-    "demo": Verb("cluster.local.demo", "start a server, ask it one question, show plan, answer and cost"),
-    "ask": Verb("podium.ask_cli", "ask a running server one question, and see the plan as it happens"),
-    "plan": Verb(
-        "podium.plan_cli", "the plan that a question would get, and what it may cost; no step is run"
-    ),
-    "runs": Verb("podium.runs_cli:runs", "the newest runs of a server"),
-    "show": Verb("podium.runs_cli:show", "one run as a tree of plans and steps, with times and costs"),
-    "feedback": Verb("podium.feedback_cli", "say how good a run's answer is; export questions to train on"),
-    "models": Verb("podium.runs_cli:models", "every name that a server may be asked by"),
-    "keys": Verb("podium.accounts_cli:keys", "API keys: create, list, revoke, rotate"),
-    "teams": Verb("podium.accounts_cli:teams", "teams of people, whose keys see each other's runs"),
-    "budgets": Verb("podium.budgets_cli", "what teams and keys may spend, and have spent"),
+    "exposure": Verb("cluster.local.ports", "list listening ports, their addresses and their authentication"),
+    "demo": Verb("cluster.local.demo", "start a server, ask one question, show plan, answer and cost"),
+    "ask": Verb("podium.ask_cli", "ask a running server one question and watch the plan run"),
+    "plan": Verb("podium.plan_cli", "show the plan for a question and its maximum cost, without running it"),
+    "runs": Verb("podium.runs_cli:runs", "list the newest runs of a server"),
+    "show": Verb("podium.runs_cli:show", "show one run as a tree of plans and steps, with times and costs"),
+    "feedback": Verb("podium.feedback_cli", "rate a run's answer; export rated questions for training"),
+    "models": Verb("podium.runs_cli:models", "list every model name that a server accepts"),
+    "keys": Verb("podium.accounts_cli:keys", "create, list, revoke and rotate API keys"),
+    "teams": Verb("podium.accounts_cli:teams", "manage teams, whose keys see each other's runs"),
+    "budgets": Verb("podium.budgets_cli", "list budgets and spending of teams and keys"),
     "check": Verb(
         "podium.doctor.cli:check",
-        "podium doctor --cluster: do settings, Serve config and machines agree, and what do they cost",
+        "same as podium doctor --cluster: compare settings, Serve config and machines, and estimate the cost",
     ),
-    "store": Verb("podium.store_cli", "make, migrate or check the store of keys, budgets and the ledger"),
-    "ledger": Verb("podium.ledger_cli", "prove that the ledger adds up"),
-    "load": Verb("loadtest.cli", "load a running server and write a report", "setup-dev"),
-    "siege": Verb("loadtest.siege.cli", "attack a server and watch its ordinary clients", "setup-dev"),
+    "store": Verb("podium.store_cli", "create, migrate or check the store of keys, budgets and the ledger"),
+    "ledger": Verb("podium.ledger_cli", "show, check, reconcile and correct the ledger"),
+    "load": Verb("loadtest.cli", "load-test a running server and write a report", "setup-dev"),
+    "siege": Verb("loadtest.siege.cli", "attack a server while ordinary clients use it", "setup-dev"),
     "capacity": Verb(
-        "loadtest.capacity.cli", "replicas, GPUs and dollars for a rate, simulated", "setup-dev"
+        "loadtest.capacity.cli",
+        "simulate the replicas, GPUs and dollars that a request rate needs",
+        "setup-dev",
     ),
     "bench": Verb("loadtest.bench.cli", "measure the figures of the README", "setup-learning"),
-    "prove": Verb(
-        "loadtest.prove.cli", "make things go wrong on purpose, and check that nothing is lost", "setup-dev"
-    ),
+    "prove": Verb("loadtest.prove.cli", "inject faults and check that no run or dollar is lost", "setup-dev"),
     "eval": Verb("evaluation.cli", "compare strategies on questions with known answers", "setup-learning"),
-    "cards": Verb("evaluation.cards.cli", "write each worker's card from what was measured"),
+    "cards": Verb("evaluation.cards.cli", "write each worker's card from measurements"),
     "recorded-pool": Verb(
-        "evaluation.replay_settings", "settings that replay recorded answers", "setup-learning"
+        "evaluation.replay_settings", "write settings that replay recorded answers", "setup-learning"
     ),
-    "train": Verb("training.cli", "teach a conductor by reward", "setup-learning"),
+    "train": Verb("training.cli", "train a conductor with reinforcement learning", "setup-learning"),
     "curriculum": Verb(
         "training.curriculum.cli",
-        "what a conductor learns from, and how it leads new teams",
+        "inspect a conductor's training tasks and how it plans for new teams",
         "setup-learning",
     ),
-    "adapters": Verb("podium.adapters_cli", "the LoRA adapters in use, or in a folder"),
-    "adapter": Verb("cluster.local.adapter", "give a LoRA adapter the name under which it is served"),
-    "completion": Verb("podium.completion_cli", "a script by which bash, zsh or fish completes this command"),
+    "adapters": Verb("podium.adapters_cli", "list the LoRA adapters in use, or in a folder"),
+    "adapter": Verb("cluster.local.adapter", "publish a LoRA adapter under the name by which it is served"),
+    "completion": Verb("podium.completion_cli", "print a completion script for bash, zsh or fish"),
 }
 PRIVATE = 0o077
-"""The umask of a verb: exports, reports and records hold users' texts, so files get mode 600 and folders 700."""
+"""Umask of a verb: exports, reports and records hold users' texts, so files get mode 600 and folders 700."""
 INSTALL = {"serve", "demo", "bench"}
-"""Verbs that install packages, which other accounts may use; what they write of users is in a private folder."""
+"""Verbs that install packages for all accounts of the machine and so keep the caller's umask. They write user
+data to a private folder."""
 OURS = {
     "podium",
     "conductor",
@@ -106,8 +105,10 @@ example: podium serve --settings cluster/api.yaml --port 8000"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The console script; returns the exit code: of a process that SIGPIPE ends, where the reader of what it prints has
-    gone, as `head` does.
+    """Run the console script and return its exit code.
+
+    If the reader of stdout has gone (`podium runs | head`), return the exit code of a process that SIGPIPE
+    ended.
     """
     try:
         try:
@@ -115,11 +116,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
-        said = select.poll()
-        said.register(sys.stdout.fileno(), 0)
-        if not said.poll(0):
-            raise  # it is another pipe
-        # It is flushed once more at the end.
+        stdout = select.poll()
+        stdout.register(sys.stdout.fileno(), 0)
+        if not stdout.poll(0):
+            raise  # another pipe broke, not stdout
+        # Python flushes stdout again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
 
@@ -137,7 +138,7 @@ def _call(arguments: Sequence[str] | None) -> int:
     if name not in VERBS:
         nearest = difflib.get_close_matches(name, VERBS, n=1, cutoff=0.5)
         hint = f" Did you mean `podium {nearest[0]}`?" if nearest else ""
-        print(f"podium: there is no verb {name!r}.{hint} `podium --help` lists them.", file=sys.stderr)
+        print(f"podium: unknown verb {name!r}.{hint} `podium --help` lists all verbs.", file=sys.stderr)
         return 2
     before = os.umask(PRIVATE)
     if name in INSTALL:
@@ -152,7 +153,7 @@ def _call(arguments: Sequence[str] | None) -> int:
 
 
 def run(name: str, arguments: Sequence[str]) -> int:
-    """Call the verb `name`; 2 where its packages are not installed, with the command that installs them."""
+    """Call the verb `name`. If a package is missing, print the command that installs it and return 2."""
     verb = VERBS[name]
     try:
         return load_verb(name)(arguments)
@@ -161,17 +162,17 @@ def run(name: str, arguments: Sequence[str]) -> int:
             raise
         print(
             f"podium {name} needs the package {error.name}, which is not installed. "
-            f"In a checkout, `make {verb.setup}` installs it.",
+            f"In a checkout, install it with `make {verb.setup}`.",
             file=sys.stderr,
         )
         return 2
 
 
 def load_verb(name: str) -> Callable[[Sequence[str]], int]:
-    """What a verb calls, its module imported.
+    """Import a verb's module and return the function it calls.
 
     Raises:
-        ModuleNotFoundError: a package of it is not installed.
+        ModuleNotFoundError: a package it needs is not installed.
     """
     module, _, function = VERBS[name].target.partition(":")
     return getattr(import_module(module), function or "main")

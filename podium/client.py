@@ -1,6 +1,6 @@
-"""The server as the command line sees it: an address, a key from the environment, answers and errors in words.
+"""HTTP client of the command line: the server's address, the key from the environment, readable errors.
 
-What speaks HTTP is imported after the options are read.
+httpx2 is imported only after the options are parsed.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ URL_VARIABLE, KEY_VARIABLE = "PODIUM_URL", "PODIUM_API_KEY"
 DEFAULT_URL = "http://127.0.0.1:8000"
 FAILED, WRONG_COMMAND, NOT_REACHED, NOT_ALLOWED = 1, 2, 3, 4
 EXIT_CODES = (
-    "Exit code: 0, 1 where the server refuses or the run fails, 2 for a wrong command line, 3 where no server can be "
-    "reached, 4 where its key is missing or may not do this, 130 after Ctrl-C."
+    "Exit code: 0 on success, 1 if the server rejects the request or the run fails, 2 for a usage error, 3 if no server can be "
+    "reached, 4 if the key is missing or lacks permission, 130 after Ctrl-C."
 )
 JSON, EVENT_STREAM = "application/json", "text/event-stream"
-OTHER_SERVER = "Name Podium's own address with --url."
+OTHER_SERVER = "Set --url to Podium's own address."
 SILENT_S = 600.0
-"""The longest wait for the next byte: a cold engine may take minutes to its first token."""
+"""Read timeout. A cold engine may take minutes to produce its first token."""
 
 
 class ClientError(Exception):
-    """What a command cannot go on after.
+    """Error that ends a command.
 
     Args:
-        message: what happened and what to do, for people.
-        exit_code: the command's.
+        message: what happened and what to do.
+        exit_code: exit code of the command.
     """
 
     def __init__(self, message: str, exit_code: int = FAILED) -> None:
@@ -49,7 +49,7 @@ class ClientError(Exception):
 
 
 def parser_of(verb: str, description: str, example: str) -> argparse.ArgumentParser:
-    """A parser for a verb that asks a server."""
+    """Return a parser for a verb that calls a server."""
     parser = argparse.ArgumentParser(
         prog=f"podium {verb}", description=description, epilog=f"{EXIT_CODES} Example: {example}"
     )
@@ -58,17 +58,17 @@ def parser_of(verb: str, description: str, example: str) -> argparse.ArgumentPar
 
 
 def add_url(parser: argparse.ArgumentParser) -> None:
-    """The option that names the server."""
+    """Add the option `--url`."""
     parser.add_argument(
         "--url",
         type=url,
         default=os.environ.get(URL_VARIABLE, DEFAULT_URL),
-        help=f"of the server; the variable {URL_VARIABLE} says it too ({DEFAULT_URL}). The key is in {KEY_VARIABLE}",
+        help=f"address of the server (default: the variable {URL_VARIABLE}, else {DEFAULT_URL}). The key is read from {KEY_VARIABLE}",
     )
 
 
 def run(command: Callable[[], int]) -> int:
-    """`command`'s exit code; where it cannot go on, that of the error, which is told on stderr."""
+    """Run `command` and return its exit code. Print a `ClientError` on stderr and return its exit code."""
     try:
         code = command()
         sys.stdout.flush()
@@ -76,36 +76,38 @@ def run(command: Callable[[], int]) -> int:
     except ClientError as error:
         tell(error)
         return error.exit_code
-    except BrokenPipeError:  # the reader has seen enough: `podium runs | head`
+    except BrokenPipeError:  # the reader closed the pipe: `podium runs | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
 
 def find_key() -> str:
-    """The key in the environment; empty: there is none.
+    """Return the key in the environment, or "" if there is none.
 
     Raises:
-        ClientError: what is there is no key. What would send it would repeat it in an error.
+        ClientError: the value has characters that a header cannot carry. Checked here because the HTTP client would repeat the value in its error.
     """
     key = os.environ.get(KEY_VARIABLE, "").strip()
     if not (key.isascii() and key.isprintable()):
-        raise ClientError(f"{KEY_VARIABLE} holds no key: there are other characters in it.", NOT_ALLOWED)
+        raise ClientError(
+            f"{KEY_VARIABLE} is not a valid key: it has non-ASCII or control characters.", NOT_ALLOWED
+        )
     return key
 
 
 def path_part(id: str) -> str:
-    """`id` as one part of an address: what a person typed, or a server said, leads nowhere else.
+    """Quote `id` as one path segment, so that user input or a server's value cannot reach another path.
 
     Raises:
-        ClientError: no part of an address can be that: `..` is the part before.
+        ClientError: `id` is empty, `.` or `..`.
     """
     if id in ("", ".", ".."):
-        raise ClientError(f"{id!r} is no id and no name. Lists show them.", FAILED)
+        raise ClientError(f"{id!r} is not an id or a name. Use a list command to find it.", FAILED)
     return quote(id, safe="")
 
 
 def tell(error: ClientError) -> None:
-    """Say on stderr what went wrong. A server's words may repeat a model's: no control character of them is told."""
+    """Print an error on stderr. A server's message may repeat model output, so escape control characters."""
     print(f"podium: {inert(str(error))}", file=sys.stderr)
 
 
@@ -114,7 +116,7 @@ class Client:
 
     Args:
         address: such as `http://127.0.0.1:8000`.
-        key: sent with each request; empty: none is.
+        key: sent with each request; "" sends none.
     """
 
     def __init__(self, address: str, key: str) -> None:
@@ -123,47 +125,47 @@ class Client:
 
     @classmethod
     def of(cls, options: argparse.Namespace) -> Client:
-        """The one that the options and the environment name.
+        """Open a client for the server and key that the options and the environment name.
 
         Raises:
-            ClientError: what the environment holds is no key.
+            ClientError: the key in the environment is malformed.
         """
         return cls(options.url, find_key())
 
     def get(self, path: str, params: Mapping[str, Any] | None = None) -> Json:
-        """The JSON at `path`.
+        """GET the JSON object at `path`.
 
         Raises:
-            ClientError: there is none, or no server.
+            ClientError: the server rejects the request or cannot be reached.
         """
-        given = {name: value for name, value in (params or {}).items() if value is not None}
+        query = {name: value for name, value in (params or {}).items() if value is not None}
         with self._explaining():
-            return self._json(self._http.get(path, params=given))
+            return self._json(self._http.get(path, params=query))
 
     def post(self, path: str, body: Json) -> Json:
-        """The JSON that the server answers to `body`.
+        """POST `body` and return the JSON response.
 
         Raises:
-            ClientError: it refuses, or there is no server.
+            ClientError: the server rejects the request or cannot be reached.
         """
         with self._explaining():
             return self._json(self._http.post(path, json=body))
 
     def delete(self, path: str) -> Json:
-        """The JSON that the server answers, once what is at `path` is no more.
+        """DELETE `path` and return the JSON response.
 
         Raises:
-            ClientError: it refuses, or there is no server.
+            ClientError: the server rejects the request or cannot be reached.
         """
         with self._explaining():
             return self._json(self._http.delete(path))
 
     @contextmanager
     def stream(self, method: str, path: str, body: Json | None = None) -> Generator[Stream]:
-        """Server-sent events.
+        """Open a stream of server-sent events.
 
         Raises:
-            ClientError: the server refuses or goes away, or there is none.
+            ClientError: the server rejects the request, disconnects or cannot be reached.
         """
         with self._explaining(), self._http.stream(method, path, json=body) as answer:
             if answer.status_code >= 400:
@@ -171,47 +173,47 @@ class Client:
             yield Stream(self._check(answer, EVENT_STREAM))
 
     def _json(self, answer: httpx2.Response) -> Json:
-        """The JSON object of an answer.
+        """Return the JSON object of a response.
 
         Raises:
-            ClientError: it is an error, or no JSON object.
+            ClientError: the response is an error or not a JSON object.
         """
         body: object = None
         with suppress(ValueError):
             body = json.loads(self._check(answer, JSON).content, object_hook=Answer)
         if not isinstance(body, Answer) or not isinstance(body.get("data", []), list | str | dict):
             raise ClientError(
-                f"{self._address} answers {answer.status_code} without a whole JSON object. {OTHER_SERVER}"
+                f"{self._address} answered {answer.status_code} without a complete JSON object. {OTHER_SERVER}"
             )
         return body
 
     def _check(self, answer: httpx2.Response, content_type: str) -> httpx2.Response:
-        """The answer, unless it is an error, a redirect or something else than what was asked for.
+        """Return the response if it succeeded with the expected content type.
 
         Raises:
-            ClientError: it is.
+            ClientError: the response is an error, a redirect or of another content type.
         """
         if answer.status_code < 300:
-            told = answer.headers.get("content-type", "")
-            if told and told.partition(";")[0].strip().lower() != content_type:
+            actual_type = answer.headers.get("content-type", "")
+            if actual_type and actual_type.partition(";")[0].strip().lower() != content_type:
                 raise ClientError(
-                    f"{self._address} answers with {told[:80]}, not with {content_type}. {OTHER_SERVER}"
+                    f"{self._address} answered with {actual_type[:80]}, not with {content_type}. {OTHER_SERVER}"
                 )
             return answer
         if answer.status_code < 400:
             to = answer.headers.get("location", "")[:200]
             raise ClientError(
-                f"{self._address} answers {answer.status_code}, a redirect{f' to {to}' if to else ''}. {OTHER_SERVER}"
+                f"{self._address} answered {answer.status_code}, a redirect{f' to {to}' if to else ''}. {OTHER_SERVER}"
             )
         try:
             message = str(answer.json()["error"]["message"])
         except (ValueError, KeyError, TypeError):
-            message = f"{self._address} answers {answer.status_code}, and not as Podium does."
+            message = f"{self._address} answered {answer.status_code}, not in Podium's error format."
         if answer.status_code in (401, 403):
-            message += f" This command sends the key that is in the variable {KEY_VARIABLE}."
+            message += f" This command sends the key in {KEY_VARIABLE}."
             raise ClientError(message, NOT_ALLOWED)
         if later := answer.headers.get("retry-after"):
-            message += f" Try again in {later} s."
+            message += f" Retry in {later} s."
         raise ClientError(message)
 
     @contextmanager
@@ -222,26 +224,28 @@ class Client:
             yield
         except httpx2.ConnectError:
             raise ClientError(
-                f"Nothing answers at {self._address}. Start a server with `make serve`, or name one with --url.",
+                f"No server answers at {self._address}. Start one with `make serve`, or set --url.",
                 NOT_REACHED,
             ) from None
         except httpx2.TimeoutException:
-            raise ClientError(f"{self._address} has been silent for too long.", NOT_REACHED) from None
+            raise ClientError(f"{self._address} did not answer in time.", NOT_REACHED) from None
         except httpx2.DecodingError as error:
-            message = f"{self._address} answers with a body that cannot be read: {error}. {OTHER_SERVER}"
+            message = f"{self._address} sent a body that cannot be decoded: {error}. {OTHER_SERVER}"
             raise ClientError(message) from None
         except httpx2.TransportError as error:
-            message = f"The connection to {self._address} broke: {error}. The run may go on: `podium runs` shows it."
+            message = (
+                f"The connection to {self._address} broke: {error}. The run may continue; see `podium runs`."
+            )
             raise ClientError(message, NOT_REACHED) from None
 
 
 def connect(address: str, key: str, timeout_s: float = SILENT_S) -> httpx2.Client:
-    """Connections to the server at `address`.
+    """Open an HTTP client for the server at `address`.
 
     Args:
         address: such as `http://127.0.0.1:8000`.
-        key: sent with each request; empty: none is.
-        timeout_s: the longest wait for the next byte.
+        key: sent with each request; "" sends none.
+        timeout_s: read timeout.
     """
     import httpx2
 
@@ -249,16 +253,16 @@ def connect(address: str, key: str, timeout_s: float = SILENT_S) -> httpx2.Clien
         base_url=address,
         headers={"authorization": f"Bearer {key}"} if key else {},
         timeout=httpx2.Timeout(timeout_s, connect=10),
-        trust_env=not _is_loopback(address),  # no proxy stands before this machine
-        verify=urlsplit(address).scheme == "https",  # reading the certificates takes 40 ms
+        trust_env=not _is_loopback(address),  # a proxy cannot reach this machine's loopback
+        verify=urlsplit(address).scheme == "https",  # loading the certificates takes 40 ms
     )
 
 
 class Answer(dict[str, Any]):
-    """A JSON object of a server."""
+    """JSON object sent by a server."""
 
     def __missing__(self, name: str) -> Any:
-        """Raise an error that says which field the server left out.
+        """Raise an error that names the missing field.
 
         Raises:
             ClientError: always.
@@ -267,27 +271,27 @@ class Answer(dict[str, Any]):
 
 
 class Stream:
-    """Server-sent events of one answer.
+    """Server-sent events of one response.
 
     Args:
-        answer: whose status says that it went well.
+        answer: a successful response, not read yet.
     """
 
     def __init__(self, answer: httpx2.Response) -> None:
         self._answer = answer
         self.is_whole = False
-        """Whether the event was read that ends a stream: `[DONE]`, or one of the type `end`."""
+        """True once the final event was read: `[DONE]`, or an event of type `end`."""
 
     @property
     def run_id(self) -> str:
-        """The id of the run that was asked for."""
+        """Id of the requested run, or ""."""
         return str(self._answer.headers.get("x-podium-workflow-id", ""))
 
     def __iter__(self) -> Generator[Json]:
-        """The JSON of each event; `[DONE]` is no event.
+        """Yield the JSON object of each event, without the `[DONE]` marker.
 
         Raises:
-            ClientError: an event is no JSON object.
+            ClientError: an event is not a JSON object.
         """
         for line in self._answer.iter_lines():
             data = line.removeprefix("data:").strip()
@@ -300,7 +304,7 @@ class Stream:
             with suppress(ValueError):
                 event = json.loads(data, object_hook=Answer)
             if not isinstance(event, Answer):
-                raise ClientError(f"The server sent an event that is no JSON object: {data[:80]!r}.")
+                raise ClientError(f"The server sent an event that is not a JSON object: {data[:80]!r}.")
             self.is_whole |= event.get("type") == "end"
             yield event
 

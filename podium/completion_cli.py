@@ -1,7 +1,7 @@
-"""`podium completion`: a script by which a shell completes verbs, options and their values.
+"""`podium completion`: print a script with which a shell completes verbs, options and their values.
 
-It is written once and knows what the options were then; a verb whose packages are not installed is completed
-by its name alone.
+The script is static: it knows the options of the version that printed it. A verb whose packages are not
+installed is completed by its name only.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ exit code: 0, 2 for a wrong command line. example: podium completion bash > podi
 
 
 class _Parser(Exception):
-    """The parser of a verb, at the moment when it would read its arguments."""
+    """Signal that carries a verb's parser out of `parse_args`."""
 
     def __init__(self, parser: argparse.ArgumentParser) -> None:
         super().__init__()
@@ -33,10 +33,9 @@ class _Parser(Exception):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line."""
     parser = argparse.ArgumentParser(
         prog="podium completion",
-        description="Write a script by which a shell completes this command.",
+        description="Print a shell completion script for this command.",
         epilog=INSTALL,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -49,21 +48,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Every verb with its options, as one parser. Loads the modules of all verbs."""
+    """Return one parser with every verb and its options. Loads the modules of all verbs."""
     root = argparse.ArgumentParser(prog="podium")
     verbs = root.add_subparsers(metavar="VERB")
     for name, verb in VERBS.items():
-        found = parser_of(name)
-        parents = [_without_help(found)] if found else []
+        verb_parser = parser_of(name)
+        parents = [_without_help(verb_parser)] if verb_parser else []
         verbs.add_parser(name, help=verb.help, description=verb.help, parents=parents)
     return root
 
 
 def parser_of(name: str) -> argparse.ArgumentParser | None:
-    """The parser that a verb builds; None where its packages are not installed.
+    """Return the parser that a verb builds, or None if its packages are not installed.
 
-    A verb's `main` makes its parser and calls it. The call is cut short here, so that no verb needs a second way
-    to be asked for its options.
+    A verb's `main` builds its parser and calls `parse_args`. That call is intercepted here, so that verbs
+    need no second way to expose their options.
     """
     usual = argparse.ArgumentParser.parse_args
 
@@ -73,10 +72,10 @@ def parser_of(name: str) -> argparse.ArgumentParser | None:
     argparse.ArgumentParser.parse_args = stop  # pyright: ignore[reportAttributeAccessIssue]
     try:
         load_verb(name)([])
-    except _Parser as found:
-        return found.parser
+    except _Parser as signal:
+        return signal.parser
     except ModuleNotFoundError as error:
-        print(f"podium {name} is completed by its name alone: {error}", file=sys.stderr)
+        print(f"podium {name} is completed by its name only: {error}", file=sys.stderr)
         return None
     finally:
         argparse.ArgumentParser.parse_args = usual
@@ -84,7 +83,9 @@ def parser_of(name: str) -> argparse.ArgumentParser | None:
 
 
 def _without_help(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """`parser` as a parent: the child has its own help; paths are completed."""
+    """Return `parser` as a parent without `--help` (the child has its own), with path arguments that complete
+    files.
+    """
     import shtab
 
     parents = argparse.ArgumentParser(add_help=False)

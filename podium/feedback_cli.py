@@ -1,7 +1,6 @@
-"""`podium feedback`: say how good a run's answer is; write what was said to a file of questions to train on.
+"""`podium feedback`: rate a run's answer, or export rated runs as training questions.
 
-A question is taken where somebody said what had been the right answer, and the policy of its team lets models be
-trained on its runs.
+A run is exported if feedback names the right answer and its team's policy allows training on its runs.
 """
 
 from __future__ import annotations
@@ -22,57 +21,58 @@ EXPORT = "export"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """`podium feedback`."""
-    given = list(sys.argv[2:] if arguments is None else arguments)
-    return _export(given[1:]) if given[:1] == [EXPORT] else _give(given)
+    words = list(sys.argv[2:] if arguments is None else arguments)
+    return _export(words[1:]) if words[:1] == [EXPORT] else _give(words)
 
 
 def _give(arguments: Sequence[str]) -> int:
     example = "podium feedback wf_… --score 0 --expected 42; podium feedback export questions.jsonl"
-    parser = parser_of("feedback", "Say how good a run's answer is; what your key said before is replaced. `podium feedback export FILE` writes questions to train on.", example)  # fmt: skip
-    parser.add_argument("id", help="of the run, or `export`")
+    parser = parser_of("feedback", "Rate a run's answer. This replaces earlier feedback from the same key. `podium feedback export FILE` writes training questions.", example)  # fmt: skip
+    parser.add_argument("id", help="id of the run, or `export`")
     parser.add_argument("--score", type=float, metavar="0..1", help="0 is bad, 1 is good")
     parser.add_argument(
-        "--label", action="append", default=[], metavar="WORD", help="a word of your own; may be repeated"
+        "--label", action="append", default=[], metavar="WORD", help="a label of your choice; repeatable"
     )
     parser.add_argument("--comment", default="", metavar="TEXT")
-    parser.add_argument("--expected", default="", metavar="TEXT", help="what had been the right answer")
+    parser.add_argument("--expected", default="", metavar="TEXT", help="the right answer")
     options = parser.parse_args(arguments)
     body = {"labels": options.label, "comment": options.comment, "expected": options.expected}
-    said = body | ({} if options.score is None else {"score": options.score})
-    return run(lambda: give(Client.of(options), options.id, said))
+    feedback = body | ({} if options.score is None else {"score": options.score})
+    return run(lambda: give(Client.of(options), options.id, feedback))
 
 
-def give(client: Client, id: str, said: Json) -> int:
-    """Send it.
+def give(client: Client, id: str, feedback: Json) -> int:
+    """Send feedback on a run.
 
     Raises:
-        ClientError: the server refuses, or there is none.
+        ClientError: the server rejects the request or cannot be reached.
     """
-    client.post(f"/v1/workflows/{path_part(id)}/feedback", said)
-    print(f"Kept with the run {id}.", file=sys.stderr)
+    client.post(f"/v1/workflows/{path_part(id)}/feedback", feedback)
+    print(f"Feedback saved for run {id}.", file=sys.stderr)
     return 0
 
 
 def _export(arguments: Sequence[str]) -> int:
-    parser = parser_of("feedback export", "Write questions whose right answer somebody said, as `podium train` reads them (`source: jsonl`).", "podium feedback export questions.jsonl")  # fmt: skip
-    parser.add_argument("file", type=Path, metavar="FILE", help="that is not there yet")
+    parser = parser_of("feedback export", "Write the questions of runs whose feedback names the right answer, for `podium train` (`source: jsonl`).", "podium feedback export questions.jsonl")  # fmt: skip
+    parser.add_argument(
+        "file", type=Path, metavar="FILE", help="a new file; an existing one is not overwritten"
+    )
     options = parser.parse_args(arguments)
     return run(lambda: export(Client.of(options), options.file))
 
 
 def export(client: Client, file: Path) -> int:
-    """Write the file.
+    """Write the training questions to a new file.
 
     Raises:
-        ClientError: it is there already, the server refuses, or there is none.
+        ClientError: the file exists or cannot be written, or the server rejects the request or cannot be reached.
     """
     if file.exists():
-        raise ClientError(f"{file} is there already. Name another file.")
-    questions, n_left_out = list[Json](), 0
+        raise ClientError(f"{file} exists already. Name another file.")
+    questions, n_skipped = list[Json](), 0
     for record in runs_with_feedback(client):
         question = question_of(record)
-        n_left_out += question is None
+        n_skipped += question is None
         questions += [question] if question else []
     lines = "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in questions)
     try:
@@ -81,20 +81,20 @@ def export(client: Client, file: Path) -> int:
     except OSError as error:
         raise ClientError(f"{file} cannot be written: {error.strerror}.") from error
     print(f"{_count(len(questions), 'question')} in {file}.", file=sys.stderr)
-    if n_left_out:
+    if n_skipped:
         print(
-            f"{_count(n_left_out, 'run')} left out: nobody said what had been right, its conversation has more than one "
-            "message, its texts are gone, or its team lets no model be trained on it.",
+            f"{_count(n_skipped, 'run')} skipped: no feedback names the right answer, the conversation has more than one "
+            "message, its texts were deleted, or its team does not allow training.",
             file=sys.stderr,
         )
     return 0
 
 
 def runs_with_feedback(client: Client) -> Iterator[Json]:
-    """The records of runs of which somebody has said something, the newest first.
+    """Yield the records of runs with feedback, newest first.
 
     Raises:
-        ClientError: the server refuses, or there is none.
+        ClientError: the server rejects the request or cannot be reached.
     """
     after = None
     while True:
@@ -107,8 +107,8 @@ def runs_with_feedback(client: Client) -> Iterator[Json]:
 
 
 def question_of(record: Json) -> Json | None:
-    """A run as a line of `training.jsonl_questions`; None where it is none. Of several right answers, the one that was
-    said last.
+    """Convert a run to a line of `training.jsonl_questions`, or return None if it cannot be used. If several
+    right answers were given, use the latest.
     """
     expected = next((each["expected"] for each in reversed(record["feedback"]) if each["expected"]), "")
     messages = record["messages"]
@@ -134,7 +134,7 @@ def _is_number(text: str) -> bool:
 
 
 def _private(path: str, flags: int) -> int:
-    """Open a file for this account only: it holds users' texts."""
+    """Open a file that only this account may read: it holds users' texts."""
     return os.open(path, flags, 0o600)
 
 

@@ -1,6 +1,6 @@
-"""`podium ledger`: what was spent, line by line and by day, whether the ledger adds up, and corrections of it.
+"""`podium ledger`: list, check, reconcile and correct the ledger.
 
-What reads settings and databases is imported after the options are read.
+Modules that read settings and databases are imported only after the options are parsed.
 """
 
 from __future__ import annotations
@@ -24,34 +24,35 @@ if TYPE_CHECKING:
     from serving.database.address import Address
 
 COLUMNS = {"id": "id", "when": "created_at", "kind": "kind", "worker": "worker", "account": "account", "dollars": "cost_usd", "team": "team_id", "key": "key_id", "run": "run_id"}  # fmt: skip
-"""Titles, and the fields that are below them."""
+"""Column title to field of a ledger entry."""
 SUM_COLUMNS = ("day", "worker", "account", "calls", "input_tokens", "cached_tokens", "output_tokens", "usd", "uncertain_usd")  # fmt: skip
 EPOCH = date(1970, 1, 1)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line."""
     parser = argparse.ArgumentParser(
         prog="podium ledger",
-        description="`show` lists the newest lines of a server's ledger, for the key of an administrator. `check` proves that the "
-        "ledger adds up, in the store itself: every window of spending is the sum of its open holds and of its entries, and every "
-        "call is entered once. `reconcile` sums it by day (UTC), worker and account, as providers bill, and compares that with an "
-        "invoice. `adjust` corrects an entry by a new one, with a reason; nothing is ever changed. Servers may go on.",
+        description="`show` lists the newest entries of a server's ledger; it needs an administrator's key. `check` verifies the ledger "
+        "in the store itself: every spending window equals the sum of its open holds and its entries, and every call is entered once. "
+        "`reconcile` sums the ledger by day (UTC), worker and account, as providers bill, and compares the sums with an "
+        "invoice. `adjust` corrects an entry by adding another one with a reason; entries never change. Servers may keep running.",
         epilog="Exit code of check and reconcile: 0 if it adds up, 1 if it does not or the store cannot be read. Examples: podium ledger check; "
         "podium ledger show --team search; podium ledger reconcile --from 2026-11-01 invoice.csv; "
         "podium ledger adjust 4711 --to 0.0002 --reason 'invoice of November'",
     )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="{adjust,check,reconcile,show}")
-    _add_adjust(verbs.add_parser("adjust", help="correct an entry by a new one, with a reason"))
+    _add_adjust(verbs.add_parser("adjust", help="correct an entry by adding another one, with a reason"))
     _add_reconcile(
-        verbs.add_parser("reconcile", help="sums by day, worker and account, beside a provider's invoice")
+        verbs.add_parser(
+            "reconcile", help="sum by day, worker and account, and compare with a provider's invoice"
+        )
     )
-    add_settings(verbs.add_parser("check", help="name every sum that is not right"))
-    lines = verbs.add_parser("show", help="the newest lines: who was called for what, and what it cost")
+    add_settings(verbs.add_parser("check", help="list every sum that does not add up"))
+    lines = verbs.add_parser("show", help="list the newest entries: who called which worker, and the cost")
     add_url(lines)
-    lines.add_argument("--team", help="of this team alone, by name or id")
-    lines.add_argument("--limit", type=count, default=20, metavar="N", help="how many, at most 1000 (%(default)s)")  # fmt: skip
-    lines.add_argument("--json", action="store_true", help="one JSON object a line")
+    lines.add_argument("--team", help="only this team, by name or id")
+    lines.add_argument("--limit", type=count, default=20, metavar="N", help="number of entries, at most 1000 (%(default)s)")  # fmt: skip
+    lines.add_argument("--json", action="store_true", help="print one JSON object per line")
     options = parser.parse_args(arguments)
     if options.verb == "show":
         return run(lambda: show_lines(Client.of(options), options))
@@ -70,10 +71,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def show_lines(client: Client, options: argparse.Namespace) -> int:
-    """Print the newest lines.
+    """Print the newest entries.
 
     Raises:
-        ClientError: the server refuses, or there is none.
+        ClientError: the server rejects the request or cannot be reached.
     """
     lines = client.get("/v1/admin/ledger", {"limit": options.limit, "team": options.team})["data"]
     if options.json:
@@ -87,28 +88,28 @@ def show_lines(client: Client, options: argparse.Namespace) -> int:
     table = Table(*COLUMNS, box=None, pad_edge=False, header_style="bold")
     for line in lines:
         table.add_row(*(cell(line[name]) for name in COLUMNS.values()))
-    terminal().print(table if lines else "Nothing was spent yet.")
+    terminal().print(table if lines else "The ledger has no entries yet.")
     return 0
 
 
 def _add_adjust(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "entry", type=int, metavar="ID", help="of the entry, as `podium ledger show --json` lists it"
+        "entry", type=int, metavar="ID", help="id of the entry, from `podium ledger show --json`"
     )
     parser.add_argument(
-        "--to", type=Decimal, required=True, metavar="DOLLARS", help="what the call cost in truth"
+        "--to", type=Decimal, required=True, metavar="DOLLARS", help="the true cost of the call"
     )
-    parser.add_argument("--reason", required=True, help="for whoever reads the ledger")
+    parser.add_argument("--reason", required=True, help="stored with the correction")
     add_settings(parser)
 
 
 def _add_reconcile(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("invoice", type=Path, nargs="?", metavar="INVOICE.csv",
-        help="columns day, worker, usd and, for workers with deployments, account; without it the sums are printed as such a file")  # fmt: skip
-    parser.add_argument("--from", dest="first", type=date.fromisoformat, metavar="DAY", help="the first day, such as 2026-11-01")  # fmt: skip
-    parser.add_argument("--to", dest="last", type=date.fromisoformat, metavar="DAY", help="the last day")
+        help="columns day, worker, usd and, for workers with deployments, account (default: print the sums in this format)")  # fmt: skip
+    parser.add_argument("--from", dest="first", type=date.fromisoformat, metavar="DAY", help="first day, such as 2026-11-01")  # fmt: skip
+    parser.add_argument("--to", dest="last", type=date.fromisoformat, metavar="DAY", help="last day")
     parser.add_argument("--tolerance", type=Decimal, default=Decimal("0.01"), metavar="DOLLARS",
-        help="how far a sum may be off (%(default)s)")  # fmt: skip
+            help="largest difference to accept per sum (%(default)s)")  # fmt: skip
     add_settings(parser)
 
 
@@ -147,7 +148,7 @@ async def _reconcile(address: Address, options: argparse.Namespace) -> list[str]
         return list(_differences(options, sums))
     except (OSError, KeyError, ValueError, ArithmeticError) as error:
         return [
-            f"podium ledger: {options.invoice} is no CSV file with columns day, worker, account and usd: {error}"
+            f"podium ledger: {options.invoice} is not a CSV file with columns day, worker, account and usd: {error}"
         ]
 
 
@@ -184,7 +185,7 @@ def _differences(options: argparse.Namespace, sums: Mapping[tuple[str, str, str]
             name = f"{worker}@{account}" if account else worker
             uncertain = to_usd(int(sums[where].uncertain)) if where in sums else Decimal(0)
             yield (f"{day} {name}: the ledger has ${usd:f}, the invoice ${billed.get(where, Decimal(0)):f}; "
-                   f"${uncertain:f} of the ledger's are bounds or estimates")  # fmt: skip
+                   f"${uncertain:f} of the ledger's sum are upper bounds or estimates")  # fmt: skip
 
 
 async def _check(address: Address, _: argparse.Namespace) -> list[str]:
@@ -198,5 +199,5 @@ async def _check(address: Address, _: argparse.Namespace) -> list[str]:
         faults = await find_faults(database)
         entries, spent, holds, held = await read_totals(database)
     print(f"{entries} entries of ${to_usd(spent):f}, {holds} open holds of ${to_usd(held):f}: "
-          + (f"{len(faults)} faults" if faults else "every sum is right"))  # fmt: skip
+                + (f"{len(faults)} faults" if faults else "all sums match"))  # fmt: skip
     return faults

@@ -1,4 +1,4 @@
-"""`podium plan`: the plan that a question would get, and what it may cost at worst. Only the conductor is called."""
+"""`podium plan`: show the plan for a question and its maximum cost. Only the conductor is called."""
 
 from __future__ import annotations
 
@@ -14,25 +14,24 @@ Json = dict[str, Any]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line."""
     parser = parser_of(
         "plan",
-        "The plan that a question would get, and what each step may cost at worst. No step is run or paid; the conductor that "
-        "writes the plan is. `podium ask --plan FILE` runs a plan that was kept, changed or not.",
+        "Show the plan for a question and the maximum cost of each step. Only the call of the conductor, which writes the plan, is "
+        "paid; no step runs. `podium ask --plan FILE` runs a saved or edited plan.",
         "podium plan 'Compare Peru and Chile' --effort high",
     )
     add_question(parser)
-    parser.add_argument("--json", action="store_true", help="the plan with its costs, as JSON")
+    parser.add_argument("--json", action="store_true", help="print the plan with its costs as JSON")
     options = parser.parse_args(arguments)
     question = question_of(parser, options)
     return run(lambda: show_plan(Client.of(options), options, question))
 
 
 def show_plan(client: Client, options: argparse.Namespace, question: str) -> int:
-    """Ask for the plan and print it.
+    """Request the plan and print it.
 
     Raises:
-        ClientError: the server refuses, or there is none.
+        ClientError: the server rejects the request or cannot be reached.
     """
     answer = client.post("/v1/plans", body_of(options, question, options.model or first_model(client)))
     if options.json:
@@ -59,9 +58,9 @@ def show_plan(client: Client, options: argparse.Namespace, question: str) -> int
     out = terminal()
     out.print(table)
     if not all(step["needed"] for step in answer["steps"]):
-        out.print("Steps that are dim are read by nobody, and would not be run.", style="dim")
+        out.print("Dimmed steps are not needed for the answer and would not run.", style="dim")
     most = dollars(answer["worst_case_cost_usd"])
     out.print(
-        f"\nAt most {most} and {answer['worst_case_tokens']} tokens. For the plan itself: {dollars(answer['podium']['cost_usd'])}."
+        f"\nAt most {most} and {answer['worst_case_tokens']} tokens. Writing the plan: {dollars(answer['podium']['cost_usd'])}."
     )
     return 0

@@ -1,4 +1,4 @@
-"""`podium teams policy` and `podium keys policy`: what a team or a key may do, shown and changed."""
+"""`podium teams policy` and `podium keys policy`: show or change the policy of a team or a key."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ if TYPE_CHECKING:
     from serving.accounts.account_policy import AccountPolicy
 
 NONE = "none"
-"""What lifts a limit."""
+"""Value that lifts a limit."""
 OFF = ("max_effort", "tools")
-"""Fields for which `none` means none at all, and which `any` lifts."""
+"""Fields for which `none` forbids everything; only `any` lifts their limit."""
 NAMED = ("models", "workers", "exclude_workers", "providers", "regions")
-"""Fields with names that the settings must have."""
+"""Fields whose values must exist in the settings."""
 LISTS = (*NAMED, "tools")
 
 
 async def team_policy(directory: Accounts, options: argparse.Namespace) -> None:
-    """Change and show what the keys of a team may do."""
+    """Change a team's policy if fields are given, then print it."""
     team = await directory.team(options.team)
     if options.fields:
-        given = read_fields(options.fields)
-        check_against(options, given)
-        team = await directory.change_team_policy(team.id, given)
+        changes = read_fields(options.fields)
+        check_against(options, changes)
+        team = await directory.change_team_policy(team.id, changes)
     _show(team.policy, options)
 
 
 async def key_policy(directory: Accounts, options: argparse.Namespace) -> None:
-    """Change and show what a key may do."""
+    """Change a key's policy if fields are given, then print it."""
     key = await directory.key(options.key)
     if options.fields:
-        given = read_fields(options.fields)
-        check_against(options, given)
-        key = await directory.change_key_policy(key.id, given)
+        changes = read_fields(options.fields)
+        check_against(options, changes)
+        key = await directory.change_key_policy(key.id, changes)
     _show(key.policy, options)
 
 
 def read_fields(texts: list[str]) -> AccountPolicy:
-    """The policy in `FIELD=VALUE ...`.
+    """Parse `FIELD=VALUE ...` as a policy.
 
     Raises:
-        BadTask: naming the field.
+        BadTask: a field is unknown or its value invalid; `param` names the field.
     """
     from pydantic import ValidationError
 
@@ -53,39 +53,40 @@ def read_fields(texts: list[str]) -> AccountPolicy:
     from serving.accounts.account_policy import AccountPolicy
 
     known = AccountPolicy.model_fields
-    given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for text in texts:
         name, is_set, value = text.partition("=")
         if name not in known or not is_set:
             raise BadTask(
-                f"{text!r} sets no field. Write FIELD=VALUE; there are {', '.join(known)}.", param=name
+                f"{text!r} does not set a field. Write FIELD=VALUE with one of: {', '.join(known)}.",
+                param=name,
             )
-        given[name] = _value(name, value, known[name].default)
+        values[name] = _value(name, value, known[name].default)
     try:
-        return AccountPolicy.model_validate(given)
+        return AccountPolicy.model_validate(values)
     except ValidationError as exc:
         fault = exc.errors(include_url=False)[0]
         field = str(fault["loc"][0])
         raise BadTask(f"{field}: {fault['msg']}.", param=field) from exc
 
 
-def check_against(options: argparse.Namespace, given: AccountPolicy) -> None:
-    """See that a policy names only what the settings have. A server (`--url`) checks it by itself.
+def check_against(options: argparse.Namespace, policy: AccountPolicy) -> None:
+    """Check that the names in a policy exist in the settings. A server (`--url`) checks this itself.
 
     Raises:
-        BadTask: naming the field, with a suggestion.
-        SettingsError: the settings cannot be used.
+        BadTask: a name does not exist; the message suggests the nearest one.
+        SettingsError: the settings cannot be loaded.
     """
     if options.settings is not None:
         from serving.accounts.permission import check_names
         from serving.settings.settings import load
 
-        return check_names(given, load(options.settings))
-    named = [field for field in NAMED if getattr(given, field)]
+        return check_names(policy, load(options.settings))
+    named = [field for field in NAMED if getattr(policy, field)]
     if named and options.url is None:
         print(
-            f"The names in {', '.join(named)} were not checked: no settings were named. "
-            "Add `--settings FILE`, or `--url URL` of the server.",
+            f"The names in {', '.join(named)} were not checked, because no settings were given. "
+            "Add `--settings FILE`, or `--url URL` of a server.",
             file=sys.stderr,
         )
     return None
@@ -100,7 +101,7 @@ def _value(name: str, text: str, default: object) -> object:
 
 
 def _show(policy: AccountPolicy, options: argparse.Namespace) -> None:
-    """What it says, and what it could."""
+    """Print every field with its value, or "-" if it is not set, and its description."""
     stated = policy.stated()
     if options.json:
         return print(inert_json(stated))

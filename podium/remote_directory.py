@@ -1,5 +1,5 @@
-"""Teams and keys of a server elsewhere, by its admin API: the part of `Directory` that `podium keys` and `podium teams`
-use. It knows no store.
+"""Teams and keys of a remote server, through its admin API. Implements the part of `Directory` that `podium
+keys` and `podium teams` use.
 """
 
 from __future__ import annotations
@@ -24,87 +24,81 @@ PERIODS: tuple[Period, ...] = ("day", "month")
 
 
 class RemoteDirectory:
-    """See `Directory`, whose methods these are.
+    """Drop-in for `Directory` over HTTP.
 
     Args:
-        client: with the key of an administrator.
+        client: uses an administrator's key.
 
     Raises (each method):
-        ClientError: the server refuses, or there is none.
+        ClientError: the server rejects the request or cannot be reached.
     """
 
     def __init__(self, client: Client) -> None:
         self._client = client
 
     async def aclose(self) -> None:
-        """Nothing to close."""
+        """Do nothing: there is no connection to close."""
 
     async def create_team(self, name: str) -> TeamInfo:
-        """Make a team."""
         return _team(self._client.post("/v1/admin/teams", {"name": name}))
 
     async def teams(self) -> list[TeamInfo]:
-        """All teams."""
         return [_team(each) for each in pages(self._client, "teams")]
 
     async def team(self, reference: str) -> TeamInfo:
-        """The one of that id, else of that name, with its policy."""
-        found = [team for team in await self.teams() if reference in (team.id, team.name)]
-        if not found:
-            raise ClientError(f"There is no team {reference!r}; `podium teams list` shows them.", FAILED)
-        team = min(found, key=lambda each: each.id != reference)
+        """Return the team with this id, else the one with this name, including its policy."""
+        matches = [team for team in await self.teams() if reference in (team.id, team.name)]
+        if not matches:
+            raise ClientError(f"There is no team {reference!r}. List them with `podium teams list`.", FAILED)
+        team = min(matches, key=lambda each: each.id != reference)
         return replace(team, policy=self._policy(f"/v1/admin/teams/{path_part(team.id)}"))
 
     async def switch_team(self, reference: str, *, on: bool) -> TeamInfo:
-        """Let its keys in, or no longer."""
+        """Enable or disable a team."""
         return _team(self._client.post(f"/v1/admin/teams/{path_part(reference)}", {"enabled": on}))
 
     async def create_key(
         self, name: str, team: str | None, scopes: Collection[Scope], expires_us: int | None
     ) -> tuple[ApiKey, KeyInfo]:
-        """Make a key."""
-        asked = {"name": name, "team": team, "scopes": sorted(scopes), "expires_at": iso(expires_us)}
-        made = self._client.post("/v1/admin/keys", asked)
-        return ApiKey(made["secret"]), _key(made)
+        """Create a key and return its secret."""
+        body = {"name": name, "team": team, "scopes": sorted(scopes), "expires_at": iso(expires_us)}
+        created = self._client.post("/v1/admin/keys", body)
+        return ApiKey(created["secret"]), _key(created)
 
     async def keys(self, team: str | None = None) -> list[KeyInfo]:
-        """Keys, the newest first."""
-        wanted = None if team is None else (await self.team(team)).id
-        found = [_key(each) for each in pages(self._client, "keys")]
-        return [key for key in found if wanted is None or (key.team and key.team.id == wanted)]
+        """Return all keys, or those of one team, newest first."""
+        team_id = None if team is None else (await self.team(team)).id
+        keys = [_key(each) for each in pages(self._client, "keys")]
+        return [key for key in keys if team_id is None or (key.team and key.team.id == team_id)]
 
     async def key(self, reference: str) -> KeyInfo:
-        """The one of that id or name."""
+        """Return the key with this id or name."""
         key = _key(self._client.get(f"/v1/admin/keys/{path_part(reference)}"))
         return replace(key, policy=self._policy(f"/v1/admin/keys/{path_part(key.id)}"))
 
     async def revoke(self, reference: str) -> KeyInfo:
-        """Refuse it from now on."""
         return _key(self._client.delete(f"/v1/admin/keys/{path_part(reference)}"))
 
     async def rotate(self, reference: str, overlap_s: float = 0) -> tuple[ApiKey, KeyInfo]:
-        """Give it a new secret."""
-        made = self._client.post(f"/v1/admin/keys/{path_part(reference)}/rotate", {"overlap_s": overlap_s})
-        return ApiKey(made["secret"]), _key(made)
+        """Give the key another secret and return it."""
+        rotated = self._client.post(f"/v1/admin/keys/{path_part(reference)}/rotate", {"overlap_s": overlap_s})
+        return ApiKey(rotated["secret"]), _key(rotated)
 
     async def budget(self, subject: str) -> list[Spending]:
-        """What a `subject` (see `serving.accounts.rates`) may spend, and has spent."""
-        told = self._client.get(_budget_path(subject))
-        return [Spending(period, *_amounts(told[period])) for period in PERIODS]
+        """Return budget and spending of a `subject` (see `serving.accounts.rates`)."""
+        budget = self._client.get(_budget_path(subject))
+        return [Spending(period, *_amounts(budget[period])) for period in PERIODS]
 
     async def set_budget(self, subject: str, limits_usd: Mapping[Period, Decimal | None]) -> None:
-        """Limit what it may spend."""
         limits = {f"{period}_usd": None if limit is None else str(limit) for period, limit in limits_usd.items()}  # fmt: skip
         if limits:
             self._client.post(_budget_path(subject), limits)
 
     async def change_team_policy(self, reference: str, given: AccountPolicy) -> TeamInfo:
-        """Change what its keys may do."""
         self._client.post(f"/v1/admin/teams/{path_part(reference)}/policy", _stated(given))
         return await self.team(reference)
 
     async def change_key_policy(self, reference: str, given: AccountPolicy) -> KeyInfo:
-        """Change what it may do."""
         self._client.post(f"/v1/admin/keys/{path_part(reference)}/policy", _stated(given))
         return await self.key(reference)
 
@@ -126,21 +120,21 @@ def _amounts(window: Json) -> tuple[Decimal | None, Decimal, Decimal]:
     return None if limit is None else Decimal(limit), Decimal(window["spent_usd"]), Decimal(window["held_usd"])  # fmt: skip
 
 
-def _team(told: Json) -> TeamInfo:
-    made_us = _us(told["created_at"]) or 0
-    return TeamInfo(told["id"], told["name"], made_us, None if told["enabled"] else made_us)
+def _team(body: Json) -> TeamInfo:
+    made_us = _us(body["created_at"]) or 0
+    return TeamInfo(body["id"], body["name"], made_us, None if body["enabled"] else made_us)
 
 
-def _key(told: Json) -> KeyInfo:
+def _key(body: Json) -> KeyInfo:
     return KeyInfo(
-        told["id"],
-        told["name"],
-        told["hint"],
-        frozenset(Scope(scope) for scope in told["scopes"]),
-        _team(told["team"]) if told["team"] else None,
-        _us(told["created_at"]) or 0,
-        _us(told["expires_at"]),
-        _us(told["revoked_at"]),
+        body["id"],
+        body["name"],
+        body["hint"],
+        frozenset(Scope(scope) for scope in body["scopes"]),
+        _team(body["team"]) if body["team"] else None,
+        _us(body["created_at"]) or 0,
+        _us(body["expires_at"]),
+        _us(body["revoked_at"]),
     )
 
 

@@ -1,5 +1,6 @@
-"""Runs on a terminal: events as lines, records as trees and tables. A model's words are text: no markup, no
-control character of them reaches the terminal.
+"""Runs on a terminal: events as lines, records as trees and tables.
+
+Model output is shown as plain text: neither markup nor control characters reach the terminal.
 """
 
 from __future__ import annotations
@@ -17,32 +18,32 @@ from program.inert import inert
 
 Json = dict[str, Any]
 WIDE = 400
-"""Columns of what is no terminal."""
+"""Columns if the output is not a terminal."""
 CUT = {"length": "cut off", "content_filter": "cut off by a content filter"}
-"""What a `finish_reason` adds to `finished` and `done`: the answer is not whole."""
+"""Note that a `finish_reason` adds to `finished` and `done` if the answer is incomplete."""
 STYLES = {"done": "green", "finished": "green", "failed": "red", "lost": "red", "running": "cyan"}
 
 
 def cell(value: object, style: str = "") -> Text:
-    """What a server said, as text and nothing else: None is empty."""
+    """Render a server's value as plain text, or as "" if it is None."""
     return Text("" if value is None else inert(str(value)), style)
 
 
 def brief(text: str, most: int = 90) -> str:
-    """The beginning of `text`, as one line."""
+    """Return the start of `text` as one line of at most `most` characters."""
     line = " ".join(inert(text).split())
     return line if len(line) <= most else line[: most - 1] + "…"
 
 
 def dollars(amount: float | None) -> str:
-    """Money; unknown is not nothing."""
+    """Format an amount. None is "unknown", not "free"."""
     if amount is None:
         return "unknown"
     return "free" if amount == 0 else f"${amount:.6f}".rstrip("0") if amount < 1 else f"${amount:.2f}"
 
 
 def seconds(s: float | None) -> str:
-    """A time; empty where it is not known."""
+    """Format a duration, or return "" if it is unknown."""
     if s is None:
         return ""
     return (
@@ -51,7 +52,7 @@ def seconds(s: float | None) -> str:
 
 
 def status_text(part: Json) -> Text:
-    """The status of a run or a step, and whether its answer is not whole."""
+    """Render the status of a run or a step, with a note if its answer is incomplete."""
     status, cut = inert(part["status"]).replace("_", " "), CUT.get(str(part.get("finish_reason")))
     if cut and part["status"] in ("finished", "done"):
         return Text(f"{status}, {cut}", "yellow")
@@ -59,33 +60,35 @@ def status_text(part: Json) -> Text:
 
 
 def cut_text(finish_reason: str | None) -> str | None:
-    """A sentence on an answer that is not whole; None for one that is."""
+    """Explain why an answer is incomplete, or return None if it is complete."""
     if finish_reason == "length":
-        return "The answer is cut off: it reached the token limit of the request or of its worker (max_output_tokens)."
-    return "The answer is cut off by its provider's content filter." if finish_reason in CUT else None
+        return (
+            "The answer was cut off at the token limit of the request or of its worker (max_output_tokens)."
+        )
+    return "The provider's content filter cut off the answer." if finish_reason in CUT else None
 
 
 def event_line(event: Json) -> Text | None:
-    """What happened, as one line; None for what has none."""
-    said = _event(event)
-    if said is None:
+    """Render an event as one line, or return None if it is not shown."""
+    event_text = _event(event)
+    if event_text is None:
         return None
     line = cell(f"{event.get('at_s') or 0:7.2f} s  ", style="dim")
-    words, style = said
+    words, style = event_text
     return line.append(inert(words), style)
 
 
 def _event(event: Json) -> tuple[str, str] | None:
-    """The words and their style."""
+    """Return the text and its style."""
     match event.get("type"):
         case "plan_began" if event.get("worker"):
             return f"{event['worker']} writes a plan", "bold"
         case "plan_ended" if event.get("rejected"):
-            return f"the plan is refused: {brief(str(event.get('why')))}", "red"
+            return f"the plan is rejected: {brief(str(event.get('why')))}", "red"
         case "plan_ended" if event.get("accepted"):
-            return "the answer before is kept", ""
+            return "the previous answer is accepted", ""
         case "resumed":
-            return "another server goes on with it", "bold"
+            return "another server resumes the run", "bold"
         case _:
             return _step_event(event)
 
@@ -103,12 +106,12 @@ def _step_event(event: Json) -> tuple[str, str] | None:
             return f"{step} starts", "dim"
         case "step_ended":
             cut = CUT.get(str(event.get("finish_reason")))
-            said = f"{step} done, {cut + ', ' if cut else ''}{dollars(event.get('cost_usd'))}"
-            return said, "yellow" if cut else "green"
+            text = f"{step} done, {cut + ', ' if cut else ''}{dollars(event.get('cost_usd'))}"
+            return text, "yellow" if cut else "green"
         case "step_reused":
-            return f"{step} has the output of the plan before", "green"
+            return f"{step} reuses the output of the previous plan", "green"
         case "step_restarted":
-            return f"{step} begins again: {brief(str(event['error']['message']))}", "yellow"
+            return f"{step} restarts: {brief(str(event['error']['message']))}", "yellow"
         case "step_lost":
             error: Json = event.get("error") or {}
             why = str(event.get("why")).replace("_", " ")
@@ -118,12 +121,12 @@ def _step_event(event: Json) -> tuple[str, str] | None:
 
 
 def run_tree(record: Json, *, words: bool, prompts: bool = False) -> Tree:
-    """A run with its plans and their steps.
+    """Build the tree of a run with its plans and steps.
 
     Args:
-        record: as `GET /v1/workflows/{id}` gives it.
-        words: with what each step said.
-        prompts: with what each step was shown.
+        record: the body of `GET /v1/workflows/{id}`.
+        words: include the output of each step.
+        prompts: include the prompt of each step.
     """
     head = cell(f"{record['model']}  ", style="bold").append_text(status_text(record))
     head.append(
@@ -137,7 +140,7 @@ def run_tree(record: Json, *, words: bool, prompts: bool = False) -> Tree:
         line = cell(f"plan {plan['plan'] + 1}: {writer}  {took}  ")
         line.append(dollars(plan["cost_usd"]) if plan["worker"] else "")
         if plan["rejected"]:
-            line.append(f"  refused: {brief(plan['why'])}", "red")
+            line.append(f"  rejected: {brief(plan['why'])}", "red")
         branch = tree.add(line)
         for attempt in plan.get("attempts", ()):
             _add_try(branch, attempt)
@@ -149,7 +152,7 @@ def run_tree(record: Json, *, words: bool, prompts: bool = False) -> Tree:
 
 
 def _about(record: Json) -> Text:
-    """When it began, for whom, along which path its time went, and what it was asked."""
+    """Return start time, team, critical path and question of a run."""
     began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record["created"]))
     account: Json = record.get("account") or {}
     team = f", for the team {account['team_id']}" if account.get("team_id") else ""
@@ -187,13 +190,13 @@ def _add_step(branch: Tree, step: Json, *, words: bool, prompts: bool) -> None:
 
 
 def _add_try(branch: Tree, attempt: Json) -> None:
-    """A call that failed and was followed by another, with what operators are told of it."""
+    """Add a failed call that was retried, with its operator detail."""
     line = branch.add(cell(f"tried {attempt['worker']}: {brief(attempt['message'], 300)}", "red"))
     _add_detail(line, attempt)
 
 
 def _add_error(branch: Tree, error: Json | None, *, has_tries: bool = False) -> None:
-    """The error that ended a plan or a step, after what came before it."""
+    """Add the error that ended a plan or a step, after the attempts before it."""
     if not error:
         return
     for attempt in () if has_tries else _with_attempts(error)[:-1]:
@@ -207,7 +210,7 @@ def _add_detail(branch: Tree, error: Json) -> None:
 
 
 def failure_text(record: Json) -> str:
-    """What a run failed of: the first cause, then what followed, each once; and what operators are told of it."""
+    """Explain why a run failed: the first cause, then its consequences, each once, with the operator detail."""
     faults: list[Json] = []
     for plan in record["plans"]:
         steps = [step for step in record["steps"] if step["plan"] == plan["plan"]]
@@ -215,9 +218,9 @@ def failure_text(record: Json) -> str:
             faults += part["attempts"]
             faults += _with_attempts(part["error"])
     faults += _with_attempts(record["error"])
-    told = dict.fromkeys(each["message"] for each in faults if each.get("outcome") != "lost_race")
+    messages = dict.fromkeys(each["message"] for each in faults if each.get("outcome") != "lost_race")
     details = dict.fromkeys(each["detail"] for each in faults if each.get("detail"))
-    return " ".join([" Then: ".join(told), *details])
+    return " ".join([" Then: ".join(messages), *details])
 
 
 def _with_attempts(error: Json | None) -> list[Json]:
@@ -234,7 +237,7 @@ def _took(part: Json) -> str:
 
 
 def runs_table(runs: list[Json]) -> Table:
-    """Runs, one a line."""
+    """Build a table of runs, one per row."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("began", "run", "model", "status", "workers"):
         table.add_column(title, overflow="fold")
@@ -256,8 +259,8 @@ def runs_table(runs: list[Json]) -> Table:
 
 
 def terminal(*, errors: bool = False) -> Console:
-    """Where to print: colours on a terminal only, and nothing read as markup. What goes into a file or a pipe is
-    not made to fit a width.
+    """Return a console without markup. Colours appear only on a terminal; text for a file or a pipe is not
+    wrapped.
     """
     is_terminal = (sys.stderr if errors else sys.stdout).isatty()
     width = None if is_terminal else WIDE

@@ -1,6 +1,6 @@
-"""`podium store`: make or migrate the store's schema, or say whether it is this version's.
+"""`podium store`: create or migrate the store's schema, or check its version.
 
-What reads settings and databases is imported after the options are read.
+Modules that read settings and databases are imported only after the options are parsed.
 """
 
 from __future__ import annotations
@@ -18,21 +18,22 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line."""
     parser = argparse.ArgumentParser(
         prog="podium store",
-        description="Looks after the store of keys, budgets and the ledger. Its address is in the variable PODIUM_STORE_URL "
-        "(store.url_env of the settings); where it is not set, the store is a SQLite file.",
-        epilog="Exit code: 0 where the store has this version's schema, 1 where not. Example: podium store check",
+        description="Manage the store of keys, budgets and the ledger. Its address is in the variable PODIUM_STORE_URL "
+        "(setting store.url_env). Without it, the store is a SQLite file.",
+        epilog="Exit code: 0 if the store has this version's schema, else 1. Example: podium store check",
     )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="{migrate,check,rotate-secret}")
     migrate = verbs.add_parser(
-        "migrate", help="make the tables, or bring them to this version; back up first"
+        "migrate", help="create the tables, or migrate them to this version; back up first"
     )
-    check = verbs.add_parser("check", help="is it there, and of this version? changes nothing")
+    check = verbs.add_parser(
+        "check", help="check that the store exists and has this version's schema; changes nothing"
+    )
     rotate = verbs.add_parser(
         "rotate-secret",
-        help="a new secret for the ids of tool calls; those that the last one signed stay valid until the next rotation",
+        help="create a new secret for tool call ids; ids signed with the previous one stay valid until the next rotation",
     )
     for verb in (migrate, check, rotate):
         add_settings(verb)
@@ -51,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except PodiumError as error:
         print(f"podium store: {error.message} {error.detail}".rstrip(), file=sys.stderr)
         return 1
-    print(f"The store {address.name} has schema {version}, which this Podium uses.")
+    print(f"The store {address.name} has schema {version}, the version that this Podium uses.")
     return 0
 
 
@@ -61,27 +62,27 @@ def _rotate(address: Address) -> int:
 
     asyncio.run(rotate_secret(address))
     print(
-        f"The ids of tool calls get a new signature in {ROTATE_S:g} s. Runs that wait can still be answered;"
+        f"Tool call ids use the new signature in {ROTATE_S:g} s. Runs that wait for tools can still be answered."
     )
-    print("rotating again ends that: wait for store.tools_wait_s first, unless a secret has leaked.")
+    print("Another rotation invalidates them: wait for store.tools_wait_s first, unless a secret has leaked.")
     return 0
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
-    """The option that says where the store is."""
+    """Add the option `--settings`."""
     parser.add_argument(
         "--settings",
         type=Path,
         metavar="FILE",
-        help="settings whose section `store` says where it is; default: the defaults",
+        help="settings file with a section `store` (default: default settings)",
     )
 
 
 def address_of(settings: Path | None) -> Address:
-    """The store that the settings in a file, or the defaults, name.
+    """Return the address of the store that a settings file, or the default settings, names.
 
     Raises:
-        SettingsError, StoreError: they cannot be used.
+        SettingsError, StoreError: the settings or the address cannot be used.
     """
     from serving.database.address import find_address
     from serving.settings.sections import StoreSettings

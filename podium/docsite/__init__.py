@@ -1,1 +1,1 @@
-"""The documentation as a static site: `make site`."""
+"""Documentation as a static site, built by `make site`."""

@@ -1,4 +1,4 @@
-"""The API reference as a page, from the OpenAPI document: routes, what they take, what its fields mean."""
+"""API reference page, generated from the OpenAPI document: routes, parameters, objects and fields."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 Json = dict[str, Any]
 HEAD = """# API reference
 
-Made from `GET /v1/openapi.json`, which a server gives for itself. {about}
+Generated from `GET /v1/openapi.json`, which every server provides. {about}
 """
 
 
 def write_page(document: Json) -> str:
-    """The page."""
+    """Render the OpenAPI document as Markdown."""
     lines = [HEAD.format(about=document["info"]["description"])]
     for path, operations in sorted(document["paths"].items()):
         for method, operation in operations.items():
@@ -35,7 +35,7 @@ def _operation(title: str, operation: Json) -> Generator[str]:
     for status, answer in operation["responses"].items():
         types = [_type(each["schema"]) for each in answer.get("content", {}).values() if each.get("schema")]
         if status.startswith("2") and types:
-            yield f"Answer ({status}): {', '.join(types)}\n"
+            yield f"Response ({status}): {', '.join(types)}\n"
 
 
 def _object(name: str, schema: Json) -> Generator[str]:
@@ -56,7 +56,7 @@ def _table(rows: Any) -> Generator[str]:
 
 
 def _type(schema: Json) -> str:
-    """A schema in a few words, with links to objects."""
+    """Describe a schema in a few words, with links to objects."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
         return f"[{name}](#{name.lower()})"
@@ -71,7 +71,7 @@ def _type(schema: Json) -> str:
     return str(schema.get("type", "anything"))
 
 
-def _text(words: str) -> str:
-    """One line, with nothing that a table or HTML would take for its own."""
-    line = " ".join(words.split())
+def _text(text: str) -> str:
+    """Return the text as one line, with table and HTML characters escaped."""
+    line = " ".join(text.split())
     return re.sub(r"[|<]", lambda sign: {"|": "\\|", "<": "&lt;"}[sign[0]], line)

@@ -1,5 +1,6 @@
-"""`python -m podium.docsite.build`: docs/ and what it links to as a static site, `build/site`. Zensical makes the
-pages; every link is checked, and nothing is loaded from another host.
+"""`python -m podium.docsite.build`: build docs/ and everything it links to as a static site in `build/site`.
+
+Zensical renders the pages. Every link is checked, and no page loads anything from another host.
 """
 
 from __future__ import annotations
@@ -48,11 +49,11 @@ permalink = true
 [project.markdown_extensions.pymdownx.highlight]
 """
 LOADED = re.compile(r"""<(?:script|link|img|iframe)[^>]*(?:src|href)=["']?(https?://[^"'\s>]+)""")
-"""What a browser would fetch from elsewhere when it shows a page; links that people follow are none."""
+"""Resource that a browser fetches from another host when it shows a page. Ordinary links do not match."""
 
 
 def build() -> int:
-    """Build the site; 0 where every link leads somewhere."""
+    """Build the site. Return 0 if every link resolves and no page loads from another host."""
     shutil.rmtree(WORK, ignore_errors=True)
     write_sources(WORK)
     program = Path(sys.executable).with_name("zensical")
@@ -60,7 +61,7 @@ def build() -> int:
     if ended.returncode:
         return ended.returncode
     if foreign := sorted(foreign_addresses(WORK / "site")):
-        print(f"Pages load from elsewhere: {', '.join(foreign)}", file=sys.stderr)
+        print(f"Pages load from other hosts: {', '.join(foreign)}. Remove these addresses.", file=sys.stderr)
         return 1
     shutil.rmtree(SITE, ignore_errors=True)
     shutil.move(WORK / "site", SITE)
@@ -70,7 +71,7 @@ def build() -> int:
 
 
 def write_sources(work: Path) -> None:
-    """The pages, pictures and configuration from which the site is made."""
+    """Write the pages, pictures and configuration from which Zensical builds the site."""
     folder = work / "pages"
     pages = Pages(ROOT, folder)
     for place in (
@@ -83,7 +84,7 @@ def write_sources(work: Path) -> None:
     (folder / "architecture-imports.svg").write_text(draw_architecture(ROOT))
     architecture = folder / "architecture.md"
     head, _, rest = architecture.read_text().partition("\n\n")
-    picture = "![Podium's packages, by their imports](architecture-imports.svg)\n\nDrawn from the code: an arrow is an import; what follows from others is left out."
+    picture = "![Podium's packages, by their imports](architecture-imports.svg)\n\nDrawn from the code. An arrow is an import; imports that follow from others are not drawn."
     architecture.write_text(f"{head}\n\n{picture}\n\n{rest}")
     (folder / "api.md").write_text(write_page(api_document()))
     (folder / "site.css").write_text(
@@ -93,7 +94,7 @@ def write_sources(work: Path) -> None:
 
 
 def nav(folder: Path) -> str:
-    """What the side lists, in TOML: first what most people want, then the rest by name."""
+    """Return the navigation as TOML: the main pages first, then the other pages by name."""
     firsts = [
         page
         for page in (
@@ -126,7 +127,7 @@ def _in(folder: Path, name: str) -> list[str]:
 
 
 def api_document() -> dict[str, Any]:
-    """The OpenAPI document of the server's routes; no server is started."""
+    """Build the OpenAPI document of the server's routes without starting a server."""
     from serving.api.app import build_api
     from serving.api.openapi import document
     from serving.pool import build_pool
@@ -138,7 +139,7 @@ def api_document() -> dict[str, Any]:
 
 
 def foreign_addresses(site: Path) -> set[str]:
-    """What pages would load from other hosts."""
+    """Return the addresses that pages load from other hosts."""
     return {address for page in site.rglob("*.html") for address in LOADED.findall(page.read_text())}
 
 

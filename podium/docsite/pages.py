@@ -1,5 +1,6 @@
-"""The pages of the site, from files of the checkout as they are: docs/, the README, and whatever they link to. A
-link to a source file leads to a page with that file.
+"""Pages of the site, made from files of the checkout: docs/, the README and everything they link to.
+
+A link to a source file leads to a page that shows the file.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ INDEX = "README.md"
 
 
 class Pages:
-    """Pages that are written into a folder, each once.
+    """Pages written to a folder, each once.
 
     Args:
         root: the checkout.
-        to: the folder, empty.
+        to: an empty folder.
     """
 
     def __init__(self, root: Path, to: Path) -> None:
@@ -29,11 +30,15 @@ class Pages:
         self._pages: dict[str, str] = {}
 
     def add(self, place: str) -> str:
-        """Write the page of a file or folder of the checkout, with all that it links to; gives where it is."""
+        """Write the page of a file or folder, with everything it links to. Return the page's path in the
+        site.
+        """
         if place in self._pages:
             return self._pages[place]
         page = page_of(place, is_folder=(self._root / place).is_dir())
-        self._pages[place] = page  # before its links: pages link to each other
+        self._pages[place] = (
+            page  # registered before its links are followed, because pages link to each other
+        )
         path = self._to / page
         path.parent.mkdir(parents=True, exist_ok=True)
         source = self._root / place
@@ -49,20 +54,22 @@ class Pages:
         return page
 
     def _relinker(self, place: str, page: str) -> Callable[[str], str]:
-        """What a link in the file at `place` becomes on its page; those to elsewhere stay."""
+        """Return a function that maps a link in the file at `place` to its target on the site. External links
+        stay unchanged.
+        """
 
         def relink(target: str) -> str:
             if re.match(r"[a-z]+:", target):
                 return target
             there = posixpath.normpath(posixpath.join(posixpath.dirname(place), target))
             if not (self._root / there).exists():
-                return target  # the generator says that it leads nowhere
+                return target  # Zensical reports the broken link
             return posixpath.relpath(self.add(there), posixpath.dirname(page) or ".")
 
         return relink
 
     def _folder(self, place: str, page: str) -> str:
-        """The files of a folder, as links."""
+        """Render a list of links to the files of a folder."""
         relink = self._relinker(f"{place}/x", page)
         names = sorted(
             each.name
@@ -73,7 +80,9 @@ class Pages:
 
 
 def page_of(place: str, *, is_folder: bool = False) -> str:
-    """Where the page of a file is in the site: docs/ at its top, the README first, others as `source/`."""
+    """Return a file's path in the site: docs/ at the top, the README as the index, other files under
+    `source/`.
+    """
     if place == INDEX:
         return "index.md"
     if place.startswith("docs/"):
@@ -84,7 +93,7 @@ def page_of(place: str, *, is_folder: bool = False) -> str:
 
 
 def rewrite(text: str, relink: Callable[[str], str]) -> str:
-    """`text` with each link's target as `relink` says; code stays as it is."""
+    """Replace each link's target with `relink(target)`, except in code."""
 
     def change(match: re.Match[str]) -> str:
         return f"{match['before']}{relink(match['target'])}{match['anchor'] or ''}{match['after']}"

@@ -1,6 +1,6 @@
-"""The architecture as a picture, drawn from the imports of the code as it is: each arrow is at least one import.
+"""Architecture diagram as SVG, drawn from the imports in the code. Each arrow is at least one import.
 
-Only the arrows that say something new are drawn: where A imports B and B imports C, A's import of C is left out.
+Transitive imports are not drawn: if A imports B and B imports C, there is no arrow from A to C.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ ROOMS = (
     "serving.runs", "serving.accounts", "serving.database", "serving.pool", "serving.dispatch", "serving.workers", "serving.settings",
     "conductor.run", "conductor.plan", "conductor.model",
 )  # fmt: skip
-"""What has a box."""
+"""Packages that get a box."""
 WIDTH, HEIGHT, GAP_X, GAP_Y = 170, 34, 26, 44
 Edges = Mapping[str, set[str]]
 STYLE = (
@@ -24,7 +24,7 @@ STYLE = (
 
 
 def draw_architecture(root: Path) -> str:
-    """The SVG."""
+    """Render the SVG."""
     edges = reduce_edges(read_edges(root))
     rows = layers(edges)
     width = GAP_X + max(len(rooms) for rooms in rows) * (WIDTH + GAP_X)
@@ -49,19 +49,21 @@ def draw_architecture(root: Path) -> str:
 
 
 def read_edges(root: Path) -> dict[str, set[str]]:
-    """Which room imports which, wherever in a file the import stands."""
+    """Map each room to the rooms it imports, at module level or inside functions."""
     edges: dict[str, set[str]] = {room: set() for room in ROOMS}
     for package in dict.fromkeys(room.partition(".")[0] for room in ROOMS):
         for file in (root / package).rglob("*.py"):
             module = ".".join(file.relative_to(root).with_suffix("").parts)
             room = _room(module)
             if room:
-                edges[room] |= {found for each in _imports(file) if (found := _room(each)) and found != room}
+                edges[room] |= {
+                    target for each in _imports(file) if (target := _room(each)) and target != room
+                }
     return edges
 
 
 def reduce_edges(edges: Edges) -> dict[str, set[str]]:
-    """Without those that follow from others."""
+    """Remove edges that follow from others (transitive reduction)."""
     return {
         room: {to for to in targets if not any(to in _reach(edges, other) for other in targets - {to})}
         for room, targets in edges.items()
@@ -69,7 +71,7 @@ def reduce_edges(edges: Edges) -> dict[str, set[str]]:
 
 
 def layers(edges: Edges) -> list[list[str]]:
-    """Rows of rooms, each above all that it imports."""
+    """Arrange the rooms in rows, each above everything it imports."""
     depth: dict[str, int] = {}
 
     def depth_of(room: str) -> int:
@@ -82,12 +84,12 @@ def layers(edges: Edges) -> list[list[str]]:
 
 
 def _reach(edges: Edges, start: str) -> set[str]:
-    found, waiting = set[str](), [start]
+    reached, waiting = set[str](), [start]
     while waiting:
-        for to in edges[waiting.pop()] - found:
-            found.add(to)
+        for to in edges[waiting.pop()] - reached:
+            reached.add(to)
             waiting.append(to)
-    return found
+    return reached
 
 
 def _imports(file: Path) -> Iterable[str]:

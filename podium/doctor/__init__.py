@@ -1,1 +1,1 @@
-"""`podium doctor`: find what is wrong with a machine, settings, a cluster's files or a server, and say what to do."""
+"""`podium doctor`: find problems of a machine, settings, a cluster's files or a server, and suggest fixes."""

@@ -1,6 +1,7 @@
-"""`podium doctor`: print one line for each check, and what to do. It changes, starts and ends nothing.
+"""`podium doctor`: print one line per check, with a remedy for each problem. It changes, starts and stops
+nothing.
 
-A check's module is imported when the check is made, so that a missing package becomes a finding.
+A check's module is imported when the check runs, so that a missing package becomes a finding.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ OF_THE_MACHINE = {
     "session": "processes:check_left_session",
     "haproxy": "processes:check_haproxy",
 }
-"""Check -> where it is; these look at a `ServerPlace`."""
+"""Check to its function. These checks take a `ServerPlace`."""
 OF_THE_SETTINGS = {
     "keys": "configuration:check_keys",
     "workers": "configuration:check_workers",
@@ -46,7 +47,7 @@ OF_THE_SETTINGS = {
     "memory": "machine:check_memory",
     "gpu": "machine:check_gpus",
 }
-"""And these at a `ServerCase`."""
+"""Checks that take a `ServerCase`."""
 OF_A_CLUSTER = {
     "builder": "cluster.code:builder",
     "user_config": "cluster.code:user_configs",
@@ -68,55 +69,59 @@ OF_A_CLUSTER = {
     "machines": "cluster.cost:unknown_prices",
     "requests": "cluster.cost:strangers",
 }
-"""And these at `ClusterFiles`. Each returns a list of findings."""
+"""Checks that take `ClusterFiles`. Each returns a list of findings."""
 MARKS = {"ok": ("ok", "32"), "warning": ("warning", "33"), "wrong": ("WRONG", "31")}
 EXIT_CODES = (
-    "Exit code: 0 where nothing is wrong (warnings may be), 1 where something is, 2 for a wrong command line."
+    "Exit code: 0 if nothing is wrong (warnings are allowed), 1 if something is wrong, 2 for a usage error."
 )
 
 
 def main(arguments: Sequence[str] | None = None, verb: str = "doctor") -> int:
-    """Command line. `verb` is what the help calls it."""
+    """Run the command line. `verb` is its name in the help."""
     parser = argparse.ArgumentParser(
         prog=f"podium {verb}",
-        description="Finds what is wrong with this machine, with settings, with a cluster's files, or with a running server, "
-        "and says what to do. Changes nothing, and asks no provider.",
+        description="Find problems of this machine, of settings, of a cluster's files or of a running server, "
+        "and suggest fixes. Changes nothing and calls no provider.",
         epilog=f"{EXIT_CODES} Example: podium {verb} --settings cluster/api.yaml",
     )
-    parser.add_argument("--settings", type=Path, metavar="FILE", help="what is to be served (cluster/local.yaml; with --cluster cluster/gpu.yaml)")  # fmt: skip
-    parser.add_argument("--port", type=port, default=8000, help="where it is to answer (%(default)s)")
+    parser.add_argument("--settings", type=Path, metavar="FILE", help="settings to check (default: cluster/local.yaml; with --cluster cluster/gpu.yaml)")  # fmt: skip
+    parser.add_argument("--port", type=port, default=8000, help="port the server is to use (%(default)s)")
     parser.add_argument(
-        "--url", type=url_option, help="look at this running server instead; the key is in PODIUM_API_KEY"
+        "--url",
+        type=url_option,
+        help="check this running server instead; the key is read from PODIUM_API_KEY",
     )
-    parser.add_argument("--json", action="store_true", help="one JSON object a line: check, level, said, remedy, and file and field where a file is at fault")  # fmt: skip
-    parser.add_argument("--skip", action="append", default=[], choices=sorted({*OF_THE_MACHINE, *OF_THE_SETTINGS, *OF_A_CLUSTER}), metavar="CHECK", help="leave a check out; may be given again")  # fmt: skip
-    parser.add_argument("--quiet", action="store_true", help="only what is to be done")
-    cluster = parser.add_argument_group("a cluster", "do settings, Serve config and machines agree, and what do they cost; reads files only")  # fmt: skip
-    cluster.add_argument("--cluster", type=Path, metavar="FILE", help="look at this cluster instead: `ray up`'s YAML, or a RayService")  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line: check, level, said, remedy, and file and field of a faulty file")  # fmt: skip
+    parser.add_argument("--skip", action="append", default=[], choices=sorted({*OF_THE_MACHINE, *OF_THE_SETTINGS, *OF_A_CLUSTER}), metavar="CHECK", help="skip this check; repeatable")  # fmt: skip
+    parser.add_argument("--quiet", action="store_true", help="print only problems")
+    cluster = parser.add_argument_group("a cluster", "check that settings, Serve config and machines agree, and estimate the cost; reads files only")  # fmt: skip
+    cluster.add_argument("--cluster", type=Path, metavar="FILE", help="check this cluster instead: `ray up`'s YAML, or a RayService")  # fmt: skip
     cluster.add_argument("--serve", type=Path, metavar="FILE", default=ROOT / "cluster/gpu.serve.yaml", help="the Serve config, or a RayService (cluster/gpu.serve.yaml)")  # fmt: skip
-    cluster.add_argument("--prices", type=Path, metavar="FILE", default=ROOT / "cluster/prices.yaml", help="prices and tokens of your own (cluster/prices.yaml)")  # fmt: skip
+    cluster.add_argument("--prices", type=Path, metavar="FILE", default=ROOT / "cluster/prices.yaml", help="prices of machines and tokens per request (cluster/prices.yaml)")  # fmt: skip
     cluster.add_argument("--mix", default="chat=0.7,ultra=0.3", help="shares of the kinds of requests (%(default)s)")  # fmt: skip
-    cluster.add_argument("--rps", type=exact_rate, help="requests a second that share the machines")
+    cluster.add_argument(
+        "--rps", type=exact_rate, help="requests per second, to compute the machines' cost per request"
+    )
     options = parser.parse_args(arguments)
     if options.cluster:
-        found = show_cluster(options)
+        findings = show_cluster(options)
     elif options.url:
-        found = list(examine_server(options.url).items())
+        findings = list(examine_server(options.url).items())
     else:
         settings = options.settings or Path("cluster/local.yaml")
-        found = list(examine_machine(settings, options.port, options.skip).items())
-    show(found, as_json=options.json, quiet=options.quiet)
-    return int(any(each.level == "wrong" for _, each in found))
+        findings = list(examine_machine(settings, options.port, options.skip).items())
+    show(findings, as_json=options.json, quiet=options.quiet)
+    return int(any(each.level == "wrong" for _, each in findings))
 
 
 def check(arguments: Sequence[str] | None = None) -> int:
-    """Look at a cluster, the one that ships by default: `podium check`."""
+    """`podium check`: check a cluster, by default the one in `ray_cluster.yaml`."""
     rest = sys.argv[1:] if arguments is None else arguments
     return main(["--cluster", str(ROOT / "ray_cluster.yaml"), *rest], verb="check")
 
 
 def show_cluster(options: argparse.Namespace) -> list[tuple[str, Finding]]:
-    """Print the tables of a cluster, unless only findings are asked for. Return the findings."""
+    """Print the tables of a cluster unless `--json` or `--quiet` is set. Return the findings."""
     from podium.doctor.cluster import cost
     from podium.doctor.cluster.files import read_files
     from podium.doctor.cluster.reading import CheckError
@@ -127,60 +132,62 @@ def show_cluster(options: argparse.Namespace) -> list[tuple[str, Finding]]:
         files = read_files(*map(_short, (settings, options.serve, options.cluster, options.prices)))
         mix = cost.shares(options.mix, files.prices.requests)
     except CheckError as error:
-        return [("files", wrong(str(error), "Correct it; the files in cluster/ are examples that work."))]
+        return [("files", wrong(str(error), "Correct it. The files in cluster/ are working examples."))]
     if not (options.json or options.quiet):
         show_tables(files, mix, options.rps)
-    found = examine_cluster(files, options.skip)
-    return found or [("cluster", ok("Settings, Serve config and machines agree."))]
+    findings = examine_cluster(files, options.skip)
+    return findings or [("cluster", ok("Settings, Serve config and machines agree."))]
 
 
 def examine_cluster(files: ClusterFiles, skip: Sequence[str] = ()) -> list[tuple[str, Finding]]:
-    """Return what every check that is not in `skip` finds about a cluster, the worst first."""
+    """Run every cluster check that is not in `skip`. Return the findings, the worst first."""
     checks = {name: _load(target) for name, target in OF_A_CLUSTER.items() if name not in skip}
-    found = [(name, finding) for name, check in checks.items() for finding in check(files)]
-    return sorted(found, key=lambda pair: pair[1].level != "wrong")
+    findings = [(name, finding) for name, check in checks.items() for finding in check(files)]
+    return sorted(findings, key=lambda pair: pair[1].level != "wrong")
 
 
 def _short(path: Path) -> Path:
-    """Return `path` as it is written in the repository, if the command is run there."""
+    """Return `path` relative to the working directory if it is inside it."""
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def examine_server(url: str) -> dict[str, Finding]:
-    """What is found about a running server."""
+    """Check a running server. Return the findings by check."""
     from podium.client import ClientError, find_key
     from podium.doctor.server import check_server
 
     try:
         key = find_key()
     except ClientError as error:
-        return {"key": wrong(str(error), "Copy it again, as `podium keys create` printed it.")}
+        return {"key": wrong(str(error), "Copy it again from the output of `podium keys create`.")}
     return check_server(url, key)
 
 
 def examine_machine(settings: Path, port: int, skip: Sequence[str] = ()) -> dict[str, Finding]:
-    """What is found about this machine, and about what is to be served on it.
+    """Check this machine and the settings to serve on it. Return the findings by check.
 
     Args:
-        settings: their file.
-        port: that the server is to answer at.
-        skip: checks that are not made.
+        settings: path of the settings file.
+        port: port the server is to use.
+        skip: names of checks to skip.
     """
     place = ServerPlace(settings, port, os.environ)
-    found = {name: make(name, target, place) for name, target in OF_THE_MACHINE.items() if name not in skip}
+    findings = {
+        name: make(name, target, place) for name, target in OF_THE_MACHINE.items() if name not in skip
+    }
     try:
-        case, found["settings"] = read_case(place)
+        case, findings["settings"] = read_case(place)
     except ImportError as error:
-        case, found["settings"] = None, _cannot_look(error)
+        case, findings["settings"] = None, _cannot_look(error)
     if case is not None:
-        found |= {
+        findings |= {
             name: make(name, target, case) for name, target in OF_THE_SETTINGS.items() if name not in skip
         }
-    return found
+    return findings
 
 
 def read_case(place: ServerPlace) -> tuple[ServerCase | None, Finding]:
-    """The settings, read; None where they cannot be used."""
+    """Load the settings. The case is None if they cannot be used."""
     from serving.paths import resolve_path
     from serving.settings.overrides import settings_to_serve
     from serving.settings.settings import SettingsError
@@ -188,22 +195,22 @@ def read_case(place: ServerPlace) -> tuple[ServerCase | None, Finding]:
     try:
         settings = settings_to_serve(resolve_path(place.path))
     except SettingsError as error:
-        remedy = f"Correct {place.path}; docs/settings.md has every setting, cluster/*.yaml are examples that work."
+        remedy = f"Correct {place.path}. docs/settings.md lists every setting; cluster/*.yaml are working examples."
         return None, wrong(f"{error.message} {error.detail}".strip(), remedy)
     case = ServerCase(place.path, place.port, place.environment, settings)
     return case, ok(f"{place.path}: {len(settings.workers)} workers, {len(settings.models)} models, {len(settings.workflows)} workflows.")  # fmt: skip
 
 
 def make(name: str, target: str, place: ServerPlace) -> Finding:
-    """Make a check; that it cannot be made is a finding too."""
+    """Run a check. If it cannot run, return that as a finding."""
     try:
         return _load(target)(place)
     except ImportError as error:
         return _cannot_look(error)
     except OSError as error:
         return wrong(
-            f"This cannot be looked at: {error}.",
-            f"Run it as the account that serves: `podium doctor` ({name}).",
+            f"This check failed: {error}.",
+            f"Run `podium doctor` as the account that runs the server ({name}).",
         )
 
 
@@ -213,13 +220,13 @@ def _load(target: str) -> Callable[..., Any]:
 
 
 def _cannot_look(error: ImportError) -> Finding:
-    return wrong(f"This cannot be looked at: {error}.", "`make setup` installs what is missing.")
+    return wrong(f"This check failed: {error}.", "Install what is missing with `make setup`.")
 
 
-def show(found: Sequence[tuple[str, Finding]], *, as_json: bool, quiet: bool) -> None:
-    """Print what was found, and below each fault what to do."""
+def show(findings: Sequence[tuple[str, Finding]], *, as_json: bool, quiet: bool) -> None:
+    """Print the findings, each problem followed by its remedy."""
     is_terminal = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    for check, finding in found:
+    for check, finding in findings:
         if as_json:
             fields = {name: value for name, value in asdict(finding).items() if value or name == "remedy"}
             print(inert_json({"check": check} | fields))

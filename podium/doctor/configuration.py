@@ -1,4 +1,6 @@
-"""What is to be served: the keys of providers, and the store. The store is read, never made or migrated."""
+"""Checks of the settings to serve: provider keys, workers, the store. They read the store but never create or
+migrate it.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
     from serving.settings.keys import ApiSettings
 
 FORMS = {"openai": r"sk-(?!ant-)[\w-]{20,}", "anthropic": r"sk-ant-[\w-]{20,}", "gemini": r"[\w.-]{30,}"}
-"""How keys of each provider look."""
+"""Key format of each provider."""
 OWNERS = {
     "sk-ant-": "Anthropic",
     "sk-": "OpenAI",
@@ -24,14 +26,14 @@ OWNERS = {
     "xai-": "xAI",
     "pk_": "Podium",
 }
-"""Whose key begins so."""
+"""Key prefix to the provider that issues such keys."""
 HOMES = {"openai": "OpenAI", "anthropic": "Anthropic", "gemini": "Google"}
 FAR_S = 2.0
-"""Budgets, leases of runs and expiring keys are told by clocks that should be this near to each other."""
+"""Largest accepted clock difference. Budgets, run leases and key expiry depend on synchronized clocks."""
 
 
 def check_keys(case: ServerCase) -> Finding:
-    """Each provider's key is there and looks like one. No provider is asked."""
+    """Check that each provider's key is set and well-formed. No provider is called."""
     from serving.settings.workers import API_SETTINGS, places_of
 
     places = [place for worker in case.settings.workers for place in places_of(worker).values()]
@@ -40,26 +42,26 @@ def check_keys(case: ServerCase) -> Finding:
 
 
 def check_workers(case: ServerCase) -> Finding:
-    """Every worker can be made: its plugin, library and credentials are here; so is the secret of the webhooks."""
+    """Check that every worker can be built: plugin, library, credentials, and the secret of the webhooks."""
     from cluster.local.processes import ROOT
     from serving.clients import find_faults
     from serving.settings.faults import in_file
 
-    if str(ROOT) not in sys.path:  # it is where the server runs
+    if str(ROOT) not in sys.path:  # the server runs there
         sys.path.append(str(ROOT))
     faults = asyncio.run(find_faults(case.settings, case.environment))
     if not faults:
-        return ok("Every worker can be made.")
+        return ok("Every worker can be built.")
     findings: list[Finding] = []
     for fault in faults:
         placed = in_file(fault, case.path)
-        said, _, remedy = f"{placed.message} {placed.detail}".strip().partition(". ")
-        findings.append(wrong(f"{said.rstrip('.')}.", remedy or f"Correct it in {case.path}."))
+        message, _, remedy = f"{placed.message} {placed.detail}".strip().partition(". ")
+        findings.append(wrong(f"{message.rstrip('.')}.", remedy or f"Correct it in {case.path}."))
     return worst(findings)
 
 
 def check_effect(case: ServerCase) -> Finding:
-    """Every setting that asks for something can get it."""
+    """Check that no setting is without effect."""
     from serving.settings.absent import absent_workers, without_workers
     from serving.settings.settings import SettingsError
     from serving.settings.without_effect import without_effect
@@ -68,13 +70,13 @@ def check_effect(case: ServerCase) -> Finding:
     try:
         settings = without_workers(settings, set(absent_workers(settings, case.environment)))
     except SettingsError:
-        return ok("Which workers are left is not known; `keys` says why.")
+        return ok("Unknown, because worker keys are missing; see `keys`.")
     idle = [warning(each.said, each.remedy) for each in without_effect(settings)]
-    return worst(idle) if idle else ok("No setting is without effect.")
+    return worst(idle) if idle else ok("Every setting has an effect.")
 
 
 def check_store(case: ServerCase) -> Finding:
-    """The store answers, and has this version's schema."""
+    """Check that the store answers and has this version's schema."""
     from conductor.errors import PodiumError
     from serving.database.address import StoreError, find_address
     from serving.database.migrate import check_version
@@ -82,47 +84,47 @@ def check_store(case: ServerCase) -> Finding:
     try:
         address = find_address(case.settings.store, case.environment)
         if address.kind == "sqlite" and not address.may_hold_something:
-            return ok(f"The store will be made at the first start: {address.name}.")
+            return ok(f"The store will be created at the first start: {address.name}.")
         return ok(f"The store {address.name} has schema {asyncio.run(check_version(address))}.")
-    except StoreError as error:  # its message says what to do
-        said, _, remedy = f"{error.message} {error.detail}".strip().partition(". ")
-        return wrong(f"{said.rstrip('.')}.", remedy or f"See the variable {case.settings.store.url_env}.")
+    except StoreError as error:  # its message includes the remedy
+        message, _, remedy = f"{error.message} {error.detail}".strip().partition(". ")
+        return wrong(f"{message.rstrip('.')}.", remedy or f"See the variable {case.settings.store.url_env}.")
     except PodiumError as error:
         return wrong(
             f"{error.message} {error.detail}".strip(),
-            f"Start the database, or correct the variable {case.settings.store.url_env}; unset, the store is a SQLite file.",
+            f"Start the database, or correct the variable {case.settings.store.url_env}. Without it, the store is a SQLite file.",
         )
 
 
 def check_clock(case: ServerCase) -> Finding:
-    """This machine and the database agree about the time."""
+    """Check that the clocks of this machine and the database agree."""
     from conductor.errors import PodiumError
     from serving.database.address import find_address
 
     try:
         address = find_address(case.settings.store, case.environment)
         if address.kind == "sqlite":
-            return ok("The store is on this machine, by whose clock it goes.")
+            return ok("The store is on this machine and uses its clock.")
         return compare_clocks(asyncio.run(_ahead_s(address)), f"the database {address.name}")
     except PodiumError:
-        return ok("The database's clock cannot be read; `store` says why.")
+        return ok("The database's clock cannot be read; see `store`.")
 
 
 def compare_clocks(ahead_s: float, whose: str, tolerance_s: float = FAR_S) -> Finding:
-    """Whether a clock that is `ahead_s` of this machine's is near enough.
+    """Check that a clock's difference from this machine's is tolerable.
 
     Args:
-        ahead_s: negative where it is behind.
-        whose: that clock.
-        tolerance_s: how far apart they may be.
+        ahead_s: difference in seconds, negative if the other clock is behind.
+        whose: owner of the other clock.
+        tolerance_s: largest accepted difference.
     """
     if abs(ahead_s) <= tolerance_s:
         return ok(f"The clock agrees with that of {whose} within {tolerance_s:.0f} s.")
     way = "behind" if ahead_s > 0 else "ahead of"
-    said = f"The clock of this machine is {abs(ahead_s):.0f} s {way} that of {whose}: keys, budgets and leases of runs end at the wrong time."
+    message = f"The clock of this machine is {abs(ahead_s):.0f} s {way} that of {whose}: keys, budgets and run leases expire at the wrong time."
     return wrong(
-        said,
-        "`timedatectl set-ntp true` (or chrony) on both machines; in a container the host's clock is meant.",
+        message,
+        "Run `timedatectl set-ntp true` (or chrony) on both machines; for a container, on its host.",
     )
 
 
@@ -135,41 +137,42 @@ async def _ahead_s(address: Address) -> float:
 
 
 def _key(worker: ApiSettings, case: ServerCase) -> Finding:
-    """Whether a worker has its key."""
+    """Check that a worker has its key."""
     from serving.settings.faults import SettingsError, in_file
     from serving.settings.keys import KeyFileError, read_key
 
     place = f"variable {worker.api_key_env}" if worker.api_key_env else f"file {worker.api_key_file}"
     if worker.api_key_env is None and worker.api_key_file is None:
-        return ok(f"{worker.name} is asked without a key.")
+        return ok(f"{worker.name} is called without a key.")
     try:
         key = read_key(worker, case.environment)
     except KeyFileError as error:
-        said, _, remedy = str(error).partition(". ")
-        return wrong(f"{said.rstrip('.')}.", remedy or "Write the key alone.")
+        message, _, remedy = str(error).partition(". ")
+        return wrong(f"{message.rstrip('.')}.", remedy or "The file must contain only the key.")
     if key is None:
         field = "api_key_env" if worker.api_key_env else "api_key_file"
-        said = f"{worker.name} has no key: the {place} is not set."
-        said = in_file(SettingsError(said, at=("workers", worker.name, field)), case.path).message
+        message = f"{worker.name} has no key: the {place} is not set."
+        message = in_file(SettingsError(message, at=("workers", worker.name, field)), case.path).message
         if worker.optional:
-            return ok(f"{said} It is left out.")
-        return wrong(said, f"Set the {place}, or write `optional: true` to serve without {worker.name}.")
+            return ok(f"{message} The worker is skipped.")
+        return wrong(message, f"Set the {place}, or write `optional: true` to serve without {worker.name}.")
     return _form(worker, key, place)
 
 
 def _form(worker: ApiSettings, key: str, place: str) -> Finding:
-    """Whether a key looks like the provider's. What it is, is not shown."""
-    remedy = f"Put the provider's key for {worker.name} there, without quotes or blanks."
+    """Check that a key looks like the provider's. The key itself is never shown."""
+    remedy = f"Put the provider's key for {worker.name} there, without quotes or spaces."
     if re.search(r"[\s\"'<>]", key) or len(key) < 8:
         return wrong(
-            f"The {place} holds no key: a blank, a quote or a placeholder, or too few characters.", remedy
+            f"The {place} holds no valid key: it has spaces, quotes or a placeholder, or is too short.",
+            remedy,
         )
     home = worker.base_url is None and getattr(worker, "service", None) is None
     if not home or re.fullmatch(FORMS[worker.kind], key):
-        return ok(f"{worker.name} has a key of the right form.")
+        return ok(f"{worker.name} has a key in the right format.")
     owner = next((name for start, name in OWNERS.items() if key.startswith(start)), None)
     if owner and owner != HOMES[worker.kind]:
         return wrong(
-            f"The {place} holds a key of {owner}, and {worker.name} is asked at {HOMES[worker.kind]}.", remedy
+            f"The {place} holds a key of {owner}, but {worker.name} calls {HOMES[worker.kind]}.", remedy
         )
     return warning(f"The {place} does not look like a key of {HOMES[worker.kind]}.", remedy)

@@ -1,4 +1,6 @@
-"""What a check takes and what it returns. Standard library only, because the doctor also runs where packages are missing."""
+"""Inputs and results of checks. Standard library only, because the doctor also runs where packages are
+missing.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,14 @@ Level = Literal["ok", "warning", "wrong"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of a check.
+    """Result of a check.
 
     Args:
-        level: `warning`: it works, though not as well as it could; `wrong`: something does not work.
-        said: what is so, in a sentence. If `field` is set, the sentence begins with it.
-        remedy: what to do; empty if there is nothing to do.
-        file: the file that is at fault; empty if none is.
-        field: the field of that file.
+        level: `ok`, `warning` (it works, but not as well as it could) or `wrong` (something does not work).
+        said: the message. If `field` is set, the sentence begins with it.
+        remedy: what to do, or "".
+        file: the file at fault, or "".
+        field: the field at fault in that file.
     """
 
     level: Level
@@ -34,12 +36,12 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class ServerPlace:
-    """Where a server is to be started.
+    """Place where a server is to be started.
 
     Args:
-        path: of its settings.
-        port: that it is to answer at.
-        environment: that it is to be started in.
+        path: path of its settings.
+        port: port it is to use.
+        environment: environment variables it is to be started with.
     """
 
     path: Path
@@ -49,32 +51,32 @@ class ServerPlace:
 
 @dataclass(frozen=True, slots=True)
 class ServerCase(ServerPlace):
-    """Where a server is to be started, and what it is to serve.
+    """Place where a server is to be started, and the settings it is to serve.
 
     Args:
-        settings: read.
+        settings: the loaded settings.
     """
 
     settings: Settings
 
 
 def ok(said: str) -> Finding:
-    """Report that all is well."""
+    """Return a finding of level `ok`."""
     return Finding("ok", said)
 
 
 def warning(said: str, remedy: str, *, file: str = "", field: str = "") -> Finding:
-    """Report that something works, though not as well as it could."""
+    """Return a finding of level `warning`: it works, but not as well as it could."""
     return Finding("warning", said, remedy, file, field)
 
 
 def wrong(said: str, remedy: str, *, file: str = "", field: str = "") -> Finding:
-    """Report that something does not work."""
+    """Return a finding of level `wrong`: something does not work."""
     return Finding("wrong", said, remedy, file, field)
 
 
 def worst(findings: Sequence[Finding]) -> Finding:
-    """Join the findings of the worst level into one. Return the first if all are well."""
+    """Join the findings of the worst level into one, or return the first if all are ok."""
     for level in ("wrong", "warning"):
         if grave := [each for each in findings if each.level == level]:
             remedies = dict.fromkeys(each.remedy for each in grave)

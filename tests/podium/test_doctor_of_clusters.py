@@ -124,17 +124,17 @@ def breaks(name: str, field: str, says: str, *, fault: bool = True) -> Callable[
     return put
 
 
-@breaks("serve.yaml", "deployments.vllm-qwen4", "is no deployment")
+@breaks("serve.yaml", "deployments.vllm-qwen4", "is not a deployment of the settings")
 def a_deployment_that_nobody_makes(files: Files) -> None:
     files.deployment("vllm-qwen3-32b")["name"] = "vllm-qwen4"
 
 
-@breaks("serve.yaml", "deployments", "vllm-gemma-3-27b-it is not in it")
+@breaks("serve.yaml", "deployments", "lack vllm-gemma-3-27b-it")
 def a_deployment_left_out(files: Files) -> None:
     files.serve["applications"][0]["deployments"].pop()
 
 
-@breaks("serve.yaml", "deployments.vllm-conductor", "is no deployment")
+@breaks("serve.yaml", "deployments.vllm-conductor", "is not a deployment of the settings")
 def a_conductor_s_engine_that_another_conductor_leaves_out(files: Files) -> None:
     files.serve["applications"][0]["args"]["conductor"] = "gpt-5"
 
@@ -144,7 +144,7 @@ def a_serve_config_for_other_settings(files: Files) -> None:
     files.serve["applications"][0]["args"]["settings"] = "cluster/local.yaml"
 
 
-@breaks("serve.yaml", "vllm-qwen3-32b.placement_group_bundles", "hold 1 GPUs")
+@breaks("serve.yaml", "vllm-qwen3-32b.placement_group_bundles", "have 1 GPUs")
 def fewer_gpus_than_the_model_is_split_over(files: Files) -> None:
     files.deployment("vllm-qwen3-32b")["placement_group_bundles"] = [{"CPU": 4, "GPU": 1, "gpu_48gb": 0.01}]
 
@@ -154,47 +154,47 @@ def a_model_split_further_than_its_bundles(files: Files) -> None:
     files.worker("qwen3-32b")["engine"]["tensor_parallel_size"] = 4
 
 
-@breaks("cluster.yaml", "available_node_types", "none fits a replica of vllm-conductor")
+@breaks("cluster.yaml", "available_node_types", "have none that fits a replica of vllm-conductor")
 def no_node_for_the_conductor(files: Files) -> None:
     del files.node("gpu_24gb")["resources"]["gpu_24gb"]
 
 
-@breaks("cluster.yaml", "available_node_types", "none fits a replica of vllm-qwen3-32b")
+@breaks("cluster.yaml", "available_node_types", "have none that fits a replica of vllm-qwen3-32b")
 def nodes_with_one_gpu_for_a_model_on_two(files: Files) -> None:
     files.node("gpu_48gb")["resources"]["GPU"] = 1
 
 
-@breaks("cluster.yaml", "gpu_48gb.max_workers", "is 2; all replicas at their largest take 3")
+@breaks("cluster.yaml", "gpu_48gb.max_workers", "is 2; all replicas at their largest need 3")
 def too_few_nodes_at_the_largest(files: Files) -> None:
     files.node("gpu_48gb")["max_workers"] = 2
 
 
-@breaks("cluster.yaml", "max_workers", "is 7; all replicas at their largest take 8")
+@breaks("cluster.yaml", "max_workers", "is 7; all replicas at their largest need 8")
 def too_few_nodes_together(files: Files) -> None:
     files.cluster["max_workers"] = 7
 
 
-@breaks("cluster.yaml", "head.resources", "can be given replicas")
+@breaks("cluster.yaml", "head.resources", "let the head run replicas")
 def a_head_that_runs_replicas(files: Files) -> None:
     files.node("head")["resources"]["CPU"] = 8
 
 
-@breaks("gpu.yaml", "worker 'qwen3-32b': engine", "61 GiB of weights")
+@breaks("gpu.yaml", "worker 'qwen3-32b': engine", "61 GiB for weights")
 def weights_that_do_not_fit(files: Files) -> None:
     files.node("gpu_48gb")["resources"] = {"CPU": 48, "GPU": 4, "gpu_48gb": 1, "accelerator_type:L4": 1}
 
 
-@breaks("gpu.yaml", "worker 'conductor': engine.max_model_len", "room for 73")
+@breaks("gpu.yaml", "worker 'conductor': engine.max_model_len", "holds only 73")
 def a_context_that_the_cache_has_no_room_for(files: Files) -> None:
     files.worker("conductor")["engine"]["max_model_len"] = 131072
 
 
-@breaks("gpu.yaml", "worker 'qwen3-32b': model", "not known", fault=False)
+@breaks("gpu.yaml", "worker 'qwen3-32b': model", "size is unknown", fault=False)
 def a_model_of_unknown_size(files: Files) -> None:
     files.worker("qwen3-32b")["model"] = "somebody/new-32b"
 
 
-@breaks("cluster.yaml", "gpu_48gb.resources", "memory of its GPU (B200)", fault=False)
+@breaks("cluster.yaml", "gpu_48gb.resources", "unknown memory (B200)", fault=False)
 def a_gpu_of_unknown_size(files: Files) -> None:
     files.node("gpu_48gb")["resources"] = {"CPU": 48, "GPU": 4, "gpu_48gb": 1, "accelerator_type:B200": 1}
 
@@ -216,7 +216,7 @@ def an_api_worker_without_a_price(files: Files) -> None:
     files.worker("gpt-5")["model"] = "gpt-that-no-table-has"
 
 
-@breaks("serve.yaml", "router.graceful_shutdown_timeout_s", "is 30 s; what it has begun may take 600 s")
+@breaks("serve.yaml", "router.graceful_shutdown_timeout_s", "is 30 s; a request in progress may take 600 s")
 def a_router_that_is_cut(files: Files) -> None:
     del files.deployment("router")["graceful_shutdown_timeout_s"]
 
@@ -242,12 +242,12 @@ def a_conductor_on_spot(files: Files) -> None:
     files.node("gpu_24gb")["node_config"]["InstanceMarketOptions"] = {"MarketType": "spot"}
 
 
-@breaks("gpu.yaml", "worker 'qwen3-32b': fallbacks", "are none, and gpu_48gb is spot", fault=False)
+@breaks("gpu.yaml", "worker 'qwen3-32b': fallbacks", "are empty, and gpu_48gb is spot", fault=False)
 def spot_without_a_way_out(files: Files) -> None:
     del files.worker("qwen3-32b")["fallbacks"]
 
 
-@breaks("cluster.yaml", "router", "price of z9.large is not known", fault=False)
+@breaks("cluster.yaml", "router", "uses z9.large, whose price is unknown", fault=False)
 def a_machine_without_a_price(files: Files) -> None:
     files.node("router")["node_config"]["InstanceType"] = "z9.large"
 
@@ -256,12 +256,12 @@ def scaled(files: Files, name: str = "vllm-conductor") -> Data:
     return files.deployment(name)["autoscaling_config"]
 
 
-@breaks("serve.yaml", "vllm-conductor.autoscaling_config.policy", "there is no 'by_lod'")
+@breaks("serve.yaml", "vllm-conductor.autoscaling_config.policy", "has no 'by_lod'")
 def a_policy_misspelt(files: Files) -> None:
     scaled(files)["policy"] = {"policy_function": "serving.deployments.autoscaling:by_lod"}
 
 
-@breaks("serve.yaml", "vllm-conductor.autoscaling_config.policy", "Ray's own policy holds")
+@breaks("serve.yaml", "vllm-conductor.autoscaling_config.policy", "Ray's own policy applies")
 def a_policy_left_out(files: Files) -> None:
     del scaled(files)["policy"]
 
@@ -271,12 +271,12 @@ def a_user_config_for_nobody(files: Files) -> None:
     files.deployment("router")["user_config"]["workers"][0]["name"] = "qwen4"
 
 
-@breaks("serve.yaml", "import_path", "there is no 'build_ap'")
+@breaks("serve.yaml", "import_path", "has no 'build_ap'")
 def an_import_path_misspelt(files: Files) -> None:
     files.serve["applications"][0]["import_path"] = "serving.app:build_ap"
 
 
-@breaks("serve.yaml", "router.num_replicas", "is 0: nothing answers")
+@breaks("serve.yaml", "router.num_replicas", "is 0: nothing can answer")
 def no_router(files: Files) -> None:
     files.deployment("router")["num_replicas"] = 0
 
@@ -298,7 +298,7 @@ def a_head_of_another_ray(files: Files) -> None:
     files.cluster["docker"]["image"] = "rayproject/ray:2.40.0-py310"
 
 
-@breaks("cluster.yaml", "gpu_48gb.resources", "say 4 GPUs; a g6e.2xlarge has 1")
+@breaks("cluster.yaml", "gpu_48gb.resources", "declares 4 GPUs; a g6e.2xlarge has 1")
 def more_gpus_than_the_machine_has(files: Files) -> None:
     files.node("gpu_48gb")["node_config"]["InstanceType"] = "g6e.2xlarge"
 
@@ -308,12 +308,12 @@ def scaled_to_zero_in_one_file_only(files: Files) -> None:
     files.worker("gemma-3-27b-it")["scale"]["min_replicas"] = 1
 
 
-@breaks("serve.yaml", "vllm-conductor.autoscaling_config.look_back_period_s", "Ray's 30 holds")
+@breaks("serve.yaml", "vllm-conductor.autoscaling_config.look_back_period_s", "Ray's 30 applies")
 def a_look_back_left_out(files: Files) -> None:
     del scaled(files)["look_back_period_s"]
 
 
-@breaks("serve.yaml", "vllm-conductor.autoscaling_config.metrics_interval_s", "Ray's 10 holds")
+@breaks("serve.yaml", "vllm-conductor.autoscaling_config.metrics_interval_s", "Ray's 10 applies")
 def a_metrics_interval_left_out(files: Files) -> None:
     del scaled(files)["metrics_interval_s"]
 
@@ -424,13 +424,13 @@ def test_the_machines_share_falls_with_the_load() -> None:
     assert cost.machines_per_thousand(Decimal(36), Decimal(1)) == 10
     assert cost.machines_per_thousand(Decimal(36), Decimal(10)) == 1
     _, text = run_check("--rps", "2")
-    assert re.search(r"\$0\.95 to \$2\.70 of the machines, if they serve 2 requests a second", text)
+    assert re.search(r"\$0\.95 to \$2\.70 for the machines, at 2 requests per second", text)
 
 
 def test_a_share_of_machines_at_a_rate_that_they_cannot_serve_says_what_it_is() -> None:
     _, text = run_check("--rps", "1000")
-    assert "whether or not they can serve it" in text
-    assert "128 answers at once" in text
+    assert "whether or not they can serve that rate" in text
+    assert "128 answers concurrently" in text
     assert "podium capacity" in text
 
 
@@ -480,12 +480,12 @@ def test_a_check_of_a_cluster_is_left_out_by_its_name(
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--mix", "chat=0.7"), "sum up to 1"),
-        (("--mix", "poetry=1"), "none of the kinds under `requests`: passthrough, chat, ultra"),
-        (("--mix", "chat=most"), "no kind=share"),
-        (("--mix", "chat=0.5,chat=1"), "'chat' is in it twice"),
-        (("--mix", "chat=nan"), "sum up to 1"),
-        (("--serve", "/dev/null"), "there is nothing in it"),
+        (("--mix", "chat=0.7"), "sum to 1"),
+        (("--mix", "poetry=1"), "unknown kind 'poetry'. `requests` has passthrough, chat, ultra"),
+        (("--mix", "chat=most"), "not kind=share"),
+        (("--mix", "chat=0.5,chat=1"), "'chat' appears twice"),
+        (("--mix", "chat=nan"), "sum to 1"),
+        (("--serve", "/dev/null"), "it is empty"),
         (("--cluster", "nowhere.yaml"), "nowhere.yaml cannot be read"),
         (("--cluster", str(SETTINGS)), "neither a cluster file"),
         (("--serve", str(SETTINGS)), "is not a Serve config: it has no `applications`"),

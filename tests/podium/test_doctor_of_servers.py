@@ -54,18 +54,18 @@ def readyz(**said: Any) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("answers", "ahead_s", "check", "level", "said", "remedy"),
     [
-        ({}, 0, "server", "wrong", "not as Podium does", "podium exposure"),
+        ({}, 0, "server", "wrong", "does not answer like Podium", "podium exposure"),
         (readyz(status="ready"), 3600, "clock", "wrong", "s behind that of the server", "set-ntp"),
         (readyz(status="ready"), -3600, "clock", "wrong", "s ahead of that of the server", "set-ntp"),
-        (readyz(status="ready", store="away"), 0, "ready", "wrong", "database is away", "Start the database"),
+        (readyz(status="ready", store="away"), 0, "ready", "wrong", "database is unreachable", "Start the database"),
         (readyz(status="starting", waiting_for=["big"]), 0, "ready", "warning", "waits for big", "takes minutes"),
         (
             readyz(status="degraded", conductor={"worker": "c", "reason": "its engine is not up"}),
             0, "ready", "warning", "the conductor c does not plan (its engine is not up)", "podium runs --status failed",
         ),
         (readyz(status="unavailable", waiting_for=["e"]), 0, "ready", "wrong", "down: e", "out of memory"),
-        (readyz(status="ready", refused_user_config="No."), 0, "ready", "wrong", "refused new settings", "send them again"),
-        (readyz(status="ready") | {"/v1/replicas": '{"replicas": {"e": {"starting": 1}}}'}, 0, "replicas", "wrong", "No replica runs of e", "ray status"),
+        (readyz(status="ready", refused_user_config="No."), 0, "ready", "wrong", "rejected new settings", "send them again"),
+        (readyz(status="ready") | {"/v1/replicas": '{"replicas": {"e": {"starting": 1}}}'}, 0, "replicas", "wrong", "No replica of e is running", "ray status"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_a_server_is_named_with_its_remedy(
@@ -82,7 +82,7 @@ def test_what_is_wrong_with_a_server_is_named_with_its_remedy(
 def test_where_no_server_answers_it_says_how_one_is_started(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--url", f"http://127.0.0.1:{free_port()}"]) == 1
     said, remedy = capsys.readouterr().out.splitlines()
-    assert said.startswith("WRONG   server     Nothing answers at http://127.0.0.1:")
+    assert said.startswith("WRONG   server     No server answers at http://127.0.0.1:")
     assert "make serve" in remedy
 
 
@@ -98,7 +98,7 @@ async def test_a_real_server_is_well_and_says_who_may_not_enter(
             assert found["key"]["level"] == level, found["key"]
             assert found["server"]["level"] == found["ready"]["level"] == found["clock"]["level"] == "ok"
             assert not who or it.secrets[who] not in printed
-        assert found["replicas"]["said"] == "Every deployment has a replica that runs."
+        assert found["replicas"]["said"] == "Every deployment has a running replica."
 
 
 def test_the_words_of_a_server_command_the_terminal_in_no_list_and_no_finding(

@@ -62,9 +62,9 @@ def test_a_day_in_the_life_of_a_key(podium: Podium) -> None:
     assert row["hint"] == f"…{first.strip()[-4:]}"
     second = podium("keys", "rotate", "app", "--overlap", "1h")
     assert second.out != first
-    assert "works until" in second.err
+    assert "stays valid until" in second.err
     assert listed(podium)[0]["id"] == row["id"]
-    assert "Servers refuse it within 10 s" in podium("keys", "revoke", row["id"]).out
+    assert "Servers reject it within 10 s" in podium("keys", "revoke", row["id"]).out
     assert listed(podium) == []
     assert listed(podium, "--all")[0]["state"] == "revoked"
     podium("teams", "disable", "search")
@@ -84,7 +84,7 @@ def test_before_anything_is_made_lists_say_how_to_begin_and_make_no_file(
     podium: Podium, tmp_path: Path
 ) -> None:
     listed = podium("keys", "list").out
-    assert listed.startswith("There is no key. (the store ")
+    assert listed.startswith("There are no keys. (the store ")
     assert "podium teams create NAME" in podium("teams", "list").out
     assert list(tmp_path.iterdir()) == []
 
@@ -95,7 +95,7 @@ def test_a_server_that_cannot_be_asked_without_a_key_is_not_passed_over_in_silen
     assert podium("teams", "create", "search").err == ""
     monkeypatch.setenv("PODIUM_URL", "http://127.0.0.1:9")
     said = podium("teams", "disable", "search")
-    assert (said.code, "In the store" in said.err, "PODIUM_API_KEY" in said.err) == (0, True, True)
+    assert (said.code, "Using the store" in said.err, "PODIUM_API_KEY" in said.err) == (0, True, True)
 
 
 def test_the_store_of_a_settings_file_is_used_and_only_its_owner_can_read_it(
@@ -124,7 +124,7 @@ async def test_with_a_url_a_servers_teams_keys_budgets_and_policies_are_changed_
 
     async with keyed(tmp_path) as it:
         monkeypatch.setenv("PODIUM_API_KEY", it.secrets["admin"])
-        assert "Made the team 'growth'" in (await podium("teams", "create", "growth")).out
+        assert "Created team 'growth'" in (await podium("teams", "create", "growth")).out
         secret = (await podium("keys", "create", "app", "--team", "growth", "--expires", "90d")).out.strip()
         headers = {"authorization": f"Bearer {secret}"}
         assert (await it.api.http.get("/v1/models", headers=headers)).status_code == 200
@@ -161,7 +161,7 @@ async def test_with_a_url_a_servers_teams_keys_budgets_and_policies_are_changed_
                 await asyncio.sleep(0.01)
         assert await asyncio.to_thread(ledger_cli.main, ["show", "--url", it.api.url]) == 0
         assert "dollars" in capsys.readouterr().out
-        assert "Revoked the key 'app'" in (await podium("keys", "revoke", "app")).out
+        assert "Revoked key 'app'" in (await podium("keys", "revoke", "app")).out
         refused = await podium("teams", "budget", "nobody")
         assert (refused.code, "nobody" in refused.err, rotated.reveal() == secret) == (1, True, False)
         monkeypatch.setenv("PODIUM_API_KEY", it.secrets["mine"])
@@ -228,7 +228,7 @@ def test_a_policy_is_set_shown_and_lifted(podium: Podium) -> None:
         )
 
 
-@pytest.mark.parametrize(("field", "said"), [("max_stepz=1", "sets no field"), ("max_steps", "sets no field"), ("max_steps=many", "max_steps:"), ("max_cost_usd=-1", "max_cost_usd:")])  # fmt: skip
+@pytest.mark.parametrize(("field", "said"), [("max_stepz=1", "does not set a field"), ("max_steps", "does not set a field"), ("max_steps=many", "max_steps:"), ("max_cost_usd=-1", "max_cost_usd:")])  # fmt: skip
 def test_a_policy_with_a_fault_is_refused_by_its_field(podium: Podium, field: str, said: str) -> None:
     podium("teams", "create", "search")
     refused = podium("teams", "policy", "search", field)

@@ -29,10 +29,10 @@ def test_a_store_is_made_and_then_checked(
         assert main(["store", command]) == 0
         assert (
             capsys.readouterr().out
-            == f"The store {empty_address.name} has schema {newest_version()}, which this Podium uses.\n"
+            == f"The store {empty_address.name} has schema {newest_version()}, the version that this Podium uses.\n"
         )
     assert main(["ledger", "check"]) == 0
-    assert capsys.readouterr().out == "0 entries of $0, 0 open holds of $0: every sum is right\n"
+    assert capsys.readouterr().out == "0 entries of $0, 0 open holds of $0: all sums match\n"
 
 
 def test_a_ledger_that_does_not_add_up_says_where(
@@ -80,7 +80,7 @@ def test_the_ledger_is_reconciled_with_an_invoice_and_an_entry_adjusted(
     invoice.write_text(f"day,worker,account,usd\n{day},big,eu,0.0002\n{day},tiny,,0.01\n", "utf-8")
     assert main(["ledger", "reconcile", str(invoice)]) == 1
     assert capsys.readouterr().err == (
-        f"{day} big@eu: the ledger has $0.04, the invoice $0.0002; $0.04 of the ledger's are bounds or estimates\n"
+        f"{day} big@eu: the ledger has $0.04, the invoice $0.0002; $0.04 of the ledger's sum are upper bounds or estimates\n"
     )
     adjust = ["ledger", "adjust", "1", "--reason", "November's invoice", "--to"]
     assert main([*adjust, "0.0002"]) == 0
@@ -96,7 +96,7 @@ def test_the_ledger_is_reconciled_with_an_invoice_and_an_entry_adjusted(
         (["ledger", "adjust", "99", "--to", "1", "--reason", "x"], "has no entry 99"),
         (["ledger", "adjust", "3", "--to", "1", "--reason", "x"], "has no entry 3 of a call"),
         (["ledger", "adjust", "1", "--to", "1", "--reason", " "], "needs a reason"),
-        (["ledger", "reconcile", str(tmp_path)], "is no CSV file"),
+        (["ledger", "reconcile", str(tmp_path)], "is not a CSV file"),
     ):
         assert main(wrong) == 1
         assert said in capsys.readouterr().err

@@ -1,5 +1,5 @@
-"""Whether the Python that a Serve config names can be imported, and its `user_config` be applied. Reads
-source, runs none of it.
+"""Check that the Python names in a Serve config can be imported and that its `user_config` applies. Parses
+source files; runs none of them.
 """
 
 import ast
@@ -17,7 +17,7 @@ BUILDER = "serving.app:build_app"
 
 
 def builder(files: ClusterFiles) -> list[Finding]:
-    """The application's builder can be imported."""
+    """Check that the application's builder can be imported."""
     name, field = files.serve.import_path, "applications[0].import_path"
     if reason := cannot_be_imported(name):
         return [wrong(f"is {name}: {reason}", f"import_path: {BUILDER}", file=files.serve.file, field=field)]
@@ -25,19 +25,21 @@ def builder(files: ClusterFiles) -> list[Finding]:
 
 
 def user_configs(files: ClusterFiles) -> list[Finding]:
-    """`user_config` changes only settings that may be changed, and only the router has one."""
-    found: list[Finding] = []
-    for name, given in files.serve.deployments.items():
-        config = given.get("user_config")
+    """Check that only the router has a `user_config`, and that it changes only settings that may change at
+    run time.
+    """
+    findings: list[Finding] = []
+    for name, overrides in files.serve.deployments.items():
+        config = overrides.get("user_config")
         if not config:
             continue
         field = f"{name}.user_config"
         if name != ROUTER:
-            says = "is given to an engine, which takes none: its replicas do not start"
-            found.append(wrong(says, f"write it under `{ROUTER}`", file=files.serve.file, field=field))
+            message = "is set on an engine, which accepts none: its replicas do not start"
+            findings.append(wrong(message, f"move it to `{ROUTER}`", file=files.serve.file, field=field))
         elif reason := _rejection(files, config):
-            found.append(wrong(*reason, file=files.serve.file, field=field))
-    return found
+            findings.append(wrong(*reason, file=files.serve.file, field=field))
+    return findings
 
 
 def _rejection(files: ClusterFiles, config: dict[str, object]) -> tuple[str, str] | None:
@@ -45,20 +47,20 @@ def _rejection(files: ClusterFiles, config: dict[str, object]) -> tuple[str, str
     for each in items(config.get("workers")):
         worker = mapping(each)
         if isinstance(each, dict) and worker.get("name") not in names and "kind" not in worker:
-            says = f"changes the worker {worker.get('name')!r}, which {files.settings_file} does not have"
-            return says, f"name one of {', '.join(names)}; a new one needs its `kind` and `model`"
+            message = f"changes the worker {worker.get('name')!r}, which {files.settings_file} does not have"
+            return message, f"name one of {', '.join(names)}; another worker needs its `kind` and `model`"
     try:
         apply_patch(files.settings, config)
     except SettingsError as exc:
         return (
             f"is rejected by the router: {exc.message}",
-            "what replicas cannot change while they run belongs in the settings file",
+            "move settings that cannot change at run time to the settings file",
         )
     return None
 
 
 def cannot_be_imported(target: str) -> str | None:
-    """Why `package.module:name` cannot be imported; None where it can."""
+    """Return why `package.module:name` cannot be imported, or None if it can."""
     module, _, name = target.replace(":", ".").rpartition(".")
     try:
         spec = importlib.util.find_spec(module) if module else None
@@ -67,12 +69,12 @@ def cannot_be_imported(target: str) -> str | None:
     if spec is None or spec.origin is None:
         return f"there is no module {module or target!r}"
     if spec.origin.endswith(".py") and name not in _names(Path(spec.origin)):
-        return f"there is no {name!r} in the module {module!r}"
+        return f"the module {module!r} has no {name!r}"
     return None
 
 
 def _names(source: Path) -> set[str]:
-    """The names a module defines at its top level."""
+    """Return the names that a module defines at its top level."""
     names: set[str] = set()
     for each in ast.parse(source.read_text(encoding="utf-8")).body:
         match each:

@@ -1,9 +1,7 @@
-"""Dollars: what the cluster costs per hour, at its smallest and its largest, and what a thousand requests
-of a mix cost.
+"""Dollars per hour of the cluster at its smallest and largest, and dollars per thousand requests of a mix.
 
-The second has two parts: what providers bill per token, and the machines' share, which depends on how many
-requests share them. How many nodes a given load needs is not known here; `loadtest/`
-answers that.
+A request's cost has two parts: what providers bill per token, and the machines' share, which depends on how
+many requests share them. How many nodes a load needs is a question for `loadtest/`.
 """
 
 from collections.abc import Mapping
@@ -23,7 +21,7 @@ SECONDS_AN_HOUR = 3600
 
 @dataclass(frozen=True, slots=True)
 class NodeCost:
-    """One kind of node. A price of None is unknown, and so is every sum with it."""
+    """Count and price of one node type. A price of None is unknown, and so is every sum that includes it."""
 
     node: NodeType
     at_least: int
@@ -32,14 +30,14 @@ class NodeCost:
 
 
 def hourly(files: ClusterFiles) -> list[NodeCost]:
-    """The head and every kind of node, with their smallest and largest counts."""
+    """Return the costs of the head and of every node type, with their smallest and largest counts."""
     least, most = nodes_wanted(files, largest=False), nodes_wanted(files, largest=True)
     workers = [NodeCost(n, least[n.name], most[n.name], price_of(files, n)) for n in files.machines.workers]
     return [NodeCost(files.machines.head, 1, 1, price_of(files, files.machines.head)), *workers]
 
 
 def price_of(files: ClusterFiles, node: NodeType) -> Decimal | None:
-    """Dollars per hour of one node."""
+    """Return the dollars per hour of one node, or None if unknown."""
     price = files.prices.instances.get(node.instance or "")
     if price is None:
         return None
@@ -47,7 +45,7 @@ def price_of(files: ClusterFiles, node: NodeType) -> Decimal | None:
 
 
 def sums(lines: list[NodeCost]) -> tuple[Decimal | None, Decimal | None]:
-    """Dollars an hour at the smallest and at the largest; None where a price is unknown."""
+    """Return the dollars per hour at the smallest and the largest size, or None if a price is unknown."""
     smallest = total([_times(line.usd_per_h, line.at_least) for line in lines])
     return smallest, total([_times(line.usd_per_h, line.at_most) for line in lines])
 
@@ -57,10 +55,10 @@ def _times(usd: Decimal | None, count: int) -> Decimal | None:
 
 
 def unknown_prices(files: ClusterFiles) -> list[Finding]:
-    """Nodes without a price in the table: a remark, since machines of your own have none."""
+    """Warn about nodes whose instance type has no known price. Machines of your own have no instance type."""
     return [
         warning(
-            f"the price of {line.node.instance or 'this machine'} is not known",
+            f"uses {line.node.instance or 'a machine'}, whose price is unknown",
             "add it under `instances` in cluster/prices.yaml, or pass --prices",
             file=files.machines.file,
             field=f"{line.node.name}",
@@ -74,40 +72,40 @@ def unknown_prices(files: ClusterFiles) -> list[Finding]:
 
 
 def shares(text: str, kinds: Mapping[str, object]) -> dict[str, Decimal]:
-    """`chat=0.7,ultra=0.3` as shares.
+    """Parse a mix such as `chat=0.7,ultra=0.3`.
 
     Raises:
-        CheckError: it is not a mix, names an unknown kind, or does not sum to 1.
+        CheckError: the text is not a mix, names an unknown kind, or does not sum to 1.
     """
     mix: dict[str, Decimal] = {}
     for part in text.split(","):
         kind, _, share = part.strip().partition("=")
         if kind in mix:
-            raise CheckError(f"--mix: {kind!r} is in it twice; give each kind one share.")
+            raise CheckError(f"--mix: {kind!r} appears twice. Give each kind one share.")
         try:
             mix[kind] = Decimal(share)
         except ArithmeticError as exc:
-            raise CheckError(f"--mix: {part.strip()!r} is no kind=share, such as chat=0.7.") from exc
+            raise CheckError(f"--mix: {part.strip()!r} is not kind=share, such as chat=0.7.") from exc
         if kind not in kinds:
-            raise CheckError(f"--mix: {kind!r} is none of the kinds under `requests`: {', '.join(kinds)}.")
+            raise CheckError(f"--mix: unknown kind {kind!r}. `requests` has {', '.join(kinds)}.")
     if (
         not all(share.is_finite() for share in mix.values())
         or sum(mix.values()) != 1
         or min(mix.values()) < 0
     ):
-        raise CheckError(f"--mix: the shares of {text!r} must be positive and sum up to 1.")
+        raise CheckError(f"--mix: the shares in {text!r} must not be negative and must sum to 1.")
     return mix
 
 
 def provider_usd_per_thousand(files: ClusterFiles, mix: Mapping[str, Decimal]) -> Decimal | None:
-    """Dollars that providers bill for a thousand requests of `mix`; None where a worker's price is
+    """Return what providers bill for a thousand requests of `mix`, in dollars, or None if a worker's price is
     unknown.
     """
     return total([_times_share(provider_usd(files, kind), share * 1000) for kind, share in mix.items()])
 
 
 def provider_usd(files: ClusterFiles, kind: str) -> Decimal | None:
-    """Dollars that providers bill for one request of `kind`; None where a price, or one of its workers, is
+    """Return what providers bill for one request of `kind`, in dollars, or None if a worker or its price is
     unknown.
     """
     prices = {worker.name: worker.price for worker in files.settings.workers}
@@ -120,14 +118,14 @@ def provider_usd(files: ClusterFiles, kind: str) -> Decimal | None:
 
 
 def strangers(files: ClusterFiles) -> list[Finding]:
-    """Requests in the price table that call a worker which the settings do not have: a remark, their cost
-    is unknown.
+    """Warn about requests in the price table that call a worker which the settings do not have. Their cost is
+    unknown.
     """
     names = {worker.name for worker in files.settings.workers}
     return [
         warning(
-            f"{call.worker!r} is no worker of {files.settings_file}",
-            "pass --prices with requests of your own",
+            f"calls {call.worker!r}, which is not a worker of {files.settings_file}",
+            "pass --prices with your own requests",
             file=files.prices_file,
             field=f"requests.{kind}",
         )
@@ -142,32 +140,36 @@ def _times_share(usd: Decimal | None, share: Decimal) -> Decimal | None:
 
 
 def machines_per_thousand(usd_per_h: Decimal | None, rps: Decimal) -> Decimal | None:
-    """The machines' share of a thousand requests, at `rps` of them a second."""
+    """Return the machines' share of a thousand requests in dollars, at `rps` requests per second."""
     return None if usd_per_h is None else usd_per_h / (rps * SECONDS_AN_HOUR) * 1000
 
 
 def pace(files: ClusterFiles, mix: Mapping[str, Decimal], rps: Decimal) -> str:
-    """What `rps` asks of the engine that has the least room for it: tokens a second of each sequence that
-    it can hold at once.
+    """Describe the bottleneck engine at `rps`: the tokens per second that each of its concurrent sequences
+    must reach.
     """
     owners = {w.name: w.deployment or w.name for w in files.settings.workers if isinstance(w, VllmSettings)}
-    asked: dict[str, Decimal] = {}
+    tokens_per_s: dict[str, Decimal] = {}
     for kind, share in mix.items():
         for call in files.prices.requests[kind]:
             if owner := owners.get(call.worker):
-                asked[owner] = asked.get(owner, Decimal(0)) + rps * share * call.output_tokens
+                tokens_per_s[owner] = tokens_per_s.get(owner, Decimal(0)) + rps * share * call.output_tokens
     rows = [
-        (asked[each.worker.name] / (slots * each.max_replicas), each.worker.name, slots * each.max_replicas)
+        (
+            tokens_per_s[each.worker.name] / (slots * each.max_replicas),
+            each.worker.name,
+            slots * each.max_replicas,
+        )
         for each in files.deployments
         if each.worker
-        and each.worker.name in asked
+        and each.worker.name in tokens_per_s
         and each.max_replicas
         and (slots := int(each.worker.engine.get("max_num_seqs", 0)))
     ]
     if not rows:
-        return "How much the engines can do at once is not known: their `max_num_seqs` is not set."
+        return "The engines' capacity is unknown: their `max_num_seqs` is not set."
     pace, name, slots = max(rows)
     return (
-        f"At their most, replicas of {name} write {slots} answers at once (max_num_seqs x max_replicas): "
-        f"each at {pace:,.0f} tokens a second, if they are to keep up."
+        f"At their maximum, the replicas of {name} generate {slots} answers concurrently (max_num_seqs x max_replicas). "
+        f"To keep up, each must reach {pace:,.0f} tokens per second."
     )

@@ -1,6 +1,4 @@
-"""What each deployment needs: the settings say it, and the Serve config overrides it, as Ray Serve would
-read them.
-"""
+"""Resources of each deployment: the settings, overridden by the Serve config as Ray Serve does it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +18,7 @@ from serving.settings.workers import VllmSettings
 
 ROUTER = "router"
 PORT = 8000
-"""Ray Serve's own."""
+"""Default port of Ray Serve."""
 RAYS_SCALING: Mapping[str, Any] = {
     "min_replicas": 1,
     "max_replicas": 1,
@@ -28,36 +26,35 @@ RAYS_SCALING: Mapping[str, Any] = {
     "look_back_period_s": 30.0,
     "metrics_interval_s": 10.0,
 }
-"""What an `autoscaling_config` without them has (ray/serve/config.py, 2.60)."""
+"""Ray's defaults for an `autoscaling_config` (ray/serve/config.py, 2.60)."""
 AUTO: Mapping[str, Any] = {"max_replicas": 100}
-"""What `num_replicas: auto` changes of it."""
+"""Values that `num_replicas: auto` changes in these defaults."""
 Amounts = Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """One deployment. `needs` is what one replica takes on its node, all bundles together."""
+    """One deployment. `needs` is the sum of one replica's bundles, which share a node."""
 
     name: str
     min_replicas: int
     max_replicas: int
     needs: Amounts
     drain_s: float
-    """How long a replica that is taken away may go on."""
+    """Seconds that a replica may keep running after it is told to stop."""
     worker: VllmSettings | None = None
-    """Whose engine it is; None is the router."""
+    """Worker whose engine this is, or None for the router."""
     scaling: Mapping[str, Any] | None = None
-    """The Serve config's own `autoscaling_config`, which takes the place of the settings' whole one; None
-    where theirs holds.
-    """
+    """The Serve config's `autoscaling_config`, which replaces the settings' one entirely, or None if the
+    settings apply."""
     max_ongoing_requests: int = 0
     target_ongoing_requests: float = 0.0
-    """What one replica is meant to have at once, where there is a choice of how many there are."""
+    """Target number of concurrent requests per replica, if the replica count varies."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServeConfig:
-    """A Serve config's first application."""
+    """First application of a Serve config."""
 
     file: str
     settings: str | None
@@ -69,14 +66,14 @@ class ServeConfig:
 
 
 def read(path: Path) -> ServeConfig:
-    """The Serve config in `path`, or inside it where it is a RayService manifest.
+    """Read a Serve config from `path`, or from the RayService manifest in it.
 
     Raises:
-        CheckError: it is missing, or is not one.
+        CheckError: the file is missing or is not a Serve config.
     """
     data = _parse(path)
     if fault := _fault(data):
-        raise CheckError(f"{path} is not a Serve config: {fault}. cluster/gpu.serve.yaml is one.")
+        raise CheckError(f"{path} is not a Serve config: {fault}. See cluster/gpu.serve.yaml for an example.")
     application = mapping(data["applications"][0])
     args = section(application, "args")
     return ServeConfig(
@@ -99,17 +96,17 @@ def _parse(path: Path) -> dict[str, Any]:
     except (OSError, yaml.YAMLError) as exc:
         raise CheckError(f"{path} cannot be read: {exc}") from exc
     if not (data := mapping(documents[0]) if documents else {}):
-        raise CheckError(f"{path} is not a Serve config: there is nothing in it, or no mapping.")
+        raise CheckError(f"{path} is not a Serve config: it is empty or not a mapping.")
     return data
 
 
 def _fault(data: dict[str, Any]) -> str:
-    """Why there is no application to be read, in a line; empty where there is one. Ray's own schema would
-    import what it names.
+    """Return why there is no valid application, or "". Ray's own schema is not used because it imports what
+    it names.
     """
     applications = items(data.get("applications"))
     if not (application := mapping(applications[0]) if applications else {}):
-        return f"it has no `applications`, but {', '.join(map(str, data))}"
+        return f"it has no `applications`, only {', '.join(map(str, data))}"
     if not isinstance(application.get("import_path"), str):
         return "applications[0].import_path is not set"
     for index, each in enumerate(application.get("deployments") or []):
@@ -119,13 +116,13 @@ def _fault(data: dict[str, Any]) -> str:
 
 
 def engines(settings: Settings) -> dict[str, VllmSettings]:
-    """Deployment name to the worker whose engine it is, as `serving.app` makes them."""
+    """Map deployment names to the workers whose engines they run, as `serving.app` builds them."""
     own = [w for w in settings.workers if isinstance(w, VllmSettings) and w.deployment is None]
     return {f"vllm-{worker.name}": worker for worker in own}
 
 
 def deployments_of(settings: Settings, config: ServeConfig) -> list[Deployment]:
-    """Every deployment that `settings` make, with what `config` overrides."""
+    """Return every deployment of the settings, with the overrides of `config`."""
     router = _deployment(ROUTER, _router_defaults(settings), config)
     return [
         router,
@@ -164,10 +161,10 @@ def _scaling_defaults(scale: Scaling) -> dict[str, Any]:
 def _deployment(
     name: str, defaults: dict[str, Any], config: ServeConfig, worker: VllmSettings | None = None
 ) -> Deployment:
-    given = dict(config.deployments.get(name, {}))
-    merged = defaults | given
-    fixed: Any = given.get("num_replicas")
-    scaling: dict[str, Any] | None = given.get("autoscaling_config")
+    overrides = dict(config.deployments.get(name, {}))
+    merged = defaults | overrides
+    fixed: Any = overrides.get("num_replicas")
+    scaling: dict[str, Any] | None = overrides.get("autoscaling_config")
     if fixed == "auto":
         fixed, scaling = None, {**AUTO, **(scaling or {})}
     counts: dict[str, Any] = merged["autoscaling_config"] if scaling is None else {**RAYS_SCALING, **scaling}
@@ -185,6 +182,6 @@ def _deployment(
 
 
 def together(bundles: list[Amounts]) -> dict[str, float]:
-    """The bundles of one replica as one sum: they share a node."""
+    """Return the sum of a replica's bundles, which share a node."""
     keys = reduce(lambda seen, bundle: seen | bundle.keys(), bundles, set[str]())
     return {key: sum(float(bundle.get(key, 0)) for bundle in bundles) for key in sorted(keys)}

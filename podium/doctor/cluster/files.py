@@ -23,14 +23,14 @@ T = TypeVar("T")
 
 
 class InstancePrice(FileModel):
-    """One machine of a cloud."""
+    """Price of one instance type."""
 
     on_demand_usd_per_h: Decimal = Field(ge=0)
     spot_usd_per_h: Decimal | None = Field(default=None, ge=0)
 
 
 class CallTokens(FileModel):
-    """One call of a request, as long as it usually is. Cached tokens are part of the input."""
+    """Typical token counts of one call of a request. Cached tokens are part of the input."""
 
     worker: str
     input_tokens: int = Field(ge=0)
@@ -39,7 +39,7 @@ class CallTokens(FileModel):
 
 
 class Prices(FileModel):
-    """cluster/prices.yaml."""
+    """Content of cluster/prices.yaml."""
 
     instances: dict[str, InstancePrice] = Field(default_factory=dict)
     gpu_memory_gib: dict[str, float] = Field(default_factory=dict)
@@ -47,19 +47,19 @@ class Prices(FileModel):
 
 
 class ModelSize(FileModel):
-    """What memory a model takes follows from these."""
+    """Dimensions from which a model's memory is estimated."""
 
     parameters: int = Field(gt=0)
     layers: int = Field(gt=0)
     kv_heads: int = Field(gt=0)
     head_dim: int = Field(gt=0)
     weight_bytes: int | None = None
-    """Of the files, where they are there; else it follows from the parameters."""
+    """Size of the weight files if they are present. Otherwise it is estimated from `parameters`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterFiles:
-    """The files of a cluster, read. Every check takes one."""
+    """Parsed files of a cluster. Every check takes one."""
 
     settings: Settings
     settings_file: str
@@ -77,7 +77,7 @@ def read_files(
     """Read the files.
 
     Raises:
-        CheckError: one cannot be used; the message names it.
+        CheckError: a file cannot be used; the message names it.
     """
     config = deployments.read(serve)
     try:

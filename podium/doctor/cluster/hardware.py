@@ -1,4 +1,4 @@
-"""What the cluster file declares of its machines, against what they are: open ports, images, GPUs."""
+"""Compare the cluster file's machines with reality: open ports, images, GPUs."""
 
 import re
 from collections.abc import Mapping
@@ -21,24 +21,24 @@ GPUS: Mapping[str, int] = {
     },
     **{f"a2-{family}-{count}g": count for family in ("highgpu", "ultragpu") for count in (1, 2, 4, 8)},
 }
-"""GPUs of a cloud's machine, by the clouds' own lists."""
+"""GPUs per instance type, from the clouds' own lists."""
 
 
 def ports(files: ClusterFiles) -> list[Finding]:
-    """The machines' firewall rules open the port that Serve listens on."""
-    let_in, port = files.machines.open_ports, files.serve.port
-    if let_in is None or any(port in each for each in let_in):
+    """Check that the machines' firewall opens the port of Ray Serve."""
+    open_ports, port = files.machines.open_ports, files.serve.port
+    if open_ports is None or any(port in each for each in open_ports):
         return []
     return [
         wrong(
             (
-                f"is {port}; {files.machines.file} lets in "
+                f"is {port}; {files.machines.file} opens "
                 + ", ".join(
                     f"{each.start}" if len(each) == 1 else f"{each.start} to {each.stop - 1}"
-                    for each in let_in
+                    for each in open_ports
                 )
             ),
-            f"open {port} there (security group, serveService), or listen on what is open",
+            f"open {port} there (security group, serveService), or listen on an open port",
             file=files.serve.file,
             field="http_options.port",
         )
@@ -46,26 +46,26 @@ def ports(files: ClusterFiles) -> list[Finding]:
 
 
 def images(files: ClusterFiles) -> list[Finding]:
-    """All nodes run one Ray and one Python: others do not join the cluster."""
-    found: list[Finding] = []
+    """Check that all nodes have the same Ray and Python versions. Others cannot join the cluster."""
+    findings: list[Finding] = []
     head = files.machines.images.get(files.machines.head.name, "")
     for node, image in files.machines.images.items():
         here, there = _versions(image), _versions(head)
         apart = [f"{what} {here[what]}" for what in here.keys() & there.keys() if here[what] != there[what]]
         if apart:
-            found.append(
+            findings.append(
                 wrong(
                     f"is {image} ({', '.join(sorted(apart))}); the head's is {head}",
-                    "images of one Ray and one Python for all: a node of another cannot join",
+                    "use images with the same Ray and Python versions on all nodes; others cannot join",
                     file=files.machines.file,
                     field=f"{node}: image",
                 )
             )
-    return found
+    return findings
 
 
 def _versions(image: str) -> dict[str, str]:
-    """`Ray` and `Python` of Ray's own images; of another, its own version."""
+    """Return `Ray` and `Python` versions of Ray's own images, or the version of another image by its name."""
     if not (seen := re.fullmatch(r"(?P<name>[^@]+):(?P<tag>[^:/@]+)(@.*)?", image)):
         return {}
     name = "Ray" if re.search(r"(^|/)ray(-\w+)?$", seen["name"]) else seen["name"]
@@ -74,14 +74,15 @@ def _versions(image: str) -> dict[str, str]:
 
 
 def gpus(files: ClusterFiles) -> list[Finding]:
-    """No node declares more GPUs than its machine has."""
+    """Check that no node declares more GPUs than its machine has."""
     return [
         wrong(
-            f"say {said:g} GPUs; a {node.instance} has {has}",
-            f"GPU: {has}, or a machine with {said:g}",
+            f"declares {declared:g} GPUs; a {node.instance} has {has}",
+            f"set GPU: {has}, or use a machine with {declared:g}",
             file=files.machines.file,
             field=f"{node.name}.resources",
         )
         for node in files.machines.workers
-        if (has := GPUS.get(node.instance or "")) is not None and (said := node.resources.get("GPU", 0)) > has
+        if (has := GPUS.get(node.instance or "")) is not None
+        and (declared := node.resources.get("GPU", 0)) > has
     ]

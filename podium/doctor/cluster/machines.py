@@ -1,8 +1,6 @@
-"""The kinds of nodes of a cluster, from `ray up`'s YAML (AWS, GCP, local) or from a KubeRay RayService
-manifest.
+"""Node types of a cluster, from `ray up`'s YAML (AWS, GCP, local) or from a KubeRay RayService manifest.
 
-Knows where each of the four says what a node has, how many there may be and what it is in its cloud; knows
-no price and no model.
+Knows where each format declares resources, node counts and instance types. Knows no prices and no models.
 """
 
 import json
@@ -22,9 +20,7 @@ ACCELERATOR = "accelerator_type:"
 
 @dataclass(frozen=True, slots=True)
 class NodeType:
-    """One kind of node. `resources` are Ray's; `instance` is the cloud's name of the machine, where one is
-    given.
-    """
+    """One node type. `resources` are Ray's; `instance` is the cloud's instance type, or None."""
 
     name: str
     resources: Mapping[str, float]
@@ -35,33 +31,33 @@ class NodeType:
 
     @property
     def gpu(self) -> str | None:
-        """Ray's name of its GPU."""
+        """Ray's name of the node's GPU type, or None."""
         names = [key.removeprefix(ACCELERATOR) for key in self.resources if key.startswith(ACCELERATOR)]
         return names[0] if names else None
 
 
 @dataclass(frozen=True, slots=True)
 class Machines:
-    """All kinds of nodes of one cluster file, and the environment that its containers get."""
+    """All node types of one cluster file, and the environment of its containers."""
 
     file: str
     head: NodeType
     workers: tuple[NodeType, ...]
     max_nodes: int | None
-    """Worker nodes at most, all kinds together; None where nothing says so."""
+    """Maximum number of worker nodes of all types together, or None if the file sets no limit."""
     environment: Mapping[str, str]
-    """Variables with the values written in the file; "" where the value comes from elsewhere."""
+    """Variables with the values in the file, or "" if the value comes from elsewhere."""
     open_ports: tuple[range, ...] | None = None
-    """What the file lets in from outside; None where it says nothing of that."""
+    """Ports that the file opens to the outside, or None if it does not say."""
     images: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The container image by kind of node."""
+    """Container image by node type."""
 
 
 def read(path: Path) -> Machines:
-    """The machines of `path`.
+    """Read the machines of a cluster file.
 
     Raises:
-        CheckError: it is not there, not YAML, or neither kind of file.
+        CheckError: the file is missing, is not YAML, or has neither format.
     """
     try:
         documents = [
@@ -135,8 +131,8 @@ def _launcher_node(name: str, node: dict[str, Any]) -> NodeType:
 def _launcher_environment(data: dict[str, Any]) -> dict[str, str]:
     options = " ".join(section(data, "docker").get("run_options", []))
     fetched = " ".join(data.get("initialization_commands", []))
-    given = dict(re.findall(r"-e ([A-Z][A-Z0-9_]+)=(\S+)", options))
-    return dict.fromkeys(re.findall(r"\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+\b", fetched), "") | given
+    values = dict(re.findall(r"-e ([A-Z][A-Z0-9_]+)=(\S+)", options))
+    return dict.fromkeys(re.findall(r"\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+\b", fetched), "") | values
 
 
 # -------------------------------------------------------------------------------- KubeRay
@@ -174,11 +170,11 @@ def _service_ports(service: dict[str, Any]) -> tuple[range, ...] | None:
 
 def _pod(name: str, group: dict[str, Any], least: int, most: int) -> NodeType:
     limits = section(_container(group).get("resources", {}), "limits")
-    given = section(group, "rayStartParams")
-    custom = json.loads(str(given.get("resources", "{}")).strip("'\"").replace('\\"', '"') or "{}")
+    start_params = section(group, "rayStartParams")
+    custom = json.loads(str(start_params.get("resources", "{}")).strip("'\"").replace('\\"', '"') or "{}")
     pod = section(section(group, "template"), "spec")
     selector = section(pod, "nodeSelector")
-    resources = {"CPU": float(given.get("num-cpus", limits.get("cpu", 0)))}
+    resources = {"CPU": float(start_params.get("num-cpus", limits.get("cpu", 0)))}
     if gpus := float(limits.get("nvidia.com/gpu", 0)):
         resources["GPU"] = gpus
     return NodeType(

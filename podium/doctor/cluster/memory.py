@@ -1,9 +1,8 @@
-"""Weights and KV cache against the memory of the GPUs they are to run on. An estimate: vLLM measures it at
-start-up.
+"""Estimate whether weights and KV cache fit the GPUs. vLLM measures the real values at start-up.
 
-Weights are parameters times bytes; a token's keys and values are 2 x layers x kv_heads x head_dim x bytes.
-What activations and CUDA graphs take is an allowance (`OVERHEAD_GIB` on every GPU). vLLM does not start
-unless one request of `max_model_len` fits the cache.
+Weights are parameters times bytes. A token's keys and values are 2 x layers x kv_heads x head_dim x bytes.
+`OVERHEAD_GIB` per GPU is an allowance for activations and CUDA graphs. vLLM does not start unless one request
+of `max_model_len` fits the cache.
 """
 
 import json
@@ -21,12 +20,12 @@ from serving.settings.workers import VllmSettings
 GIB = 2**30
 OVERHEAD_GIB = 2.0
 UTILIZATION = 0.92
-"""vLLM's own `gpu_memory_utilization` where the settings say none (vllm/config/cache.py, 0.29)."""
+"""vLLM's default `gpu_memory_utilization` (vllm/config/cache.py, 0.29)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """One engine's memory, over all GPUs of a replica."""
+    """Memory of one engine, over all GPUs of a replica."""
 
     deployment: str
     gpu: str
@@ -39,7 +38,9 @@ class Fit:
 
 
 def fit(files: ClusterFiles, deployment: Deployment) -> Fit | None:
-    """The memory of `deployment`'s engine; None where no GPU, no node or no size is known."""
+    """Estimate the memory of a deployment's engine, or return None if its GPU, node
+    or model size is unknown.
+    """
     worker, node = deployment.worker, home(deployment, files.machines.workers)
     if worker is None or node is None or node.gpu is None or not gpus_of(worker):
         return None
@@ -63,37 +64,37 @@ def fit(files: ClusterFiles, deployment: Deployment) -> Fit | None:
 
 
 def memory(files: ClusterFiles) -> list[Finding]:
-    """Every engine's weights and one whole context fit its GPUs."""
-    found: list[Finding] = []
+    """Check that every engine's weights and one whole context fit its GPUs."""
+    findings: list[Finding] = []
     for deployment in files.deployments:
         worker = deployment.worker
         if worker is None or not gpus_of(worker) or home(deployment, files.machines.workers) is None:
             continue
         fitted = fit(files, deployment)
         if fitted is None:
-            found.append(_warn_of_unknown_size(files, deployment, worker))
+            findings.append(_warn_of_unknown_size(files, deployment, worker))
         elif fitted.kv_gib <= 0:
-            found.append(
+            findings.append(
                 wrong(
                     (
-                        f"{fitted.weights_gib:.0f} GiB of weights and {OVERHEAD_GIB * fitted.gpus:.0f} for the rest do not fit "
+                        f"needs {fitted.weights_gib:.0f} GiB for weights and {OVERHEAD_GIB * fitted.gpus:.0f} GiB overhead, but has "
                         f"{fitted.usable_gib:.0f} GiB on {fitted.gpus} {fitted.gpu}"
                     ),
-                    "a larger tensor_parallel_size, larger GPUs, or `quantization: fp8`",
+                    "use a larger tensor_parallel_size, larger GPUs, or `quantization: fp8`",
                     file=files.settings_file,
                     field=f"worker {worker.name!r}: engine",
                 )
             )
         elif fitted.kv_tokens < fitted.context_tokens:
-            found.append(
+            findings.append(
                 wrong(
-                    f"is {fitted.context_tokens}; the KV cache has room for {fitted.kv_tokens} tokens",
-                    "lower it, or give the model more or larger GPUs; vLLM does not start otherwise",
+                    f"is {fitted.context_tokens}; the KV cache holds only {fitted.kv_tokens} tokens and vLLM will not start",
+                    "lower it, or use more or larger GPUs",
                     file=files.settings_file,
                     field=f"worker {worker.name!r}: engine.max_model_len",
                 )
             )
-    return found
+    return findings
 
 
 def _warn_of_unknown_size(files: ClusterFiles, deployment: Deployment, worker: VllmSettings) -> Finding:
@@ -101,14 +102,14 @@ def _warn_of_unknown_size(files: ClusterFiles, deployment: Deployment, worker: V
     gpu = node.gpu if node else None
     if size_of(worker.model, files.models) is None:
         return warning(
-            f"the size of {worker.model} is not known",
-            "add it to cluster/models.yaml, or name a folder with its config.json",
+            f"is {worker.model}, whose size is unknown",
+            "add it to cluster/models.yaml, or use a folder with its config.json",
             file=files.settings_file,
             field=f"worker {worker.name!r}: model",
         )
     return warning(
-        f"the memory of its GPU ({gpu}) is not known",
-        "name it as `accelerator_type:<Ray's name>`, with its size under `gpu_memory_gib` in cluster/prices.yaml",
+        f"name a GPU of unknown memory ({gpu})",
+        "declare it as `accelerator_type:<Ray's name>`, with its size under `gpu_memory_gib` in cluster/prices.yaml",
         file=files.machines.file,
         field=f"{node.name if node else '?'}.resources",
     )
@@ -118,7 +119,7 @@ def _warn_of_unknown_size(files: ClusterFiles, deployment: Deployment, worker: V
 
 
 def size_of(model: str, known: dict[str, ModelSize]) -> ModelSize | None:
-    """The size of `model`: of its folder, where it is one, else from the table."""
+    """Return the size of `model`, from its folder if it is one, else from the table."""
     folder = Path(model)
     return _of_folder(folder) if (folder / "config.json").is_file() else known.get(model)
 

@@ -1,5 +1,5 @@
-"""Names, GPUs and nodes: every deployment exists, has the GPUs its model is split over, and finds a node,
-even at its largest.
+"""Check that every deployment exists, has the GPUs that its model is split over, and fits on a node even at
+its largest.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,28 +14,28 @@ SLACK = 1e-6
 
 
 def names(files: ClusterFiles) -> list[Finding]:
-    """The Serve config names only deployments that these settings make."""
-    made, given = {d.name for d in files.deployments}, files.serve.deployments.keys()
-    found = [
+    """Check that the Serve config and the settings name the same deployments."""
+    expected, configured = {d.name for d in files.deployments}, files.serve.deployments.keys()
+    findings = [
         wrong(
-            "is no deployment of the settings",
-            f"name one of {', '.join(sorted(made))}",
+            "is not a deployment of the settings",
+            f"use one of {', '.join(sorted(expected))}",
             file=files.serve.file,
             field=f"applications[0].deployments.{name}",
         )
-        for name in sorted(given - made)
+        for name in sorted(configured - expected)
     ]
-    found += [
+    findings += [
         wrong(
-            f"{name} is not in it: the settings' sizes hold",
-            f"add `- name: {name}`, so that one file says how many replicas there are",
+            f"lack {name}: the settings' replica counts apply",
+            f"add `- name: {name}`, so that one file has all replica counts",
             file=files.serve.file,
             field="applications[0].deployments",
         )
-        for name in sorted(made - given)
+        for name in sorted(expected - configured)
     ]
     if files.serve.settings and not files.settings_file.endswith(files.serve.settings):
-        found.append(
+        findings.append(
             wrong(
                 f"is {files.serve.settings}",
                 f"write {files.settings_file}, or check that file",
@@ -43,15 +43,15 @@ def names(files: ClusterFiles) -> list[Finding]:
                 field="applications[0].args.settings",
             )
         )
-    return found
+    return findings
 
 
 def gpus(files: ClusterFiles) -> list[Finding]:
-    """A replica's bundles have as many GPUs as its model is split over."""
+    """Check that a replica's bundles have as many GPUs as its model is split over."""
     return [
         wrong(
-            f"hold {d.needs.get('GPU', 0):g} GPUs; {files.settings_file} splits the model over {gpus_of(d.worker)}",
-            "one bundle with a GPU for each: `scale.gpus` and `tensor_parallel_size` in the settings",
+            f"have {d.needs.get('GPU', 0):g} GPUs; {files.settings_file} splits the model over {gpus_of(d.worker)}",
+            "give each GPU its own bundle, with matching `scale.gpus` and `tensor_parallel_size` in the settings",
             file=files.serve.file,
             field=f"{d.name}.placement_group_bundles",
         )
@@ -61,15 +61,15 @@ def gpus(files: ClusterFiles) -> list[Finding]:
 
 
 def nodes(files: ClusterFiles) -> list[Finding]:
-    """Every replica fits a node; all of them at once fit the nodes there may be."""
+    """Check that every replica fits a node, and all replicas fit the allowed nodes."""
     return [*_homeless(files), *_overfull(files), *_head(files)]
 
 
 def _homeless(files: ClusterFiles) -> list[Finding]:
     return [
         wrong(
-            f"none fits a replica of {d.name}: {describe(d.needs)}",
-            f"a node type with at least that, or other bundles in {files.serve.file}",
+            f"have none that fits a replica of {d.name}: {describe(d.needs)}",
+            f"add a node type with at least these resources, or change the bundles in {files.serve.file}",
             file=files.machines.file,
             field="available_node_types",
         )
@@ -80,9 +80,9 @@ def _homeless(files: ClusterFiles) -> list[Finding]:
 
 def _overfull(files: ClusterFiles) -> list[Finding]:
     wanted = nodes_wanted(files, largest=True)
-    found = [
+    findings = [
         wrong(
-            f"is {node.max_nodes}; all replicas at their largest take {wanted[node.name]} nodes",
+            f"is {node.max_nodes}; all replicas at their largest need {wanted[node.name]} nodes",
             f"raise it, or lower max_replicas in {files.serve.file}",
             file=files.machines.file,
             field=f"{node.name}.max_workers",
@@ -92,15 +92,15 @@ def _overfull(files: ClusterFiles) -> list[Finding]:
     ]
     total, most = sum(wanted.values()), files.machines.max_nodes
     if most is not None and total > most:
-        found.append(
+        findings.append(
             wrong(
-                f"is {most}; all replicas at their largest take {total} nodes",
-                "raise it (more `worker_ips` on one's own machines)",
+                f"is {most}; all replicas at their largest need {total} nodes",
+                "raise it (on your own machines, add `worker_ips`)",
                 file=files.machines.file,
                 field="max_workers",
             )
         )
-    return found
+    return findings
 
 
 def _head(files: ClusterFiles) -> list[Finding]:
@@ -109,8 +109,8 @@ def _head(files: ClusterFiles) -> list[Finding]:
         return []
     return [
         wrong(
-            f"the head can be given replicas: {describe(head.resources)}",
-            'CPU: 0 (num-cpus: "0" in KubeRay): a replica that takes its memory takes the cluster with it',
+            f"let the head run replicas: {describe(head.resources)}",
+            'set CPU: 0 (num-cpus: "0" in KubeRay): a replica that exhausts the head\'s memory stops the whole cluster',
             file=files.machines.file,
             field=f"{head.name}.resources",
         )
@@ -118,18 +118,20 @@ def _head(files: ClusterFiles) -> list[Finding]:
 
 
 def home(deployment: Deployment, types: Iterable[NodeType]) -> NodeType | None:
-    """The node type that a replica runs on: of those that fit, the one with the fewest GPUs."""
+    """Return the node type that a replica runs on: of those it fits, the one with the fewest GPUs."""
     fitting = [node for node in types if node.max_nodes and fits(deployment.needs, node.resources)]
     return min(fitting, key=lambda node: node.resources.get("GPU", 0), default=None)
 
 
 def fits(needs: Amounts, room: Amounts) -> bool:
-    """Whether `room` has all of `needs`."""
+    """Return whether `room` covers all of `needs`."""
     return all(room.get(key, 0) + SLACK >= amount for key, amount in needs.items())
 
 
 def nodes_wanted(files: ClusterFiles, *, largest: bool) -> dict[str, int]:
-    """Nodes by kind that hold every replica, packed first-fit, largest first; never below a kind's least."""
+    """Return the number of nodes of each type for all replicas, packed first-fit, largest first. Each type
+    has at least its minimum.
+    """
     packed: dict[str, list[dict[str, float]]] = {node.name: [] for node in files.machines.workers}
     for deployment in sorted(files.deployments, key=lambda d: -d.needs.get("GPU", 0)):
         node = home(deployment, files.machines.workers)
@@ -150,5 +152,5 @@ def _pack(needs: Amounts, bins: list[dict[str, float]], whole: Mapping[str, floa
 
 
 def describe(amounts: Amounts) -> str:
-    """`4 CPU, 2 GPU`."""
+    """Format resources as `4 CPU, 2 GPU`."""
     return ", ".join(f"{amount:g} {key}" for key, amount in amounts.items()) or "nothing"

@@ -1,4 +1,6 @@
-"""Read YAML files of the user: the error that names one, and values of any shape as mappings and lists."""
+"""Helpers to read a user's YAML files: an error, a strict base model, and typed
+access to mappings and lists.
+"""
 
 from typing import Any, cast
 
@@ -6,11 +8,11 @@ from pydantic import BaseModel, ConfigDict
 
 
 class CheckError(Exception):
-    """A file is not what it should be; the message names it."""
+    """A file cannot be used; the message names it."""
 
 
 class FileModel(BaseModel):
-    """Data from a file of the user: unknown keys are rejected."""
+    """Base for data from a user's file. Unknown keys are rejected."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 

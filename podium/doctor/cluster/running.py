@@ -1,5 +1,5 @@
-"""What fails only later: keys that no node has, workers without a price, runs that draining cuts off, spot
-nodes without a replacement.
+"""Problems that appear only later: missing keys, unpriced workers, runs cut off by draining, spot nodes
+without a fallback.
 """
 
 from podium.doctor.cluster.deployments import ROUTER, Deployment
@@ -11,29 +11,29 @@ from serving.settings.workers import API_SETTINGS, places_of
 
 HARD_STOP = "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S"
 HARD_STOP_S = 120
-"""Ray's default (ray/serve/_private/constants.py, 2.60)."""
+"""Ray's default in seconds (ray/serve/_private/constants.py, 2.60)."""
 SLOWEST_TOKENS_PER_S = 10
-"""A busy engine writes no slower: how long its longest answer may take."""
+"""Lower bound of a busy engine's speed, to estimate the time of its longest answer."""
 
 
 def keys(files: ClusterFiles) -> list[Finding]:
-    """Every key that the settings name reaches the nodes."""
+    """Check that every API key variable in the settings reaches the nodes."""
     wanted = {
         place.api_key_env: worker
         for worker in files.settings.workers
         for place in places_of(worker).values()
         if isinstance(place, API_SETTINGS) and place.api_key_env
     }
-    found = _webhook_secret(files)
-    return found + [
+    findings = _webhook_secret(files)
+    return findings + [
         wrong(
             f"has no {name}, the key of worker {worker.name!r}",
             (
-                f"add {name} to the variables that are fetched or referred to there"
+                f"add {name} to the variables fetched or referenced there"
                 + (
-                    "; the worker is left out without it"
+                    "; without it, the worker is skipped"
                     if worker.optional
-                    else "; nothing starts without it"
+                    else "; without it, the server does not start"
                 )
             ),
             file=files.machines.file,
@@ -45,14 +45,14 @@ def keys(files: ClusterFiles) -> list[Finding]:
 
 
 def store(files: ClusterFiles) -> list[Finding]:
-    """The address of the database reaches the nodes: routers may run on several, which a SQLite file does not serve."""
+    """Check that the database address reaches the nodes: routers on several nodes cannot share a SQLite file."""
     name = files.settings.store.url_env
     if name in files.machines.environment:
         return []
     return [
         wrong(
             f"has no {name}, the address of the store; routers of several nodes cannot share a SQLite file",
-            f"add {name} to the variables that are fetched or referred to there; no router starts without it",
+            f"add {name} to the variables fetched or referenced there; without it, no router starts",
             file=files.machines.file,
             field="the containers' environment",
         )
@@ -60,14 +60,14 @@ def store(files: ClusterFiles) -> list[Finding]:
 
 
 def _webhook_secret(files: ClusterFiles) -> list[Finding]:
-    """What signs webhooks reaches the nodes."""
+    """Check that the secret that signs webhooks reaches the nodes."""
     webhooks = files.settings.webhooks
     if webhooks.url is None or webhooks.secret_env in files.machines.environment:
         return []
     return [
         wrong(
             f"has no {webhooks.secret_env}, which signs webhooks",
-            f"add {webhooks.secret_env} to the variables that are fetched or referred to there; nothing starts without it",
+            f"add {webhooks.secret_env} to the variables fetched or referenced there; without it, the server does not start",
             file=files.machines.file,
             field="the containers' environment",
         )
@@ -75,13 +75,13 @@ def _webhook_secret(files: ClusterFiles) -> list[Finding]:
 
 
 def prices(files: ClusterFiles) -> list[Finding]:
-    """Every worker of the pool that is billed has a price, its own or the price table's: with an unknown one, no
-    budget can be kept.
+    """Check that every billed worker has a price, its own or the price table's. Without one, budgets cannot
+    be enforced.
     """
     return [
         wrong(
-            "is not set, and the price table has none; what its calls cost is unknown",
-            "price: {input_usd_per_mtok: ..., output_usd_per_mtok: ...}, from the provider's list",
+            "is not set and not in the price table, so the cost of its calls is unknown",
+            "set price: {input_usd_per_mtok: ..., output_usd_per_mtok: ...} from the provider's price list",
             file=files.settings_file,
             field=f"worker {worker.name!r}: price",
         )
@@ -92,12 +92,12 @@ def prices(files: ClusterFiles) -> list[Finding]:
 
 
 def drains(files: ClusterFiles) -> list[Finding]:
-    """A replica or proxy that shuts down lets its requests finish."""
+    """Check that a replica or proxy that shuts down lets its requests finish."""
     longest_s = longest_run_s(files)
-    found = [
+    findings = [
         wrong(
-            f"is {d.drain_s:.0f} s; what it has begun may take {needed_s:.0f} s",
-            f"at least {needed_s:.0f}: changes while it runs",
+            f"is {d.drain_s:.0f} s; a request in progress may take {needed_s:.0f} s",
+            f"set at least {needed_s:.0f}; it can be changed at run time",
             file=files.serve.file,
             field=f"{d.name}.graceful_shutdown_timeout_s",
         )
@@ -107,19 +107,19 @@ def drains(files: ClusterFiles) -> list[Finding]:
     value = files.machines.environment.get(HARD_STOP)
     stop_s = float(value) if value else HARD_STOP_S
     if files.machines.environment.get("RAY_SERVE_ENABLE_HA_PROXY") == "1" and stop_s <= longest_s:
-        found.append(
+        findings.append(
             wrong(
-                f"is {stop_s:.0f} s; a run may take {longest_s:.0f} s and is cut by a reload",
-                f"set it on all nodes, above {longest_s:.0f}",
+                f"is {stop_s:.0f} s; a run may take {longest_s:.0f} s and is cut off by a reload",
+                f"set it above {longest_s:.0f} on all nodes",
                 file=files.machines.file,
                 field=HARD_STOP,
             )
         )
-    return found
+    return findings
 
 
 def longest_run_s(files: ClusterFiles) -> float:
-    """The longest default deadline of a request."""
+    """Return the longest default deadline of a request, in seconds."""
     own = [model.deadline_s for model in files.settings.models.values() if model.deadline_s]
     return max([files.settings.limits.default_deadline_s, *own])
 
@@ -131,29 +131,31 @@ def _longest_s(deployment: Deployment, longest_run: float) -> float:
 
 
 def spot(files: ClusterFiles) -> list[Finding]:
-    """What runs on spot nodes can run elsewhere too; router and conductor do not run on them."""
-    found: list[Finding] = []
+    """Check that workers on spot nodes have fallbacks, and that the router and conductor do not run on spot
+    nodes.
+    """
+    findings: list[Finding] = []
     conductor = files.settings.conductor.worker if files.settings.conductor else None
     for deployment in files.deployments:
         node = home(deployment, files.machines.workers)
         if node is None or not node.spot:
             continue
         if deployment.worker is None or deployment.worker.name == conductor:
-            found.append(
+            findings.append(
                 wrong(
-                    f"is spot, and {deployment.name} runs on it: everything goes with it",
-                    "a node type on demand for it",
+                    f"is spot, and {deployment.name} runs on it: if it is preempted, everything stops",
+                    "use an on-demand node type for it",
                     file=files.machines.file,
                     field=f"{node.name}",
                 )
             )
         elif not fallbacks_of(deployment.worker, files.settings):
-            found.append(
+            findings.append(
                 warning(
-                    f"are none, and {node.name} is spot: its steps fail when the node is taken back",
-                    "name a worker that may answer instead",
+                    f"are empty, and {node.name} is spot: steps fail when the node is preempted",
+                    "name a worker that can answer instead",
                     file=files.settings_file,
                     field=f"worker {deployment.worker.name!r}: fallbacks",
                 )
             )
-    return found
+    return findings

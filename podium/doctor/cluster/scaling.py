@@ -1,8 +1,8 @@
-"""How many replicas there are and why: the Serve config's `autoscaling_config` takes the place of the
-settings' whole one.
+"""Check replica counts and autoscaling. The Serve config's `autoscaling_config` replaces the settings' one
+entirely.
 
-What it leaves out is Ray's default and not the settings' value; its policy too. Where both speak, both must
-say the same: the settings are what the docs, the simulator and a Podium without this Serve config go by.
+Fields that it omits get Ray's defaults, not the settings' values, and so does the policy. Fields in both
+files must agree, because the docs, the simulator and a deployment without this Serve config use the settings.
 """
 
 from podium.doctor.cluster.code import cannot_be_imported
@@ -13,11 +13,11 @@ from podium.doctor.finding import Finding, warning, wrong
 from serving.deployments.autoscaling import POLICY, autoscaling
 
 IN_SETTINGS = {"metrics_interval_s": "look_back_period_s"}
-"""What follows from a setting of another name: a load is reported four times in a look-back period."""
+"""Fields derived from a setting of another name. Loads are reported four times per look-back period."""
 
 
 def policies(files: ClusterFiles) -> list[Finding]:
-    """Every deployment that scales uses Podium's policy, which can be imported."""
+    """Check that every autoscaled deployment uses Podium's policy and that it can be imported."""
     return [finding for each in files.deployments if (finding := _policy(files, each))]
 
 
@@ -27,37 +27,37 @@ def _policy(files: ClusterFiles, deployment: Deployment) -> Finding | None:
     name = section(deployment.scaling, "policy").get("policy_function")
     field, remedy = f"{deployment.name}.autoscaling_config.policy", f'policy: {{policy_function: "{POLICY}"}}'
     if not name:
-        says = "is not in it: Ray's own policy holds, by open requests alone; an engine's queue and cache count for nothing"
-        return wrong(says, remedy, file=files.serve.file, field=field)
+        message = "is missing: Ray's own policy applies, which looks only at open requests, not at an engine's queue and cache"
+        return wrong(message, remedy, file=files.serve.file, field=field)
     if reason := cannot_be_imported(str(name)):
         return wrong(f"is {name}: {reason}", remedy, file=files.serve.file, field=field)
     if str(name).replace(":", ".") != POLICY.replace(":", "."):
-        says = f"is {name}, another policy than Podium's: nothing here knows what it scales by"
-        return warning(says, f"{remedy}, unless it is meant", file=files.serve.file, field=field)
+        message = f"is {name}, not Podium's policy, so its scaling cannot be checked"
+        return warning(message, f"{remedy}, unless this is intended", file=files.serve.file, field=field)
     return None
 
 
 def counts(files: ClusterFiles) -> list[Finding]:
-    """At least one replica may run, and each admits as many requests as it is meant to carry."""
-    found: list[Finding] = []
+    """Check that every deployment may have a replica and that each replica admits its target number of
+    requests.
+    """
+    findings: list[Finding] = []
     for each in files.deployments:
-        least = (
-            1 if each.name == ROUTER else 0
-        )  # nobody but a router could tell that the first one is to be started
+        least = 1 if each.name == ROUTER else 0  # only a running router can trigger the start of an engine
         if each.max_replicas < 1 or each.min_replicas < least:
-            found.append(
+            findings.append(
                 wrong(
-                    f"is {min(each.min_replicas, each.max_replicas)}: nothing answers",
-                    "at least 1 (of an engine that is rarely used, min_replicas: 0 with max_replicas: 1)",
+                    f"is {min(each.min_replicas, each.max_replicas)}: nothing can answer",
+                    "set at least 1 (for a rarely used engine, min_replicas: 0 with max_replicas: 1)",
                     file=files.serve.file,
                     field=f"{each.name}.num_replicas",
                 )
             )
         elif each.min_replicas > each.max_replicas:
-            found.append(
+            findings.append(
                 wrong(
                     f"is {each.min_replicas}, above max_replicas, {each.max_replicas}",
-                    "raise max_replicas, or lower it",
+                    "lower it, or raise max_replicas",
                     file=files.serve.file,
                     field=f"{each.name}.autoscaling_config.min_replicas",
                 )
@@ -66,46 +66,44 @@ def counts(files: ClusterFiles) -> list[Finding]:
             each.min_replicas != each.max_replicas
             and each.target_ongoing_requests > each.max_ongoing_requests
         ):
-            found.append(
+            findings.append(
                 wrong(
                     (
-                        f"is {each.target_ongoing_requests:g}; no replica is given more than max_ongoing_requests, {each.max_ongoing_requests}: "
-                        "it is full before it is meant to have company"
+                        f"is {each.target_ongoing_requests:g}, above max_ongoing_requests, {each.max_ongoing_requests}: "
+                        "a replica is full before it triggers a scale-up"
                     ),
                     "lower it, or raise max_ongoing_requests",
                     file=files.serve.file,
                     field=f"{each.name}.autoscaling_config.target_ongoing_requests",
                 )
             )
-    return found
+    return findings
 
 
 def both(files: ClusterFiles) -> list[Finding]:
-    """Settings and Serve config agree on how replicas scale."""
+    """Check that settings and Serve config agree on how replicas scale."""
     return [finding for each in files.deployments for finding in _differences(files, each)]
 
 
 def _differences(files: ClusterFiles, deployment: Deployment) -> list[Finding]:
     if deployment.scaling is None:
         return []
-    written = autoscaling(deployment.worker.scale if deployment.worker else files.settings.router)
+    expected_scaling = autoscaling(deployment.worker.scale if deployment.worker else files.settings.router)
     place = f"worker {deployment.worker.name!r}: scale" if deployment.worker else "router"
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for name, rays in RAYS_SCALING.items():
-        wanted, holds = getattr(written, name), deployment.scaling.get(name, rays)
-        if float(holds) == float(wanted):
+        expected, actual = getattr(expected_scaling, name), deployment.scaling.get(name, rays)
+        if float(actual) == float(expected):
             continue
-        given = (
-            f"is {holds:g}" if name in deployment.scaling else f"is not in it, so that Ray's {holds:g} holds"
-        )
+        state = f"is {actual:g}" if name in deployment.scaling else f"is missing, so Ray's {actual:g} applies"
         setting = IN_SETTINGS.get(name, name)
-        follows = "" if setting == name else f", from {setting}"
-        found.append(
+        source = "" if setting == name else f", from {setting}"
+        findings.append(
             wrong(
-                f"{given}; {files.settings_file}, {place}, has {wanted:g}{follows}",
-                f"{name}: {wanted:g} here, or `{setting}` there: what the Serve config says is what happens",
+                f"{state}; {files.settings_file}, {place}, has {expected:g}{source}",
+                f"set {name}: {expected:g} here, or change `{setting}` there; the Serve config takes precedence",
                 file=files.serve.file,
                 field=f"{deployment.name}.autoscaling_config.{name}",
             )
         )
-    return found
+    return findings

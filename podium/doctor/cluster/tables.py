@@ -1,4 +1,4 @@
-"""The tables of engines, machines and prices."""
+"""Tables of engines, machines and prices."""
 
 from decimal import Decimal
 
@@ -11,18 +11,18 @@ from podium.doctor.cluster.files import ClusterFiles
 
 
 def show_tables(files: ClusterFiles, mix: dict[str, Decimal], rps: Decimal | None) -> None:
-    """Print engines, machines and prices.
+    """Print the tables.
 
     Args:
-        files: of the cluster.
+        files: the cluster's files.
         mix: shares of the kinds of requests.
-        rps: requests per second that share the machines; None if not known.
+        rps: requests per second that share the machines, or None if unknown.
     """
     Console().print(engines_table(files), machines_table(files), *price_lines(files, mix, rps), sep="\n")
 
 
 def engines_table(files: ClusterFiles) -> Table:
-    """What each engine takes of its GPUs."""
+    """Build a table of each engine's GPU memory."""
     columns = ("replicas", "GPUs", "weights", "usable", "KV tokens")
     table = _table("Engines (estimated; memory in GiB, over a replica's GPUs)", "worker", *columns)
     for deployment in files.deployments:
@@ -46,7 +46,7 @@ def engines_table(files: ClusterFiles) -> Table:
 
 
 def machines_table(files: ClusterFiles) -> Table:
-    """What runs at the smallest and the largest, and its price."""
+    """Build a table of node counts and prices at the smallest and the largest size."""
     table = _table(f"Machines of {files.machines.file}", "node", "machine", "nodes", "each $/h", "$/h")
     lines = cost.hourly(files)
     for line in lines:
@@ -64,20 +64,20 @@ def machines_table(files: ClusterFiles) -> Table:
 
 
 def price_lines(files: ClusterFiles, mix: dict[str, Decimal], rps: Decimal | None) -> list[str]:
-    """What a thousand requests cost."""
+    """Describe the cost of a thousand requests."""
     shown = ", ".join(f"{share:%} {kind}".replace(".000000", "") for kind, share in mix.items())
     lines = [
         f"A thousand requests ({shown}): {dollars(cost.provider_usd_per_thousand(files, mix))} billed by providers"
     ]
     if rps is None:
-        return [*lines, "and the machines' share: pass --rps.", ""]
+        return [*lines, "plus the machines' share: pass --rps to compute it.", ""]
     smallest, largest = (cost.machines_per_thousand(usd, rps) for usd in cost.sums(cost.hourly(files)))
     return [
         *lines,
-        f"and {_range_usd(smallest, largest)} of the machines, if they serve {rps} requests a second.",
-        "That divides their cost by the rate that you gave, whether or not they can serve it.",
+        f"plus {_range_usd(smallest, largest)} for the machines, at {rps} requests per second.",
+        "This divides the machines' cost by --rps, whether or not they can serve that rate.",
         cost.pace(files, mix, rps),
-        "What they do serve: `podium capacity`; of the files that ship, docs/capacity.md.",
+        "See `podium capacity` for the rate they can serve, and docs/capacity.md for the shipped files.",
         "",
     ]
 
@@ -87,7 +87,7 @@ def _table(title: str, first: str, *others: str) -> Table:
 
 
 def dollars(usd: Decimal | None) -> str:
-    """`$1.25`; an unknown price is a question mark."""
+    """Format as `$1.25`, or `?` if unknown."""
     return "?" if usd is None else f"${usd:,.2f}"
 
 
