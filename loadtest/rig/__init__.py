@@ -9,4 +9,4 @@ Json = dict[str, Any]
 
 
 class RigError(Exception):
-    """A measurement or a proof could not be made. The message says why."""
+    """A measurement or a proof could not be run. The message says why."""

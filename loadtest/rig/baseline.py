@@ -1,4 +1,4 @@
-"""The baseline: the least a Serve ingress can do. It reads the body and answers a constant."""
+"""Baseline: the least that a Serve ingress can do. It reads the body and answers a constant."""
 
 import functools
 from typing import Any, cast
@@ -13,23 +13,22 @@ api = FastAPI()
 
 @functools.cache
 def constant(size_bytes: int) -> bytes:
-    """JSON of that many bytes."""
+    """Return a JSON document of exactly `size_bytes` bytes."""
     return b'{"constant":"' + b"x" * (size_bytes - 15) + b'"}'
 
 
 @api.api_route("/{size_bytes}", methods=["GET", "POST"])
 async def answer(request: Request, size_bytes: int) -> Response:
-    """The constant."""
     await request.body()
     return Response(constant(size_bytes), media_type="application/json")
 
 
 class Baseline:
-    """The ingress deployment; the routes are `api`'s."""
+    """Ingress deployment with the routes of `api`."""
 
 
 def build(_: dict[str, Any]) -> Application:
-    """The Serve application: configured like the router, but without tracing."""
+    """Return the Serve application, configured like the router but without tracing."""
     options = {
         "num_cpus": 0.1,
         "runtime_env": {"env_vars": {"RAY_SERVE_TRACING_EXPORTER_IMPORT_PATH": ""}},

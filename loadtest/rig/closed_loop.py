@@ -1,4 +1,4 @@
-"""Closed loops: clients that send the next request when they have the answer to the last one."""
+"""Closed-loop clients: each sends its next request when the last one is answered."""
 
 import asyncio
 import time
@@ -16,7 +16,7 @@ PAUSE_S = 0.05
 
 @asynccontextmanager
 async def keep_asking(ask: Callable[[int], Awaitable[object]], clients: int) -> AsyncGenerator[None]:
-    """Clients that call `ask` with their number without a pause, and finish at the end of the block."""
+    """Run `clients` tasks that call `ask` with their number without a pause, until the end of the block."""
     is_over = False
 
     async def repeat(number: int) -> None:
@@ -32,7 +32,7 @@ async def keep_asking(ask: Callable[[int], Awaitable[object]], clients: int) -> 
 
 
 async def rate_per_s(ask: Callable[[], Awaitable[object]], clients: int, seconds: float) -> float:
-    """Answers per second to so many clients that send without a pause."""
+    """Return the answers per second of `clients` clients that send without a pause."""
     began_s = time.monotonic()
     done = 0
 
@@ -47,7 +47,7 @@ async def rate_per_s(ask: Callable[[], Awaitable[object]], clients: int, seconds
 
 
 async def times_ms(ask: Callable[[], Awaitable[object]], times: int) -> list[float]:
-    """The duration of each of `times` requests, one at a time."""
+    """Return the duration of each of `times` sequential requests, in milliseconds."""
     durations_ms: list[float] = []
     for _ in range(times):
         began_s = time.monotonic()
@@ -58,13 +58,13 @@ async def times_ms(ask: Callable[[], Awaitable[object]], times: int) -> list[flo
 
 @dataclass
 class Seen:
-    """What clients saw.
+    """Results of the clients.
 
     Args:
-        whole: the runs that they were given a whole answer of.
-        others: how often they got anything else, by status and code.
-        longest_s: the longest time in which nobody was given a whole answer.
-        slowest_s: the slowest whole answer.
+        whole: ids of the runs that were answered completely.
+        others: count of all other outcomes, by status and code.
+        longest_s: the longest time without a complete answer to any client.
+        slowest_s: the slowest complete answer.
     """
 
     whole: list[str] = field(default_factory=list[str])
@@ -74,7 +74,7 @@ class Seen:
     _newest_s: float = field(default_factory=time.monotonic)
 
     def add(self, answer: RouterAnswer, took_s: float) -> None:
-        """One more."""
+        """Record one answer."""
         now_s = time.monotonic()
         self.longest_s = max(self.longest_s, now_s - self._newest_s)
         if answer.is_whole:
@@ -88,8 +88,8 @@ class Seen:
 async def asking(
     session: aiohttp.ClientSession, routers: Sequence[RouterProcess], model: str, clients: int
 ) -> AsyncGenerator[Seen]:
-    """So many clients, each with a router of its own in turn, every second one of them reading streams, until the
-    end of the block and of the requests that are under way then.
+    """Run `clients` clients, spread evenly over the routers, until the end of the block. Every second client
+    reads streams. Requests in progress at the end are completed.
     """
     seen = Seen()
 

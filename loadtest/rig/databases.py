@@ -1,4 +1,4 @@
-"""A private PostgreSQL or Redis server for a proof, the bench or a test."""
+"""Private PostgreSQL or Redis server for a proof, the bench or a test."""
 # asyncpg has no types of its own.
 # pyright: reportMissingTypeStubs=false
 
@@ -18,22 +18,24 @@ from cluster.local.processes import free_port
 from serving.database.address import Address, parse_address, sqlite_address
 
 KINDS = ("postgresql", "sqlite")
-REMEDY = "PostgreSQL's own programs are needed (initdb, pg_ctl). Debian: `apt-get install postgresql`."
+REMEDY = (
+    "PostgreSQL's programs initdb and pg_ctl are not installed. On Debian, run `apt-get install postgresql`."
+)
 __all__ = ["Postgres", "empty_databases", "running_postgres", "sqlite_address"]
 SETTINGS = "-c listen_addresses=127.0.0.1 -c unix_socket_directories= -c max_connections=60"
 
 
 def programs() -> Path:
-    """The folder of PostgreSQL's programs; installed where this account may do so without being asked."""
-    found = _find_programs()
-    if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
+    """Return the folder of PostgreSQL's programs, installing them if this account may."""
+    folder = _find_programs()
+    if folder is None and os.geteuid() == 0 and shutil.which("apt-get"):
         environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
         for command in (["update"], ["install", "-y", "postgresql"]):
             subprocess.run(["apt-get", *command], env=environment, capture_output=True, check=False)
-        found = _find_programs()
-    if found is None:
+        folder = _find_programs()
+    if folder is None:
         raise SystemExit(REMEDY)
-    return found
+    return folder
 
 
 def _find_programs() -> Path | None:
@@ -43,17 +45,17 @@ def _find_programs() -> Path | None:
 
 
 class Postgres:
-    """A running PostgreSQL.
+    """Running PostgreSQL server.
 
     Args:
-        folder: that its account can reach.
-        is_durable: whether a commit survives a power cut, and takes as long as one that does.
+        folder: a folder that its account can reach.
+        is_durable: whether a commit waits until it survives a power cut (fsync).
     """
 
     def __init__(self, folder: Path, *, is_durable: bool = True) -> None:
         self._settings = SETTINGS if is_durable else f"{SETTINGS} -c fsync=off"
         self._bin, self._data, self.port = programs(), folder / "data", free_port()
-        as_root = os.geteuid() == 0  # whom initdb refuses
+        as_root = os.geteuid() == 0  # initdb refuses to run as root
         self._as = ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups"] if as_root else []
         if as_root:
             shutil.chown(folder, "postgres", "postgres")
@@ -72,7 +74,7 @@ class Postgres:
         self.start()
 
     def start(self) -> None:
-        """Start it, on the port it has had."""
+        """Start the server on its port."""
         log = self._data.with_name("log")
         self._run(
             "pg_ctl",
@@ -87,11 +89,11 @@ class Postgres:
         )
 
     def stop(self) -> None:
-        """End it at once, as a crash would."""
+        """Stop the server immediately, like a crash."""
         self._run("pg_ctl", "-D", str(self._data), "-m", "immediate", "-w", "stop")
 
     def make_database(self, template: str = "template1") -> Address:
-        """A new one, with what the database `template` has."""
+        """Create a database from the database `template`."""
         return asyncio.run(self._make_database(template))
 
     async def _make_database(self, template: str) -> Address:
@@ -112,7 +114,7 @@ class Postgres:
 
 @contextmanager
 def running_postgres(*, is_durable: bool = True) -> Generator[Postgres]:
-    """One with a folder of its own, gone afterwards; see `Postgres`."""
+    """Run a PostgreSQL server in a temporary folder inside the block; see `Postgres`."""
     folder = Path(tempfile.mkdtemp(prefix="podium-postgres-"))
     postgres = Postgres(folder, is_durable=is_durable)
     try:
@@ -123,14 +125,16 @@ def running_postgres(*, is_durable: bool = True) -> Generator[Postgres]:
 
 
 async def empty_database(kind: str, postgres: Postgres | None, folder: Path) -> Address:
-    """One of that kind, in `postgres` or in `folder`."""
+    """Return an empty database of that kind, in `postgres` or in `folder`."""
     if kind == "sqlite" or postgres is None:
         return sqlite_address(folder / "podium.db")
     return await asyncio.to_thread(postgres.make_database)
 
 
 async def empty_databases(kinds: Sequence[str], each: int = 1) -> AsyncGenerator[tuple[str, int, Address]]:
-    """So many of each kind, one after another; a proof is about each: its kind, its number from 1 on, its address."""
+    """Yield `each` empty databases per kind, one after another: the kind, its number from 1 on, and the
+    address. Each is valid until the next is requested.
+    """
     with ExitStack() as stack:
         postgres: Postgres | None = None
         if "postgresql" in kinds:
@@ -143,7 +147,7 @@ async def empty_databases(kinds: Sequence[str], each: int = 1) -> AsyncGenerator
 
 @contextmanager
 def running_redis() -> Generator[str]:
-    """One with nothing on disk, gone afterwards; gives its address, as a URL."""
+    """Run a Redis server without persistence inside the block. Yield its URL."""
     program = shutil.which("redis-server") or _install_redis()
     port = free_port()
     command = [program, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
@@ -162,12 +166,12 @@ def running_redis() -> Generator[str]:
 
 
 def _install_redis() -> str:
-    """Where this account may install it without being asked, it does."""
+    """Install Redis if this account may, and return the path of `redis-server`."""
     if os.geteuid() == 0 and shutil.which("apt-get"):
         environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
         for command in (["update"], ["install", "-y", "redis-server"]):
             subprocess.run(["apt-get", *command], env=environment, capture_output=True, check=False)
-    found = shutil.which("redis-server")
-    if found is None:
-        raise SystemExit("redis-server is needed. Debian: `apt-get install redis-server`.")
-    return found
+    path = shutil.which("redis-server")
+    if path is None:
+        raise SystemExit("redis-server is not installed. On Debian, run `apt-get install redis-server`.")
+    return path

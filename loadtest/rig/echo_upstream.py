@@ -1,8 +1,9 @@
-"""An OpenAI endpoint that answers immediately, in a process of its own: `python -m loadtest.rig.echo_upstream PORT`.
+"""OpenAI endpoint that answers immediately, in a separate process: `python -m loadtest.rig.echo_upstream
+PORT`.
 
-It speaks as much of chat completions as a proxy in front of it needs, on any path: JSON, or a stream of
-`CHUNKS` events, their usage and `[DONE]`. Both are prepared bytes, so that a measurement around it is of the
-proxy. Each event is an HTTP chunk; all of them are written at once. HTTP/1.1 with a content-length only; the
+It implements as much of chat completions as a proxy in front of it needs, on any path: JSON, or a stream of
+`CHUNKS` events, their usage and `[DONE]`. Both responses are prepared bytes, so that a measurement is of the
+proxy alone. Each event is an HTTP chunk; all are written together. HTTP/1.1 with a content-length only; the
 model's name is ignored.
 """
 
@@ -16,7 +17,7 @@ from typing import Any
 HOST = "127.0.0.1"
 CHUNKS = 20
 TEXT = "".join(f"word-{number} " for number in range(CHUNKS))
-"""The whole answer. No two words are alike, so that a lost or repeated one shows."""
+"""Full answer. All words differ, so that a lost or repeated one is noticed."""
 USAGE = {"prompt_tokens": 10, "completion_tokens": CHUNKS, "total_tokens": 10 + CHUNKS}
 HEAD = {"id": "chatcmpl-1", "created": 1_790_000_000, "model": "m"}
 LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
@@ -31,7 +32,7 @@ def _chunks() -> Iterator[dict[str, Any]]:
 
 
 def _stream() -> bytes:
-    """The streamed answer with its headers."""
+    """Return the streamed answer with its headers."""
     objects = (json.dumps(HEAD | {"object": "chat.completion.chunk"} | chunk) for chunk in _chunks())
     events = [f"data: {data}\n\n".encode() for data in (*objects, "[DONE]")]
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -39,7 +40,7 @@ def _stream() -> bytes:
 
 
 def _whole() -> bytes:
-    """The whole answer with its headers."""
+    """Return the non-streamed answer with its headers."""
     choice = {"index": 0, "message": {"role": "assistant", "content": TEXT}, "finish_reason": "stop"}
     body = json.dumps(HEAD | {"object": "chat.completion", "choices": [choice], "usage": USAGE}).encode()
     head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
@@ -53,12 +54,12 @@ class EchoProtocol(asyncio.Protocol):
     """One connection."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin with nothing read."""
+        """Start with an empty buffer."""
         assert isinstance(transport, asyncio.Transport)
         self._transport, self._unread = transport, b""
 
     def data_received(self, data: bytes) -> None:
-        """Answer every request that is complete."""
+        """Answer every complete request."""
         self._unread += data
         while (head := self._unread.find(b"\r\n\r\n")) >= 0:
             length = LENGTH.search(self._unread, 0, head)
@@ -70,12 +71,12 @@ class EchoProtocol(asyncio.Protocol):
 
 
 async def serve(port: int) -> None:
-    """Serve until the process is ended."""
+    """Serve until the process is stopped."""
     server = await asyncio.get_running_loop().create_server(EchoProtocol, HOST, port)
     await server.serve_forever()
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m loadtest.rig.echo_upstream", description=__doc__)
-    parser.add_argument("port", type=int, help="on loopback")
+    parser.add_argument("port", type=int, help="port on loopback")
     asyncio.run(serve(parser.parse_args().port))

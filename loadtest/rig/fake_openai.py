@@ -1,6 +1,6 @@
-"""A fake OpenAI endpoint in this process. It streams what a script says, records every call, and can fail in any way.
+"""Fake OpenAI endpoint in this process. It streams scripted answers, records every call, and fails on demand.
 
-`echo_upstream.py` is the other fake: prepared bytes from a process of its own, for measurements of throughput.
+`echo_upstream.py` is the other fake: prepared bytes from a separate process, for measurements of throughput.
 """
 
 import asyncio
@@ -17,21 +17,27 @@ from aiohttp import web
 
 MARK = re.compile(r"run-\w+-")
 FAULTS = ("503", "429", "reset", "silent", "cut", "stall", "malformed")
-"""How a call may fail: an error status, a reset before the headers or after `stall_s`; half of the words and then a
-reset, a reset after `stall_s`, or an event that is not JSON.
+"""Ways in which a call may fail.
+
+- `503`, `429`: an error status.
+- `reset`: a reset before the headers.
+- `silent`: a reset before the headers, after `stall_s`.
+- `cut`: half of the words, then a reset.
+- `stall`: half of the words, then a reset after `stall_s`.
+- `malformed`: half of the words, then an event that is not JSON.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """The answer to one call.
+    """Answer to one call.
 
     Args:
-        words: of the answer, one event each.
+        words: words of the answer, one event each.
         first_s: delay of the headers and the first word.
         word_s: delay after each word.
         fault: one of `FAULTS`, or "".
-        stall_s: how long the faults "silent" and "stall" last.
+        stall_s: duration of the faults "silent" and "stall".
     """
 
     words: Sequence[str]
@@ -43,10 +49,10 @@ class Script:
 
 @dataclass(slots=True)
 class UpstreamCall:
-    """One call. Times are of `time.monotonic()`, or None until they are known.
+    """One call. Times are `time.monotonic()`, or None until they are known.
 
     Args:
-        model: that was called.
+        model: the requested model.
         prompt: the last message.
         run: the first `run-...-` in the body, or "".
         spoke_s: when the first word was written.
@@ -61,10 +67,10 @@ class UpstreamCall:
 
 
 class FakeOpenAI:
-    """The endpoint.
+    """Fake OpenAI endpoint.
 
     Args:
-        script: returns what a call is answered.
+        script: returns the answer to a call.
         keep_alive: whether a connection is used for several calls.
     """
 
@@ -94,7 +100,7 @@ class FakeOpenAI:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[str]:
-        """Serve on a free port of the loopback inside the block, and return the base URL."""
+        """Serve on a free loopback port inside the block. Yield the base URL."""
         app = web.Application(client_max_size=2**24)
         app.router.add_post("/v1/chat/completions", self._answer)
         runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1)
@@ -189,7 +195,9 @@ SHORT = [f" word{number}" for number in range(8)]
 
 
 def slow_tail(first_s: float, slow_s: float, share: float) -> Callable[[UpstreamCall], Script]:
-    """Answer eight words. A random `share` of the calls starts after `slow_s`, the others after about `first_s`."""
+    """Return a script that answers eight words. A random `share` of the calls starts after `slow_s`, the
+    others after about `first_s`.
+    """
     draws = random.Random(1)
 
     def script(_: UpstreamCall) -> Script:
@@ -200,10 +208,10 @@ def slow_tail(first_s: float, slow_s: float, share: float) -> Callable[[Upstream
 
 
 class Faulty:
-    """Script of eight words in which a random share of the calls fails, by each of `FAULTS` in turn.
+    """Script of eight words in which a random share of the calls fails, with each of `FAULTS` in turn.
 
     Args:
-        share: of the calls that fail.
+        share: share of the calls that fail.
         first_s, stall_s: see `Script`.
     """
 

@@ -1,4 +1,4 @@
-"""What can go wrong with a database and with a machine, on purpose: each a block that it lasts for."""
+"""Faults of a database and of a machine. Each lasts for the duration of a block."""
 
 import asyncio
 import subprocess
@@ -16,7 +16,7 @@ CHUNK = b"\0" * 65_536
 
 @asynccontextmanager
 async def stopped(postgres: Postgres, for_s: float) -> AsyncGenerator[None]:
-    """A PostgreSQL that crashes, and is started again after the block or `for_s`, whichever is later."""
+    """Crash a PostgreSQL server. Restart it after the block or after `for_s`, whichever is later."""
     await asyncio.to_thread(postgres.stop)
     try:
         await asyncio.sleep(for_s)
@@ -27,21 +27,21 @@ async def stopped(postgres: Postgres, for_s: float) -> AsyncGenerator[None]:
 
 @contextmanager
 def small_disk(folder: Path) -> Generator[Path]:
-    """A disk of `DISK_BYTES`, mounted on a folder in `folder`.
+    """Mount a disk of `DISK_BYTES` on a folder in `folder`. Needs root.
 
     Raises:
-        RigError: this account may mount none.
+        RigError: this account may not mount disks.
     """
     disk = folder / "disk"
     disk.mkdir()
-    mounted = subprocess.run(
+    mount = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(disk)],
         capture_output=True,
         text=True,
         check=False,
     )
-    if mounted.returncode:
-        raise RigError(f"A disk to fill must be mounted, which needs root: {mounted.stderr.strip()}")
+    if mount.returncode:
+        raise RigError(f"Cannot mount a small disk, which needs root: {mount.stderr.strip()}")
     try:
         yield disk
     finally:
@@ -50,7 +50,7 @@ def small_disk(folder: Path) -> Generator[Path]:
 
 @contextmanager
 def full(disk: Path) -> Generator[None]:
-    """A disk on which not a byte is left."""
+    """Fill a disk to the last byte for the duration of the block."""
     ballast = disk / "ballast"
     try:
         with ballast.open("wb", buffering=0) as file:
@@ -67,7 +67,7 @@ def full(disk: Path) -> Generator[None]:
 
 @contextmanager
 def clock_moved(routers: Sequence[RouterProcess], clock: Path, by_s: float) -> Generator[None]:
-    """Routers whose time of day is off, and is set right at the end."""
+    """Shift the routers' time of day by `by_s` for the duration of the block."""
     for off_s in (by_s, 0.0):
         clock.write_text(str(off_s))
         for router in routers:

@@ -1,4 +1,6 @@
-"""Requests at a rate, sent when they are due whatever became of those before, and what each was told."""
+"""Open-loop clients: requests sent at a given rate, whether or not earlier ones were answered, and their
+outcomes.
+"""
 
 import asyncio
 import random
@@ -19,25 +21,23 @@ from program.percentile import percentile
 
 SAMPLE_S = 0.5
 REFUSED_LATE = "line_too_long"
-"""The code of a request that was let in and whose first call waited as long as it may. A stream has begun by then, so
-that it is told in an event, and is no 429.
-"""
+"""Error code of a request that was admitted but whose first call waited too long. A stream has started by
+then, so the error is an event instead of a 429."""
 
 
 @dataclass
 class OpenLoopResult:
-    """What came of a rate.
+    """Outcomes at one rate.
 
     Args:
-        rate: requests a second that were due.
-        seconds: until the last of them was answered.
-        took_s: of those that got a whole answer, from when they were due.
-        refused: how many got 429.
-        told_when: how many of these were told when to come back.
-        others: whatever else: a stream's error by its `code`, one that ended too soon as `cut`, a response by its
-            status and code, a broken connection by its exception.
-        memory_mb: of the router, every `SAMPLE_S`.
-        router_cpu, own_cpu: of one core, used by the router and by this process.
+        rate: requests per second that were due.
+        seconds: time until the last of them was answered.
+        took_s: latencies of complete answers, from when each request was due.
+        refused: number of 429 responses.
+        told_when: number of these with a `Retry-After` of at least 1 s.
+        others: count of all other outcomes: a stream's error by its `code`, an incomplete stream as `cut`, a response by its status and code, a broken connection by its exception.
+        memory_mb: the router's memory, every `SAMPLE_S`.
+        router_cpu, own_cpu: cores used by the router and by this process.
     """
 
     rate: float
@@ -52,42 +52,42 @@ class OpenLoopResult:
 
     @property
     def n(self) -> int:
-        """Requests."""
+        """Number of requests."""
         return len(self.took_s) + self.refused + self.others.total()
 
     @property
     def odd(self) -> Counter[str]:
-        """What was neither answered nor refused."""
+        """Outcomes that are neither an answer nor a rejection."""
         return Counter({what: n for what, n in self.others.items() if what != REFUSED_LATE})
 
     @property
     def late_refusals(self) -> int:
-        """Those that were refused in their streams."""
+        """Number of requests rejected within their stream."""
         return self.others[REFUSED_LATE]
 
     @property
     def told(self) -> str:
-        """The others, in words."""
+        """Other outcomes as text, most common first."""
         return ", ".join(f"{n} {what}" for what, n in self.others.most_common())
 
     @property
     def goodput(self) -> float:
-        """Whole answers a second."""
+        """Complete answers per second."""
         return len(self.took_s) / self.seconds
 
     @property
     def p50_s(self) -> float:
-        """Of the whole answers."""
+        """Median latency of complete answers."""
         return percentile(self.took_s, 50)
 
     @property
     def p99_s(self) -> float:
-        """Likewise."""
+        """99th percentile of the latency of complete answers."""
         return percentile(self.took_s, 99)
 
     @property
     def memory_growth(self) -> float:
-        """The router's memory in the last quarter over that in the second one."""
+        """Router memory in the last quarter of the run, relative to the second quarter."""
         n = max(1, len(self.memory_mb) // 4)
         return percentile(self.memory_mb[-n:], 50) / percentile(self.memory_mb[n : 2 * n], 50)
 
@@ -102,8 +102,16 @@ async def offer(
     headers: Mapping[str, str] | None = None,
     seed: int = 1,
 ) -> OpenLoopResult:
-    """Send `body`, or what it makes of each request's number, at `rate`, at random (Poisson) moments, for so long, and
-    wait for all answers.
+    """Send requests at random (Poisson) times and wait for all answers.
+
+    Args:
+        session: connections to use.
+        router: the router under test.
+        body: the request body, or a function that makes it from the request's number.
+        rate: requests per second.
+        seconds: how long to send.
+        headers: sent with every request.
+        seed: seed of the random times.
     """
     load, draws, began_s = OpenLoopResult(rate, seconds), random.Random(seed), time.monotonic()
     process = psutil.Process(router.process.pid)
@@ -114,8 +122,8 @@ async def offer(
             due_s, number = draws.expovariate(rate), 0
             while due_s < seconds:
                 await asyncio.sleep(max(0.0, began_s + due_s - time.monotonic()))
-                asked = body(number) if callable(body) else body
-                group.create_task(send(session, router.url, asked, headers, began_s + due_s, load))
+                request = body(number) if callable(body) else body
+                group.create_task(send(session, router.url, request, headers, began_s + due_s, load))
                 due_s, number = due_s + draws.expovariate(rate), number + 1
             await asyncio.sleep(max(0.0, began_s + seconds - time.monotonic()))
             load.router_cpu = (_cpu_s(process) - cpu_s) / seconds
@@ -134,8 +142,9 @@ async def send(
     due_s: float,
     load: OpenLoopResult,
 ) -> None:
-    """Ask once, and note in `load` what came of it. Podium ends a stream with `[DONE]` after an error too, so the
-    events say whether an answer is whole.
+    """Send one request and record its outcome in `load`.
+
+    Podium sends `[DONE]` after an error too, so the events decide whether an answer is complete.
     """
     try:
         async with session.post(f"{url}/v1/chat/completions", json=body, headers=headers) as response:
@@ -159,7 +168,7 @@ async def send(
 def _code(content: bytes) -> str:
     try:
         return str(orjson.loads(content)["error"]["code"])
-    except (orjson.JSONDecodeError, KeyError, TypeError):  # of a proxy
+    except (orjson.JSONDecodeError, KeyError, TypeError):  # a proxy's response
         return ""
 
 

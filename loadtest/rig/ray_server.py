@@ -1,4 +1,4 @@
-"""The Ray Serves under test. The only module of the bench that knows how a local server is started."""
+"""Ray Serve instances under test. The only module of the bench that knows how to start a local server."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
@@ -30,10 +30,10 @@ BUILD = ROOT / "build" / "bench"
 
 
 class BenchServer(LocalServer):
-    """A Serve on a free port, as a context manager. See `running` for use in asynchronous code.
+    """Serve instance on a free port, as a context manager. See `running` for use in asynchronous code.
 
     Args:
-        name: of its config and its log in build/bench.
+        name: name of its config and its log in build/bench.
         served: a settings file, or the applications of a Serve config.
         ready: paths that answer 200 once it is up; by default one path per application.
         env: additional environment of all its processes.
@@ -59,23 +59,23 @@ class BenchServer(LocalServer):
             super().__init__(config=config, port=port, ready=ready or [*map(_ready_path, served)], **options)
 
     def replicas(self, deployment: str, application: str = "default") -> list[psutil.Process]:
-        """The replica processes of a deployment; Serve names an unnamed application `default`."""
+        """Return the replica processes of a deployment. Serve names an unnamed application `default`."""
         name = f"ray::ServeReplica:{application}:{deployment}"
         return [process for process in processes_of(self.tag) if command_of(process).startswith(name)]
 
     def router(self) -> psutil.Process:
-        """The process of the only router replica of the application `podium`.
+        """Return the process of the only router replica of the application `podium`.
 
         Raises:
             RigError: there is not exactly one.
         """
         processes = self.replicas("router", "podium")
         if len(processes) != 1:
-            raise RigError(f"expected one router replica and found {len(processes)}")
+            raise RigError(f"expected one router replica, found {len(processes)}")
         return processes[0]
 
     def proxies(self) -> list[psutil.Process]:
-        """The processes of Serve's proxies and of HAProxy."""
+        """Return the processes of Serve's proxies and of HAProxy."""
         return [
             process
             for process in processes_of(self.tag)
@@ -88,7 +88,7 @@ async def running(server: BenchServer) -> AsyncGenerator[BenchServer]:
     """Start and stop `server` in a thread, so that an upstream in this process can answer meanwhile.
 
     Raises:
-        RigError: it did not start.
+        RigError: the server did not start.
     """
     try:
         await asyncio.to_thread(server.__enter__)
@@ -108,10 +108,10 @@ async def start_isolated(
     env: Mapping[str, str] | None = None,
     dashboard: bool = False,
 ) -> AsyncGenerator[tuple[BenchClient, BenchServer]]:
-    """A client and its server, which runs inside the block; the arguments are those of `BenchServer`.
+    """Run a server inside the block, and yield a client and the server. Arguments as for `BenchServer`.
 
     Raises:
-        RigError: it did not start.
+        RigError: the server did not start.
     """
     server = BenchServer(name, served, ready=ready, env=env, dashboard=dashboard)
     async with running(server), open_session() as session:
@@ -119,20 +119,20 @@ async def start_isolated(
 
 
 def cpu_s(processes: Iterable[psutil.Process]) -> float:
-    """CPU seconds of the processes so far, all threads, user and system."""
+    """Return the CPU seconds used by the processes so far: all threads, user and system."""
     times = [process.cpu_times() for process in processes]
     return sum(each.user + each.system for each in times)
 
 
 def listening_at(url: str) -> list[psutil.Process]:
-    """The processes that serve at `url`, and those that they have started."""
+    """Return the processes that serve at `url`, and their descendants."""
     port = urlsplit(url).port
-    assert port is not None, "each server has one of its own"
+    assert port is not None, "each server has its own port"
     return [process for each in listeners(port) for process in (each, *each.children(recursive=True))]
 
 
 def fill_settings(template: str, name: str = "", **values: object) -> Path:
-    """Write the settings file `template`, its `${...}` filled in, to build/bench/NAME."""
+    """Write the settings file `template` to build/bench/NAME, with its `${...}` filled in."""
     BUILD.mkdir(parents=True, exist_ok=True)
     path = BUILD / (name or template)
     path.write_text(Template((HERE / template).read_text()).substitute(values))
@@ -140,7 +140,7 @@ def fill_settings(template: str, name: str = "", **values: object) -> Path:
 
 
 def write_serve_config(name: str, applications: Sequence[Json]) -> tuple[Path, int]:
-    """Write a Serve config on a free port to build/bench/NAME.serve.yaml; returns it and the port."""
+    """Write a Serve config for a free port to build/bench/NAME.serve.yaml. Return the path and the port."""
     port, path = free_port(), BUILD / f"{name}.serve.yaml"
     http = {"proxy_location": "HeadOnly", "http_options": {"host": HOST, "port": port}}
     path.write_text(yaml.safe_dump(http | {"applications": list(applications)}))
@@ -148,12 +148,12 @@ def write_serve_config(name: str, applications: Sequence[Json]) -> tuple[Path, i
 
 
 def application(name: str, route: str, import_path: str, **args: str) -> Json:
-    """An entry of a Serve config."""
+    """Return an entry of a Serve config."""
     return {"name": name, "route_prefix": route, "import_path": import_path, "args": args}
 
 
 def podium(name: str, route: str, settings: Path) -> Json:
-    """A Podium as an entry of a Serve config."""
+    """Return a Podium application as an entry of a Serve config."""
     return application(name, route, APP, settings=str(settings))
 
 
@@ -166,7 +166,9 @@ BASELINE = application("bare", "/bare", "loadtest.rig.baseline:build")
 
 
 def default_server(upstream: str) -> BenchServer:
-    """Behind Serve's own proxy: the router, a router over the endpoint `upstream`, and the baseline."""
+    """Return a server behind Serve's own proxy: the router, a router over the endpoint `upstream`, and the
+    baseline.
+    """
     applications = [
         podium("podium", "/", HERE / "settings.yaml"),
         podium("schedulers", "/schedulers", HERE / "schedulers.yaml"),
@@ -177,11 +179,13 @@ def default_server(upstream: str) -> BenchServer:
 
 
 def production_server(upstream: str) -> BenchServer:
-    """Behind HAProxy, as in production: the router over `upstream`, and the baseline."""
+    """Return a server behind HAProxy, as in production: the router over `upstream`, and the baseline."""
     settings = fill_settings("fast.yaml", UPSTREAM=upstream)
     return BenchServer("fast", [podium("podium", "/", settings), BASELINE], env=production_environment())
 
 
 def production_environment() -> dict[str, str]:
-    """The environment of Serve in a cluster, with free ports for HAProxy, whose usual ones may be taken."""
+    """Return the environment of Serve in a cluster, with free ports for HAProxy because its usual ones may be
+    taken.
+    """
     return fast_environment() | {name: str(free_port()) for name in HAPROXY_PORTS}

@@ -1,9 +1,10 @@
-"""A router in a process of its own, without Ray: `python -m loadtest.rig.router`, told by one line of JSON on its standard
-input what to serve, says its URL and its id in the store in one line of JSON, and serves until SIGTERM.
+"""Router in its own process, without Ray: `python -m loadtest.rig.router`.
 
-It is what `serving/deployments/router.py` makes, behind uvicorn. SIGUSR1 moves its clock by what the file `clock`
-says, as an operator does who sets the machine's time; the database's clock stays. Where it is watched, SIGUSR2 makes it
-say what it holds (`vitals.py`).
+It reads one line of JSON from standard input (what to serve), prints one line of JSON (its URL and its id in
+the store), and serves until SIGTERM. It equals `serving/deployments/router.py`, but behind uvicorn.
+
+SIGUSR1 shifts its clock by the seconds in the file `clock`, like an operator who sets the machine's time; the
+database's clock is unchanged. With `watch`, SIGUSR2 makes it print its resource use (`vitals.py`).
 """
 
 import asyncio
@@ -42,21 +43,20 @@ from serving.sessions.service import Service
 from serving.settings.settings import parse
 
 WAITING = 4096
-"""Connections that may wait to be accepted."""
+"""Listen backlog: connections that may wait to be accepted."""
 KEEP_ALIVE_S = 75
-"""As the cluster files have it: a server that closes idle connections sooner than its clients do breaks the request
-that is on its way.
-"""
+"""Keep-alive timeout, as in the cluster files. A server that closes idle connections sooner than its clients
+breaks requests that are on their way."""
 
 
 async def serve(address: str, settings: dict[str, Any], has_keys: bool, *, watch: bool = False) -> None:
     """Serve `settings` over the store at `address` until SIGTERM.
 
     Args:
-        address: as a URL.
-        settings: as a settings file says them.
-        has_keys: whether anybody is asked for a key, and pays.
-        watch: whether SIGUSR2 is answered, and spans are made so that they can be counted.
+        address: the store, as a URL.
+        settings: content of a settings file.
+        has_keys: whether clients need a key and are billed.
+        watch: whether to answer SIGUSR2, and to create spans so that they can be counted.
     """
     checked, where = parse(settings), parse_address(address)
     directory, store = Directory(where), ReplicaStore(where)
@@ -117,7 +117,7 @@ def _stop(server: uvicorn.Server) -> None:
 
 
 def follow_clock(path: Path) -> None:
-    """From each SIGUSR1 on, the time of day is as many seconds off as `path` says."""
+    """Shift the time of day by the seconds in `path`, starting with the next SIGUSR1."""
     true_ns = time.time_ns
 
     def move(*_: object) -> None:
@@ -129,7 +129,6 @@ def follow_clock(path: Path) -> None:
 
 
 def main() -> None:
-    """See the module."""
     orders = json.loads(sys.stdin.readline())
     logging.basicConfig(
         level=logging.WARNING, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"

@@ -1,4 +1,4 @@
-"""Router processes, keys in their store, and clients of theirs: what every proof needs."""
+"""Router processes, API keys in their store, and clients. Shared by all proofs."""
 
 import asyncio
 import json
@@ -26,8 +26,8 @@ STARTS_WITHIN_S = 120.0
 
 
 def prepare_process() -> None:
-    """For a proof's own process: as many files as the machine allows, and an end by SIGTERM or Ctrl-C that ends what
-    was started.
+    """Prepare a proof's own process: raise the limit of open files, and make SIGTERM and Ctrl-C stop
+    everything it started.
     """
     allow_open_files()
     restore_interrupts()
@@ -35,7 +35,7 @@ def prepare_process() -> None:
 
 
 def url_of(address: Address) -> str:
-    """`address` as a URL, password included."""
+    """Return `address` as a URL, including the password."""
     return address.dsn or f"sqlite:///{address.path}"
 
 
@@ -48,11 +48,11 @@ class RouterProcess:
     owner: str
 
     def kill(self) -> None:
-        """End it as a crash would."""
+        """Kill the process, like a crash."""
         self.process.kill()
 
     def move_clock(self) -> None:
-        """Have it read its clock's file again."""
+        """Make it read its clock file again."""
         self.process.send_signal(signal.SIGUSR1)
 
 
@@ -66,11 +66,10 @@ async def running_router(
     clock: Path | None = None,
     watch: bool = False,
 ) -> AsyncGenerator[RouterProcess]:
-    """A router until the end of the block; what it logs is in build/prove/NAME.log. `watch`: it can be asked what it
-    holds.
+    """Run a router inside the block. Its log is build/prove/NAME.log. With `watch`, `ask_vitals` works.
 
     Raises:
-        RigError: it did not start.
+        RigError: the router did not start.
     """
     LOGS.mkdir(parents=True, exist_ok=True)
     orders: Json = {"address": url_of(address), "settings": settings, "has_keys": has_keys}
@@ -95,9 +94,9 @@ async def running_router(
         async with asyncio.timeout(STARTS_WITHIN_S):
             line = await process.stdout.readline()
         if not line:
-            raise RigError(f"{name} did not start; its log is {log}")
-        said = orjson.loads(line)
-        yield RouterProcess(process, said["url"], said["owner"])
+            raise RigError(f"{name} did not start. See its log: {log}")
+        reply = orjson.loads(line)
+        yield RouterProcess(process, reply["url"], reply["owner"])
     finally:
         await _stop(process)
 
@@ -117,7 +116,7 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
 async def running_routers(
     name: str, address: Address, settings: Json, n: int, clock: Path | None = None
 ) -> AsyncGenerator[list[RouterProcess]]:
-    """`n` of them, with keys."""
+    """Run `n` routers with keys inside the block."""
     async with AsyncExitStack() as stack:
         names = [f"{name}-{number}" for number in range(n)]
         yield [
@@ -128,7 +127,7 @@ async def running_routers(
 
 @dataclass(frozen=True)
 class RouterKey:
-    """A key with a team, in a store."""
+    """API key with a team, in a store."""
 
     secret: str = field(repr=False)
     key_id: str
@@ -136,12 +135,12 @@ class RouterKey:
 
     @property
     def headers(self) -> dict[str, str]:
-        """What a client sends."""
+        """Headers that authenticate a request."""
         return {"authorization": f"Bearer {self.secret}"}
 
 
 async def make_key(address: Address, cap_usd: Decimal | None = None, name: str = "proof") -> RouterKey:
-    """A new key in a new team; `cap_usd` is what its team may spend in a month."""
+    """Create a key in a new team. `cap_usd` is the team's monthly budget."""
     directory = Directory(address)
     try:
         team = await directory.create_team(name)
@@ -156,16 +155,16 @@ async def make_key(address: Address, cap_usd: Decimal | None = None, name: str =
 
 @dataclass
 class RouterAnswer:
-    """What a client got.
+    """Response as a client sees it.
 
     Args:
-        status: of the response; 0: there was none.
-        run_id: told in a header.
+        status: HTTP status, or 0 if there was no response.
+        run_id: run id from the header.
         text: the answer, or its beginning.
-        is_whole: whether it came to its end without an error.
-        is_broken: whether the connection ended before it did.
-        ends_early: whether its transfer ended as if it were whole, and it was not.
-        code: of the error.
+        is_whole: the answer is complete and has no error.
+        is_broken: the connection broke, or the stream ended without `[DONE]` or an error.
+        ends_early: the transfer ended normally, but the stream was incomplete.
+        code: code of the error.
     """
 
     status: int = 0
@@ -187,7 +186,7 @@ async def ask(
     max_tokens: int | None = None,
     **podium: Any,
 ) -> RouterAnswer:
-    """Ask a router; whatever goes wrong is in the answer."""
+    """Send a request to a router. Errors are recorded in the answer instead of raised."""
     body: Json = {"model": model, "messages": [{"role": "user", "content": "Why?"}], "stream": stream}
     if max_tokens is not None:
         body["max_tokens"] = max_tokens
@@ -209,16 +208,16 @@ async def ask(
 
 def _read_whole(content: bytes, answer: RouterAnswer) -> None:
     try:
-        said = orjson.loads(content)
-    except orjson.JSONDecodeError:  # of Ray Serve, or a proxy
+        reply = orjson.loads(content)
+    except orjson.JSONDecodeError:  # sent by Ray Serve or a proxy
         answer.code = f"{answer.status} without a code"
         return
     if answer.status not in (200, 202):
-        answer.code = said.get("error", {}).get("code") or ""
+        answer.code = reply.get("error", {}).get("code") or ""
         return
-    if "choices" in said:
-        answer.text = said["choices"][0]["message"]["content"]
-    answer.run_id = answer.run_id or said.get("id", "")
+    if "choices" in reply:
+        answer.text = reply["choices"][0]["message"]["content"]
+    answer.run_id = answer.run_id or reply.get("id", "")
     answer.is_whole = True
 
 
@@ -228,9 +227,9 @@ async def _read_stream(response: aiohttp.ClientResponse, answer: RouterAnswer) -
         if data == b"[DONE]":
             answer.is_whole = not answer.code
         elif line.startswith(b"data: "):
-            said = orjson.loads(data)
-            if "error" in said:
-                answer.code = said["error"].get("code") or "error"
-            for choice in said.get("choices", ()):
+            chunk = orjson.loads(data)
+            if "error" in chunk:
+                answer.code = chunk["error"].get("code") or "error"
+            for choice in chunk.get("choices", ()):
                 answer.text += choice["delta"].get("content") or ""
     answer.is_broken = answer.ends_early = not (answer.is_whole or answer.code)

@@ -1,4 +1,4 @@
-"""A server that the bench starts in a process of its own and ends by its process id."""
+"""Server that the bench starts in its own process and stops by its process id."""
 
 import asyncio
 import contextlib
@@ -27,7 +27,8 @@ async def subprocess_server(
     env: Mapping[str, str] | None = None,
     within_s: float = 30.0,
 ) -> AsyncGenerator[str]:
-    """The address of the server, once `path` answers 200; its output goes to build/bench/NAME.log.
+    """Run a server inside the block and yield its address once `path` answers 200. Its output goes to
+    build/bench/NAME.log.
 
     Raises:
         RigError: it exited before that, or took longer than `within_s`.
@@ -47,7 +48,7 @@ async def subprocess_server(
 
 @asynccontextmanager
 async def echo_upstream() -> AsyncGenerator[str]:
-    """The address of a running `loadtest.rig.echo_upstream`."""
+    """Run `loadtest.rig.echo_upstream` inside the block and yield its address."""
     port = free_port()
     command = [sys.executable, "-m", "loadtest.rig.echo_upstream", str(port)]
     async with subprocess_server("echo-upstream", command, port) as url:
@@ -84,4 +85,4 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
 
 def _log_tail(log: Path) -> str:
     tail = "\n".join(log.read_text(errors="replace").splitlines()[-8:])
-    return f" Its log ends:\n{tail}\nAll of it: {log}"
+    return f" End of its log:\n{tail}\nFull log: {log}"

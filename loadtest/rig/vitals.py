@@ -1,7 +1,7 @@
-"""What a router process holds at a moment: it is asked by SIGUSR2, and answers with one line of JSON on its standard
+"""Resources that a router process uses at a moment. It answers SIGUSR2 with one line of JSON on standard
 output.
 
-Knows both ends of that line, and nothing of what is served or of when to ask.
+Implements both ends of that protocol. Knows neither what is served nor when to ask.
 """
 
 import asyncio
@@ -30,19 +30,18 @@ ANSWERS_WITHIN_S = 30.0
 
 @dataclass(frozen=True)
 class Vitals:
-    """What a router holds.
+    """Resources of a router.
 
     Args:
-        runs: under way.
-        calls: to workers, under way or waiting.
-        files: open descriptors, sockets included, the store's own left out: its pool opens connections up to its bound
-            whenever it first needs one more.
-        sockets: TCP connections, and the one that listens.
-        tasks: of its event loop.
-        spans: begun and not ended.
-        blocks: of memory that Python's objects take, after a collection.
-        memory_mb: of the process, as the system counts it, once what is free and whole pages was given back to it.
-        heap_mb: of it, what C libraries have asked for and not given back (glibc); 0 where that cannot be known.
+        runs: running runs.
+        calls: calls to workers, running or waiting.
+        files: open descriptors including sockets, without the store's. The store's pool opens more connections on demand, up to its limit.
+        sockets: TCP sockets, including the listening one.
+        tasks: tasks of its event loop.
+        spans: spans started and not ended.
+        blocks: memory blocks of Python objects, after a garbage collection.
+        memory_mb: resident memory of the process, after free pages were returned to the system.
+        heap_mb: the part that C libraries allocated and did not free (glibc), or 0 if unknown.
     """
 
     runs: int
@@ -57,22 +56,24 @@ class Vitals:
 
 
 class OpenSpans(SpanProcessor):
-    """How many spans have begun and not ended."""
+    """Counter of spans that have started and not ended."""
 
     def __init__(self) -> None:
         self.n = 0
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
-        """See the base class."""
+        """Count a started span."""
         self.n += 1
 
     def on_end(self, span: ReadableSpan) -> None:
-        """Likewise."""
+        """Count an ended span."""
         self.n -= 1
 
 
 def answer_signals(service: Service) -> None:
-    """In a router: make spans, count them, and answer each SIGUSR2. Called in its event loop."""
+    """Answer each SIGUSR2 in a router, and create spans so that they can be counted. Call it in the router's
+    event loop.
+    """
     spans, provider = OpenSpans(), TracerProvider()
     provider.add_span_processor(spans)
     trace.set_tracer_provider(provider)
@@ -85,28 +86,30 @@ def answer_signals(service: Service) -> None:
 
 
 def _trim_heap() -> int:
-    """Give back whole pages that the C library's allocator keeps free; the bytes that are in use, of all its arenas (each
-    thread has one, so `mallinfo`, which knows the first alone, sees nothing of what SQLite's connections keep).
+    """Return free heap pages to the system, and return the bytes in use by C libraries in all arenas.
+
+    Each thread has an arena. `mallinfo` knows only the first and so misses the memory of SQLite's
+    connections.
     """
     library = ctypes.CDLL(None)
     if not hasattr(library, "malloc_info"):
         return 0
     library.malloc_trim(0)
     library.fopen.restype = ctypes.c_void_p
-    with NamedTemporaryFile() as told:
-        stream = ctypes.c_void_p(library.fopen(told.name.encode(), b"w"))
+    with NamedTemporaryFile() as report:
+        stream = ctypes.c_void_p(library.fopen(report.name.encode(), b"w"))
         library.malloc_info(0, stream)
         library.fclose(stream)
-        heap = ElementTree.parse(told.name).getroot()
+        heap = ElementTree.parse(report.name).getroot()
     free = sum(
         int(each.attrib["size"])
         for kind in ("fast", "rest")
         for each in heap.findall(f"total[@type='{kind}']")
     )
-    held = [
+    allocated = [
         each for path in ("system[@type='current']", "total[@type='mmap']") for each in heap.findall(path)
     ]
-    return sum(int(each.attrib["size"]) for each in held) - free
+    return sum(int(each.attrib["size"]) for each in allocated) - free
 
 
 def _look(service: Service, spans: OpenSpans) -> Vitals:
@@ -128,16 +131,16 @@ def _look(service: Service, spans: OpenSpans) -> Vitals:
 
 
 async def ask_vitals(router: RouterProcess) -> Vitals:
-    """What `router`, which is watched, holds now.
+    """Return the resources that `router`, which was started with `watch`, uses now.
 
     Raises:
-        RigError: it has ended.
-        TimeoutError: its event loop stands still.
+        RigError: the router has ended.
+        TimeoutError: its event loop is blocked.
     """
     assert router.process.stdout is not None
     router.process.send_signal(signal.SIGUSR2)
     async with asyncio.timeout(ANSWERS_WITHIN_S):
         line = await router.process.stdout.readline()
     if not line:
-        raise RigError("the router has ended by itself")
+        raise RigError("the router ended unexpectedly")
     return Vitals(**orjson.loads(line))

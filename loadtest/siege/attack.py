@@ -1,6 +1,6 @@
-"""What every attack is made of: connections on the loopback, requests in pieces, counts, a provider's server.
+"""Building blocks of attacks: loopback connections, requests in pieces, counters, a fake provider.
 
-It knows nothing of the ordinary clients, and nothing of which attacks there are (`rows.py`).
+Knows nothing of the ordinary clients, and not which attacks exist (`rows.py`).
 """
 
 import asyncio
@@ -17,31 +17,33 @@ from typing import Any
 from aiohttp import web
 
 BATCH = 200
-"""Connections made in one call of a worker thread."""
+"""Connections opened per call of a worker thread."""
 ANSWERS_WITHIN_S = 30.0
 PAUSE_S = 1.0
-"""Between two requests of one attacking connection."""
+"""Pause between two requests of one attacking connection."""
 SMALL_BUFFER_BYTES = 4096
 REQUEST_ERRORS = (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError)
 Flood = Callable[[], Iterable[bytes]]
 
 
 class RejectedError(OSError):
-    """The server rejected what the attack cannot do without. While it attacks, it is one more failed request."""
+    """The server rejected a request that the attack needs. During the attack it counts as one more failed
+    request.
+    """
 
 
 @dataclass(frozen=True)
 class Orders:
-    """What an attacker is given, as JSON on its standard input.
+    """Task of an attacker, passed as JSON on its standard input.
 
     Args:
-        kind: of `rows.py`.
-        host, port: of the server.
+        kind: name of the attack in `rows.py`.
+        host, port: address of the server.
         count: concurrent connections.
-        addresses: source addresses on the loopback.
+        addresses: number of source addresses on the loopback.
         keys: secrets by name; a missing one is not sent.
         store: the server's SQLite file, or "".
-        upstream_port: where the server's provider is expected, or 0.
+        upstream_port: port at which the server expects its provider, or 0.
     """
 
     kind: str
@@ -66,18 +68,18 @@ class Attack:
 
     @property
     def counts(self) -> dict[str, Any]:
-        """What happened so far."""
+        """Counters so far."""
         names = ("open", "made", "closed", "failed", "answers", "breaches")
         return {name: getattr(self, name) for name in names}
 
     def head(self, method: str, path: str, *headers: str, key: str = "") -> bytes:
-        """The head of a request, without the empty line at its end.
+        """Return the head of a request, without the empty line at its end.
 
         Args:
-            method: of the request.
-            path: of the request.
-            headers: whole lines.
-            key: the name of the key to send.
+            method: the HTTP method.
+            path: the path.
+            headers: whole header lines.
+            key: name of the key to send, or "".
         """
         lines = [f"{method} {path} HTTP/1.1", f"host: {self.orders.host}:{self.orders.port}", *headers]
         if secret := self.orders.keys.get(key):
@@ -85,18 +87,18 @@ class Attack:
         return "".join(f"{line}\r\n" for line in lines).encode("latin-1")
 
     def post(self, path: str, body: bytes, kind: str = "application/json", key: str = "") -> bytes:
-        """A whole POST request."""
+        """Return a whole POST request."""
         headers = (f"content-type: {kind}", f"content-length: {len(body)}")
         return self.head("POST", path, *headers, key=key) + b"\r\n" + body
 
     def chat(self, model: str, text: str, key: str = "attacker", **more: Any) -> bytes:
-        """A whole chat request."""
+        """Return a whole chat request."""
         body = {"model": model, "messages": [{"role": "user", "content": text}], **more}
         return self.post("/v1/chat/completions", json.dumps(body).encode(), key=key)
 
     @asynccontextmanager
     async def connection(self) -> AsyncGenerator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-        """A connection that is aborted at the end of the block."""
+        """Open a connection inside the block, and abort it at the end."""
         source = (next(self._sources), 0)
         self.open += 1
         try:
@@ -127,13 +129,13 @@ class Attack:
             return status, await reader.read()
 
     async def ask(self, request: bytes) -> tuple[int, dict[str, Any]]:
-        """The status and the JSON of an answer, on a connection of its own."""
+        """Send a request on its own connection. Return the status and the JSON of the answer."""
         async with self.connection() as (reader, writer):
             status, body = await self.exchange(reader, writer, request)
         return status, json.loads(body) if body.startswith(b"{") else {}
 
     async def prepare(self, request: bytes) -> dict[str, Any]:
-        """The JSON of an answer that the attack cannot do without.
+        """Send a request that the attack needs and return the JSON of the answer.
 
         Raises:
             RejectedError: the server answered with an error.
@@ -144,7 +146,7 @@ class Attack:
         return answer
 
     async def send(self, pieces: Iterable[bytes]) -> int:
-        """Send pieces as fast as the server reads them; then wait for the status of the response."""
+        """Send pieces as fast as the server reads them. Return the status of the response."""
         async with self.connection() as (reader, writer):
             for piece in pieces:
                 writer.write(piece)
@@ -156,15 +158,15 @@ class Attack:
             return status
 
     def count_answer(self, status: int) -> None:
-        """Count a status."""
+        """Count a response status."""
         self.answers[str(status)] = self.answers.get(str(status), 0) + 1
 
     def breach(self, what: str) -> None:
-        """Count an answer that the server must never give."""
+        """Count a response that the server must never send."""
         self.breaches[what] = self.breaches.get(what, 0) + 1
 
     async def repeat(self, one: Callable[[], Awaitable[object]], pause_s: float = PAUSE_S) -> None:
-        """Call `one` on every connection, again and again; errors are counted."""
+        """Call `one` repeatedly on every connection. Errors are counted."""
 
         async def again() -> None:
             while True:
@@ -180,11 +182,11 @@ class Attack:
                 tasks.create_task(again())
 
     async def hold(self, data: bytes, *, reads: bool = True) -> None:
-        """Hold `count` connections that have sent `data`; closed ones are opened again a second later.
+        """Hold `count` connections that have sent `data`. Closed ones are opened again a second later.
 
         Args:
-            data: sent on each.
-            reads: whether answers are read. If not, the receive buffer is small.
+            data: sent on each connection.
+            reads: whether responses are read. If not, the receive buffer is small.
         """
         with selectors.DefaultSelector() as open_sockets:
             while True:
@@ -226,7 +228,7 @@ class Attack:
 
     @asynccontextmanager
     async def provider(self, floods: Mapping[str, Flood]) -> AsyncGenerator[None]:
-        """A provider's server that the workers of the besieged one call: for each model, the raw lines of its
+        """Run a fake provider for the attacked server's workers. It maps each model to the raw lines of its
         streamed answer.
         """
 

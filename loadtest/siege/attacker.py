@@ -1,8 +1,9 @@
-"""The attacker: `python -m loadtest.siege.attacker`, with its `Orders` as a line of JSON on its standard input.
+"""The attacker process: `python -m loadtest.siege.attacker`, with its `Orders` as a line of JSON on standard
+input.
 
-It prints `ready` once it is prepared and attacks when it is sent another line. Then it prints one line of JSON
-per second: its counts. It cleans up and ends when its standard input is closed, which happens too when the process
-that started it is gone, and by itself after `ENDS_AFTER_S`.
+It prints `ready` once it is prepared, and attacks when it receives another line. Then it prints its counters
+as one line of JSON per second. It cleans up and exits when its standard input closes, which also happens if
+its parent process ends, or after `ENDS_AFTER_S`.
 """
 
 import asyncio
@@ -19,14 +20,14 @@ ENDS_AFTER_S = 600.0
 
 
 async def report(attack: Attack) -> None:
-    """Print the counts every second."""
+    """Print the counters every second."""
     while True:
         print(json.dumps(attack.counts), flush=True)
         await asyncio.sleep(1)
 
 
 async def run(orders: Orders) -> None:
-    """Prepare, wait, attack."""
+    """Prepare the attack, wait for the start signal, and attack."""
     attack = Attack(orders)
     row = (ROWS | EXTRA_ROWS)[orders.kind]
     async with asyncio.timeout(ENDS_AFTER_S), aclosing(row.attack(attack)) as steps:
@@ -47,7 +48,6 @@ async def _go_on(steps: AsyncGenerator[None]) -> None:
 
 
 def main() -> None:
-    """Command line."""
     orders = Orders(**json.loads(sys.stdin.readline()))
     allow_open_files(orders.count + 200)
     with suppress(KeyboardInterrupt, TimeoutError):

@@ -1,6 +1,6 @@
-"""`podium siege`: every attack on every path. Exit 1: a bound was missed.
+"""`podium siege`: run every attack on every path. Exits with 1 if a limit was exceeded.
 
-`--only serve:idle,haproxy:prompts` runs some of them; `--scale 0.05 --duration 5` makes them small.
+`--only serve:idle,haproxy:prompts` runs some of the attacks. `--scale 0.05 --duration 5` makes them small.
 """
 
 import argparse
@@ -27,20 +27,20 @@ from loadtest.siege.watch import LOOK_EVERY_S, MOST_GROWTH, STREAMS, Memory, Sie
 from program.process import allow_open_files, machine, restore_interrupts
 
 NO_ATTACK = "nothing"
-"""For comparison: what this machine does without an attack."""
+"""Control case: the ordinary clients without an attack."""
 PREPARED_WITHIN_S = 120.0
 SETTLE_S = 3.0
-"""Between attacks, so that the thousands of closed connections of one are not counted to the next."""
+"""Pause between attacks, so that the closed connections of one do not affect the next."""
 MEMORY_BACK_WITHIN_S = 60.0
 CLEANED_UP_WITHIN_S = 30.0
-"""Of an attacker: by then it is killed."""
+"""Time for an attacker to clean up before it is killed."""
 MOST_MEMORY_BYTES = 4_500_000_000
-"""Of the server: beyond it the attack is ended, so that the machine survives."""
+"""Memory limit of the server. Above it the attack is stopped to protect the machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """An attack on one path."""
+    """Attack on one path."""
 
     path: str
     kind: str
@@ -48,29 +48,28 @@ class Case:
 
     @property
     def name(self) -> str:
-        """As `--only` takes it, and how many addresses it comes from."""
+        """Name for `--only`, followed by the number of source addresses."""
         return f"{self.path}:{self.kind}, {self.addresses} address{'es' if self.addresses > 1 else ''}"
 
 
 @dataclass
 class Attacker:
-    """A running attacker; None: there is no attack."""
+    """Running attacker, or None as its process if there is no attack."""
 
     process: asyncio.subprocess.Process | None
     counts: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def begin(self) -> None:
-        """Let it attack."""
+        """Start the attack."""
         if self.process is not None and self.process.stdin is not None:
             self.process.stdin.write(b"\n")
 
     def kill(self) -> None:
-        """Kill it."""
         if self.process is not None and self.process.returncode is None:
             self.process.kill()
 
     async def end(self) -> None:
-        """Let it clean up, such as cancel its runs, and end it."""
+        """Let the attacker clean up, such as cancel its runs, and wait until it ends."""
         if self.process is None:
             return
         if self.process.stdin is not None:
@@ -81,7 +80,7 @@ class Attacker:
         await self.process.wait()
 
     async def read(self) -> None:
-        """Keep its newest counts."""
+        """Read its counters until it ends."""
         assert self.process is not None
         assert self.process.stdout is not None
         async for line in self.process.stdout:
@@ -90,7 +89,9 @@ class Attacker:
 
 @asynccontextmanager
 async def attacker(case: Case, target: Target, count: int) -> AsyncGenerator[Attacker]:
-    """The attacker as a process of its own, prepared; its errors go to build/bench/siege-attack.log."""
+    """Start and prepare an attacker process inside the block. Its errors go to
+    build/bench/siege-attack.log.
+    """
     if case.kind == NO_ATTACK:
         yield Attacker(None)
         return
@@ -135,8 +136,10 @@ async def besiege(
     streams: int = STREAMS,
     back_within_s: float = MEMORY_BACK_WITHIN_S,
 ) -> SiegeResult:
-    """One attack, for as long as the streams run; then wait until memory is back. If it does not come back, attack once more,
-    without ordinary clients: what the allocator keeps is used again, and a leak grows again.
+    """Attack while the streams run, then wait until the server's memory recovers.
+
+    If it does not recover, attack again without ordinary clients. Memory kept by the allocator is reused in
+    that round, while a leak grows further.
     """
     processes = target.find_processes()
     before = peak = memory_bytes(processes)
@@ -147,7 +150,7 @@ async def besiege(
             nonlocal peak
             peak = max(peak, now := memory_bytes(processes))
             if now > MOST_MEMORY_BYTES and not breaches:
-                breaches.append(f"The attack was ended at {now / 1e9:.1f} GB.")
+                breaches.append(f"The attack was stopped because the server used {now / 1e9:.1f} GB.")
                 running.kill()
 
         watch = Watch(target.url, text(duration_s), streams, target.keys.get("ordinary", ""), look)
@@ -164,7 +167,7 @@ async def besiege(
         counts = running.counts
     after = await _memory_after(processes, before, back_within_s)
     if not all(process.is_running() for process in processes):
-        breaches.append("A process of the server ended.")
+        breaches.append("A server process ended.")
     again = after
     if after > MOST_GROWTH * before and not breaches:
         async with attacker(case, target, count) as running:
@@ -179,7 +182,7 @@ async def besiege(
 
 
 async def _memory_after(processes: Sequence[psutil.Process], before: int, within_s: float) -> int:
-    """Memory once it is back, or after `within_s`."""
+    """Return the memory once it has recovered, or after `within_s`."""
     ends_s = time.monotonic() + within_s
     while (after := memory_bytes(processes)) > MOST_GROWTH * before and time.monotonic() < ends_s:
         await asyncio.sleep(1)
@@ -187,7 +190,7 @@ async def _memory_after(processes: Sequence[psutil.Process], before: int, within
 
 
 def cases(only: Sequence[str], paths: Sequence[str] = PATHS) -> list[Case]:
-    """Those whose PATH:KIND is in `only`; where it is empty, every one that must be withstood."""
+    """Return the cases whose PATH:KIND is in `only`, or all that must be withstood if `only` is empty."""
     only = [
         f"{OLDER_NAMES.get(path, path)}:{kind}" for path, _, kind in (each.partition(":") for each in only)
     ]
@@ -206,7 +209,7 @@ HEADINGS = (
 
 
 def table(results: dict[Case, SiegeResult]) -> str:
-    """One row per attack, as Markdown."""
+    """Render one row per attack, as Markdown."""
     lines = ["| " + " | ".join(HEADINGS) + " |", "|" + " --- |" * len(HEADINGS)]
     for case, result in results.items():
         memory = result.memory
@@ -227,14 +230,16 @@ def table(results: dict[Case, SiegeResult]) -> str:
 
 
 class Servers:
-    """A server of one path after another. One that missed a bound is replaced, so that rows are independent."""
+    """Servers of the paths, one at a time. A server that exceeded a limit is replaced, so that rows are
+    independent.
+    """
 
     def __init__(self, duration_s: float) -> None:
         self._duration_s, self._stack, self._path = duration_s, AsyncExitStack(), ""
         self._target: Target | None = None
 
     async def target(self, path: str) -> Target:
-        """The running server of `path`."""
+        """Return the running server of `path`, starting it if needed."""
         if self._target is None or self._path != path:
             await self.stop()
             self._path = path
@@ -242,13 +247,13 @@ class Servers:
         return self._target
 
     async def stop(self) -> None:
-        """Stop the running server, if there is one."""
+        """Stop the running server, if any."""
         self._target = None
         await self._stack.aclose()
 
 
 async def run(chosen: Sequence[Case], scale: float, duration_s: float) -> int:
-    """Exit status."""
+    """Run the cases and return the exit code."""
     console, results = Console(soft_wrap=True), dict[Case, SiegeResult]()
     servers = Servers(duration_s)
     try:
@@ -272,34 +277,39 @@ async def run(chosen: Sequence[Case], scale: float, duration_s: float) -> int:
 def save(results: dict[Case, SiegeResult], scale: float, duration_s: float) -> None:
     """Write build/bench/siege.json and siege.md."""
     rows = [asdict(case) | asdict(result) | {"missed": result.missed} for case, result in results.items()]
-    found = {"machine": machine(), "scale": scale, "duration_s": duration_s, "rows": rows}
-    (BUILD / "siege.json").write_text(json.dumps(found, indent=1))
+    report = {"machine": machine(), "scale": scale, "duration_s": duration_s, "rows": rows}
+    (BUILD / "siege.json").write_text(json.dumps(report, indent=1))
     (BUILD / "siege.md").write_text(table(results) + "\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Command line."""
     parser = argparse.ArgumentParser(
         prog="podium siege",
-        description="Ordinary clients during attacks on every path.",
+        description="Attack a server on every path while ordinary clients use it.",
         epilog="example: podium siege --only serve:idle --scale 0.1",
     )
     parser.add_argument(
-        "--only", default="", help="such as serve:idle,haproxy:prompts,haproxy:large_unfinished"
+        "--only",
+        default="",
+        help="attacks to run, such as serve:idle,haproxy:prompts,haproxy:large_unfinished",
     )
-    parser.add_argument("--paths", default=",".join(PATHS), help="whose attacks are all run (%(default)s)")
-    parser.add_argument("--scale", type=float, default=1.0, help="of each attack's connections (%(default)s)")
-    parser.add_argument("--duration", type=float, default=30.0, help="seconds of each attack (%(default)s)")
-    read = parser.parse_args(argv)
-    only, paths = ([name for name in words.split(",") if name] for words in (read.only, read.paths))
+    parser.add_argument(
+        "--paths", default=",".join(PATHS), help="run all attacks on these paths (%(default)s)"
+    )
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="multiplier of each attack's connections (%(default)s)"
+    )
+    parser.add_argument("--duration", type=float, default=30.0, help="seconds per attack (%(default)s)")
+    options = parser.parse_args(argv)
+    only, paths = ([name for name in words.split(",") if name] for words in (options.only, options.paths))
     chosen = cases(only, paths)
     if not chosen:
-        parser.error(f"no attack is chosen; there are {', '.join([NO_ATTACK, *ROWS, *EXTRA_ROWS])}")
+        parser.error(f"no attack matches; choose from {', '.join([NO_ATTACK, *ROWS, *EXTRA_ROWS])}")
     restore_interrupts()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # servers are stopped then too
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM stops the servers too
     allow_open_files(STREAMS + 700)
     try:
-        return asyncio.run(run(chosen, read.scale, read.duration))
+        return asyncio.run(run(chosen, options.scale, options.duration))
     except RigError as error:
         print(error, file=sys.stderr)
         return 1

@@ -1,6 +1,7 @@
-"""Every attack: a generator that prepares what it needs, yields once, and then attacks until it is ended.
+"""The attacks. Each is a generator that prepares what it needs, yields once, and then attacks until it is
+stopped.
 
-To add one: a function here, and its line in `ROWS`.
+To add one, write a function here and add its line to `ROWS`.
 """
 
 import asyncio
@@ -19,13 +20,13 @@ TYPE = "content-type: application/json"
 CHUNKED = "transfer-encoding: chunked"
 END = b"\r\n"
 PERSONAL = "+1 (23) 45-67 call a.b@c.example or DE12 3456 7890 1234 5678 90, x9 4111-1111 "
-"""Every form of personal data, nearly."""
+"""Nearly every form of personal data."""
 STORED_RUNS = 1000
 LIST_AT_ONCE = 32
 CHAT_BYTES = 3_900_000
-"""A little less than `limits.max_text_bytes`."""
+"""Slightly less than `limits.max_text_bytes`."""
 UPLOAD_BYTES = 45 * MB
-"""A little less than `batches.max_file_bytes`."""
+"""Slightly less than `batches.max_file_bytes`."""
 EVENT = b'data: {"id":"1","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"content":"%s"},"finish_reason":%s}]}\n\n'
 Rows = AsyncGenerator[None]
 
@@ -43,20 +44,20 @@ async def unfinished(attack: Attack) -> Rows:
 
 
 async def large_unfinished(attack: Attack) -> Rows:
-    """The same with more than a proxy buffers, so that it reaches what is behind."""
+    """Send part of a body, more than a proxy buffers, so that it reaches the server behind the proxy."""
     yield
     await attack.hold(attack.head("POST", CHAT, TYPE, "content-length: 1000000") + b"\r\n" + b"{" * 40_000)
 
 
 async def headers(attack: Attack) -> Rows:
-    """One header of 100 MB."""
+    """Send one header of 100 MB."""
     head = attack.head("POST", CHAT, TYPE) + b"x-long: "
     yield
     await attack.repeat(lambda: attack.send([head, *repeat(b"a" * MB, 100), END * 2]))
 
 
 async def prompts(attack: Attack) -> Rows:
-    """A request with a prompt of 19 MB of words."""
+    """Send a prompt of 19 MB of words."""
     request = attack.chat("quick", "word " * (19 * MB // 5))
     yield
     await attack.repeat(lambda: attack.send([request]))
@@ -70,7 +71,7 @@ async def event_streams(attack: Attack) -> Rows:
 
 
 async def trailers(attack: Attack) -> Rows:
-    """Trailers of 200 MB behind a small body, without a key: long ones, and many of a few bytes."""
+    """Send trailers of 200 MB after a small body, without a key: long ones, and many of a few bytes."""
     head = attack.head("POST", CHAT, TYPE, CHUNKED) + b"\r\n2\r\n{}\r\n0\r\n"
     pieces = cycle([(b"x-long: " + b"a" * 7_990 + END) * 125, b"a: b\r\n" * 160_000])
     yield
@@ -78,28 +79,28 @@ async def trailers(attack: Attack) -> Rows:
 
 
 async def endless_trailer(attack: Attack) -> Rows:
-    """One trailer of 500 MB, without a key."""
+    """Send one trailer of 500 MB, without a key."""
     head = attack.head("POST", CHAT, TYPE, CHUNKED) + b"\r\n2\r\n{}\r\n0\r\nx-long: "
     yield
     await attack.repeat(lambda: attack.send([head, *repeat(b"a" * MB, 500), END * 2]))
 
 
 async def trailer_credentials(attack: Attack) -> Rows:
-    """A key that is sent only as a trailer."""
+    """Send a key only as a trailer."""
     body = json.dumps({"model": "quick", "messages": [{"role": "user", "content": "Why?"}]}).encode()
     head = attack.head("POST", CHAT, TYPE, CHUNKED) + b"\r\n%x\r\n%b\r\n0\r\n" % (len(body), body)
     trailer = f"authorization: Bearer {attack.orders.keys.get('attacker', '')}\r\n\r\n".encode()
 
     async def ask() -> None:
         if await attack.send([head, trailer]) == 200:
-            attack.breach("A key that was sent as a trailer was believed.")
+            attack.breach("The server accepted a key that was sent as a trailer.")
 
     yield
     await attack.repeat(ask)
 
 
 async def http2(attack: Attack) -> Rows:
-    """100 unfinished requests on each connection, in HTTP/2 without TLS and without a key."""
+    """Send 100 unfinished requests on each connection, in HTTP/2 without TLS and without a key."""
 
     def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
         return len(payload).to_bytes(3) + bytes([kind, flags]) + stream.to_bytes(4) + payload
@@ -119,13 +120,13 @@ async def http2(attack: Attack) -> Rows:
 
 
 async def newlines(attack: Attack) -> Rows:
-    """Uploads of 45 MB of newlines."""
+    """Upload 45 MB of newlines."""
     yield
     await attack.repeat(lambda: attack.send(upload(attack, repeat(b"\n" * MB, UPLOAD_BYTES // MB))))
 
 
 async def long_lines(attack: Attack) -> Rows:
-    """A batch file of one line of 46 MB, with a key whose texts are redacted."""
+    """Upload a batch file of one 46 MB line, with a key whose texts are redacted."""
     content = PERSONAL * (46 * MB // len(PERSONAL))
     line = batch_line(content)
     yield
@@ -133,20 +134,20 @@ async def long_lines(attack: Attack) -> Rows:
 
 
 async def personal_chats(attack: Attack) -> Rows:
-    """Chats of 3.9 MB, with a key whose texts are redacted."""
+    """Send chats of 3.9 MB, with a key whose texts are redacted."""
     request = attack.chat("quick", PERSONAL * (CHAT_BYTES // len(PERSONAL)), key="redacting")
     yield
     await attack.repeat(lambda: attack.send([request]))
 
 
 async def openapi(attack: Attack) -> Rows:
-    """The description of the API, again and again."""
+    """Read the API description repeatedly."""
     yield
     await keep_reading(attack, "/v1/openapi.json")
 
 
 async def lists(attack: Attack) -> Rows:
-    """Lists of 1,000 runs, again and again."""
+    """Read lists of 1,000 runs repeatedly."""
     chat = attack.chat("quick", "Why?")
     for _ in range(0, STORED_RUNS, LIST_AT_ONCE):
         await asyncio.gather(*(attack.prepare(chat) for _ in range(LIST_AT_ONCE)))
@@ -155,7 +156,7 @@ async def lists(attack: Attack) -> Rows:
 
 
 async def large_counts(attack: Attack) -> Rows:
-    """Prompts with a picture of 19 MB whose tokens are to be counted."""
+    """Count the tokens of prompts with a 19 MB picture."""
     picture = {"type": "base64", "media_type": "image/png", "data": "iVBORw0K" * (19 * MB // 8)}
     content = [{"type": "image", "source": picture}]
     body = {"model": "quick", "messages": [{"role": "user", "content": content}]}
@@ -165,38 +166,40 @@ async def large_counts(attack: Attack) -> Rows:
 
 
 async def large_records(attack: Attack) -> Rows:
-    """The record of a run with a question of 3 MB, again and again."""
+    """Read the record of a run with a 3 MB question repeatedly."""
     run = await start_run(attack, "quick", "word " * (3 * MB // 5))
     yield
     await keep_reading(attack, f"/v1/workflows/{run}")
 
 
 async def unread_downloads(attack: Attack) -> Rows:
-    """Downloads of a file of 20 MB that are not read."""
-    kept = await attack.prepare(b"".join(upload(attack, repeat(batch_line("a" * MB), 20))))
+    """Request a 20 MB file without reading the response."""
+    uploaded = await attack.prepare(b"".join(upload(attack, repeat(batch_line("a" * MB), 20))))
     yield
-    await attack.hold(attack.head("GET", f"/v1/files/{kept['id']}/content", key="reader") + END, reads=False)
+    await attack.hold(
+        attack.head("GET", f"/v1/files/{uploaded['id']}/content", key="reader") + END, reads=False
+    )
 
 
 async def unread_runs(attack: Attack) -> Rows:
-    """Runs with questions of 2 MB whose events are not read."""
+    """Start runs with 2 MB questions without reading their events."""
     text = "word " * (2 * MB // 5)
     yield
 
     async def watch() -> None:
         run = await start_run(attack, "slow", text)
-        async with attack.connection() as (_, writer):  # asyncio reads no more than a buffer by itself
+        async with attack.connection() as (_, writer):  # asyncio alone reads at most one buffer
             writer.write(attack.head("GET", f"/v1/workflows/{run}/events", key="reader") + END)
             await asyncio.sleep(3600)
 
     try:
         await attack.repeat(watch)
-    finally:  # a run that goes on rightly holds its question
+    finally:  # a running run legitimately holds its question in memory
         await cancel_runs(attack)
 
 
 async def get_bodies(attack: Attack) -> Rows:
-    """Bodies of 500 MB of GET requests: of event streams, of other routes, with a key and without."""
+    """Send bodies of 500 MB with GET requests: to event streams and other routes, with and without a key."""
     run = await start_run(attack)
     targets = cycle([(f"/v1/workflows/{run}/events", "reader"), ("/v1/models", ""), ("/healthz", "")])
     chunk = b"%x\r\n" % MB + b"a" * MB + END
@@ -211,7 +214,7 @@ async def get_bodies(attack: Attack) -> Rows:
 
 
 async def store_away(attack: Attack) -> Rows:
-    """Free runs of 3.9 MB while nothing can be written to the store."""
+    """Send free runs of 3.9 MB while the store is locked for writing."""
     request = attack.chat("quick", "word " * (CHAT_BYTES // 5))
     with closing(sqlite3.connect(attack.orders.store, timeout=10)) as store:
         yield
@@ -220,7 +223,7 @@ async def store_away(attack: Attack) -> Rows:
 
 
 async def request_ids(attack: Attack) -> Rows:
-    """An `X-Request-ID` of 15 kB with escapes of a terminal (C1, which parsers let through), without a key."""
+    """Send a 15 kB `X-Request-ID` with terminal escapes (C1, which parsers accept), without a key."""
     request = attack.head("GET", "/healthz", "x-request-id: \x9b2Jforged" + "a" * 15_000) + END
     yield
 
@@ -233,14 +236,14 @@ async def request_ids(attack: Attack) -> Rows:
 
 
 async def blank_events(attack: Attack) -> Rows:
-    """A provider that sends 500 MB of empty lines."""
+    """Let a provider send 500 MB of empty lines."""
     async with attack.provider({"flood": lambda: repeat(b"\n" * 65_536, 500 * MB // 65_536)}):
         yield
         await attack.repeat(lambda: attack.send([attack.chat("flood", "Why?")]))
 
 
 async def unknown_events(attack: Attack) -> Rows:
-    """A provider that sends 500 MB of events of unknown kinds."""
+    """Let a provider send 500 MB of events of unknown types."""
     piece = b'event: unknown\ndata: {"type":"unknown"}\n\n' * 1000
     async with attack.provider({"flood": lambda: repeat(piece, 500 * MB // len(piece))}):
         yield
@@ -248,7 +251,7 @@ async def unknown_events(attack: Attack) -> Rows:
 
 
 async def small_chunks(attack: Attack) -> Rows:
-    """A body of 2 MB in chunks of one byte, without a key."""
+    """Send a 2 MB body in one-byte chunks, without a key."""
     head = attack.head("POST", CHAT, TYPE, CHUNKED) + END
     piece = b"1\r\na\r\n" * 10_000
     yield
@@ -256,13 +259,13 @@ async def small_chunks(attack: Attack) -> Rows:
 
 
 async def connect(attack: Attack) -> Rows:
-    """`CONNECT`, which must be answered, and not with a tunnel."""
+    """Send `CONNECT`, which must be answered with an error."""
     request = attack.head("CONNECT", "127.0.0.1:80") + END
 
     async def ask() -> None:
         try:
             if await attack.send([request]) < 400:
-                attack.breach("CONNECT made a tunnel.")
+                attack.breach("CONNECT opened a tunnel.")
         except REQUEST_ERRORS:
             attack.breach("CONNECT got no answer.")
 
@@ -272,13 +275,13 @@ async def connect(attack: Attack) -> Rows:
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the table.
+    """One row of the table.
 
     Args:
         attack: the generator.
         count: concurrent connections at `--scale 1`.
-        addresses: numbers of source addresses that it comes from.
-        needs: of the server: `keys`, `store` (in SQLite), `provider` (the attacker's own); nothing else has them.
+        addresses: numbers of source addresses to attack from.
+        needs: what the server must have: `keys`, `store` (in SQLite), `provider` (run by the attacker).
     """
 
     attack: Callable[[Attack], Rows]
@@ -317,20 +320,20 @@ ROWS = {
     "connect": Row(connect, 20),
 }
 EXTRA_ROWS = {"large_unfinished": Row(large_unfinished, 5000, SEVERAL)}
-"""Attacks that are known not to be withstood, and are run by name only."""
+"""Attacks that the server is known not to withstand. They run only by name."""
 
 
 async def start_run(attack: Attack, model: str = "slow", text: str = "Why?") -> str:
-    """The id of a run in the background."""
+    """Start a background run and return its id."""
     started = await attack.prepare(attack.chat(model, text, podium={"background": True}))
     return str(started["id"])
 
 
 async def cancel_runs(attack: Attack) -> None:
-    """Cancel the runs of the attacking team, also those whose ids nobody was told, until there are none."""
+    """Cancel all running runs of the attacking team, including those whose ids no client received."""
     listing = attack.head("GET", "/v1/workflows?status=running&limit=1000", key="attacker") + END
     n_empty = 0
-    while n_empty < 3:  # some may be about to begin
+    while n_empty < 3:  # more runs may be about to start
         _, page = await attack.ask(listing)
         cancels = [
             attack.ask(attack.post(f"/v1/workflows/{run['id']}/cancel", b"{}", key="attacker"))
@@ -342,7 +345,7 @@ async def cancel_runs(attack: Attack) -> None:
 
 
 async def keep_reading(attack: Attack, path: str) -> None:
-    """Read `path` again and again, each connection kept open."""
+    """Read `path` repeatedly over kept connections."""
     request = attack.head("GET", path, key="attacker") + END
 
     async def ask() -> None:
@@ -356,14 +359,14 @@ async def keep_reading(attack: Attack, path: str) -> None:
 
 
 def batch_line(content: str) -> bytes:
-    """A line of a batch file."""
+    """Return a line of a batch file."""
     body = {"model": "quick", "messages": [{"role": "user", "content": content}]}
     line = {"custom_id": "1", "method": "POST", "url": CHAT, "body": body}
     return json.dumps(line).encode() + b"\n"
 
 
 def upload(attack: Attack, pieces: Iterable[bytes], key: str = "attacker") -> Iterable[bytes]:
-    """An upload of a batch file, in pieces."""
+    """Return an upload of a batch file, in pieces."""
     pieces = list(pieces)
     before = (
         b'--x\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'

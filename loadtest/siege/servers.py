@@ -1,6 +1,6 @@
-"""The servers that are besieged, one for each path, with keys of two teams.
+"""Servers under attack, one per path, with keys of two teams.
 
-Knows how a server of each path is started and which processes are it; knows nothing of attacks.
+Knows how to start the server of each path and which processes it has. Knows nothing of attacks.
 """
 
 import asyncio
@@ -29,28 +29,28 @@ SETTINGS = Path(__file__).with_name("siege.yaml")
 PATHS = ("haproxy", "serve", "replica")
 """Behind HAProxy, behind Serve's own proxy, and a router's own port without Ray."""
 OLDER_NAMES = {"fast": "haproxy", "default": "serve"}
-"""Of paths, from before HAProxy was the default; still accepted."""
+"""Former path names, still accepted."""
 WARM_UP, AT_ONCE = 600, 20
-"""Requests before the first attack, so that what is opened at the first need is open."""
+"""Warm-up requests and their concurrency. After them, everything that opens on first use is open."""
 KEYS: dict[str, tuple[str, tuple[str, ...], Json]] = {
     "ordinary": ("ordinary", ("run", "read"), {}),
     "attacker": ("attackers", ("run", "read"), {}),
     "reader": ("attackers", ("read",), {}),
     "redacting": ("attackers", ("run", "read"), {"redact_personal_data": True}),
 }
-"""The name of each key, its team, its scopes, its policy."""
+"""Key name to its team, scopes and policy."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """A running server.
+    """Running server.
 
     Args:
-        url: of the server.
-        find_processes: the processes that its clients' bytes pass through; they are looked up each time.
-        keys: secrets, by the names in `KEYS`; empty: the server asks for none.
+        url: its address.
+        find_processes: returns the processes that handle its clients' bytes, looked up at each call.
+        keys: secrets by the names in `KEYS`; empty if the server needs none.
         store: its SQLite file, or "".
-        upstream_port: where its provider is expected, or 0.
+        upstream_port: port at which it expects its provider, or 0.
     """
 
     url: str
@@ -61,22 +61,22 @@ class Target:
 
 
 def text(duration_s: float) -> str:
-    """The answer of the worker `talker`, in which no two words are alike."""
+    """Return the answer of the worker `talker`, in which all words differ."""
     return " ".join(f"word-{number}" for number in range(int(duration_s * TOKENS_PER_S)))
 
 
 def settings_text(duration_s: float, upstream_port: int = 1) -> str:
-    """Return the settings, as YAML. Without a provider its port is one where nothing listens."""
+    """Return the settings as YAML. The default `upstream_port` is closed."""
     upstream = f"http://127.0.0.1:{upstream_port}/v1"
     return SETTINGS.read_text().replace("${TOKENS}", text(duration_s)).replace("${UPSTREAM}", upstream)
 
 
 @asynccontextmanager
 async def serve(path: str, duration_s: float) -> AsyncGenerator[Target]:
-    """A server on one of `PATHS`, with keys, warm.
+    """Run a warmed-up server on one of `PATHS`, with keys, inside the block.
 
     Raises:
-        RigError: it did not start.
+        RigError: the server did not start.
     """
     BUILD.mkdir(parents=True, exist_ok=True)
     upstream_port = free_port()
@@ -126,12 +126,12 @@ def _make_admin_key(store: Path) -> str:
     env = os.environ | _store_variable(store)
     ended = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     if ended.returncode != 0:
-        raise RigError(f"No key could be made: {ended.stderr.strip()}")
+        raise RigError(f"Cannot create an administrator's key: {ended.stderr.strip()}")
     return ended.stdout.strip()
 
 
 async def _make_keys(url: str, admin: str) -> dict[str, str]:
-    made = dict[str, str]()
+    secrets = dict[str, str]()
     async with aiohttp.ClientSession(headers={"authorization": f"Bearer {admin}"}) as session:
 
         async def post(path: str, body: Json) -> dict[str, Any]:
@@ -144,10 +144,10 @@ async def _make_keys(url: str, admin: str) -> dict[str, str]:
             await post("teams", {"name": team})
         for name, (team, scopes, policy) in KEYS.items():
             key = await post("keys", {"name": name, "team": team, "scopes": scopes})
-            made[name] = key["secret"]
+            secrets[name] = key["secret"]
             if policy:
                 await post(f"keys/{key['id']}/policy", policy)
-    return made
+    return secrets
 
 
 async def _warm_up(url: str, key: str) -> None:
@@ -167,7 +167,7 @@ async def _warm_up(url: str, key: str) -> None:
 
 
 def memory_bytes(processes: Sequence[psutil.Process]) -> int:
-    """Resident memory of processes; those that have ended count for nothing."""
+    """Return the resident memory of the processes. Ended ones count as 0."""
     n_bytes = 0
     for process in processes:
         try:

@@ -1,4 +1,4 @@
-"""The ordinary clients of a siege, and what they noticed; and the server's memory meanwhile."""
+"""Ordinary clients during a siege: what they observe, and the server's memory meanwhile."""
 
 import asyncio
 import math
@@ -18,22 +18,22 @@ REQUEST_EVERY_S = 1.0
 PROBE_EVERY_S = 0.05
 LOOK_EVERY_S = 0.2
 TOKENS_PER_S = 20
-"""Of the worker `talker` in siege.yaml."""
+"""Speed of the worker `talker` in siege.yaml."""
 LATE_S = 30.0
-"""A stream that ends so much later than it should is lost."""
+"""A stream that ends this much later than expected is lost."""
 GIVE_UP_S = 20.0
-"""A request without an answer by then is lost."""
+"""A request without an answer after this time is lost."""
 QUICK_TEXT = "One scripted answer."
-"""Of the worker `quick` in siege.yaml."""
+"""Answer of the worker `quick` in siege.yaml."""
 SLOWEST_GAP_S = 1.0
 HEALTH_P99_S = 0.5
 MOST_GROWTH = 1.1
-"""Of memory, a minute after an attack."""
+"""Largest accepted memory growth, a minute after an attack."""
 
 
 @dataclass(frozen=True, slots=True)
 class SiegeResult:
-    """What ordinary clients noticed during one attack."""
+    """Observations of ordinary clients during one attack."""
 
     streams: int
     whole: int
@@ -42,38 +42,40 @@ class SiegeResult:
     slowest_gap_s: float
     health_p99_s: float
     worst_chat_s: float = 0.0
-    """Of an ordinary request that is no stream."""
+    """Latency of the slowest ordinary non-streaming request."""
     memory: "Memory" = field(default_factory=lambda: Memory())
     lost: tuple[str, ...] = ()
-    """Reasons of the first few that were lost."""
+    """Reasons of the first few lost requests."""
     breaches: tuple[str, ...] = ()
-    """What the server did that it must never do."""
+    """Forbidden behaviour of the server."""
     attacked: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Counts of the attacker."""
+    """Counters of the attacker."""
 
     @property
     def missed(self) -> list[str]:
-        """The bounds that were missed."""
+        """Limits that were exceeded."""
         checks = {
             "a stream was lost or changed": self.whole != self.streams,
             "a request got no answer": self.answered != self.asked or not self.asked,
-            f"a gap of {self.slowest_gap_s:.1f} s in a stream": self.slowest_gap_s >= SLOWEST_GAP_S,
+            f"a stream paused for {self.slowest_gap_s:.1f} s": self.slowest_gap_s >= SLOWEST_GAP_S,
             f"/healthz took {self.health_p99_s:.1f} s (p99)": self.health_p99_s >= HEALTH_P99_S,
-            "memory did not come back": self.memory.after_mb > MOST_GROWTH * self.memory.before_mb,
+            "memory did not recover": self.memory.after_mb > MOST_GROWTH * self.memory.before_mb,
             "memory grew again in a second round": self.memory.again_mb > MOST_GROWTH * self.memory.after_mb,
         }
         return [what for what, is_missed in checks.items() if is_missed] + [*self.breaches]
 
     @property
     def withstood(self) -> bool:
-        """Whether no bound was missed."""
+        """True if no limit was exceeded."""
         return not self.missed
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Resident memory of the server's processes, before an attack, at its peak, and a minute after it. If it did not come
-    back, also a minute after a second round; else the same again.
+    """Resident memory of the server's processes: before an attack, at its peak, and a minute after it.
+
+    `again_mb` is the memory a minute after a second round, which runs if memory did not recover; otherwise it
+    equals `after_mb`.
     """
 
     before_mb: float = 0.0
@@ -86,10 +88,10 @@ class Watch:
     """Ordinary clients of one server, from the loopback's first address.
 
     Args:
-        url: of the server.
-        text: the expected text of each stream.
-        streams: how many run concurrently.
-        key: of these clients, or "".
+        url: the server.
+        text: expected text of each stream.
+        streams: number of concurrent streams.
+        key: key of these clients, or "".
         look: called every `LOOK_EVERY_S` meanwhile.
     """
 
@@ -110,7 +112,7 @@ class Watch:
         self._over = asyncio.Event()
 
     async def run(self, has_begun: asyncio.Event) -> SiegeResult:
-        """Run the streams to their end; `has_begun` is set once they have begun to stream."""
+        """Run the streams to their end. Set `has_begun` once they stream."""
         connector = aiohttp.TCPConnector(limit=0, force_close=True)
         async with aiohttp.ClientSession(connector=connector, headers=self._headers) as session:
             client = BenchClient(session, self._url)
@@ -147,7 +149,7 @@ class Watch:
         return result
 
     async def _keep_asking(self, client: BenchClient) -> None:
-        """A new request every second, on a new connection, whether or not the one before is answered."""
+        """Send a request every second on a new connection, whether or not the previous one was answered."""
 
         async def ask() -> None:
             self._asked += 1
@@ -166,7 +168,9 @@ class Watch:
                 await asyncio.sleep(REQUEST_EVERY_S)
 
     async def _probe(self, session: aiohttp.ClientSession) -> None:
-        """`/healthz`, each time on a new connection; a failed probe counts as the longest wait."""
+        """Probe `/healthz` repeatedly, each time on a new connection. A failed probe
+        counts as `GIVE_UP_S`.
+        """
         while not self._over.is_set():
             began_s = time.monotonic()
             try:
