@@ -1,1 +1,1 @@
-"""Proofs of what the store promises: real router processes, real databases, and what goes wrong on purpose."""
+"""Proofs of the store's promises: real router processes, real databases, injected faults."""

@@ -1,4 +1,6 @@
-"""What the store says when all is over: whether money adds up, and whether what clients were told is there."""
+"""Final check of the store: the money must add up, and everything that was acknowledged to clients must be
+stored.
+"""
 
 import asyncio
 from collections.abc import Collection
@@ -27,14 +29,13 @@ SELECT (SELECT coalesce(sum(r.cost), 0) FROM run r JOIN paid p ON p.run_id = r.i
     (SELECT coalesce(sum(p.amount), 0) FROM run r JOIN paid p ON p.run_id = r.id WHERE p.is_bound = 0 AND r.cost IS NOT NULL),
     (SELECT count(*) FROM run r LEFT JOIN paid p ON p.run_id = r.id WHERE coalesce(r.cost, 0) > coalesce(p.amount, 0)),
     (SELECT count(*) FROM paid WHERE is_bound = 1)"""
-"""Of runs all of whose calls have a known bill: what records say, and what the ledger does; runs whose record says
-more than the ledger; runs with a call at its upper bound.
-"""
+"""Sums over runs whose calls all have a known bill: cost in the records and in the ledger. Then the number of
+runs whose record exceeds the ledger, and of runs with a call at its upper bound."""
 
 
 @dataclass(frozen=True)
 class Audit:
-    """What was found. Amounts in dollars; all but the sums should be 0."""
+    """Result of an audit. Amounts are in dollars; all fields but the sums should be 0."""
 
     overspent_usd: float
     doubled: int
@@ -48,18 +49,18 @@ class Audit:
 
 
 async def rows(database: Database, sql: str, **values: Any) -> list[Any]:
-    """What a query finds."""
+    """Return the rows of a query."""
     async with database.reading() as connection:
         return list(await connection.execute(text(sql), values))
 
 
 async def one(database: Database, sql: str, **values: Any) -> int:
-    """A number."""
+    """Return the number that a query selects."""
     return int((await rows(database, sql, **values))[0][0])
 
 
 async def wait_until_settled(database: Database, within_s: float) -> float:
-    """Wait until nothing is held and no run is under way; gives the seconds, also where it was in vain."""
+    """Wait until no hold is open and no run is running, at most `within_s`. Return the seconds waited."""
     began_s = asyncio.get_running_loop().time()
     while (waited_s := asyncio.get_running_loop().time() - began_s) < within_s:
         if not await one(database, OPEN_HOLDS) and not await one(database, UNDER_WAY):
@@ -68,14 +69,14 @@ async def wait_until_settled(database: Database, within_s: float) -> float:
     return waited_s
 
 
-async def audit(database: Database, subject: str, cap_pico: int, told: Collection[str]) -> Audit:
-    """Look at everything.
+async def audit(database: Database, subject: str, cap_pico: int, answered: Collection[str]) -> Audit:
+    """Check the ledger, the holds and the records.
 
     Args:
-        database: that nobody writes to any more.
-        subject: whose budget it was.
-        cap_pico: how much that is.
-        told: the runs that clients were given a whole answer of.
+        database: a database without writers.
+        subject: owner of the budget.
+        cap_pico: the budget, in pico-dollars.
+        answered: ids of the runs that were answered completely.
     """
     entered = {row[0] for row in await rows(database, ENTERED)}
     records, ledger, above, at_bound = (await rows(database, DIFFERENT))[0]
@@ -83,7 +84,7 @@ async def audit(database: Database, subject: str, cap_pico: int, told: Collectio
     return Audit(
         float(to_usd(max(0, spent - cap_pico))),
         await one(database, DOUBLED),
-        len(set(told) - entered),
+        len(set(answered) - entered),
         await one(database, OPEN_HOLDS) + await one(database, HELD),
         len(await find_faults(database)),
         float(to_usd(int(records))),
@@ -93,6 +94,6 @@ async def audit(database: Database, subject: str, cap_pico: int, told: Collectio
     )
 
 
-async def lost_records(database: Database, told: Collection[str]) -> int:
-    """How many of the runs that clients were given a whole answer of have no record that says so."""
-    return len(set(told) - {row[0] for row in await rows(database, ENDED)})
+async def lost_records(database: Database, answered: Collection[str]) -> int:
+    """Return how many runs that were answered completely have no record that says so."""
+    return len(set(answered) - {row[0] for row in await rows(database, ENDED)})

@@ -1,9 +1,11 @@
-"""`podium prove chaos`: processes of a real Ray cluster of three nodes on this machine are killed (SIGKILL) while workflows run: a
-router, an engine's replica, a real engine's process, the proxy, the controller, all of a worker node, in whose place a new one
-is started; with `--redis` all of the head too.
+"""`podium prove chaos`: kill processes (SIGKILL) of a real three-node Ray cluster on this machine while
+workflows run.
 
-A row for each kind. Exit 1 where an answer that broke off looked whole, a killed router's is not `lost`, or a run that is to
-outlive its client did not finish.
+Victims: a router, an engine's replica, a real engine's process, the proxy, the controller, or a whole worker
+node, which is then replaced; with `--redis` also the whole head.
+
+One row per kind. Exits with 1 if an answer that broke off looked complete, if the record of a killed router's
+run is not `lost`, or if a run that must outlive its client did not finish.
 """
 
 import argparse
@@ -19,7 +21,7 @@ from rich.table import Table
 from cluster.local.server import SETTINGS as LOCAL_SETTINGS
 from loadtest.prove.audit import one, rows
 from loadtest.prove.chaos_cluster import ChaosCluster
-from loadtest.prove.chaos_load import ENDED, LOST, ChaosFound, ChaosLoad
+from loadtest.prove.chaos_load import ENDED, LOST, ChaosLoad, ChaosResult
 from loadtest.prove.chaos_victims import NODE, kill_one, kinds_of, processes, wait_until_replaced
 from loadtest.rig import ROOT, Json
 from loadtest.rig.client import open_session
@@ -55,34 +57,35 @@ SETTINGS: Json = {
 }  # fmt: skip
 ROUTER, ENGINE = "router", "vllm-engine"
 OF_LOCAL_SETTINGS = "writer"
-"""The worker of cluster/local.yaml whose engine is the real one."""
+"""Worker of cluster/local.yaml that runs the real engine."""
 KILLED_AFTER_S = 4.0
-"""From the first request on: most answers have begun by then."""
+"""Seconds from the first request to the kill. Most answers have started by then."""
 SETTLES_WITHIN_S = 60.0
 WITH_ITS_ROUTER = frozenset({"router", NODE})
-"""Kinds that break transfers by a router's death; with the others a proxy dies, or none breaks."""
+"""Kinds whose kill ends a router and so breaks its transfers. With the other kinds a proxy dies, or no
+transfer breaks."""
 UNDER_WAY = "SELECT count(*) FROM run WHERE ended_us IS NULL"
 KEPT = "SELECT status, count(*) FROM run WHERE kept = 1 GROUP BY status"
 STATUS = "SELECT status FROM run WHERE id = :id"
 UNFINISHED = "SELECT id FROM run WHERE kept = 1 AND made_us > :since AND status <> 'finished'"
 UNFINISHED_RECORDS = LOGS / "chaos-unfinished.jsonl"
-"""The records of runs that were to outlive their clients and did not finish, one a line."""
+"""File of the records, one per line, of runs that should have outlived their clients but did not finish."""
 
 
 def settings_with(worker: Json) -> Json:
-    """What is served, with this worker as the engine."""
+    """Return the settings with this worker as the engine."""
     return SETTINGS | {"workers": [*SETTINGS["workers"], worker]}
 
 
 def replicas_of(settings: Json) -> dict[str, int]:
-    """Of each deployment."""
+    """Return the number of replicas of each deployment."""
     (engine,) = [each for each in settings["workers"] if each["kind"] == "vllm"]
     return {ROUTER: settings["router"]["min_replicas"], ENGINE: engine["scale"].get("min_replicas", 1)}
 
 
 def real_engine() -> Json:
-    """vLLM with the model that comes with Podium, as `make serve` starts it; one replica, and a fallback while that is
-    away.
+    """Return the worker of the model that ships with Podium, as `make serve` runs it: one replica, with a
+    fallback while it is down.
     """
     local: list[Json] = yaml.safe_load((ROOT / LOCAL_SETTINGS).read_text())["workers"]
     (worker,) = [each for each in local if each["name"] == OF_LOCAL_SETTINGS]
@@ -96,14 +99,14 @@ def real_engine() -> Json:
 
 
 async def _settle(database: Database) -> None:
-    """Until no run is under way, on any router."""
+    """Wait until no router has a running run."""
     async with asyncio.timeout(SETTLES_WITHIN_S):
         while await one(database, UNDER_WAY):
             await asyncio.sleep(0.5)
 
 
-async def play_round(cluster: ChaosCluster, database: Database, kind: str, workflows: int) -> ChaosFound:
-    """Kill one process of `kind` among so many workflows."""
+async def play_round(cluster: ChaosCluster, database: Database, kind: str, workflows: int) -> ChaosResult:
+    """Kill one process of `kind` while `workflows` workflows run."""
     await cluster.wait_until_whole()
     before, alive = dict(await rows(database, KEPT)), len(processes(cluster, kind))
     began_us = time.time_ns() // 1000
@@ -113,25 +116,25 @@ async def play_round(cluster: ChaosCluster, database: Database, kind: str, workf
         await asyncio.sleep(KILLED_AFTER_S)
         kill = kill_one(cluster, kind)
         load.note_kill(kill.at_s)
-        load.found.replaced_s = await wait_until_replaced(cluster, kind, alive, kill)
+        load.result.replaced_s = await wait_until_replaced(cluster, kind, alive, kill)
         await work
-    found = load.found
+    result = load.result
     try:
         await _settle(database)
     except TimeoutError:
-        found.still_running = await one(database, UNDER_WAY)
+        result.still_running = await one(database, UNDER_WAY)
     after = dict(await rows(database, KEPT))
-    found.kept = {name: n - before.get(name, 0) for name, n in after.items() if n > before.get(name, 0)}
-    for ids, counted in (found.broken_ids, found.records), (found.accepted_ids, found.accepted):
+    result.kept = {name: n - before.get(name, 0) for name, n in after.items() if n > before.get(name, 0)}
+    for ids, counted in (result.broken_ids, result.records), (result.accepted_ids, result.accepted):
         for id in ids:
             (status,) = [each[0] for each in await rows(database, STATUS, id=id)] or ["no record"]
             counted[status or "running"] += 1
     await _write_unfinished(cluster, database, began_us)
-    return found
+    return result
 
 
 async def _write_unfinished(cluster: ChaosCluster, database: Database, since_us: int) -> None:
-    """Append the records of this round's runs that were to finish and did not, for whoever asks why."""
+    """Append the records of this round's unfinished runs to `UNFINISHED_RECORDS`, for diagnosis."""
     async with open_session() as session:
         for (id,) in await rows(database, UNFINISHED, since=since_us):
             async with session.get(f"{cluster.url}/v1/workflows/{id}") as answer:
@@ -141,22 +144,22 @@ async def _write_unfinished(cluster: ChaosCluster, database: Database, since_us:
 
 async def prove(
     kinds: Sequence[str], rounds: int, workflows: int, settings: Json, uses_haproxy: bool, redis: str = ""
-) -> list[tuple[str, ChaosFound]]:
-    """So many rounds of each kind, on one cluster."""
-    told: list[tuple[str, ChaosFound]] = []
+) -> list[tuple[str, ChaosResult]]:
+    """Run `rounds` rounds of each kind, on one cluster."""
+    results: list[tuple[str, ChaosResult]] = []
     async with (
         ChaosCluster(settings, replicas_of(settings), uses_haproxy=uses_haproxy, redis=redis) as cluster,
         await open_database(sqlite_address(cluster.store)) as database,
     ):
         for kind in (kind for _ in range(rounds) for kind in kinds):
-            found = await play_round(cluster, database, kind, workflows)
-            print(kind, *found.cells, sep=" | ", flush=True)
-            told.append((kind, found))
-    return told
+            result = await play_round(cluster, database, kind, workflows)
+            print(kind, *result.cells, sep=" | ", flush=True)
+            results.append((kind, result))
+    return results
 
 
 HEADINGS = (
-    *("killed", "workflows", "finished", "clear error", "broken transfers", "not let in", "looked whole"),
+    *("killed", "workflows", "finished", "clear error", "broken transfers", "not connected", "looked whole"),
     *(
         "records of broken",
         "kept",
@@ -170,33 +173,36 @@ HEADINGS = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Command line."""
     parser = argparse.ArgumentParser(prog="podium prove chaos", description=__doc__)
-    parser.add_argument("--rounds", type=count, default=1, help="of each kind (%(default)s)")
-    parser.add_argument("--workflows", type=count, default=200, help="of each round (%(default)s)")
-    parser.add_argument("--kinds", help="whom to kill (all that there are)")
-    parser.add_argument("--real-engine", action="store_true", help="vLLM in the place of the stand-in")
+    parser.add_argument("--rounds", type=count, default=1, help="rounds of each kind (%(default)s)")
+    parser.add_argument("--workflows", type=count, default=200, help="workflows per round (%(default)s)")
+    parser.add_argument("--kinds", help="comma-separated kinds of processes to kill (default: all)")
+    parser.add_argument("--real-engine", action="store_true", help="run vLLM instead of the stand-in")
     parser.add_argument("--proxy", choices=("haproxy", "serve"), default="haproxy", help="(%(default)s)")
     parser.add_argument(
-        "--redis", action="store_true", help="what the head knows is kept, so it is killed too"
+        "--redis", action="store_true", help="keep the head's state in Redis, and kill the head too"
     )
     options = parser.parse_args(argv)
     has_haproxy = options.proxy == "haproxy"
     allowed = kinds_of(has_haproxy=has_haproxy, has_engine=options.real_engine, has_redis=options.redis)
     kinds: list[str] = options.kinds.split(",") if options.kinds else allowed
     if unknown := set(kinds) - set(allowed):
-        parser.error(f"--kinds: {', '.join(sorted(unknown))}: must be among {', '.join(allowed)}")
+        parser.error(f"--kinds: unknown: {', '.join(sorted(unknown))}. Choose from {', '.join(allowed)}.")
     prepare_process()
     settings = settings_with(real_engine() if options.real_engine else STAND_IN)
     with running_redis() if options.redis else nullcontext("") as redis:
-        told = asyncio.run(prove(kinds, options.rounds, options.workflows, settings, has_haproxy, redis))
+        results = asyncio.run(prove(kinds, options.rounds, options.workflows, settings, has_haproxy, redis))
     table = Table(title=f"Killed among {options.workflows} workflows; {machine()}")
     for heading in HEADINGS:
         table.add_column(heading, justify="right")
-    for kind, found in told:
-        table.add_row(kind, *found.cells)
+    for kind, result in results:
+        table.add_row(kind, *result.cells)
     wide_console().print(table)
-    return 0 if all(found.is_right(LOST if kind in WITH_ITS_ROUTER else ENDED) for kind, found in told) else 1
+    return (
+        0
+        if all(result.is_right(LOST if kind in WITH_ITS_ROUTER else ENDED) for kind, result in results)
+        else 1
+    )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,11 @@
-"""Ray on three nodes of this machine, started as `ray start` does on three machines, with Podium on them. The head runs Ray's own
-processes, Serve's controller and the proxy, and no replica; each of the two workers has a router and a replica of each engine.
+"""Ray with three nodes on this machine, started with `ray start` as on three machines, running Podium.
 
-Each process inherits two variables: the cluster's tag, by which it is found and ended, and the number of its node. All nodes have
-one address, of loopback; so there is one proxy, on the head. Knows nothing of workflows, nor of who is killed.
+The head runs Ray's own processes, Serve's controller and the proxy, but no replica. Each of the two workers
+has a router and a replica of each engine.
+
+Each process inherits two variables: the cluster's tag, by which it is found and stopped, and its node's
+number. All nodes share one loopback address, so there is one proxy, on the head. Knows nothing of workflows
+or victims.
 """
 
 import asyncio
@@ -36,33 +39,33 @@ from loadtest.rig import Json, RigError
 from loadtest.rig.routers import LOGS
 
 NODE = "PODIUM_PROVE_NODE"
-"""The variable with a process's node."""
+"""Environment variable with the number of a process's node."""
 ADDRESS = "127.0.0.2"
-"""Of every node. Ray takes 127.0.0.1 for "this machine", and puts the address of its network card in its place."""
+"""Address of every node. Ray replaces 127.0.0.1 with the address of the network card."""
 HEAD, WORKERS = 0, (1, 2)
 APPLICATION = "application"
-"""The program that deploys it; it runs on the head."""
+"""Name of the program that deploys the application. It runs on the head."""
 STARTS_WITHIN_S = 300.0
 ENDS_WITHIN_S = 10.0
 OF_ONE_MACHINE = (
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER",  # that a node is all of its cluster
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER",  # tells Ray that the node is the whole cluster
     "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S",
 )
-"""What `make serve` sets and no cluster does."""
+"""Variables that `make serve` sets but a cluster does not."""
 
 
 class ChaosCluster:
-    """Three nodes that serve, until the end of the block.
+    """Three serving nodes, until the end of the block.
 
     Args:
-        settings: what is served.
-        replicas: of each deployment; no worker node has two of one.
-        uses_haproxy: as clusters do; else Serve's own proxy.
-        redis: the URL of the Redis that keeps what the head knows; empty: a killed head ends the cluster.
-        log: gets the output of all.
+        settings: settings to serve.
+        replicas: number of replicas of each deployment, at most one per worker node.
+        uses_haproxy: whether to use HAProxy, as clusters do, instead of Serve's own proxy.
+        redis: URL of the Redis that keeps the head's state; "" makes a killed head end the cluster.
+        log: file for the output of all processes.
 
     Raises:
-        RigError: it did not start, or a node did not.
+        RigError: the cluster or a node did not start.
     """
 
     def __init__(
@@ -88,7 +91,7 @@ class ChaosCluster:
         self._folder = make_folder(self.tag)
         self.log.parent.mkdir(parents=True, exist_ok=True)
         self.log.unlink(missing_ok=True)
-        # A token of its own: `ray start`, other than a local server, makes none on a machine where Ray never ran.
+        # `ray start`, unlike a local server, creates no token on a machine where Ray never ran.
         self._token.write_text(secrets.token_hex(32))
         self._token.chmod(0o600)
         try:
@@ -103,8 +106,8 @@ class ChaosCluster:
 
     @property
     def store(self) -> Path:
-        """The database that the routers share."""
-        assert self._folder is not None, "it runs"
+        """Database that the routers share."""
+        assert self._folder is not None, "the cluster is running"
         return self._folder.path / "podium.db"
 
     @property
@@ -113,26 +116,30 @@ class ChaosCluster:
         return self._folder.path / "auth_token"
 
     def processes(self, node: int | None = None) -> list[psutil.Process]:
-        """Those that live, of one node or of all."""
+        """Return the live processes of one node, or of all."""
         return [each for each in processes_of(self.tag) if node is None or _node_of(each) == node]
 
     def replace_node(self, node: int) -> None:
-        """Start a new node in the place of one whose processes were all killed. The head has no need of the program that
-        deployed the application, and died with it.
+        """Start a node in place of one whose processes were all killed.
+
+        The program that deployed the application dies with the first head and is not started again: a new
+        head does not need it.
         """
         self._started[node].wait()
         if node in WORKERS:
             self._start_worker(node)
         else:
-            if (program := self._started.pop(APPLICATION, None)) is not None:  # it died with the first head
+            if (program := self._started.pop(APPLICATION, None)) is not None:
                 program.wait()
             assert self._folder is not None
-            (self._folder.path / "ray" / "ray_current_cluster").unlink()  # a new machine has none
+            (
+                self._folder.path / "ray" / "ray_current_cluster"
+            ).unlink()  # a fresh machine does not have this file
             self._start_head()
 
     def start_again(self, node: int) -> None:
-        """Start a worker node again whose start has ended by itself, as whoever keeps machines up does: Ray gives a node
-        half a minute for it, which a machine that is busy may not do it in.
+        """Restart a worker node whose start has failed, like a supervisor. Ray allows 30 s for a start, which
+        a busy machine may exceed.
         """
         if self._started[node].poll() is not None:
             self._start_worker(node)
@@ -149,15 +156,15 @@ class ChaosCluster:
         await self._wait(lambda: self._nodes_up() == 1, "Ray's head")
         for node in WORKERS:
             self._start_worker(node)
-            # Two that start at once would take the same name for their socket, since Ray counts those in its folder; and a node
-            # is given half a minute for its start, which a slow machine needs for one.
+            # Start one node at a time. Two concurrent starts would choose the same socket name, because Ray
+            # counts those in its folder, and a slow machine needs Ray's limit of 30 s for one start.
             await self._wait(lambda node=node: self._nodes_up() > node, f"node {node}")
         run = ["-m", "ray.serve.scripts", "run", "--app-dir", str(ROOT), str(self._write_config())]
         self._run(APPLICATION, run, {NODE: f"{HEAD}", "RAY_ADDRESS": f"{ADDRESS}:{self._gcs}"})
         await self.wait_until_whole()
 
     def _nodes_up(self) -> int:
-        """How many have said so."""
+        """Return how many nodes have logged that they are up."""
         return self.log.read_bytes().count(b"Ray runtime started.")
 
     def _write_config(self) -> Path:
@@ -201,7 +208,7 @@ class ChaosCluster:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C is for the proof, which ends them
+                start_new_session=True,  # Ctrl-C goes only to the proof, which then stops them
             )
         self._started[name] = process
 
@@ -224,10 +231,10 @@ class ChaosCluster:
         }
 
     async def wait_until_whole(self) -> None:
-        """Until each node has its replicas again, and nothing is missing.
+        """Wait until each node has its replicas and the application is ready.
 
         Raises:
-            RigError: it took too long.
+            RigError: it took longer than `STARTS_WITHIN_S`.
         """
         until = asyncio.get_running_loop().time() + STARTS_WITHIN_S
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session:
@@ -245,10 +252,10 @@ class ChaosCluster:
 
     def _check(self, is_in_time: bool, what: str) -> None:
         if not is_in_time or any(each.poll() is not None for each in self._started.values()):
-            raise RigError(f"{what} did not start; the log is {self.log}")
+            raise RigError(f"{what} did not start. See the log: {self.log}")
 
     def _stop(self, has_failed: bool) -> None:
-        """Every process, and what is started while they end."""
+        """Stop every process, including those started meanwhile."""
         assert self._folder is not None
         record_shared_memory(self._folder.path)
         for _ in range(3):
@@ -268,7 +275,7 @@ async def _is_ready(session: aiohttp.ClientSession, url: str) -> bool:
 
 
 async def _replicas(session: aiohttp.ClientSession, url: str) -> Json:
-    """By deployment and state."""
+    """Return the number of replicas by deployment and state."""
     with contextlib.suppress(aiohttp.ClientError, TimeoutError, OSError, ValueError):
         async with session.get(f"{url}/v1/replicas") as answer:
             return (await answer.json()).get("replicas", {})

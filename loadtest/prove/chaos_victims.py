@@ -1,5 +1,6 @@
-"""Which processes of a cluster are which, and killing one of them, or a whole node. Knows the names that Ray, Ray Serve and vLLM give
-them, nothing of workflows.
+"""Find the processes of a cluster by kind, and kill one of them or a whole node.
+
+Knows the process names of Ray, Ray Serve and vLLM. Knows nothing of workflows.
 """
 
 import asyncio
@@ -19,38 +20,40 @@ NODE, HEAD_NODE = "node", "head"
 VICTIMS: Mapping[str, str] = {
     "router": "ray::ServeReplica:podium:router",
     "replica": "ray::ServeReplica:podium:vllm-engine",
-    "engine": "VLLM::EngineCore",  # of a real engine; its replica lives on
-    "proxy": "haproxy",  # or Serve's own
+    "engine": "VLLM::EngineCore",  # of a real engine; its replica survives
+    "proxy": "haproxy",  # or Serve's own proxy
     "manager": "ray::HAProxyManager",
     "controller": "ray::ServeController",
-    NODE: "",  # everything on one worker
-    HEAD_NODE: "",  # everything there: Ray's own state, the controller, the proxy
+    NODE: "",  # all processes of a worker
+    HEAD_NODE: "",  # all processes of the head: Ray's state, the controller, the proxy
 }
-"""How the command line of each begins."""
+"""Start of the command line of each kind."""
 SERVES_PROXY = "ray::ProxyActor"
 REPLACED_WITHIN_S = 180.0
-"""A real engine on a busy machine takes a minute."""
+"""Time limit for a replacement. A real engine on a busy machine takes a minute."""
 
 
 def kinds_of(*, has_haproxy: bool, has_engine: bool, has_redis: bool = False) -> list[str]:
-    """Those that such a cluster has, and survives."""
+    """Return the kinds that such a cluster has and survives."""
     absent = {"manager": not has_haproxy, "engine": not has_engine, HEAD_NODE: not has_redis}
     return [kind for kind in VICTIMS if not absent.get(kind)]
 
 
 def processes(cluster: ChaosCluster, kind: str) -> list[psutil.Process]:
-    """Those of a kind that live; of a node, the replicas of all workers; of the head, the proxy."""
-    found, kind = cluster.processes(), "proxy" if kind == HEAD_NODE else kind
+    """Return the live processes of a kind. For a node, return the replicas of all workers; for the head, the
+    proxy.
+    """
+    alive, kind = cluster.processes(), "proxy" if kind == HEAD_NODE else kind
     if kind == NODE:
-        return [each for each in found if command_of(each).startswith("ray::ServeReplica")]
-    if kind == "proxy" and cluster.uses_haproxy:  # its command line begins with its path
-        return [each for each in found if _name_of(each) == VICTIMS[kind]]
+        return [each for each in alive if command_of(each).startswith("ray::ServeReplica")]
+    if kind == "proxy" and cluster.uses_haproxy:  # its command line starts with its path
+        return [each for each in alive if _name_of(each) == VICTIMS[kind]]
     start = SERVES_PROXY if kind == "proxy" else VICTIMS[kind]
-    return [each for each in found if command_of(each).startswith(start)]
+    return [each for each in alive if command_of(each).startswith(start)]
 
 
 class Kill(NamedTuple):
-    """When it was, by the monotonic clock, the ids of the processes, and the node where it was all of one."""
+    """Monotonic time of a kill, the ids of the processes, and the node if a whole node was killed."""
 
     at_s: float
     pids: frozenset[int]
@@ -58,17 +61,17 @@ class Kill(NamedTuple):
 
 
 def kill_one(cluster: ChaosCluster, kind: str) -> Kill:
-    """Kill one, drawn at random, as a crash would, and put a new machine in a node's place.
+    """Kill a random process of the kind, like a crash. A killed node is replaced by a fresh one.
 
     Raises:
-        RigError: there is none.
+        RigError: no such process runs.
     """
     node = {NODE: random.choice(WORKERS), HEAD_NODE: HEAD}.get(kind)
-    found = processes(cluster, kind) if node is None else cluster.processes(node)
-    if not found:
+    candidates = processes(cluster, kind) if node is None else cluster.processes(node)
+    if not candidates:
         raise RigError(f"no {kind} runs: {sorted(map(command_of, cluster.processes()))}")
-    # HAProxy's old processes serve their streams to the end beside the new one: together they are the proxy.
-    victims = [random.choice(found)] if node is None and kind != "proxy" else found
+    # After a reload, old HAProxy processes finish their streams next to the new one: together they are the proxy.
+    victims = [random.choice(candidates)] if node is None and kind != "proxy" else candidates
     for each in victims:
         with contextlib.suppress(psutil.NoSuchProcess):
             each.kill()
@@ -79,15 +82,16 @@ def kill_one(cluster: ChaosCluster, kind: str) -> Kill:
 
 
 async def wait_until_replaced(cluster: ChaosCluster, kind: str, n: int, kill: Kill) -> float:
-    """Until `n` of them live again, those that were killed and are not gone yet left out; gives the seconds since.
+    """Wait until `n` processes of the kind live, not counting the killed ones. Return the seconds since the
+    kill.
 
     Raises:
-        RigError: it took too long.
+        RigError: it took longer than `REPLACED_WITHIN_S`.
     """
     n = 1 if kind in ("proxy", HEAD_NODE) else n
     while sum(each.pid not in kill.pids for each in processes(cluster, kind)) < n:
         if time.monotonic() - kill.at_s > REPLACED_WITHIN_S:
-            raise RigError(f"the {kind} that was killed did not come back in {REPLACED_WITHIN_S:g} s")
+            raise RigError(f"the killed {kind} was not replaced within {REPLACED_WITHIN_S:g} s")
         if kill.node in WORKERS:
             cluster.start_again(kill.node)
         await asyncio.sleep(0.25)

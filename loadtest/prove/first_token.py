@@ -1,9 +1,9 @@
-"""The time to the first answer token through `podium-mini` over asking the worker's own server: `python -m
-loadtest.prove.first_token`.
+"""`podium prove first-token`: time to the first answer token through `podium-mini`, compared with calling the
+worker's own server.
 
-Over HTTP, with a key and a store: a scripted conductor writes a plan as fast as 20 tokens at 50 a second, whose only step is the
-user's own words to a worker; that is a server here, whose first token is late by so much. The least is the plan's time and
-the worker's; `added` is what is more.
+Measured over HTTP, with a key and a store. A scripted conductor writes a plan at the speed of 20 tokens at 50
+per second. The plan has one step that passes the user's words to a worker, a local server with a set delay
+before its first token. The lower bound is the plan's time plus the worker's; `added` is the rest.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from serving.workers.scripted import TOKEN
 
 PLAN = '{{ "worker" : "{}" , "subtask" : "" , "access" : [ ] }}\n'
 PLAN_S = 0.4
-"""As 20 tokens at 50 a second."""
+"""Duration of the plan: 20 tokens at 50 per second."""
 FIRST_TOKENS_S = (0.1, 0.5, 2.0)
 ROUNDS, WARM_UP = 10, 3
 ASKED: Json = {"messages": [{"role": "user", "content": "Why?"}], "stream": True}
@@ -39,8 +39,8 @@ ASKED: Json = {"messages": [{"role": "user", "content": "Why?"}], "stream": True
 
 @dataclass(frozen=True)
 class Turn:
-    """One question to both, in seconds since it was sent: the first token of the worker's own server, that through
-    Podium, and by the run's record when the plan's step was there.
+    """Times of one question, in seconds since it was sent: the first token from the worker's server, the
+    first token through Podium, and when the plan's step was complete according to the record.
     """
 
     direct_s: float
@@ -49,24 +49,24 @@ class Turn:
 
     @property
     def over_direct(self) -> float:
-        """Through Podium over the worker's own server."""
+        """Ratio of the time through Podium to the direct time."""
         return self.through_s / self.direct_s
 
     @property
     def overhead_s(self) -> float:
-        """More than the plan's step and the worker take one after the other."""
+        """Time beyond the plan's step plus the worker's first token, in seconds."""
         return self.through_s - self.planned_s - self.direct_s
 
 
 def _settings(url: str) -> Json:
-    plan = PLAN.format("asked")
+    plan = PLAN.format("direct")
     conductor = {
         "name": "conductor",
         "kind": "scripted",
         "replies": [plan],
         "tokens_per_s": len(TOKEN.findall(plan)) / PLAN_S,
     }
-    worker = {"name": "asked", "kind": "openai", "model": "slow-tail", "base_url": url}
+    worker = {"name": "direct", "kind": "openai", "model": "slow-tail", "base_url": url}
     return {
         "conductor": {"worker": "conductor", "format": "steps"},
         "workers": [{**conductor, "in_pool": False}, worker],
@@ -75,7 +75,7 @@ def _settings(url: str) -> Json:
 
 
 async def _first_token_s(session: aiohttp.ClientSession, url: str, model: str) -> tuple[float, str]:
-    """Until the first words of a whole stream; and the run's id, of Podium."""
+    """Return the time to the first token of a complete stream, and Podium's run id."""
     began_s = time.perf_counter()
     reader = SseReader(began_s)
     async with session.post(f"{url}/chat/completions", json={"model": model, **ASKED}) as response:
@@ -89,7 +89,7 @@ async def _first_token_s(session: aiohttp.ClientSession, url: str, model: str) -
 
 
 async def _ask_both(session: aiohttp.ClientSession, router: RouterProcess, url: str) -> Turn:
-    direct_s, _ = await _first_token_s(session, url, "asked")
+    direct_s, _ = await _first_token_s(session, url, "direct")
     through_s, id = await _first_token_s(session, f"{router.url}/v1", "podium-mini")
     record = await _wait_for_end(session, router, id)
     return Turn(direct_s, through_s, record["steps"][0]["planned_s"])
@@ -99,13 +99,13 @@ async def _wait_for_end(session: aiohttp.ClientSession, router: RouterProcess, i
     while True:
         async with session.get(f"{router.url}/v1/workflows/{id}") as response:
             record = await response.json()
-        if record.get("status") == "finished":  # it is stored a moment after the answer was sent
+        if record.get("status") == "finished":  # stored shortly after the answer is sent
             return record
         await asyncio.sleep(0.02)
 
 
 async def measure(folder: Path, first_s: float, rounds: int = ROUNDS) -> list[Turn]:
-    """So many turns of a worker whose first token comes after `first_s`, after a few that do not count.
+    """Measure `rounds` turns of a worker whose first token takes `first_s`, after some warm-up turns.
 
     Raises:
         RigError: a server did not answer.
@@ -133,14 +133,14 @@ def _row(first_s: float, turns: list[Turn]) -> list[str]:
 
 
 async def _measure_all(rounds: int) -> None:
-    """Print a row of medians for each worker."""
+    """Print a row of medians for each worker delay."""
     table = Table(title=f"First answer token through podium-mini, medians of {rounds}; {machine()}")
     for column in (
         "worker, s",
-        "asked directly, s",
+        "called directly, s",
         "plan's step, s",
         "through, s",
-        "over directly",
+        "ratio to direct",
         "added, ms",
     ):
         table.add_column(column, justify="right")
@@ -152,9 +152,8 @@ async def _measure_all(rounds: int) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Command line."""
     parser = ArgumentParser(prog="podium prove first-token", description=(__doc__ or "").partition("\n\n")[0])
-    parser.add_argument("--rounds", type=count, default=ROUNDS, help="of each row (%(default)s)")
+    parser.add_argument("--rounds", type=count, default=ROUNDS, help="rounds per row (%(default)s)")
     options = parser.parse_args(argv)
     prepare_process()
     asyncio.run(_measure_all(options.rounds))

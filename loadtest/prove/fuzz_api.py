@@ -1,8 +1,9 @@
-"""`podium prove fuzz-api`: requests that schemathesis makes up from `/v1/openapi.json`, against a router process with a
-store, an administrator's key and scripted workers: a server error is a failure. schemathesis is installed into an
-environment of its own.
+"""`podium prove fuzz-api`: send requests that schemathesis generates from `/v1/openapi.json` to a router
+process.
 
-What a caller's own time limit makes of a request is a 504 by design, so `podium.deadline_s` is left to its default.
+The router has a store, an administrator's key and scripted workers. A server error is a failure. schemathesis
+is installed into its own environment. `podium.deadline_s` is not fuzzed, because a short deadline causes a
+504 by design.
 """
 
 import argparse
@@ -51,7 +52,7 @@ SETTINGS: Json = {
     "workflows": {"duo": [{"worker": "a"}, {"worker": "b", "access": [0]}]},
 }
 NAMES = {"EmbeddingsRequest": ("vectors",), "CompletionRequest": ("a", "b")}
-"""Which names each body is given most of the time; the others, all that answer chats."""
+"""Models for the bodies of these requests; all other bodies get models that answer chats."""
 CHATS = ("mini", "a", "b", "duo", "none")
 HOOKS = """\
 import os, schemathesis
@@ -61,15 +62,16 @@ def before_call(context, case, kwargs):
     if case.method != "GET" and case.path_parameters.get("id") == os.environ["FUZZ_OWN_KEY"]:
         case.path_parameters["id"] = "key_of_nobody"
 """
-"""schemathesis takes ids out of answers: with its own key's it would lock itself out, and ask no more than 401s."""
+"""Replace the fuzzer's own key in requests that change something. schemathesis takes ids from responses; if
+it revoked its own key, it would get only 401s."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """See the module; 1 where a server error, or a crash of schemathesis, was seen."""
+    """Run the fuzzer. Return 1 after a server error or a crash of schemathesis."""
     parser = argparse.ArgumentParser(prog="podium prove fuzz-api", description=__doc__)
-    parser.add_argument("-n", type=int, default=50, help="requests a route and phase at most (default 50)")
-    parser.add_argument("--seed", type=int, default=1, help="of what is made up (default 1)")
-    parser.add_argument("--max-time", type=int, default=600, help="seconds of all of it (default 600)")
+    parser.add_argument("-n", type=int, default=50, help="maximum requests per route and phase (default 50)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the generated requests (default 1)")
+    parser.add_argument("--max-time", type=int, default=600, help="total time limit in seconds (default 600)")
     options = parser.parse_args(arguments)
     prepare_process()
     install()
@@ -77,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def install() -> None:
-    """Make the environment that schemathesis is in, once."""
+    """Create the environment of schemathesis, unless it exists."""
     python = FOLDER / "env" / "bin" / "python"
     if (FOLDER / "env" / "bin" / "st").exists():
         return
@@ -90,7 +92,7 @@ def install() -> None:
 
 
 async def fuzz(n: int, seed: int, max_time_s: int) -> int:
-    """Ask a router all that schemathesis makes up; its exit status."""
+    """Send a router the requests that schemathesis generates. Return the exit status."""
     with tempfile.TemporaryDirectory() as folder:
         address = sqlite_address(Path(folder) / "podium.db")
         directory = Directory(address)
@@ -100,22 +102,22 @@ async def fuzz(n: int, seed: int, max_time_s: int) -> int:
             async with httpx2.AsyncClient(base_url=router.url) as http:
                 answer = await http.get("/v1/openapi.json", headers={"authorization": f"Bearer {secret}"})
             if answer.status_code != 200:
-                raise RigError(f"the description: {answer.status_code} {answer.text}")
-            described = FOLDER / "openapi.json"
-            described.write_text(json.dumps(narrow(answer.json())))
+                raise RigError(f"GET /v1/openapi.json: {answer.status_code} {answer.text}")
+            description = FOLDER / "openapi.json"
+            description.write_text(json.dumps(narrow(answer.json())))
             (FOLDER / "fuzz_hooks.py").write_text(HOOKS)
             environ = {**os.environ, "SCHEMATHESIS_HOOKS": "fuzz_hooks", "FUZZ_OWN_KEY": info.id}
-            status = await _run(described, router.url, secret, n, seed, max_time_s, environ)
+            status = await _run(description, router.url, secret, n, seed, max_time_s, environ)
         await directory.aclose()
     return status
 
 
 async def _run(
-    described: Path, url: str, secret: str, n: int, seed: int, max_time_s: int, environ: dict[str, str]
+    description: Path, url: str, secret: str, n: int, seed: int, max_time_s: int, environ: dict[str, str]
 ) -> int:
     process = await asyncio.create_subprocess_exec(
         str(FOLDER / "env" / "bin" / "st"),
-        *("run", str(described), "--url", url, "--phases", PHASES, "--checks", "not_a_server_error"),
+        *("run", str(description), "--url", url, "--phases", PHASES, "--checks", "not_a_server_error"),
         *("--header", f"Authorization: Bearer {secret}", "--max-examples", str(n), "--seed", str(seed)),
         *(
             "--max-time",
@@ -131,13 +133,15 @@ async def _run(
         env=environ,
     )
     status = await process.wait()
-    counted = Counter(re.findall(r'"status_code":(\d+)', REPORT.read_text()))
-    sys.stdout.write("Answers: " + ", ".join(f"{n} x {code}" for code, n in sorted(counted.items())) + "\n")
-    return status or int(any(code >= "5" for code in counted))
+    statuses = Counter(re.findall(r'"status_code":(\d+)', REPORT.read_text()))
+    sys.stdout.write(
+        "Responses: " + ", ".join(f"{n} x {code}" for code, n in sorted(statuses.items())) + "\n"
+    )
+    return status or int(any(code >= "5" for code in statuses))
 
 
 def narrow(document: Json) -> Json:
-    """The description with names that are served, so that requests come further than a 404."""
+    """Restrict model names in the description to existing ones, so that requests get past a 404."""
     schemas: dict[str, Any] = document["components"]["schemas"]
     for name, schema in schemas.items():
         properties: Json = schema.get("properties", {})

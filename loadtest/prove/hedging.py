@@ -1,8 +1,9 @@
-"""`podium prove hedging`: a worker of which one first word in twenty is late, with and without hedges.
+"""`podium prove hedging`: a worker with a slow tail (one late first token in twenty), with and without
+hedges.
 
-A row for each: how late answers are, and the calls that the worker's server was sent for each request. Then more than
-its slots can take, where not one hedge may be made; and a worker that is down, with a fallback: the calls that still
-reach it. Exit 1 where an aim is missed.
+One row each: latencies, and calls to the worker's server per request. Then an overload, in which no hedge may
+be sent, and a worker that is down with a fallback: the calls that still reach it. Exits with 1 if a target
+was missed.
 """
 
 import argparse
@@ -28,25 +29,26 @@ FIRST_S, SLOW_S, SHARE = 0.1, 2.0, 0.05
 RATE = 30.0
 SLOTS, FEW_SLOTS = 64, 4
 KNOWN = 100
-"""Requests before it is measured, so that the worker's pace is known."""
+"""Requests before the measurement, so that the router knows the worker's speed."""
 MOST_ADDED = 0.05
 MOST_TO_THE_DEAD = 10
-"""Calls: three until its circuit opens, and then one whenever it may be well again, after 5 s and ever longer."""
+"""Maximum calls to a worker that is down: three until its circuit opens, then probes after 5 s and growing
+intervals."""
 BODY: Json = {"model": "tail", "messages": [{"role": "user", "content": "Why?"}], "stream": True}
 
 
 def _body(number: int) -> Json:
-    """A question of its own, so that the worker's server can tell the calls of one request from those of others."""
+    """Return a body with a unique question, by which the worker's server counts the calls per request."""
     return BODY | {"messages": [{"role": "user", "content": f"Why {number}?"}]}
 
 
 @dataclass(frozen=True)
 class HedgingRow:
-    """What came of one measurement.
+    """Result of one measurement.
 
     Args:
-        calls: that the worker's server was sent.
-        called_for: so many requests they were made for; one that was refused before its first call is none of them.
+        calls: calls to the worker's server.
+        called_for: requests behind these calls. A request rejected before its first call does not count.
     """
 
     name: str
@@ -56,12 +58,12 @@ class HedgingRow:
 
     @property
     def extra_calls(self) -> int:
-        """Second calls of one request: nothing is made again here, so they are hedges."""
+        """Number of hedges: second calls for a request, because nothing is retried here."""
         return self.calls - self.called_for
 
     @property
     def extra_share(self) -> float:
-        """These, as a part of the requests that were called for."""
+        """Hedges per request."""
         return self.extra_calls / max(1, self.called_for)
 
 
@@ -74,7 +76,7 @@ def _settings(url: str, slots: int, *, hedge: bool) -> Json:
 async def measure(
     folder: Path, name: str, requests: int, rate: float, slots: int, *, hedge: bool
 ) -> HedgingRow:
-    """One measurement, with a store in `folder`."""
+    """Run one measurement, with a store in `folder`."""
     upstream = FakeOpenAI(slow_tail(FIRST_S, SLOW_S, SHARE))
     address = sqlite_address(folder / f"{name}.db")
     key = await make_key(address)
@@ -88,7 +90,7 @@ async def measure(
 
 
 async def prove(folder: Path, requests: int) -> list[HedgingRow]:
-    """Without, with, and with hedges under too much load."""
+    """Measure without hedges, with hedges, and with hedges under overload."""
     capacity = FEW_SLOTS / (FIRST_S * (1 - SHARE) + SLOW_S * SHARE)
     return [
         await measure(folder, "without", requests, RATE, SLOTS, hedge=False),
@@ -98,7 +100,7 @@ async def prove(folder: Path, requests: int) -> list[HedgingRow]:
 
 
 def _count(upstream: FakeOpenAI) -> tuple[int, int]:
-    """Return the number of calls, and of the requests that they were made for."""
+    """Return the number of calls, and of the requests behind them."""
     return len(upstream.calls), len({call.prompt for call in upstream.calls})
 
 
@@ -107,7 +109,9 @@ def _refuse(_: UpstreamCall) -> Script:
 
 
 async def measure_dead(folder: Path, requests: int) -> HedgingRow:
-    """A worker that is down, and its fallback; the row's calls are those that the one that is down was sent."""
+    """Measure a worker that is down and has a fallback. `calls` counts the calls to
+    the worker that is down.
+    """
     dead, well = FakeOpenAI(_refuse), FakeOpenAI(slow_tail(FIRST_S, FIRST_S, 0))
     address = sqlite_address(folder / "dead.db")
     key = await make_key(address)
@@ -124,31 +128,30 @@ async def measure_dead(folder: Path, requests: int) -> HedgingRow:
 
 
 def faults(rows: list[HedgingRow], dead: HedgingRow) -> list[str]:
-    """The aims that were missed."""
+    """Return the missed targets."""
     without, hedged, overload = rows
     checks = {
-        "the tail is still there": hedged.load.p99_s > without.load.p99_s / 2,
-        "most answers are later": hedged.load.p50_s > 1.2 * without.load.p50_s,
-        "too many calls were added": hedged.extra_share > MOST_ADDED,
-        "calls were added under overload": overload.extra_calls > 0,
-        "something was neither answered nor refused": any(row.load.odd for row in [*rows, dead]),
-        "a worker that is down was asked too often": dead.calls > MOST_TO_THE_DEAD,
-        "requests for it were refused": dead.load.refused + dead.load.late_refusals > 0,
+        "the tail did not shrink": hedged.load.p99_s > without.load.p99_s / 2,
+        "the median latency rose": hedged.load.p50_s > 1.2 * without.load.p50_s,
+        "too many hedges": hedged.extra_share > MOST_ADDED,
+        "hedges under overload": overload.extra_calls > 0,
+        "some requests were neither answered nor rejected": any(row.load.odd for row in [*rows, dead]),
+        "too many calls to a worker that is down": dead.calls > MOST_TO_THE_DEAD,
+        "requests for a worker that is down were rejected": dead.load.refused + dead.load.late_refusals > 0,
     }
     return [what for what, is_so in checks.items() if is_so]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Command line."""
     parser = argparse.ArgumentParser(prog="podium prove hedging", description=__doc__)
-    parser.add_argument("--requests", type=count, default=2000, help="of each row (%(default)s)")
+    parser.add_argument("--requests", type=count, default=2000, help="requests per row (%(default)s)")
     options = parser.parse_args(argv)
     prepare_process()
     with TemporaryDirectory() as folder:
         rows = asyncio.run(prove(Path(folder), options.requests))
         dead = asyncio.run(measure_dead(Path(folder), options.requests))
     table = Table(
-        title=f"first word after {FIRST_S:g} s, {SHARE:.0%} of them after {SLOW_S:g} s; {machine()}"
+        title=f"first token after {FIRST_S:g} s, {SHARE:.0%} of them after {SLOW_S:g} s; {machine()}"
     )
     for column in ("hedges", "requests/s", "answered", "p50 s", "p99 s", "429", "others", "calls added"):
         table.add_column(column, justify="right")
@@ -161,11 +164,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     console, missed = wide_console(), faults(rows, dead)
     console.print(table)
     console.print(
-        f"A worker that is down, with a fallback: {dead.calls} calls to it in {dead.load.n} requests, "
-        f"{len(dead.load.took_s)} of them answered{dead.load.told and f' ({dead.load.told})'}: "
+        f"Worker down, with a fallback: {dead.calls} calls to it in {dead.load.n} requests, "
+        f"{len(dead.load.took_s)} answered{dead.load.told and f' ({dead.load.told})'}: "
         f"p50 {dead.load.p50_s:.3f} s, p99 {dead.load.p99_s:.3f} s"
     )
-    console.print("; ".join(missed) or "every aim is met")
+    console.print("; ".join(missed) or "all targets met")
     return 1 if missed else 0
 
 

@@ -1,8 +1,8 @@
-"""`podium prove ledger`: parallel requests on router processes against a budget for a tenth of them, with retries,
-streams, requests that are sent twice, and a router that is killed among them.
+"""`podium prove ledger`: concurrent requests on router processes against a budget for a tenth of them.
 
-A row for each run: what was overspent, entered twice, lost, or is still held when the dead router's lease has run
-out; and the ledger against the sum of the records. Exit 1 where anything but the sums is not 0, or they differ.
+The load has retries, streams and duplicate requests, and one router is killed. One row per run: amounts
+overspent, entered twice, lost, or still held after the dead router's lease expired; and the ledger against
+the sum of the records. Exits with 1 if any count is not 0 or the sums differ.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from serving.database.address import Address
 from serving.database.migrate import open_database
 
 COST_USD = Decimal("0.01")
-"""Of one answer: 20 words at 500 dollars a million."""
+"""Cost of one answer: 20 words at 500 dollars per million."""
 TEXT = " ".join(f"word{n}" for n in range(20))
 PRICE: Json = {"input_usd_per_mtok": 0, "output_usd_per_mtok": 500}
 SETTLES_WITHIN_S = 2 * LEASE_S + 4 * RENEW_S + 30
@@ -44,7 +44,7 @@ SETTINGS: Json = {
             "delay_s": 0.05,
             "tokens_per_s": 100,
             "price": PRICE,
-            "max_output_tokens": 40,  # held; half of it is spent
+            "max_output_tokens": 40,  # twice what an answer costs, so half of each hold is spent
             "max_concurrency": 1000,
         },
         {
@@ -81,10 +81,9 @@ class Clients:
     """All clients of one run.
 
     Args:
-        session: theirs.
-        routers: that they ask in turn, and ask another one where one breaks.
-        kill_after: so many whole answers, and of the routers that gave some the one with the fewest is killed: what the others
-            did stays to be compared.
+        session: connections to use.
+        routers: called in turn; if one breaks, the client calls the next.
+        kill_after: number of complete answers after which a router is killed. Of those that have answered, it is the one with the fewest answers, so that most of the work can still be compared.
     """
 
     def __init__(
@@ -95,16 +94,16 @@ class Clients:
         self.others = Counter[str]()
         self._named = dict[str, set[str]]()
         self._answered = Counter[int]()
-        """Whole answers by router."""
+        """Number of complete answers by router index."""
 
     @property
     def run_twice(self) -> int:
-        """Names under which more than one run answered."""
+        """Number of idempotency keys under which more than one run answered."""
         return sum(len(ids) > 1 for ids in self._named.values())
 
     async def ask(self, number: int) -> None:
-        """One client: a plain request or a stream; of one whose worker fails at first, or one that is sent to two
-        routers at once under one name.
+        """Run one client. Odd ones stream, every fifth calls the flaky worker, and every fifth sends the same
+        idempotency key to two routers concurrently.
         """
         stream, model = number % 2 == 1, "flaky" if number % 5 == 0 else "steady"
         if number % 5 != 3:
@@ -134,7 +133,9 @@ class Clients:
 
 
 async def prove(address: Address, requests: int, routers: int, name: str) -> tuple[Clients, Audit, float]:
-    """One run over the empty database at `address`: its clients, what was found when all had settled, seconds."""
+    """Run once over the empty database at `address`. Return the clients, the audit after everything has
+    settled, and the seconds.
+    """
     cap_usd = requests // 10 * COST_USD
     async with await open_database(address) as database:
         key = await make_key(address, cap_usd)
@@ -142,46 +143,56 @@ async def prove(address: Address, requests: int, routers: int, name: str) -> tup
             running_routers(name, address, SETTINGS, routers) as running,
             open_session(key.headers) as session,
         ):
-            at_once = cap_usd // (
-                2 * COST_USD
-            )  # so many holds fit: after more answers than that, some are settled
-            clients = Clients(session, running, kill_after=int(at_once) + max(1, requests // 100))
+            n_holds = cap_usd // (2 * COST_USD)  # holds that fit; after more answers, some are settled
+            clients = Clients(session, running, kill_after=int(n_holds) + max(1, requests // 100))
             began_s = time.monotonic()
             await asyncio.gather(*(clients.ask(number) for number in range(requests)))
             took_s = time.monotonic() - began_s
             await wait_until_settled(database, SETTLES_WITHIN_S)
-        told = [answer.run_id for answer in clients.whole]
-        found = await audit(database, team_subject(key.team_id), to_pico(cap_usd), told)
-        return clients, found, took_s
+        answered_ids = [answer.run_id for answer in clients.whole]
+        result = await audit(database, team_subject(key.team_id), to_pico(cap_usd), answered_ids)
+        return clients, result, took_s
 
 
-def is_right(clients: Clients, found: Audit) -> bool:
-    """Whether nothing is wrong, and there was something to compare."""
+def is_right(clients: Clients, result: Audit) -> bool:
+    """Return whether all counts are 0 and the sums are equal and positive."""
     wrong = (
-        found.overspent_usd,
-        found.doubled,
-        found.lost,
-        found.still_held,
-        found.faults,
+        result.overspent_usd,
+        result.doubled,
+        result.lost,
+        result.still_held,
+        result.faults,
         clients.run_twice,
     )
-    are_equal = 0 < found.records_usd == found.ledger_usd and not found.records_above_ledger
+    are_equal = 0 < result.records_usd == result.ledger_usd and not result.records_above_ledger
     return not any(wrong) and are_equal
 
 
-def row(kind: str, number: int, clients: Clients, found: Audit, took_s: float) -> list[str]:
-    """One line of the table."""
+def row(kind: str, number: int, clients: Clients, result: Audit, took_s: float) -> list[str]:
+    """Return one row of the table."""
     refused = clients.others["budget_exceeded"]
     seen: list[object] = [
         *(kind, number, len(clients.whole), refused, clients.others.total() - refused),
-        *(found.overspent_usd, found.doubled + clients.run_twice, found.lost, found.still_held, found.faults),
-        *(found.records_usd, found.ledger_usd, found.records_above_ledger, found.at_bound, round(took_s, 1)),
+        *(
+            result.overspent_usd,
+            result.doubled + clients.run_twice,
+            result.lost,
+            result.still_held,
+            result.faults,
+        ),
+        *(
+            result.records_usd,
+            result.ledger_usd,
+            result.records_above_ledger,
+            result.at_bound,
+            round(took_s, 1),
+        ),
     ]
     return [f"{each:g}" if isinstance(each, float) else str(each) for each in seen]
 
 
 async def prove_all(kinds: Sequence[str], runs: int, requests: int, routers: int, table: Table) -> bool:
-    """All runs, a row each; gives whether all are right."""
+    """Run everything, one row per run. Return whether all passed."""
     right = True
     async with aclosing(empty_databases(kinds, runs)) as databases:
         async for kind, number, address in databases:
@@ -193,18 +204,19 @@ async def prove_all(kinds: Sequence[str], runs: int, requests: int, routers: int
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Command line."""
     parser = argparse.ArgumentParser(
         prog="podium prove ledger", description="Prove that no budget is overspent."
     )
-    parser.add_argument("--store", choices=KINDS, action="append", help="which database; both, unless said")
-    parser.add_argument("--runs", type=count, default=10, help="of each (%(default)s)")
-    parser.add_argument("--requests", type=count, default=1000, help="at once (%(default)s)")
-    parser.add_argument("--routers", type=count, default=4, help="processes (%(default)s)")
+    parser.add_argument(
+        "--store", choices=KINDS, action="append", help="database to test; repeatable (default: both)"
+    )
+    parser.add_argument("--runs", type=count, default=10, help="runs per database (%(default)s)")
+    parser.add_argument("--requests", type=count, default=1000, help="concurrent requests (%(default)s)")
+    parser.add_argument("--routers", type=count, default=4, help="router processes (%(default)s)")
     options = parser.parse_args(argv)
     prepare_process()
     table = Table(
-        title=f"{options.requests} requests at once, a budget for a tenth, {options.routers} routers, one killed; {machine()}"
+        title=f"{options.requests} concurrent requests, a budget for a tenth, {options.routers} routers, one killed; {machine()}"
     )
     for heading in HEADINGS:
         table.add_column(heading, justify="right")

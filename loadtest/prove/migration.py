@@ -1,8 +1,9 @@
-"""A migration that is killed before each of its statements that change something, in turn, while others write to the
-database: nobody is left with half a schema, and nothing that was written is lost.
+"""Kill a migration before each of its writing statements, in turn, while another process writes to the
+database.
 
-`python -m loadtest.prove.migration`, told an address on its standard input, kills itself before the first such statement, the
-second and so on, each time in a process of its own, until one comes to its end; it prints how many were killed.
+No kill may leave half a schema or lose a row that was written. `python -m loadtest.prove.migration` reads an
+address from standard input. It forks a process that kills itself before the first writing statement, then
+before the second, and so on, until one finishes. It prints how many were killed.
 """
 
 import asyncio
@@ -32,8 +33,10 @@ READING = ("SELECT", "PRAGMA")
 
 
 async def kill_migrations(address: Address) -> tuple[int, int, int]:
-    """Over the empty database at `address`: how many migrations were killed, how many left another schema than the
-    one of before, and how many rows are lost that were acknowledged meanwhile.
+    """Kill migrations of the empty database at `address`, one before each writing statement.
+
+    Returns:
+        The number of killed migrations, of those that left another schema than before, and of acknowledged rows that were lost.
     """
     await migrate(address, to=FIRST)
     async with Database(address) as database, _writing(database) as acknowledged:
@@ -43,18 +46,18 @@ async def kill_migrations(address: Address) -> tuple[int, int, int]:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
         )
-        said, _ = await process.communicate(url_of(address).encode() + b"\n")
+        output, _ = await process.communicate(url_of(address).encode() + b"\n")
         if process.returncode:
-            raise RigError("the migrations could not be started")
-        killed, half = json.loads(said)
+            raise RigError("cannot start the migrations")
+        killed, half = json.loads(output)
     async with Database(address) as database:
-        found = {row[0] for row in await rows(database, "SELECT id FROM team")}
-    return killed, half, len(set(acknowledged) - found)
+        stored = {row[0] for row in await rows(database, "SELECT id FROM team")}
+    return killed, half, len(set(acknowledged) - stored)
 
 
 @asynccontextmanager
 async def _writing(database: Database) -> AsyncGenerator[list[str]]:
-    """Somebody who adds rows without a pause; gives those that were acknowledged."""
+    """Add rows without a pause inside the block. Yield the ids of the acknowledged ones."""
     acknowledged: list[str] = []
 
     async def write() -> None:
@@ -76,7 +79,7 @@ async def _writing(database: Database) -> AsyncGenerator[list[str]]:
 
 
 def _migrate_until(statement: int, address: Address) -> None:
-    """Migrate, and die before that statement of those that change something."""
+    """Migrate, and kill the process before the given writing statement."""
     executed = 0
 
     def count(_: object, __: object, written: str, *___: object) -> None:
@@ -95,7 +98,6 @@ async def _version(address: Address) -> str | None:
 
 
 def main() -> None:
-    """See the module."""
     address = parse_address(sys.stdin.readline().strip())
     killed = half = 0
     while True:

@@ -1,7 +1,8 @@
-"""Clients of every kind against one router: chats, streams, plans, workflows, Responses, Messages, agents with tools,
-runs in the background, a provider that fails, requests that are wrong; and a part of all of them hang up at any moment.
+"""Clients of every kind on one router: chats, streams, plans, workflows, Responses, Messages, agents with
+tools, background runs, a failing provider, invalid requests. Some disconnect at a random moment.
 
-Knows what each may be told. What is neither that nor a hang-up is counted apart, and so is whatever hangs.
+Knows the expected outcomes of each kind. Everything else, including requests that hang, is counted
+separately.
 """
 
 import asyncio
@@ -19,25 +20,25 @@ from loadtest.rig.routers import RouterProcess
 
 CLIENTS = 12
 PAUSE_S = 0.05
-"""Between two requests of a client, on average."""
+"""Average pause between two requests of a client."""
 HANGS_UP, LEAVES_AFTER_S = 0.15, 0.4
-"""How many of the requests, and how late at most."""
+"""Share of requests that disconnect, and the latest moment in seconds."""
 HANGS_AFTER_S = 30.0
 ASKED = {"messages": [{"role": "user", "content": "Why?"}]}
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
 ENDS = {CHAT: b"data: [DONE]", RESPONSES: b"response.completed", MESSAGES: b"message_stop"}
-"""How a whole stream ends."""
+"""End of a complete stream."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of request.
+    """Kind of request.
 
     Args:
-        path: where it is sent.
+        path: path of the request.
         body: without `stream`.
-        is_faulty: whether an error is a right answer.
-        status: of a right answer.
+        is_faulty: whether an error is an expected outcome.
+        status: expected status.
     """
 
     path: str
@@ -62,8 +63,8 @@ OTHERS = ("tools", "background")
 
 @dataclass
 class MixedLoad:
-    """What clients were told, by kind and outcome: `whole`, `told` (an error, clearly), `left` (hung up), or what was
-    neither: `hung`, `broken`, `wrong`.
+    """Outcomes by kind: `whole`, `told` (a clear error), `left` (the client disconnected), or an unexpected
+    `hung`, `broken` or `wrong`.
     """
 
     seed: int = 1
@@ -71,21 +72,21 @@ class MixedLoad:
 
     @property
     def n(self) -> int:
-        """Requests."""
+        """Number of requests."""
         return sum(counts.total() for counts in self.told.values())
 
     @property
     def bad(self) -> dict[str, Counter[str]]:
-        """What should not have been."""
-        found = {kind: Counter(told) for kind, told in self.told.items()}
-        for kind, told in found.items():
-            del told["whole"], told["left"]
+        """Unexpected outcomes by kind."""
+        unexpected = {kind: Counter(counts) for kind, counts in self.told.items()}
+        for kind, counts in unexpected.items():
+            del counts["whole"], counts["left"]
             if kind not in KINDS or KINDS[kind].is_faulty:
-                del told["told"]
-        return {kind: told for kind, told in found.items() if told.total()}
+                del counts["told"]
+        return {kind: counts for kind, counts in unexpected.items() if counts.total()}
 
     async def run(self, router: RouterProcess, session: aiohttp.ClientSession, seconds: float) -> None:
-        """So many seconds of it, and whatever is under way then to its end."""
+        """Send requests for `seconds`, and wait for those in progress."""
         self.seed += 1
         ends_s = asyncio.get_running_loop().time() + seconds
         async with asyncio.TaskGroup() as group:
@@ -134,7 +135,7 @@ async def _send(router: RouterProcess, session: aiohttp.ClientSession, kind: Kin
 
 
 async def _use_tools(router: RouterProcess, session: aiohttp.ClientSession, draws: random.Random) -> str:
-    """An agent's run, whose results come or never do."""
+    """Run an agent that sends results, or disconnects before it does."""
     client = ToolClient(draws.randrange(1_000_000), "")
     try:
         await begin(session, router, client)
@@ -142,18 +143,18 @@ async def _use_tools(router: RouterProcess, session: aiohttp.ClientSession, draw
         return "wrong"
     if draws.random() < HANGS_UP:
         return "left"
-    status, said = await ask_with_results(session, router, [*client.messages, *client.results])
+    status, reply = await ask_with_results(session, router, [*client.messages, *client.results])
     if status != 200:
-        return "told" if "error" in said else "broken"
-    client.answer = said["choices"][0]["message"]["content"] or ""
+        return "told" if "error" in reply else "broken"
+    client.answer = reply["choices"][0]["message"]["content"] or ""
     return "whole" if client.is_right else "wrong"
 
 
 async def _cancel_in_background(router: RouterProcess, session: aiohttp.ClientSession) -> str:
     body = {**KINDS["long chat"].body, "podium": {"background": True}}
     async with session.post(router.url + CHAT, json=body) as response:
-        said = await response.json()
+        reply = await response.json()
     if response.status != 202:
-        return "told" if "error" in said else "wrong"
-    async with session.post(f"{router.url}/v1/workflows/{said['id']}/cancel") as response:
+        return "told" if "error" in reply else "wrong"
+    async with session.post(f"{router.url}/v1/workflows/{reply['id']}/cancel") as response:
         return "whole" if response.status in (200, 202, 204) else "wrong"

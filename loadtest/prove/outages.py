@@ -1,8 +1,8 @@
-"""`podium prove outages`: what goes wrong with a database and a machine, under load: PostgreSQL stopped and started
-again, a disk that is full, a clock that is moved, a migration that is killed.
+"""`podium prove outages`: faults of a database and a machine under load.
 
-A row for each: what clients were told meanwhile, and whether anything that they were given a whole answer of is not
-in the ledger or has no record. Exit 1 where anything acknowledged is lost or the ledger does not add up.
+PostgreSQL stops and restarts, a disk is full, the clock is moved, a migration is killed. One row each: the
+outcomes of requests meanwhile, and how many complete answers are missing from the ledger or have no record.
+Exits with 1 if anything acknowledged is lost or the ledger does not add up.
 """
 
 import argparse
@@ -47,14 +47,14 @@ ROUTERS = 2
 MODES = ("refuse", "serve")
 SCENARIOS = ("stop", "disk", "clock", "migration")
 HEADINGS = (
-    *("what", "whole answers", "told otherwise", "longest without, s", "slowest, s"),
+    *("fault", "complete answers", "other outcomes", "longest gap, s", "slowest, s"),
     *("not in the ledger", "no record", "doubled", "still held", "faults"),
 )
 
 
 @dataclass(frozen=True)
 class Options:
-    """How long, and how much."""
+    """Durations and number of clients."""
 
     quiet_s: float
     fault_s: float
@@ -63,7 +63,7 @@ class Options:
 
 @dataclass(frozen=True)
 class OutageRow:
-    """One scenario."""
+    """Result of one scenario."""
 
     what: str
     seen: Seen
@@ -75,12 +75,12 @@ class OutageRow:
 
     @property
     def is_right(self) -> bool:
-        """Whether nothing was lost."""
+        """True if nothing was lost."""
         return not any((self.not_entered, self.no_record, self.doubled, self.still_held, self.faults))
 
     @property
     def cells(self) -> list[str]:
-        """For the table."""
+        """Cells of the table row."""
         others = ", ".join(f"{n} x {what}" for what, n in self.seen.others.most_common(4))
         counts = (self.not_entered, self.no_record, self.doubled, self.still_held, self.faults)
         times = (f"{self.seen.longest_s:.1f}", f"{self.seen.slowest_s:.1f}")
@@ -93,7 +93,7 @@ Fault = Callable[[Sequence[RouterProcess]], AbstractAsyncContextManager[None]]
 async def under_load(
     what: str, address: Address, when_away: str, options: Options, fault: Fault, clock: Path | None = None
 ) -> OutageRow:
-    """Load two routers over the empty database at `address`, before, during and after `fault`."""
+    """Load two routers over the empty database at `address` before, during and after `fault`."""
     settings: Json = {"workers": [WORKER], "store": {"when_away": when_away}, "limits": {"first_byte_s": 1.0}}
     name = what.replace(" ", "-").replace(",", "")
     async with await open_database(address) as database:
@@ -108,13 +108,13 @@ async def under_load(
                     pass
                 await _until_answers_come(seen, options.quiet_s)
             await wait_until_settled(database, SETTLES_WITHIN_S)
-        found = await audit(database, team_subject(key.team_id), 2**62, seen.whole)
+        result = await audit(database, team_subject(key.team_id), 2**62, seen.whole)
         no_record = await lost_records(database, seen.whole)
-    return OutageRow(what, seen, found.lost, no_record, found.doubled, found.still_held, found.faults)
+    return OutageRow(what, seen, result.lost, no_record, result.doubled, result.still_held, result.faults)
 
 
 async def _until_answers_come(seen: Seen, for_s: float) -> None:
-    """Until clients get answers again, and `for_s` longer."""
+    """Wait until clients get answers again, then `for_s` longer."""
     before = len(seen.whole)
     async with asyncio.timeout(60):
         while len(seen.whole) < before + 3:
@@ -123,7 +123,7 @@ async def _until_answers_come(seen: Seen, for_s: float) -> None:
 
 
 async def prove_stopped(postgres: Postgres, when_away: str, options: Options) -> OutageRow:
-    """PostgreSQL crashes and is started again."""
+    """Crash and restart PostgreSQL."""
 
     @asynccontextmanager
     async def fault(_: Sequence[RouterProcess]) -> AsyncGenerator[None]:
@@ -135,7 +135,7 @@ async def prove_stopped(postgres: Postgres, when_away: str, options: Options) ->
 
 
 async def prove_full(folder: Path, when_away: str, options: Options) -> OutageRow:
-    """The disk of a SQLite file is full for a while."""
+    """Fill the disk of a SQLite file for a while."""
     with small_disk(folder) as disk:
 
         @asynccontextmanager
@@ -149,7 +149,7 @@ async def prove_full(folder: Path, when_away: str, options: Options) -> OutageRo
 
 
 async def prove_clock(address: Address, folder: Path, options: Options) -> OutageRow:
-    """The routers' clock goes an hour ahead, and back."""
+    """Move the routers' clock an hour ahead and back."""
     clock = folder / "clock"
     clock.write_text("0")
 
@@ -164,14 +164,16 @@ async def prove_clock(address: Address, folder: Path, options: Options) -> Outag
 
 
 async def prove_migration(address: Address) -> OutageRow:
-    """An older schema is migrated while somebody writes, and killed before each of its statements."""
+    """Migrate an older schema while another process writes, and kill the migration before each of its
+    statements.
+    """
     killed, half, lost = await kill_migrations(address)
     seen = Seen(others=Counter({"migrations killed": killed}))
     return OutageRow(f"migration killed, {address.kind}", seen, 0, lost, 0, 0, half)
 
 
 async def prove_all(only: Sequence[str], options: Options, table: Table) -> bool:
-    """A row for each scenario; gives whether all are right."""
+    """Run the scenarios, one row each. Return whether all passed."""
     right = True
     with ExitStack() as stack:
         postgres = await asyncio.to_thread(stack.enter_context, running_postgres())
@@ -187,7 +189,7 @@ async def prove_all(only: Sequence[str], options: Options, table: Table) -> bool
 def _scenarios(
     postgres: Postgres, options: Options, only: Sequence[str]
 ) -> Iterator[Callable[[Path], Awaitable[OutageRow]]]:
-    """Each to be given an empty folder."""
+    """Yield the scenarios. Each takes an empty folder."""
     if "stop" in only:
         for when_away in MODES:
             yield lambda _, mode=when_away: prove_stopped(postgres, mode, options)
@@ -208,19 +210,20 @@ def _scenarios(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Command line."""
     parser = argparse.ArgumentParser(
         prog="podium prove outages",
         description="Prove that nothing acknowledged is lost. The full disk needs root.",
     )
-    parser.add_argument("--only", default=",".join(SCENARIOS), help="some of: %(default)s")
-    parser.add_argument("--quiet", type=seconds, default=5.0, help="seconds before and after (%(default)s)")
-    parser.add_argument("--fault", type=seconds, default=8.0, help="seconds that it lasts (%(default)s)")
-    parser.add_argument("--clients", type=count, default=8, help="that ask without a pause (%(default)s)")
+    parser.add_argument("--only", default=",".join(SCENARIOS), help="comma-separated scenarios (%(default)s)")
+    parser.add_argument(
+        "--quiet", type=seconds, default=5.0, help="seconds before and after the fault (%(default)s)"
+    )
+    parser.add_argument("--fault", type=seconds, default=8.0, help="seconds of the fault (%(default)s)")
+    parser.add_argument("--clients", type=count, default=8, help="closed-loop clients (%(default)s)")
     options = parser.parse_args(argv)
     only = options.only.split(",")
     if unknown := set(only) - set(SCENARIOS):
-        parser.error(f"nothing is called {min(unknown)!r}; there are: {', '.join(SCENARIOS)}")
+        parser.error(f"--only: unknown scenario {min(unknown)!r}. Choose from {', '.join(SCENARIOS)}.")
     prepare_process()
     table = Table(title=f"{options.clients} clients, {ROUTERS} routers; {machine()}")
     for heading in HEADINGS:

@@ -1,9 +1,9 @@
-"""`podium prove overload`: more than workers' slots can serve, up to ten times as much, at one router.
+"""`podium prove overload`: up to ten times more load than the workers' slots can serve, at one router.
 
-Slots are set to a small part of what the router itself was measured to answer, so that it is they that are short. A
-row for each rate: what was answered, how late, what was refused and how, and the router's memory. Then a flood from one
-key beside a modest one from another, and a flood that nobody waits for beside requests that somebody waits for; and,
-without an aim, twice what the router itself can answer. Exit 1 where an aim is missed.
+Slots are limited to a small part of the router's own measured rate, so that the slots are the bottleneck. One
+row per rate: answers, latencies, rejections and the router's memory. Then a flood from one key with moderate
+use by another; a flood of `flex` requests with ordinary requests; and, without a target, twice the router's
+own rate. Exits with 1 if a target was missed.
 """
 
 import argparse
@@ -29,22 +29,23 @@ from serving.database.address import sqlite_address
 WORDS = (10, 20, 40, 80)
 TOKENS_PER_S, FIRST_S = 25.0, 0.2
 SERVICE_S = FIRST_S + sum(WORDS) / len(WORDS) / TOKENS_PER_S
-"""How long a call takes on average: so long that also a slow router is given some ten slots. With two or three, which
-chance alone takes all at once, a modest key waits for a slot as long as for an answer.
-"""
+"""Average duration of a call. It is long enough that a slow router also gets about ten slots. With two or
+three slots, random bursts fill all of them, and a request from the moderate key waits as long for a slot as
+for its answer."""
 MAX_WAIT_S = 1.5
 PART = 25
-"""Of what the router can answer, which the slots are set to serve."""
+"""Divisor of the router's own rate: the slots serve one part in 25 of it."""
 CLIENTS = 64
-"""Of the measurement of what the router can answer."""
+"""Clients that measure the router's own rate."""
 TIMES = (0.3, 1.0, 2.0, 5.0, 10.0)
-"""What is offered, of what the slots can serve; the first is the unloaded one."""
+"""Offered load as multiples of the slots' capacity. The first is the unloaded baseline."""
 LEAST_GOODPUT, MOST_P99, MOST_GROWTH, LEAST_SHARE = 0.9, 2.0, 1.05, 0.9
 BODY: Json = {"model": "busy", "messages": [{"role": "user", "content": "Why?"}], "stream": True}
 TOO_MUCH = 2.0
-"""Of what the router can answer, where it is what is short."""
+"""Offered load as a multiple of the router's own rate."""
 PLACES = 20
-"""Of the router that is flooded with `flex`, for each slot: so few that the flood fills them."""
+"""Admission slots per worker slot of the router that is flooded with `flex`; few enough that the flood fills
+them."""
 
 
 def _settings(slots: int, **limits: int) -> Json:
@@ -61,42 +62,42 @@ def _settings(slots: int, **limits: int) -> Json:
 
 
 @dataclass
-class OverloadFound:
-    """What came of it."""
+class OverloadResult:
+    """Result of the proof."""
 
     router_rate: float
     slots: int
     saturated: OpenLoopResult
-    """The router alone, with more than it can answer."""
+    """The router alone, under more load than it can answer."""
     loads: dict[str, OpenLoopResult]
 
     @property
     def baseline(self) -> OpenLoopResult:
-        """With more slots than calls."""
+        """Load with more slots than calls."""
         return next(iter(self.loads.values()))
 
     @property
     def peak(self) -> float:
-        """The most whole answers a second at any rate by one key."""
+        """Highest goodput at any rate from one key."""
         return max(self.loads[_name(times)].goodput for times in TIMES)
 
     def faults(self) -> list[str]:
-        """The aims that were missed."""
+        """Return the missed targets."""
         worst = self.loads[_name(TIMES[-1])]
         checks = {
             "goodput fell": worst.goodput < LEAST_GOODPUT * self.peak,
-            "admitted requests were late": worst.p99_s > MOST_P99 * self.baseline.p99_s,
+            "admitted requests were slow": worst.p99_s > MOST_P99 * self.baseline.p99_s,
             "memory grew": worst.memory_growth > MOST_GROWTH,
-            "a 429 said not when to come back": worst.told_when < worst.refused,
-            "something was neither answered nor refused": any(load.odd for load in self.loads.values()),
+            "a 429 had no Retry-After": worst.told_when < worst.refused,
+            "some requests were neither answered nor rejected": any(load.odd for load in self.loads.values()),
             "a flood starved another key": _share(self.loads["modest key"]) < LEAST_SHARE,
-            "a flood of flex starved who waits": _share(self.loads["beside flex"]) < LEAST_SHARE,
+            "a flood of flex starved ordinary requests": _share(self.loads["beside flex"]) < LEAST_SHARE,
         }
         return [what for what, is_so in checks.items() if is_so]
 
 
 def _share(load: OpenLoopResult) -> float:
-    """Of the requests, those that were answered."""
+    """Return the share of requests that were answered."""
     return len(load.took_s) / load.n
 
 
@@ -105,7 +106,7 @@ def _name(times: float) -> str:
 
 
 async def _router_rate(session: aiohttp.ClientSession, router: RouterProcess, seconds: float) -> float:
-    """Requests a second that the router answers where no worker is waited for."""
+    """Return the requests per second that the router answers with an immediate worker."""
     ends_s, answered = time.monotonic() + seconds, 0
 
     async def client() -> None:
@@ -121,7 +122,7 @@ async def _router_rate(session: aiohttp.ClientSession, router: RouterProcess, se
 async def _flood(
     router: RouterProcess, keys: Sequence[RouterKey], capacity: float, seconds: float, body: Json = BODY
 ) -> tuple[OpenLoopResult, OpenLoopResult]:
-    """Ten times too much from one key, and a third of what can be served from another."""
+    """Send ten times the capacity from one key, and a third of the capacity from another."""
     async with open_session(keys[0].headers) as flooding, open_session(keys[1].headers) as modest:
         return await asyncio.gather(
             offer(flooding, router, body, TIMES[-1] * capacity, seconds, seed=2),
@@ -129,8 +130,8 @@ async def _flood(
         )
 
 
-async def prove(folder: Path, worst_s: float, step_s: float) -> OverloadFound:
-    """Measure all of it, with a store in `folder`."""
+async def prove(folder: Path, worst_s: float, step_s: float) -> OverloadResult:
+    """Run all measurements, with a store in `folder`."""
     address = sqlite_address(folder / "podium.db")
     keys = [await make_key(address, name=name) for name in ("flooding", "modest")]
     async with open_session(keys[0].headers) as session:
@@ -140,30 +141,30 @@ async def prove(folder: Path, worst_s: float, step_s: float) -> OverloadFound:
                 session, router, BODY | {"model": "quick", "stream": False}, TOO_MUCH * rate, step_s
             )
         slots = max(1, int(rate / PART * SERVICE_S))
-        found, capacity = OverloadFound(rate, slots, beyond, {}), slots / SERVICE_S
+        result, capacity = OverloadResult(rate, slots, beyond, {}), slots / SERVICE_S
         async with running_router("overload", address, _settings(slots)) as router:
             for times in TIMES:
                 lasts_s = worst_s if times == TIMES[-1] else step_s
                 load = await offer(session, router, BODY, times * capacity, lasts_s)
-                found.loads[_name(times)] = load
+                result.loads[_name(times)] = load
             flood, modest = await _flood(router, keys, capacity, step_s)
-            found.loads |= {"flooding key": flood, "modest key": modest}
+            result.loads |= {"flooding key": flood, "modest key": modest}
         few = _settings(slots, max_running=PLACES * slots)
         async with running_router("overload-flex", address, few) as router:
             flood, modest = await _flood(router, keys, capacity, step_s, BODY | {"service_tier": "flex"})
-            found.loads |= {"flex": flood, "beside flex": modest}
-    return found
+            result.loads |= {"flex": flood, "beside flex": modest}
+    return result
 
 
-def _table(found: OverloadFound) -> Table:
-    title = f"{found.slots} slots; the router alone answers {found.router_rate:.0f}/s; {machine()}"
+def _table(result: OverloadResult) -> Table:
+    title = f"{result.slots} slots; the router alone answers {result.router_rate:.0f}/s; {machine()}"
     table = Table(title=title)
     for column in (
         *("offered", "requests/s", "answered/s", "p50 s", "p99 s", "429", "with Retry-After", "others"),
         *("router MB", "growth", "router CPU", "generator CPU"),
     ):
         table.add_column(column, justify="right")
-    for name, load in (found.loads | {"saturated": found.saturated}).items():
+    for name, load in (result.loads | {"saturated": result.saturated}).items():
         table.add_row(
             *(name, f"{load.rate:.1f}", f"{load.goodput:.2f}", f"{load.p50_s:.3f}", f"{load.p99_s:.3f}"),
             *(str(load.refused), str(load.told_when), load.told),
@@ -174,18 +175,21 @@ def _table(found: OverloadFound) -> Table:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Command line."""
     parser = argparse.ArgumentParser(prog="podium prove overload", description=__doc__)
-    parser.add_argument("--worst-s", type=seconds, default=120.0, help="how long ten times too much is sent")
-    parser.add_argument("--step-s", type=seconds, default=20.0, help="how long each other rate is")
+    parser.add_argument(
+        "--worst-s", type=seconds, default=120.0, help="seconds at the highest rate (%(default)s)"
+    )
+    parser.add_argument(
+        "--step-s", type=seconds, default=20.0, help="seconds at each other rate (%(default)s)"
+    )
     options = parser.parse_args(argv)
     prepare_process()
     with TemporaryDirectory() as folder:
-        found = asyncio.run(prove(Path(folder), options.worst_s, options.step_s))
+        result = asyncio.run(prove(Path(folder), options.worst_s, options.step_s))
     console = wide_console()
-    console.print(_table(found))
-    faults = found.faults()
-    console.print("; ".join(faults) or "every aim is met")
+    console.print(_table(result))
+    faults = result.faults()
+    console.print("; ".join(faults) or "all targets met")
     return 1 if faults else 0
 
 

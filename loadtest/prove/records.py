@@ -1,7 +1,8 @@
-"""`podium prove records`: two routers, many runs, then one router is killed. The other shows the record of every run,
-finishes those that were to be kept, and calls no finished step again; clients resume their streams there.
+"""`podium prove records`: many runs on two routers, then one router is killed.
 
-A row for each database. Exit 1 where a record, a run or a word is missing, or came twice.
+The other router must show the record of every run, finish those that were kept, and not repeat finished
+steps. Clients resume their streams there. One row per database. Exits with 1 if a record, a run or a word is
+missing or duplicated.
 """
 
 import argparse
@@ -30,7 +31,7 @@ from serving.database.migrate import open_database
 
 WORDS = " ".join(f"word{n}" for n in range(80))
 SECONDS = 8
-"""That the slow answer takes."""
+"""Duration of the slow answer."""
 HALVES_WITHIN_S = 60.0
 STEPS = [
     {"worker": "first", "subtask": "Find a reason."},
@@ -70,18 +71,18 @@ SETTINGS: Json = {
 }
 HALF_WAY = """SELECT count(*) FROM run r WHERE r.ended_us IS NULL AND (SELECT max(e.last_seq) FROM run_event e WHERE e.run_id = r.id) >= 8
 AND EXISTS (SELECT 1 FROM ledger l WHERE l.run_id = r.id AND l.worker = 'first')"""
-"""Kept runs whose first step has ended and is on record, and whose answer has begun."""
+"""Kept runs whose first step has ended and is on record, and whose answer has started."""
 AGAIN = "SELECT count(*) FROM (SELECT 1 FROM hold WHERE worker = 'first' AND state = 'posted' GROUP BY run_id HAVING count(*) > 1) AS twice"
 
 
 @dataclass
 class RecordReader:
-    """A client that reads an answer, and goes on reading where its router breaks.
+    """Client that reads an answer, and resumes if its router breaks.
 
     Args:
-        run_id: what it reads.
-        text: what it has read.
-        n_resumed: how often it went on.
+        run_id: id of the run.
+        text: text read so far.
+        n_resumed: number of resumptions.
     """
 
     run_id: str = ""
@@ -90,8 +91,8 @@ class RecordReader:
 
 
 @dataclass(frozen=True)
-class RecordsFound:
-    """What came of it."""
+class RecordsResult:
+    """Result of the proof."""
 
     runs: int
     readable: int
@@ -104,7 +105,7 @@ class RecordsFound:
 
     @property
     def is_right(self) -> bool:
-        """Whether nothing is missing, and nothing came twice."""
+        """True if nothing is missing or duplicated."""
         whole = self.readable == self.runs and self.finished == self.kept
         return whole and not self.called_again and not self.differing and self.resumed > 0
 
@@ -112,8 +113,8 @@ class RecordsFound:
 async def read_stream(
     session: aiohttp.ClientSession, routers: Sequence[RouterProcess], number: int
 ) -> RecordReader:
-    """A chat stream with an Idempotency-Key: sent again to the next router where it breaks, which tells all of the
-    answer. What it begins with must be what was read.
+    """Read a chat stream with an Idempotency-Key, and send it again to the next router if it breaks. The
+    repeated answer must start with the text read so far.
     """
     reader = RecordReader()
     for router in routers:
@@ -129,9 +130,11 @@ async def read_stream(
 
 
 async def read_events(session: aiohttp.ClientSession, routers: Sequence[RouterProcess]) -> RecordReader:
-    """A run in the background, followed by its events: from the last one on where the router breaks."""
-    begun = await ask(session, routers[0].url, "slow-pair", background=True)
-    reader, newest = RecordReader(begun.run_id), "0"
+    """Follow a background run by its events. If the router breaks, continue after the last event at the next
+    one.
+    """
+    started = await ask(session, routers[0].url, "slow-pair", background=True)
+    reader, newest = RecordReader(started.run_id), "0"
     for router in routers:
         try:
             url = f"{router.url}/v1/workflows/{reader.run_id}/events"
@@ -140,9 +143,9 @@ async def read_events(session: aiohttp.ClientSession, routers: Sequence[RouterPr
                     if line.startswith(b"id: "):
                         newest = line[4:].strip().decode()
                     elif line.startswith(b"data: "):
-                        said = orjson.loads(line[6:])
-                        reader.text += said.get("text", "") if said["type"] == "answer" else ""
-                        if said["type"] == "end":
+                        event = orjson.loads(line[6:])
+                        reader.text += event.get("text", "") if event["type"] == "answer" else ""
+                        if event["type"] == "end":
                             return reader
         except (aiohttp.ClientError, TimeoutError, OSError):
             pass
@@ -150,8 +153,8 @@ async def read_events(session: aiohttp.ClientSession, routers: Sequence[RouterPr
     return reader
 
 
-async def prove(address: Address, runs: int, kept: int, name: str) -> RecordsFound:
-    """Over the empty database at `address`.
+async def prove(address: Address, runs: int, kept: int, name: str) -> RecordsResult:
+    """Run the proof over the empty database at `address`.
 
     Raises:
         RigError: the kept runs did not get half-way.
@@ -177,7 +180,7 @@ async def prove(address: Address, runs: int, kept: int, name: str) -> RecordsFou
             ids = [*ended, *(reader.run_id for reader in read)]
             statuses = await asyncio.gather(*(_status(session, routers[1], id) for id in ids))
         finished = await rows(database, "SELECT id FROM run WHERE kept = 1 AND status = 'finished'")
-        return RecordsFound(
+        return RecordsResult(
             len(set(ids)),
             statuses.count("finished"),
             kept,
@@ -190,14 +193,14 @@ async def prove(address: Address, runs: int, kept: int, name: str) -> RecordsFou
 
 
 async def _ask_all(session: aiohttp.ClientSession, routers: Sequence[RouterProcess], n: int) -> list[str]:
-    """`n` short runs in turn on both routers, 32 at once; their ids."""
+    """Send `n` short runs to both routers in turn, 32 concurrently. Return their ids."""
     places = asyncio.Semaphore(32)
 
     async def ask_one(number: int) -> str:
         async with places:
             answer = await ask(session, routers[number % 2].url, "pair")
             if not answer.is_whole:
-                raise RigError(f"a run failed before anything was killed: {answer}")
+                raise RigError(f"a run failed before the kill: {answer}")
             return answer.run_id
 
     return await asyncio.gather(*(ask_one(number) for number in range(n)))
@@ -210,12 +213,12 @@ async def _wait_until_half_way(database: Database, kept: int) -> None:
                 await asyncio.sleep(0.1)
     except TimeoutError:
         raise RigError(
-            f"not all of {kept} kept runs got half-way in {HALVES_WITHIN_S:g} s: give fewer"
+            f"not all {kept} kept runs got half-way within {HALVES_WITHIN_S:g} s; use a lower --kept"
         ) from None
 
 
 async def _status(session: aiohttp.ClientSession, router: RouterProcess, id: str) -> str:
-    """Of a run, as its whole record on `router` says."""
+    """Return a run's status from its record on `router`."""
     async with session.get(f"{router.url}/v1/workflows/{id}") as response:
         if response.status != 200:
             return str(response.status)
@@ -239,28 +242,34 @@ HEADINGS = (
 
 
 async def prove_all(kinds: Sequence[str], runs: int, kept: int, table: Table) -> bool:
-    """A row for each database; gives whether all is right."""
+    """Run the proof, one row per database. Return whether all passed."""
     right = True
     async with aclosing(empty_databases(kinds)) as databases:
         async for kind, _, address in databases:
-            found = await prove(address, runs, kept, f"records-{kind}")
-            right = right and found.is_right
+            result = await prove(address, runs, kept, f"records-{kind}")
+            right = right and result.is_right
             table.add_row(
-                *(kind, str(found.runs), str(found.readable), str(found.kept), str(found.finished)),
-                *(str(found.called_again), str(found.resumed), str(found.differing), f"{found.seconds:.0f}"),
+                *(kind, str(result.runs), str(result.readable), str(result.kept), str(result.finished)),
+                *(
+                    str(result.called_again),
+                    str(result.resumed),
+                    str(result.differing),
+                    f"{result.seconds:.0f}",
+                ),
             )
     return right
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Command line."""
     parser = argparse.ArgumentParser(
         prog="podium prove records", description="Prove that runs outlive their router."
     )
-    parser.add_argument("--store", choices=KINDS, action="append", help="which database; both, unless said")
-    parser.add_argument("--runs", type=count, default=500, help="all together (%(default)s)")
     parser.add_argument(
-        "--kept", type=count, default=100, help="under way when the router is killed (%(default)s)"
+        "--store", choices=KINDS, action="append", help="database to test; repeatable (default: both)"
+    )
+    parser.add_argument("--runs", type=count, default=500, help="total runs (%(default)s)")
+    parser.add_argument(
+        "--kept", type=count, default=100, help="runs in progress when the router is killed (%(default)s)"
     )
     options = parser.parse_args(argv)
     prepare_process()

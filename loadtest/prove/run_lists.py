@@ -1,8 +1,8 @@
-"""`podium prove lists`: how long a page of the list of runs takes among a million stored ones, by each filter, and the
-hundredth page.
+"""`podium prove lists`: time to read a page of the list of runs among a million stored ones.
 
-The rows are one real run's, written by the database itself. A row for each database and question. Exit 1 where the 95th
-percentile of one is above `--limit-ms`.
+It measures each filter, and a page after 500,000 runs. The rows are copies of one real run, written by the
+database itself. One row per database and query. Exits with 1 if the 95th percentile of a query is above
+`--limit-ms`.
 """
 
 import argparse
@@ -52,13 +52,13 @@ FILL = (
 
 @dataclass(frozen=True, slots=True)
 class ListQuery:
-    """What is asked of a list.
+    """Query of the list of runs.
 
     Args:
-        name: for people.
-        wanted: which runs.
-        caller: who asks.
-        page: which one, from 0: those before it are not read.
+        name: display name.
+        wanted: filter of the runs.
+        caller: the caller whose runs are listed.
+        page: 0 for the first page, any other value for a page from the middle of the list.
     """
 
     name: str
@@ -74,14 +74,14 @@ QUESTIONS = (
     ListQuery("after 500,000 runs", page=-1),
     ListQuery("status failed", RunFilter(status="failed")),
     ListQuery("model", RunFilter(model="m3")),
-    ListQuery("model, nobody asked for it", RunFilter(model="none")),
+    ListQuery("model without runs", RunFilter(model="none")),
     ListQuery("worker", RunFilter(worker="w3")),
     ListQuery("cost at least", RunFilter(min_cost_usd=Decimal("0.99"))),
     ListQuery("team", RunFilter(team_id="team_42")),
     ListQuery("words, in many", RunFilter(words="about the sky")),
     ListQuery("words, in one old run", RunFilter(words="number 777 about")),
     ListQuery("words, in one old run of a team", RunFilter(words="number 707 about"), MINE),
-    ListQuery("rated, none is", RunFilter(rated=True)),
+    ListQuery("rated, no matches", RunFilter(rated=True)),
 )
 
 
@@ -101,7 +101,7 @@ async def fill(store: ReplicaStore, n_runs: int) -> None:
 
 
 async def measure(store: DatabaseStore, question: ListQuery, n_runs: int, n_times: int) -> list[float]:
-    """Milliseconds of each of so many readings of the page."""
+    """Return the sorted durations of `n_times` readings of the page, in milliseconds."""
     middle = (MADE_US + n_runs // 2 * 1000, "wf_")
     took: list[float] = []
     for _ in range(n_times):
@@ -114,7 +114,7 @@ async def measure(store: DatabaseStore, question: ListQuery, n_runs: int, n_time
 async def prove(
     address: Address, n_runs: int, n_times: int, show: Callable[[str, list[float]], None]
 ) -> None:
-    """Fill a database, and ask it everything."""
+    """Fill a database and run every query."""
     store = ReplicaStore(address)
     records = DatabaseStore(store, LimitSettings)
     try:
@@ -128,12 +128,13 @@ async def prove(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line."""
     parser = argparse.ArgumentParser(prog="podium prove lists", description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--runs", type=count, default=1_000_000, help="stored (%(default)s)")
-    parser.add_argument("--times", type=count, default=20, help="that each page is read (%(default)s)")
-    parser.add_argument("--limit-ms", type=float, default=1000.0, help="of the 95th percentile (%(default)s)")
-    parser.add_argument("--only", choices=("sqlite", "postgresql"), help="one database")
+    parser.add_argument("--runs", type=count, default=1_000_000, help="stored runs (%(default)s)")
+    parser.add_argument("--times", type=count, default=20, help="readings per query (%(default)s)")
+    parser.add_argument(
+        "--limit-ms", type=float, default=1000.0, help="limit of the 95th percentile (%(default)s)"
+    )
+    parser.add_argument("--only", choices=("sqlite", "postgresql"), help="test only this database")
     options = parser.parse_args(arguments)
     table = Table("database", "question", "p50 ms", "p95 ms", title=f"{options.runs} runs; {machine()}")
     slow: list[str] = []

@@ -1,11 +1,12 @@
-"""`podium prove soak`: a router under mixed load with faults and hang-ups for long, looked at after each of many rounds, when
-all its clients have gone.
+"""`podium prove soak`: a long mixed load with faults and disconnects on one router, measured at rest after
+each round.
 
-At rest, by the end as at the start: no more sockets, tasks, spans and files than after the warm-up, and memory level:
-a line through what was seen after it rises by `MOST_GROWTH` at most, and so does the middle of the last quarter over
-that of the first. Memory is what is held: Python's blocks, what C libraries have on the heap, and the process once free
-pages went back to the system. The warm-up is the first third of the rounds: caches fill, the newest thousand calls that
-each script keeps among them. Exit 1 where something has grown, hung, or was answered wrongly.
+At rest, the router must use no more at the end than at the start: no more sockets, tasks, spans and files
+than after the warm-up, and level memory. Memory is level if neither a line through the measurements nor the
+median of the last quarter over that of the first rises by more than `MOST_GROWTH`. Measured are Python's
+blocks, the heap of C libraries, and the process after free pages were returned to the system. The warm-up is
+the first third of the rounds: caches fill, such as the last thousand calls that each script keeps. Exits with
+1 if anything grew, hung or was answered wrongly.
 """
 
 import argparse
@@ -33,7 +34,7 @@ from serving.database.address import sqlite_address
 
 ROUNDS = 24
 WARM_UP = 3
-"""One round in so many is before the measurement."""
+"""Divisor: one round in three is warm-up."""
 MOST_GROWTH = 1.02
 RESTS_WITHIN_S, LOOKS_EVERY_S = 20.0, 0.5
 FAULTS = 0.2
@@ -70,8 +71,10 @@ def _settings(url: str) -> Json:
 
 
 @dataclass
-class SoakFound:
-    """What a router held at rest: after its start, and after each round; and what its clients were told."""
+class SoakResult:
+    """Resources of a router at rest, after its start and after each round; and the
+    outcomes of its clients.
+    """
 
     round_s: float
     load: MixedLoad
@@ -81,33 +84,33 @@ class SoakFound:
 
     @property
     def after_warm_up(self) -> list[Vitals]:
-        """From the end of the warm-up on."""
+        """Measurements after the warm-up."""
         return self.seen[max(1, len(self.seen) // WARM_UP) :]
 
     def series(self, name: str) -> list[float]:
-        """What was seen of one of them after the warm-up."""
+        """Return the measurements of one resource after the warm-up."""
         return [float(getattr(each, name)) for each in self.after_warm_up]
 
     def faults(self, most_growth: float = MOST_GROWTH) -> list[str]:
-        """Whatever is not as it should be."""
-        more = [f"{name} grew" for name in COUNTED if _has_more(self.series(name))]
+        """Return everything that is not as expected."""
+        increased = [f"{name} grew" for name in COUNTED if _has_more(self.series(name))]
         risen = [f"{name} grew" for name in LEVEL if growth(self.series(name)) > most_growth]
-        bad = [f"{kind}: {dict(told)}" for kind, told in self.load.bad.items()]
-        return more + risen + bad
+        unexpected = [f"{kind}: {dict(counts)}" for kind, counts in self.load.bad.items()]
+        return increased + risen + unexpected
 
 
 def _has_more(series: Sequence[float]) -> bool:
-    """Whether the last quarter never got as low as the first one was at some moment."""
+    """Return whether the last quarter never got as low as the maximum of the first."""
     n = max(1, len(series) // 4)
     return min(series[-n:]) > max(series[:n])
 
 
 def growth(series: Sequence[float]) -> float:
-    """The greater of two: what a line ends at over where it begins, and the middle of the last quarter over the middle of
-    the first. 1 for what is always 0, because it cannot be known here.
+    """Return the growth of a series: the larger of the rise of a fitted line and the ratio of the last
+    quarter's median to the first quarter's. Return 1 if all values are 0, which means unknown.
 
-    The line is the Theil-Sen one, of the median slope between two looks: single looks at a moment in which more was in use, as the
-    heap has them, do not tilt it as they tilt one of least squares.
+    The line is the Theil-Sen estimator (median of pairwise slopes). A few measurements during a peak do not
+    tilt it, unlike least squares.
     """
     if not any(series):
         return 1.0
@@ -119,78 +122,75 @@ def growth(series: Sequence[float]) -> float:
 
 
 async def _rest(router: RouterProcess) -> Vitals:
-    """What `router` holds once nothing is under way and nothing more is being closed; as it is, where that takes too
-    long.
-    """
+    """Return the router's resources once nothing is running or closing, or after `RESTS_WITHIN_S`."""
     loop = asyncio.get_running_loop()
-    ends_s, held = loop.time() + RESTS_WITHIN_S, await ask_vitals(router)
+    ends_s, vitals = loop.time() + RESTS_WITHIN_S, await ask_vitals(router)
     while loop.time() < ends_s:
-        before = held
+        before = vitals
         await asyncio.sleep(LOOKS_EVERY_S)
-        held = await ask_vitals(router)
-        is_idle = not (held.runs or held.calls or held.spans)
-        if is_idle and all(getattr(held, name) == getattr(before, name) for name in COUNTED):
+        vitals = await ask_vitals(router)
+        is_idle = not (vitals.runs or vitals.calls or vitals.spans)
+        if is_idle and all(getattr(vitals, name) == getattr(before, name) for name in COUNTED):
             break
-    return held
+    return vitals
 
 
-async def soak(folder: Path, lasts_s: float, rounds: int = ROUNDS) -> SoakFound:
-    """Measure it, with a store in `folder`."""
+async def soak(folder: Path, lasts_s: float, rounds: int = ROUNDS) -> SoakResult:
+    """Run the soak test, with a store in `folder`."""
     address = sqlite_address(folder / "podium.db")
     key = await make_key(address)
     faulty = Faulty(FAULTS, first_s=0.02, stall_s=2.0)
     upstream = FakeOpenAI(faulty, keep_alive=False)
-    found = SoakFound(lasts_s / rounds, MixedLoad())
+    result = SoakResult(lasts_s / rounds, MixedLoad())
     async with (
         upstream.running() as url,
         running_router("soak", address, _settings(url), watch=True) as router,
     ):
-        found.seen.append(await _rest(router))
+        result.seen.append(await _rest(router))
         for _ in range(rounds):
             async with open_session(key.headers) as session:
-                await found.load.run(router, session, found.round_s)
-            found.seen.append(await _rest(router))
-    found.upstream_calls, found.upstream_faults = len(upstream.calls), faulty.faults
-    return found
+                await result.load.run(router, session, result.round_s)
+            result.seen.append(await _rest(router))
+    result.upstream_calls, result.upstream_faults = len(upstream.calls), faulty.faults
+    return result
 
 
-def _tables(found: SoakFound) -> list[Table]:
-    held = Table(title=f"Held at rest, rounds of {found.round_s:.0f} s; {machine()}")
+def _tables(result: SoakResult) -> list[Table]:
+    resources = Table(title=f"Resources at rest, rounds of {result.round_s:.0f} s; {machine()}")
     for column in ("", "started", "after warm-up", "end", "growth"):
-        held.add_column(column, justify="right")
+        resources.add_column(column, justify="right")
     for name in (*COUNTED, *LEVEL):
-        series = found.series(name)
-        ends = (getattr(found.seen[0], name), series[0], series[-1])
+        series = result.series(name)
+        ends = (getattr(result.seen[0], name), series[0], series[-1])
         is_level = name in LEVEL
-        held.add_row(name, *(f"{end:,.0f}" for end in ends), f"{growth(series):.4f}" if is_level else "")
-    upstream = f"{found.upstream_faults:,} of {found.upstream_calls:,} calls upstream failed"
-    told = Table(title=f"{found.load.n:,} requests; {upstream}")
-    told.add_column("kind")
-    outcomes = sorted({each for counts in found.load.told.values() for each in counts})
+        resources.add_row(name, *(f"{end:,.0f}" for end in ends), f"{growth(series):.4f}" if is_level else "")
+    upstream = f"{result.upstream_faults:,} of {result.upstream_calls:,} upstream calls failed"
+    requests = Table(title=f"{result.load.n:,} requests; {upstream}")
+    requests.add_column("kind")
+    outcomes = sorted({each for counts in result.load.told.values() for each in counts})
     for column in outcomes:
-        told.add_column(column, justify="right")
-    for kind, counts in sorted(found.load.told.items()):
-        told.add_row(kind, *(str(counts[each]) for each in outcomes))
-    return [held, told]
+        requests.add_column(column, justify="right")
+    for kind, counts in sorted(result.load.told.items()):
+        requests.add_row(kind, *(str(counts[each]) for each in outcomes))
+    return [resources, requests]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Command line."""
     parser = argparse.ArgumentParser(prog="podium prove soak", description=__doc__)
-    parser.add_argument("--minutes", type=seconds, default=30.0, help="how long (%(default)s)")
+    parser.add_argument("--minutes", type=seconds, default=30.0, help="duration (%(default)s)")
     options = parser.parse_args(argv)
     prepare_process()
     with TemporaryDirectory() as folder:
-        found = asyncio.run(soak(Path(folder), options.minutes * 60))
+        result = asyncio.run(soak(Path(folder), options.minutes * 60))
     console = wide_console()
-    for table in _tables(found):
+    for table in _tables(result):
         console.print(table)
-    memory = ", ".join(f"{each.memory_mb:.0f}" for each in found.seen)
-    heap = ", ".join(f"{each.heap_mb:.0f}" for each in found.seen)
-    blocks = ", ".join(f"{each.blocks / 1000:.0f}" for each in found.seen)
-    console.print(f"memory at rest, MB: {memory}\nof it heap, MB: {heap}\nthousand blocks: {blocks}")
-    faults = found.faults()
-    console.print("; ".join(faults) or "all is at the end as at the start")
+    memory = ", ".join(f"{each.memory_mb:.0f}" for each in result.seen)
+    heap = ", ".join(f"{each.heap_mb:.0f}" for each in result.seen)
+    blocks = ", ".join(f"{each.blocks / 1000:.0f}" for each in result.seen)
+    console.print(f"memory at rest, MB: {memory}\nheap of it, MB: {heap}\nthousands of blocks: {blocks}")
+    faults = result.faults()
+    console.print("; ".join(faults) or "nothing grew")
     return 1 if faults else 0
 
 

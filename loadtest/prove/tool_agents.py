@@ -1,4 +1,6 @@
-"""Agents with tools, for `loadtest/prove/tools.py`: each asks, is given calls, and then does with their results what clients do."""
+"""Agents with tools, for `loadtest/prove/tools.py`. Each asks a question, receives tool calls, and sends the
+results in one of several ways.
+"""
 
 import asyncio
 import random
@@ -32,33 +34,33 @@ TREATMENTS = (
 
 @dataclass
 class ToolClient:
-    """One agent, and what it has of its run."""
+    """One agent and its run."""
 
     number: int
     treatment: str
     messages: list[Json] = field(default_factory=list[Json])
     calls: list[Json] = field(default_factory=list[Json])
-    """That wait for results."""
+    """Tool calls that wait for results."""
     answer: str = ""
     is_cut: bool = False
-    """Whether its stream was cut right after the calls."""
+    """True if its stream was cut off right after the calls."""
 
     @property
     def results(self) -> list[Json]:
-        """One for each call, like no other run's."""
+        """One result per call. Results of different runs differ."""
         return [
             {"role": "tool", "tool_call_id": call["id"], "content": self.result_of(call)}
             for call in self.calls
         ]
 
     def result_of(self, call: Json) -> str:
-        """What the tool gives: it says for which step of which run."""
+        """Return the result of a tool call. It names the step and the run."""
         function = call["function"]
         return f"{function['name']} for {orjson.loads(function['arguments'])['of']} of {self.number}"
 
     @property
     def is_right(self) -> bool:
-        """Whether every result reached the step that asked for it, and no other."""
+        """True if every result reached the step that called the tool, and no other."""
         n = self.number
         return f"one got: read for one of {n}." in self.answer and (
             f"two got: read for two of {n}, write for two of {n}." in self.answer
@@ -66,17 +68,17 @@ class ToolClient:
 
 
 @dataclass
-class ToolsFound:
-    """What came of it."""
+class ToolsResult:
+    """Result of the proof."""
 
     runs: int = 0
     waited: int = 0
     resumed: int = 0
     wrong: int = 0
     accepted: Counter[str] = field(default_factory=Counter[str])
-    """Wrongly, by treatment."""
+    """Requests that were wrongly accepted, by treatment, and correct results that were rejected, by error."""
     differing: int = 0
-    """Repeats that were answered otherwise."""
+    """Repeats that were answered differently."""
     called_again: int = 0
     doubled: int = 0
     faults: int = 0
@@ -85,7 +87,7 @@ class ToolsFound:
 
     @property
     def is_right(self) -> bool:
-        """Whether nothing is missing, wrong, or there twice."""
+        """True if nothing is missing, wrong or duplicated."""
         bad = self.wrong, self.accepted.total(), self.differing, self.called_again, self.doubled, self.faults
         return self.resumed == self.runs and not any(bad) and not self.still_waiting
 
@@ -93,7 +95,7 @@ class ToolsFound:
 async def ask(
     session: aiohttp.ClientSession, router: RouterProcess, messages: Sequence[Json], **more: Any
 ) -> tuple[int, Json]:
-    """One request, whole; a router that was killed is 0."""
+    """Send one request and return status and body. The status is 0 if the router was killed."""
     body: Json = {"model": "three", "messages": list(messages), "tools": TOOLS} | more
     try:
         async with session.post(f"{router.url}/v1/chat/completions", json=body) as response:
@@ -103,16 +105,18 @@ async def ask(
 
 
 async def begin(session: aiohttp.ClientSession, router: RouterProcess, client: ToolClient) -> None:
-    """Ask, and read until the calls are there; half of the clients stream, and hang up right after them."""
+    """Start a run and read until its tool calls arrive. Half of the clients stream, and disconnect right
+    after the calls.
+    """
     question = [{"role": "user", "content": f"Question {client.number}"}]
     if client.number % 2:
         client.is_cut = True
         client.calls = await _read_calls(session, router, question)
     else:
-        status, said = await ask(session, router, question)
+        status, reply = await ask(session, router, question)
         if status != 200:
-            raise RigError(f"a run did not begin: {status} {said}")
-        client.calls = said["choices"][0]["message"]["tool_calls"]
+            raise RigError(f"a run did not start: {status} {reply}")
+        client.calls = reply["choices"][0]["message"]["tool_calls"]
     client.messages = [*question, {"role": "assistant", "content": None, "tool_calls": client.calls}]
 
 
@@ -127,30 +131,30 @@ async def _read_calls(
                 continue
             for choice in orjson.loads(line[6:])["choices"]:
                 calls += choice["delta"].get("tool_calls") or []
-            if len(calls) == 3:  # the bytes of the calls are here, and nothing after them is waited for
+            if len(calls) == 3:  # all calls have arrived; do not wait for the rest of the stream
                 response.close()
                 return [{name: each[name] for name in ("id", "type", "function")} for each in calls]
-    raise RigError(f"a stream ended with {len(calls)} calls")
+    raise RigError(f"a stream ended with {len(calls)} tool calls instead of 3")
 
 
 class Agents:
-    """The clients and what becomes of their results."""
+    """All agents, and the outcomes of their results."""
 
     def __init__(
         self, sessions: Sequence[aiohttp.ClientSession], routers: Sequence[RouterProcess], seed: int
     ) -> None:
         self._session, self._other = sessions
-        self._routers, self._random, self._found = routers, random.Random(seed), ToolsFound()
+        self._routers, self._random, self._result = routers, random.Random(seed), ToolsResult()
         self._places = asyncio.Semaphore(AT_ONCE)
 
-    async def run_all(self, clients: Sequence[ToolClient]) -> ToolsFound:
-        """Send every client's results; gives what was found."""
+    async def run_all(self, clients: Sequence[ToolClient]) -> ToolsResult:
+        """Send every client's results and return the outcome."""
         await asyncio.gather(*(self._treat(each) for each in clients))
-        found = self._found
-        found.runs = len(clients)
-        found.resumed = sum(bool(each.answer) for each in clients)
-        found.wrong = sum(bool(each.answer) and not each.is_right for each in clients)
-        return found
+        result = self._result
+        result.runs = len(clients)
+        result.resumed = sum(bool(each.answer) for each in clients)
+        result.wrong = sum(bool(each.answer) and not each.is_right for each in clients)
+        return result
 
     async def _treat(self, client: ToolClient) -> None:
         async with self._places:
@@ -170,7 +174,7 @@ class Agents:
                     await self._send_after(client)
 
     async def _send_after(self, client: ToolClient) -> None:
-        """Once the run has ended: the same again, or others."""
+        """After the run has ended, send the same results again, or different ones."""
         if client.treatment == "late again":
             await self._compare(client, await self._post(client, client.results))
         if client.treatment == "changed":
@@ -192,27 +196,29 @@ class Agents:
         return await ask(session or self._session, router, [*client.messages, *results])
 
     async def _send(self, client: ToolClient, results: Sequence[Json]) -> None:
-        status, said = await self._post(client, results)
+        status, reply = await self._post(client, results)
         if status == 200:
-            client.answer = said["choices"][0]["message"]["content"] or ""
+            client.answer = reply["choices"][0]["message"]["content"] or ""
         else:
-            self._refusal((status, said))
+            self._refusal((status, reply))
 
-    def _refusal(self, said: tuple[int, Json]) -> None:
-        """Results that were right, and were not taken."""
-        status, body = said
-        self._found.accepted[f"{status} {body.get('error', {}).get('message', '')[:200]}"] += 1
+    def _refusal(self, response: tuple[int, Json]) -> None:
+        """Count correct results that were rejected."""
+        status, body = response
+        self._result.accepted[f"{status} {body.get('error', {}).get('message', '')[:200]}"] += 1
 
     async def _send_parts(self, client: ToolClient) -> None:
-        """One result more with each request, as an agent would that answers calls as they are done."""
+        """Send the results one by one, each request with one more, like an agent that answers calls as they
+        finish.
+        """
         results = self._shuffle(client.results)
         for n in range(1, len(results) + 1):
-            status, said = await self._post(client, results[:n])
-            message: Json = said["choices"][0]["message"] if status == 200 else {}
-            left = {call["id"] for call in message.get("tool_calls") or ()}
+            status, reply = await self._post(client, results[:n])
+            message: Json = reply["choices"][0]["message"] if status == 200 else {}
+            open_ids = {call["id"] for call in message.get("tool_calls") or ()}
             expected = {each["tool_call_id"] for each in results[n:]}
-            if status != 200 or left != expected:
-                self._found.accepted["in parts"] += 1
+            if status != 200 or open_ids != expected:
+                self._result.accepted["in parts"] += 1
             client.answer = message.get("content") or ""
 
     async def _send_twice(self, client: ToolClient) -> None:
@@ -225,17 +231,17 @@ class Agents:
             self._refusal(first)
         await self._compare(client, second)
 
-    async def _compare(self, client: ToolClient, said: tuple[int, Json]) -> None:
-        status, body = said
+    async def _compare(self, client: ToolClient, response: tuple[int, Json]) -> None:
+        status, body = response
         is_same = status == 200 and body["choices"][0]["message"]["content"] == client.answer
-        self._found.differing += not is_same
+        self._result.differing += not is_same
 
     async def _expect_refusal(
         self, client: ToolClient, results: Sequence[Json], session: aiohttp.ClientSession | None = None
     ) -> None:
         status, _ = await self._post(client, results, session)
         if status not in (400, 403):
-            self._found.accepted[client.treatment] += 1
+            self._result.accepted[client.treatment] += 1
 
 
 async def begin_all(

@@ -1,9 +1,9 @@
-"""`podium prove tools`: many runs that wait for tools, two routers and one database, and everything that clients do with
-results: in any order, in parts, twice at once, late, changed, forged, from another key, after a router was killed
-and after a stream was cut right after the calls.
+"""`podium prove tools`: many runs that wait for tools, on two routers with one database, and clients that
+send results in every way.
 
-A row for each database. Exit 1 where a result reached the wrong step, was wrongly accepted, a step was called
-again, or money was counted twice.
+Results arrive in any order, in parts, twice concurrently, late, changed, forged, from another key, after a
+router was killed, and after a stream was cut off right after the calls. One row per database. Exits with 1 if
+a result reached the wrong step or was wrongly accepted, a step was called again, or money was counted twice.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from rich.table import Table
 
 from loadtest.prove.audit import one
 from loadtest.prove.ledger import PRICE
-from loadtest.prove.tool_agents import TREATMENTS, Agents, ToolClient, ToolsFound, begin_all
+from loadtest.prove.tool_agents import TREATMENTS, Agents, ToolClient, ToolsResult, begin_all
 from loadtest.rig import Json
 from loadtest.rig.client import open_session
 from loadtest.rig.databases import KINDS, empty_databases
@@ -29,7 +29,7 @@ from serving.database.address import Address
 from serving.database.migrate import open_database
 
 CALLS = 5
-"""Of a whole run: two steps with tools are called twice each, the last one once."""
+"""Calls of a complete run: two steps with tools are called twice each, the last step once."""
 
 
 def _agent(name: str, *tools: str) -> Json:
@@ -72,11 +72,11 @@ DOUBLED = "SELECT count(*) FROM (SELECT 1 FROM ledger WHERE kind IN ('call', 'lo
 WAITS = "SELECT count(*) FROM suspended_run"
 
 
-async def prove(address: Address, runs: int, name: str, seed: int) -> ToolsFound:
-    """Over the empty database at `address`.
+async def prove(address: Address, runs: int, name: str, seed: int) -> ToolsResult:
+    """Run the proof over the empty database at `address`.
 
     Raises:
-        RigError: the runs did not begin.
+        RigError: the runs did not start.
     """
     began_s = time.monotonic()
     clients = [ToolClient(n, TREATMENTS[n % len(TREATMENTS)]) for n in range(runs)]
@@ -90,13 +90,13 @@ async def prove(address: Address, runs: int, name: str, seed: int) -> ToolsFound
             await begin_all(session, (first, second), clients)
             waited = await one(database, WAITS)
             first.kill()
-            found = await Agents((session, other), (second, third), seed).run_all(clients)
-            found.still_waiting = await one(database, WAITS)
-        found.waited = waited
-        found.called_again = await one(database, CALLED, most=CALLS)
-        found.doubled, found.faults = await one(database, DOUBLED), len(await find_faults(database))
-        found.seconds = time.monotonic() - began_s
-        return found
+            result = await Agents((session, other), (second, third), seed).run_all(clients)
+            result.still_waiting = await one(database, WAITS)
+        result.waited = waited
+        result.called_again = await one(database, CALLED, most=CALLS)
+        result.doubled, result.faults = await one(database, DOUBLED), len(await find_faults(database))
+        result.seconds = time.monotonic() - began_s
+        return result
 
 
 HEADINGS = (
@@ -116,28 +116,35 @@ HEADINGS = (
 
 
 async def prove_all(kinds: Sequence[str], runs: int, seed: int, table: Table) -> bool:
-    """A row for each database; gives whether all is right."""
+    """Run the proof, one row per database. Return whether all passed."""
     right = True
     async with aclosing(empty_databases(kinds)) as databases:
         async for kind, _, address in databases:
-            found = await prove(address, runs, f"tools-{kind}", seed)
-            right = right and found.is_right
+            result = await prove(address, runs, f"tools-{kind}", seed)
+            right = right and result.is_right
             table.add_row(
-                *(kind, str(found.runs), str(found.waited), str(found.resumed), str(found.wrong)),
-                *(str(dict(found.accepted) or 0), str(found.differing), str(found.called_again)),
-                *(str(found.doubled), str(found.faults), str(found.still_waiting), f"{found.seconds:.0f}"),
+                *(kind, str(result.runs), str(result.waited), str(result.resumed), str(result.wrong)),
+                *(str(dict(result.accepted) or 0), str(result.differing), str(result.called_again)),
+                *(
+                    str(result.doubled),
+                    str(result.faults),
+                    str(result.still_waiting),
+                    f"{result.seconds:.0f}",
+                ),
             )
     return right
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Command line."""
     parser = argparse.ArgumentParser(
-        prog="podium prove tools", description="Prove that runs that wait for tools go on right, and once."
+        prog="podium prove tools",
+        description="Prove that runs that wait for tools resume correctly and only once.",
     )
-    parser.add_argument("--store", choices=KINDS, action="append", help="which database; both, unless said")
-    parser.add_argument("--runs", type=count, default=500, help="runs that wait (%(default)s)")
-    parser.add_argument("--seed", type=int, default=1, help="of the order of results (%(default)s)")
+    parser.add_argument(
+        "--store", choices=KINDS, action="append", help="database to test; repeatable (default: both)"
+    )
+    parser.add_argument("--runs", type=count, default=500, help="runs that wait for tools (%(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the order of results (%(default)s)")
     options = parser.parse_args(argv)
     prepare_process()
     table = Table(title=f"Runs that wait for tools, two routers, one killed; {machine()}")

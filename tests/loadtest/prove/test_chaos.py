@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from loadtest.prove.chaos import ENGINE, STAND_IN, Json, real_engine, replicas_of, settings_with
-from loadtest.prove.chaos_load import LOST, ChaosFound
+from loadtest.prove.chaos_load import LOST, ChaosResult
 from loadtest.prove.chaos_victims import kinds_of
 from serving.settings.settings import Settings
 from tests.conftest import ROOT
@@ -27,28 +27,28 @@ def test_a_real_engine_and_haproxy_can_be_killed_only_where_they_are_and_the_hea
 
 
 @pytest.mark.parametrize(
-    ("found", "is_right"),
+    ("result", "is_right"),
     [
-        (ChaosFound(kept={"finished": 3}, broken=2, not_let_in=1), True),
-        (ChaosFound(looked_whole=1), False),
-        (ChaosFound(given_up=1), False),
-        (ChaosFound(still_running=1), False),
-        (ChaosFound(kept={"finished": 3, "lost": 1}), False),
-        (ChaosFound(accepted=Counter(finished=2)), True),
-        (ChaosFound(accepted=Counter({"finished": 2, "no record": 1})), False),
-        (ChaosFound(broken=2, records=Counter(lost=1, cancelled=1)), True),
-        (ChaosFound(broken=1, records=Counter({"no record": 1})), False),
+        (ChaosResult(kept={"finished": 3}, broken=2, not_let_in=1), True),
+        (ChaosResult(looked_whole=1), False),
+        (ChaosResult(given_up=1), False),
+        (ChaosResult(still_running=1), False),
+        (ChaosResult(kept={"finished": 3, "lost": 1}), False),
+        (ChaosResult(accepted=Counter(finished=2)), True),
+        (ChaosResult(accepted=Counter({"finished": 2, "no record": 1})), False),
+        (ChaosResult(broken=2, records=Counter(lost=1, cancelled=1)), True),
+        (ChaosResult(broken=1, records=Counter({"no record": 1})), False),
     ],
 )
 def test_a_round_is_wrong_where_a_cut_looked_whole_or_a_kept_run_did_not_finish(
-    found: ChaosFound, is_right: bool
+    result: ChaosResult, is_right: bool
 ) -> None:
-    assert found.is_right() == is_right
+    assert result.is_right() == is_right
 
 
 def test_what_broke_with_its_router_is_lost_and_nothing_that_a_client_left() -> None:
-    assert ChaosFound(broken=2, records=Counter(lost=1, finished=1)).is_right(LOST)
-    assert not ChaosFound(broken=2, records=Counter(lost=1, cancelled=1)).is_right(LOST)
+    assert ChaosResult(broken=2, records=Counter(lost=1, finished=1)).is_right(LOST)
+    assert not ChaosResult(broken=2, records=Counter(lost=1, cancelled=1)).is_right(LOST)
 
 
 @pytest.mark.slow
