@@ -1,6 +1,6 @@
-"""The figures of the README, measured on a Podium that the bench starts itself: `podium bench`.
+"""Measurements for the README's figures, on a Podium that the bench starts: `podium bench`.
 
-One Ray Serve runs the router and a baseline ingress; parts that deploy something of their own start a Serve
-of their own. Both sides of every comparison are measured in the same run, in turn, so that a busy machine is
-busy for both. The bench speaks HTTP only: what is served is named in a Serve config and imported by Serve.
+One Ray Serve runs the router and a baseline ingress. Parts that deploy something else start their own Serve.
+Both sides of every comparison are measured in the same run, in turn, so that other load affects both. The
+bench uses HTTP only; Serve imports what a Serve config names.
 """

@@ -1,10 +1,10 @@
-"""A LoRA adapter switched under load, on real vLLM: answers lost, and answers of the wrong adapter.
+"""Switch a LoRA adapter under load, on real vLLM: count lost answers, and answers of the wrong adapter.
 
-Each adapter answers everything with a word of its own (`training/constant_adapters.py` makes them in
-seconds), so an answer shows which adapter gave it. The same few questions are asked throughout, so the
-prefix cache holds work of the previous adapter. A switch is what `serve deploy` does: the Serve config
-again, with another `user_config`, sent to Ray's dashboard. It is done when `/v1/models` names the new
-adapter: from then on every request must be answered by it.
+Each adapter answers everything with its own word (`training/constant_adapters.py` makes them in seconds), so
+an answer shows which adapter produced it. The same few questions are sent throughout, so the prefix cache
+holds entries of the previous adapter. A switch works like `serve deploy`: the Serve config with another
+`user_config` is sent to Ray's dashboard. It is done when `/v1/models` shows the next adapter. From then on,
+that adapter must answer every request.
 """
 
 import asyncio
@@ -33,11 +33,11 @@ TURNS = (1, 0, 2, 1, 0, 2)
 """Indices of the words to switch to, after the first."""
 REPLICAS = 2
 STREAMS = 6
-"""Concurrent from the first second to the last."""
+"""Concurrent streams during the whole measurement."""
 TOKENS = 8
 QUESTIONS = [f"Say something of the {thing}. " + "Take your time. " * 60 for thing in ("sea", "wood", "road")]
 BETWEEN_S = 6.0
-"""From the end of one switch to the beginning of the next."""
+"""Seconds from the end of one switch to the start of the next."""
 SWITCHED_WITHIN_S = 120.0
 POLL_S = 0.02
 TOKEN = Path.home() / ".ray" / "auth_token"
@@ -45,7 +45,7 @@ TOKEN = Path.home() / ".ray" / "auth_token"
 
 @dataclass(frozen=True, slots=True)
 class TimedAnswer:
-    """One request, by the client's clock; its text is None where the stream broke."""
+    """One request, by the client's clock. `text` is None if the stream broke."""
 
     asked_s: float
     first_s: float
@@ -54,7 +54,7 @@ class TimedAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """From one word's adapter to another's: when it was requested, and when it was reported done."""
+    """Switch from one word's adapter to another's: when it was requested, and when it was reported done."""
 
     before: str
     after: str
@@ -62,19 +62,21 @@ class Switch:
     done_s: float
 
     def overlaps(self, answer: TimedAnswer) -> bool:
-        """Whether the request waited while the switch was under way."""
+        """Return whether the request waited for its first token during the switch."""
         return answer.asked_s < self.done_s and self.asked_s < answer.first_s
 
 
 def may_say(answer: TimedAnswer, switches: Sequence[Switch]) -> set[str]:
-    """Words of the adapters that may answer: the one in use at the request, and any that came meanwhile."""
+    """Return the words of the adapters that may answer: the one in use at the request, and those switched to
+    meanwhile.
+    """
     done = [switch.after for switch in switches if switch.done_s <= answer.asked_s]
     during = [switch.after for switch in switches if switch.overlaps(answer)]
     return {done[-1] if done else switches[0].before, *during}
 
 
 def wrong(answers: Sequence[TimedAnswer], switches: Sequence[Switch]) -> list[TimedAnswer]:
-    """Complete answers that are not one word of an adapter that may answer."""
+    """Return complete answers that are not a single word of an allowed adapter."""
 
     def is_wrong(answer: TimedAnswer, text: str) -> bool:
         return len(words := set(text.split())) != 1 or not words <= may_say(answer, switches)
@@ -83,7 +85,7 @@ def wrong(answers: Sequence[TimedAnswer], switches: Sequence[Switch]) -> list[Ti
 
 
 def figures(answers: Sequence[TimedAnswer], switches: Sequence[Switch]) -> list[Figure]:
-    """From every request and every switch."""
+    """Compute the figures from all requests and switches."""
     complete = [answer for answer in answers if answer.text is not None]
     during_ms: list[float] = []
     outside_ms: list[float] = []
@@ -103,7 +105,7 @@ def figures(answers: Sequence[TimedAnswer], switches: Sequence[Switch]) -> list[
 async def load_while(
     client: BenchClient, worker: str, switch: Callable[[], Awaitable[list[Switch]]], tick: Callable[[], None]
 ) -> tuple[list[TimedAnswer], list[Switch]]:
-    """Keep `STREAMS` streams open while `switch` runs, and `BETWEEN_S` before and after it."""
+    """Keep `STREAMS` streams running while `switch` runs, and `BETWEEN_S` before and after it."""
     answers: list[TimedAnswer] = []
     numbers = itertools.count()
 
@@ -125,7 +127,7 @@ async def load_while(
 
 
 async def measure(tick: Callable[[], None]) -> list[Figure]:
-    """One run on a Serve of its own; about three minutes."""
+    """Measure once on a separate Serve. Takes about three minutes."""
     paths = await make_adapters(BUILD / "adapters")
     settings = fill_settings("adapters.yaml", ADAPTER=paths[WORDS[0]], REPLICAS=REPLICAS)
     async with start_isolated("adapters", [podium("podium", "/", settings)], dashboard=True) as (
@@ -137,10 +139,11 @@ async def measure(tick: Callable[[], None]) -> list[Figure]:
 
 
 async def make_adapters(folder: Path) -> dict[str, str]:
-    """The path of an adapter for each of `WORDS`, made in another process, which needs the model library.
+    """Make an adapter for each of `WORDS` in another process, which needs the model library. Return their
+    paths by word.
 
     Raises:
-        RigError: they could not be made.
+        RigError: the process failed.
     """
     command = ["-m", "training.constant_adapters", "--model", MODEL, "--to", str(folder), *WORDS]
     process = await asyncio.create_subprocess_exec(
@@ -148,7 +151,7 @@ async def make_adapters(folder: Path) -> dict[str, str]:
     )
     output, errors = await process.communicate()
     if process.returncode:
-        raise RigError(f"the adapters could not be made: {errors.decode(errors='replace')[-500:]}")
+        raise RigError(f"cannot make the adapters: {errors.decode(errors='replace')[-500:]}")
     return dict(zip(WORDS, json.loads(output.decode().splitlines()[-1]), strict=True))
 
 
@@ -167,7 +170,7 @@ async def _switch(client: BenchClient, server: BenchServer, paths: dict[str, str
 
 
 async def _deploy(session: aiohttp.ClientSession, server: BenchServer, adapter: str) -> None:
-    """What `serve deploy` does with the config after its `user_config` was changed."""
+    """Deploy the config with a changed `user_config`, like `serve deploy`."""
     config: Json = yaml.safe_load((BUILD / "adapters.serve.yaml").read_text())
     user_config = {"workers": [{"name": WORKER, "adapter": adapter}]}
     config["applications"][0]["deployments"] = [{"name": "router", "user_config": user_config}]
@@ -183,4 +186,4 @@ async def _wait_until_in_use(client: BenchClient, name: str) -> None:
         if (await client.get(f"/v1/models/{WORKER}"))["podium"]["model"].endswith(f"+{name}"):
             return
         await asyncio.sleep(POLL_S)
-    raise RigError(f"{name} was not in use within {SWITCHED_WITHIN_S:.0f} s")
+    raise RigError(f"adapter {name} was not in use within {SWITCHED_WITHIN_S:.0f} s")

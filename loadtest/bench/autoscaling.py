@@ -1,8 +1,8 @@
-"""From zero replicas to several and back, under streams that come and go: lost streams, scaling times.
+"""Scale from zero replicas to several and back, under varying load: lost streams and scaling times.
 
-The engine is the fake one (`stand_in` in autoscaling.yaml): a replica like any other with a start, a queue
-and a pace, but no model. The number of active streams follows `LOAD`: one, a step, a ramp, a plateau, a ramp
-down to none. Ray Serve counts the replicas, through `GET /v1/replicas`. What was seen is drawn in
+The engine is fake (`stand_in` in autoscaling.yaml): a replica with a start-up time, a queue and a speed, but
+no model. The number of active streams follows `LOAD`: one, a step, a ramp, a plateau, and a ramp down to
+none. Replica counts come from Ray Serve, through `GET /v1/replicas`. The result is plotted in
 build/bench/autoscaling.svg and .png.
 """
 
@@ -20,9 +20,9 @@ from loadtest.rig.client import REQUEST_ERRORS, BenchClient, chat
 from loadtest.rig.ray_server import BUILD, HERE, start_isolated
 
 WORDS = 40
-"""Of every answer, at ten per second; see autoscaling.yaml."""
+"""Words of every answer, at ten per second; see autoscaling.yaml."""
 LOAD = ((0.0, 1), (15.0, 1), (15.1, 8), (30.0, 8), (45.0, 16), (60.0, 16), (78.0, 0))
-"""Seconds since the first stream, and the target number of active streams then; linear in between."""
+"""Seconds since the first stream and the target number of active streams, interpolated linearly."""
 STEP_S = LOAD[1][0]
 POLL_S = 0.25
 TO_ZERO_WITHIN_S = 60.0
@@ -32,7 +32,7 @@ OUTPUT = BUILD / "autoscaling.json"
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One reading: seconds since the first stream, active streams, replicas by state."""
+    """One sample: seconds since the first stream, active streams, replicas by state."""
 
     at_s: float
     streams: int
@@ -43,7 +43,7 @@ class Snapshot:
 
 @dataclass(slots=True)
 class ScalingRun:
-    """What a run left behind; a stream's words are None where it broke."""
+    """Result of a run. Each entry of `words` is a stream's word count, or None if it broke."""
 
     cold_start_s: float = 0.0
     words: list[int | None] = field(default_factory=list[int | None])
@@ -52,7 +52,7 @@ class ScalingRun:
 
 
 def target_streams(at_s: float) -> float:
-    """The number of active streams that `LOAD` asks for."""
+    """Return the target number of active streams at a time of `LOAD`."""
     for (from_s, low), (to_s, high) in pairwise(LOAD):
         if at_s < to_s:
             return low + (high - low) * (at_s - from_s) / (to_s - from_s)
@@ -60,14 +60,14 @@ def target_streams(at_s: float) -> float:
 
 
 def figures(run: ScalingRun) -> list[Figure]:
-    """From a run that began and ended at zero replicas.
+    """Compute the figures from a run that starts and ends at zero replicas.
 
     Raises:
-        ValueError: no second replica came, or the last one did not stop.
+        ValueError: no second replica started, or the last one did not stop.
     """
     second_up_s = [each.at_s for each in run.snapshots if each.running >= 2]
     if not second_up_s or run.snapshots[-1].running:
-        raise ValueError("the replicas did not come and go: see build/bench/autoscaling.svg")
+        raise ValueError("the replicas did not scale up and down; see build/bench/autoscaling.svg")
     last_stream_s = max(each.at_s for each in run.snapshots if each.streams)
     return [
         reading("autoscaling_lost", sum(words != WORDS for words in run.words)),
@@ -80,7 +80,7 @@ def figures(run: ScalingRun) -> list[Figure]:
 
 
 async def measure(tick: Callable[[], None]) -> list[Figure]:
-    """One run on a Serve of its own; about two minutes."""
+    """Measure once on a separate Serve. Takes about two minutes."""
     run = ScalingRun()
     async with start_isolated("autoscaling", HERE / "autoscaling.yaml") as (client, _):
         if (await replica_states(client)).get("running"):
@@ -110,7 +110,7 @@ async def _load(client: BenchClient, run: ScalingRun, tick: Callable[[], None]) 
 async def _keep_asking(
     client: BenchClient, run: ScalingRun, began_s: float, number: int, tick: Callable[[], None]
 ) -> None:
-    """One stream after another, while the load asks for more than `number` of them."""
+    """Run one stream after another while the target is more than `number` streams."""
     while (at_s := time.monotonic() - began_s) < LOAD[-1][0]:
         if target_streams(at_s) <= number:
             await asyncio.sleep(POLL_S)
@@ -137,12 +137,12 @@ async def _watch(client: BenchClient, run: ScalingRun, began_s: float) -> None:
 
 
 async def replica_states(client: BenchClient) -> dict[str, int]:
-    """The engine's replicas now, by state."""
+    """Return the engine's current replicas by state."""
     return (await client.get("/v1/replicas"))["replicas"].get(DEPLOYMENT, {})
 
 
 def draw(snapshots: list[Snapshot], path: Path) -> None:
-    """Streams and replicas over time."""
+    """Plot streams and replicas over time."""
     from loadtest.plots import plot_autoscaling
     from program.plots import save_plot
 

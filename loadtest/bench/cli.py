@@ -1,4 +1,5 @@
-"""`podium bench`: measure, print, write build/bench.json. Exit 1 only where a part could not be measured.
+"""`podium bench`: measure, print, and write build/bench.json. Exits with 1 only if a part could not be
+measured.
 
 `--only dag,tokens` measures some parts; build/bench.json then holds only those.
 """
@@ -53,7 +54,7 @@ Tick = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class BenchPart:
-    """One measurement: how often it ticks while it runs, and what makes its figures."""
+    """One measurement: the number of progress ticks, and the function that returns its figures."""
 
     name: str
     ticks: int
@@ -63,7 +64,7 @@ class BenchPart:
 def list_shared_parts(
     client: BenchClient, server: BenchServer, up: FakeOpenAI, say: Callable[[str], None]
 ) -> list[BenchPart]:
-    """The parts that share a Serve, in their order: those that leave much behind come last."""
+    """Return the parts that share a Serve, in order. Parts that leave much state behind come last."""
     session, scheduled = client.session, BenchClient(client.session, f"{client.url}/schedulers")
     proxied = BenchClient(session, f"{client.url}/upstream")
     token_ticks = tokens.WARM_UP + tokens.STREAMS
@@ -96,17 +97,17 @@ ISOLATED = [
     BenchPart("two_engines", 150, two_engines.measure),
     BenchPart("adapters", 200, adapters.measure),
 ]
-"""Each starts a Serve, or routers, of its own, after the shared one has stopped."""
+"""Parts that start their own Serve or routers, after the shared one has stopped."""
 PARTS = (*SHARED, *(part.name for part in ISOLATED))
 
 
 @asynccontextmanager
 async def running_parts(console: Console) -> AsyncGenerator[list[BenchPart]]:
-    """The shared parts, while their Serve runs."""
+    """Start the shared Serve and yield the parts that use it."""
     up = FakeOpenAI(disconnects.script_of)
     async with up.running() as url, open_session() as session:
         server = default_server(url)
-        console.print("Starting Ray Serve: the router, the router over an upstream, the baseline ingress ...")
+        console.print("Starting Ray Serve: the router, a router over an upstream, the baseline ingress ...")
         began_s = time.monotonic()
         async with running(server):
             log = server.log.relative_to(ROOT)
@@ -115,7 +116,7 @@ async def running_parts(console: Console) -> AsyncGenerator[list[BenchPart]]:
 
 
 async def run(only: set[str], console: Console) -> tuple[list[Figure], list[str]]:
-    """The figures that could be measured, and why others could not."""
+    """Return the measured figures, and the reasons of failed parts."""
     figures: list[Figure] = []
     failures: list[str] = []
     if only & set(SHARED):
@@ -135,7 +136,7 @@ async def _measure(
             began_s = time.monotonic()
             try:
                 figures += await part.measure(lambda task=task: progress.advance(task))
-            except Exception as exc:  # noqa: BLE001  (the other parts still give theirs)
+            except Exception as exc:  # noqa: BLE001  (the other parts still run)
                 failures.append(f"{part.name}: {type(exc).__name__}: {exc}")
                 progress.console.print(f"{part.name} could not be measured: {exc}")
             else:
@@ -144,7 +145,7 @@ async def _measure(
 
 
 def table(figures: list[Figure]) -> Table:
-    """Figure, value, noise, target, whether it is met, meaning."""
+    """Build the table of figures."""
     rows = Table(title=f"Podium bench, {time.strftime('%Y-%m-%d %H:%M')}, {machine()}")
     for heading in ("figure", "value", "noise", "target", "met", "meaning"):
         rows.add_column(heading, justify="right" if heading in ("value", "noise", "target") else "left")
@@ -158,7 +159,7 @@ def table(figures: list[Figure]) -> Table:
 
 
 def summarise(figures: list[Figure], failures: list[str], took_s: float, console: Console) -> None:
-    """Print the table, the targets that were missed, and what could not be measured."""
+    """Print the table, the missed targets and the failed parts."""
     console.print(table(figures))
     missed = [each.name for each in figures if each.meets_target is False]
     met = sum(each.meets_target is True for each in figures)
@@ -171,16 +172,15 @@ def summarise(figures: list[Figure], failures: list[str], took_s: float, console
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Command line."""
     parser = argparse.ArgumentParser(
         prog="podium bench",
         description="Measure Podium on this machine.",
         epilog="example: podium bench --only dag,steps",
     )
-    parser.add_argument("--only", default=",".join(PARTS), help="some of: %(default)s")
+    parser.add_argument("--only", default=",".join(PARTS), help="comma-separated parts (%(default)s)")
     only = set(parser.parse_args(argv).only.split(","))
     if unknown := only - set(PARTS):
-        parser.error(f"no part is called {min(unknown)!r}; there are: {', '.join(PARTS)}")
+        parser.error(f"--only: unknown part {min(unknown)!r}. Choose from {', '.join(PARTS)}.")
     console = wide_console()
     restore_interrupts()
     allow_open_files()
@@ -188,14 +188,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         OUTPUT.unlink()
     busy = psutil.getloadavg()[0] / (os.cpu_count() or 1)
     if busy > 0.5:
-        console.print(f"[yellow]This machine is busy (load {busy:.1f} per core): read the noise.[/]")
+        console.print(f"[yellow]This machine is busy (load {busy:.1f} per core): check the noise column.[/]")
     began_s = time.monotonic()
     try:
         figures, failures = asyncio.run(run(only, console))
     except RigError as exc:
         figures, failures = [], [str(exc)]
     except KeyboardInterrupt:
-        console.print("Stopped; nothing is left running, and nothing was written.")
+        console.print("Stopped. Nothing is left running, and nothing was written.")
         return 130
     OUTPUT.parent.mkdir(exist_ok=True)
     OUTPUT.write_text(json.dumps(to_json(figures), indent=2) + "\n")

@@ -14,7 +14,9 @@ SEQUENTIAL = [step("a"), step("b", 0), step("c", 1), step("a", 2)]
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Both plans, one after the other: the first's `podium` object, and the client's seconds for each."""
+    """Both plans, one after the other: the `podium` object of the parallel one, and the client's seconds for
+    each.
+    """
 
     podium: Json
     parallel_s: float
@@ -22,7 +24,7 @@ class Pair:
 
 
 def figures(pairs: Sequence[Pair]) -> list[Figure]:
-    """The medians of the ratios of each pair."""
+    """Compute the medians of each pair's ratios."""
     wall = [pair.podium["wall_s"] / pair.podium["critical_path_s"] for pair in pairs]
     client_wall = [pair.parallel_s / pair.podium["critical_path_s"] for pair in pairs]
     return [
@@ -33,7 +35,7 @@ def figures(pairs: Sequence[Pair]) -> list[Figure]:
 
 
 async def measure(client: BenchClient, tick: Callable[[], None]) -> list[Figure]:
-    """`PAIRS` pairs of runs; the caller provides the plans, so no conductor writes."""
+    """Run `PAIRS` pairs. The client provides the plans, so the conductor is not called."""
     pairs: list[Pair] = []
     await client.answer(chat("podium-mini", podium={"plan": PARALLEL}))
     for _ in range(PAIRS):

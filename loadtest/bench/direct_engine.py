@@ -1,7 +1,8 @@
-"""The deployment's engine, driven from inside its own replica: what vLLM alone does on this machine.
+"""Drive the deployment's engine from inside its own replica, to measure vLLM alone on this machine.
 
-`build` is `serving.app.build_app` with additional methods on the engines. `build_ingress` is their HTTP address:
-`/` of what vLLM does alone, `/stream` of an empty ingress that passes on what it says, the least that Serve adds.
+`build` is `serving.app.build_app` with additional methods on the engines. `build_ingress` exposes them over
+HTTP: `/` measures vLLM alone; `/stream` passes its output through an empty ingress, the minimum that Serve
+adds.
 """
 
 import asyncio
@@ -25,10 +26,10 @@ api = FastAPI()
 
 
 class DirectEngine(Engine):
-    """The engine that the router calls, and a way around everything but vLLM."""
+    """Engine that the router calls, with methods that bypass everything but vLLM."""
 
     async def generate_directly(self, lines: list[list[str]], max_tokens: int) -> dict[str, Any]:
-        """Each line's prompts one after another, lines concurrently, straight to `AsyncLLM.generate`.
+        """Run lines of prompts concurrently, the prompts of a line sequentially, with `AsyncLLM.generate`.
 
         Returns:
             `tokens`, `wall_s`, and each prompt's `first_token_s`.
@@ -51,7 +52,7 @@ class DirectEngine(Engine):
         return first_s, tokens
 
     async def stream_directly(self, prompt: str, max_tokens: int) -> AsyncGenerator[tuple[int, str]]:
-        """Tokens and their text, as vLLM says them."""
+        """Yield token counts and text as vLLM produces them."""
         conversation: list[Any] = [{"role": "user", "content": prompt}]
         _, rendered = await self._engine.renderer.render_chat_async([conversation], self._chat)
         sampling = SamplingParams(temperature=0, max_tokens=max_tokens, output_kind=RequestOutputKind.DELTA)
@@ -61,36 +62,36 @@ class DirectEngine(Engine):
 
 @api.get("/")
 async def health() -> Response:
-    """The ingress is up."""
+    """Answer the readiness probe."""
     return Response()
 
 
 @api.post("/")
 async def generate(request: Request) -> Response:
-    """`DirectEngine.generate_directly` with the body's `lines` and `max_tokens`."""
+    """Call `DirectEngine.generate_directly` with the body's `lines` and `max_tokens`."""
     handle: Any = cast(Any, serve).get_deployment_handle(DEPLOYMENT, APPLICATION)
     return JSONResponse(await handle.generate_directly.remote(**await request.json()))
 
 
 @api.post("/stream")
 async def stream(request: Request) -> Response:
-    """The text of `DirectEngine.stream_directly`, piece by piece."""
+    """Stream the text of `DirectEngine.stream_directly`."""
     handle: Any = cast(Any, serve).get_deployment_handle(DEPLOYMENT, APPLICATION)
     pieces = handle.options(stream=True).stream_directly.remote(**await request.json())
     return StreamingResponse(text.encode() async for _, text in pieces)
 
 
 class DirectIngress:
-    """The ingress deployment; the routes are `api`'s."""
+    """Ingress deployment with the routes of `api`."""
 
 
 def build(args: dict[str, Any]) -> Application:
-    """The application of the settings file that `args` names, with `DirectEngine` as its engines."""
+    """Build the application of the settings file in `args`, with `DirectEngine` as its engines."""
     return application(args, DirectEngine)
 
 
 def build_ingress(_: dict[str, Any]) -> Application:
-    """The Serve application that calls them."""
+    """Build the Serve application of the ingress."""
     serving: Any = serve
     deployment: Any = serving.deployment(serving.ingress(api)(DirectIngress))
     return cast(Application, deployment.options(ray_actor_options={"num_cpus": 0.1}).bind())

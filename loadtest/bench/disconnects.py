@@ -1,9 +1,9 @@
-"""Clients that disconnect in the middle of a run: time until every upstream call of the run is closed.
+"""Clients that disconnect during a run: time until every upstream call of the run is closed.
 
-Each run is the conductor's plan of three inner steps and an answer, all served by `upstream` in this process,
-so one clock covers both ends: from just before the client closes its socket until the last upstream
-connection of the run has closed. A client leaves at a random moment after the first call of its stage; half
-of them stream.
+Each run is a plan of three inner steps and an answer, all served by `upstream` in this process. One clock
+therefore covers both ends: from just before the client closes its socket until the last upstream connection
+of the run has closed. A client disconnects at a random moment after the first call of its stage. Half of the
+clients stream.
 """
 
 import asyncio
@@ -28,13 +28,13 @@ SCRIPTS = {
     "answer": Script(["word "] * 30, 0.1, 1 / 60),
     "brief": Script(TOKEN.findall("The first of a few words."), 0.1, 1 / 1000),
 }
-"""The models of upstream.yaml. `brief` is for `tokens.py`."""
+"""Scripts of the models in upstream.yaml. `brief` is for `tokens.py`."""
 STAGES = {"planning": "conductor", "inner": "inner", "answer": "answer"}
-"""A stage begins when this model is called."""
+"""Stage to the model whose first call starts it."""
 EACH = 26
 CONCURRENT = 2
 STAYS_S = 0.35
-"""The longest a client stays in its stage, which lasts longer."""
+"""Longest time that a client stays in its stage, which lasts longer."""
 GIVE_UP_S = 5.0
 
 
@@ -43,9 +43,9 @@ class Disconnect:
     """One client that disconnected.
 
     Args:
-        stage: where it meant to.
-        closed_ms: until the last call was closed; `GIVE_UP_S` where one was not.
-        calls_left: those that were not.
+        stage: stage in which it should disconnect.
+        closed_ms: time until the last call was closed, or `GIVE_UP_S` if one stayed open.
+        calls_left: number of calls that stayed open.
     """
 
     stage: str
@@ -54,12 +54,14 @@ class Disconnect:
 
 
 def script_of(call: UpstreamCall) -> Script:
-    """Return what a model of upstream.yaml answers."""
+    """Return the script of the called model."""
     return SCRIPTS[call.model]
 
 
 def figures(disconnects: Sequence[Disconnect], runs_left: int) -> list[Figure]:
-    """From every client that left during a call, and the runs still active when all had left."""
+    """Compute the figures from all clients that disconnected during a call, and the runs still active at the
+    end.
+    """
     closed_ms = [each.closed_ms for each in disconnects]
     by_stage = {stage: [each.closed_ms for each in disconnects if each.stage == stage] for stage in STAGES}
     return [
@@ -72,7 +74,9 @@ def figures(disconnects: Sequence[Disconnect], runs_left: int) -> list[Figure]:
 
 
 async def disconnect(url: str, upstream: FakeOpenAI, number: int, stage: str) -> Disconnect | None:
-    """Ask, wait for the stage, stay a moment, disconnect; None where no call was open by then."""
+    """Send a request, wait for the stage, stay a moment, and disconnect. Return None if no call was open
+    then.
+    """
     run = f"run-leave{number}-"
     parts = urlsplit(url)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
@@ -101,7 +105,7 @@ async def disconnect(url: str, upstream: FakeOpenAI, number: int, stage: str) ->
 
 
 async def active_runs(client: BenchClient) -> int:
-    """Runs still active after they had time to end."""
+    """Return the number of runs still active after they had time to end."""
     active = 0
     for _ in range(int(GIVE_UP_S)):
         active = int((await client.get("/readyz"))["running"])
@@ -112,7 +116,7 @@ async def active_runs(client: BenchClient) -> int:
 
 
 async def measure(client: BenchClient, upstream: FakeOpenAI, tick: Callable[[], None]) -> list[Figure]:
-    """`EACH` clients for each stage, `CONCURRENT` at a time, stages in turn."""
+    """Run `EACH` clients per stage, `CONCURRENT` at a time, stages in turn."""
     slots = asyncio.Semaphore(CONCURRENT)
 
     async def one(number: int) -> Disconnect | None:

@@ -1,17 +1,17 @@
 """Tokens per second and time to first token through the router, compared with vLLM alone.
 
-Both sides use the same engine in the same replica: two engines would take each other's cores. vLLM alone is
+Both sides use the same engine in the same replica, because two engines would compete for cores. vLLM alone is
 driven inside that replica (`direct_engine.py`), where no token leaves the process. The router's side goes
-through HTTP, HAProxy, router, handle and replica, in Serve's mode for production. Its client runs on the same
+through HTTP, HAProxy, router, handle and replica, in Serve's production mode. Its client runs on the same
 machine and counts against the router.
 
-First tokens are compared one question at a time, turn about, with a third way: through an empty ingress behind the same HAProxy, which
-passes on what the engine's replica says over Serve's handle. What that adds to vLLM alone is the least that a router on Serve can
-add.
+First tokens are compared one question at a time, in turn, with a third way: an empty ingress behind the same
+HAProxy that passes on the replica's output over Serve's handle. What it adds to vLLM alone is the minimum
+that a router on Serve can add.
 
-Each side asks so many lines of questions concurrently, one after another within a line; every answer is
-`TOKENS` long. Sides take turns, and which begins changes from round to round. No question is asked twice, so
-no answer is in the cache.
+Each side sends lines of questions concurrently, and the questions of a line sequentially. Every answer has
+`TOKENS` tokens. Sides take turns, and the first side alternates between rounds. No question is sent twice, so
+no answer is cached.
 """
 
 import asyncio
@@ -28,9 +28,9 @@ from loadtest.rig.ray_server import HERE, application, production_environment, s
 
 ROUNDS = 3
 LINES = {1: 4, 8: 2, 32: 2}
-"""Concurrent lines: questions of each line in a round."""
+"""Number of concurrent lines to questions per line in a round."""
 FIRST_TOKENS = 20
-"""Of each way in a round."""
+"""First tokens of each way per round."""
 TOKENS = 32
 BUILDERS = "loadtest.bench.direct_engine"
 DIRECT = "/direct"
@@ -39,7 +39,7 @@ _numbers = itertools.count(100)
 
 @dataclass(frozen=True, slots=True)
 class EngineSide:
-    """One side in one round: tokens per second, and milliseconds to each first token."""
+    """One side in one round: tokens per second, and the time to each first token in milliseconds."""
 
     tokens_per_s: float
     first_token_ms: tuple[float, ...]
@@ -47,7 +47,7 @@ class EngineSide:
 
 @dataclass(frozen=True, slots=True)
 class EngineRound:
-    """Both sides, one after the other."""
+    """Both sides, measured one after the other."""
 
     router: EngineSide
     bare: EngineSide
@@ -55,7 +55,7 @@ class EngineRound:
 
 @dataclass(frozen=True, slots=True)
 class FirstTokens:
-    """Milliseconds to the first token of each way, medians of a round."""
+    """Time to the first token of each way in milliseconds, medians of a round."""
 
     router: float
     ingress: float
@@ -63,7 +63,7 @@ class FirstTokens:
 
 
 def figures(rounds: Mapping[int, Sequence[EngineRound]], first: Sequence[FirstTokens]) -> list[Figure]:
-    """From the rounds by concurrency, and those of first tokens."""
+    """Compute the figures from the rounds by concurrency, and from the first-token rounds."""
     ours = [each.router - each.bare for each in first]
     least = [each.ingress - each.bare for each in first]
     by_count = itertools.chain(*(_figures_at(count, rounds[count]) for count in rounds))
@@ -88,7 +88,7 @@ def _figures_at(count: int, rounds: Sequence[EngineRound]) -> list[Figure]:
 
 
 def questions(count: int, each: int) -> list[list[str]]:
-    """`count` lines of `each` new questions that ask for a long story."""
+    """Return `count` lines of `each` unique questions that request a long story."""
     return [
         [f"Story {next(_numbers)}: tell me at length about a fox, a mill and a river." for _ in range(each)]
         for _ in range(count)
@@ -96,7 +96,7 @@ def questions(count: int, each: int) -> list[list[str]]:
 
 
 async def measure(tick: Callable[[], None]) -> list[Figure]:
-    """`ROUNDS` rounds at each concurrency, on a Serve of its own; about three minutes."""
+    """Measure `ROUNDS` rounds at each concurrency, on a separate Serve. Takes about three minutes."""
     served = [
         application("podium", "/", f"{BUILDERS}:build", settings=str(HERE / "engine.yaml")),
         application("direct", DIRECT, f"{BUILDERS}:build_ingress"),
@@ -105,7 +105,9 @@ async def measure(tick: Callable[[], None]) -> list[Figure]:
     async with start_isolated("engine", served, ready=ready, env=production_environment()) as (client, _):
         for count in LINES:
             await _round(client, count, 1, router_first=True)
-        first = [await _compare_first_tokens(client) for _ in range(ROUNDS + 1)][1:]  # the first one warms up
+        first = [await _compare_first_tokens(client) for _ in range(ROUNDS + 1)][
+            1:
+        ]  # the first round is a warm-up
         rounds: dict[int, list[EngineRound]] = {count: [] for count in LINES}
         for number in range(ROUNDS):
             for count, each in LINES.items():
@@ -137,7 +139,7 @@ async def _compare_first_tokens(client: BenchClient) -> FirstTokens:
 
     ways, took_ms = (of_router, of_ingress, of_bare), (list[float](), list[float](), list[float]())
     for turn in range(FIRST_TOKENS):
-        for way in range(turn, turn + len(ways)):  # who begins changes
+        for way in range(turn, turn + len(ways)):  # rotate the order
             took_ms[way % len(ways)].append(await ways[way % len(ways)]())
     return FirstTokens(*map(median, took_ms))
 

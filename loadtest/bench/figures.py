@@ -1,7 +1,8 @@
-"""What is measured, its target, and how repeats become a figure. Knows numbers only.
+"""Catalogue of the figures with their targets, and the statistics of repeated measurements. Knows numbers
+only.
 
-Noise: the repeats are dealt out in turn to `BLOCKS` groups, and the figure is computed again from each group.
-The lowest and the highest of these say how far the figure would move if the run were a fifth as long.
+Noise: the samples are dealt in turn to `BLOCKS` groups, and the figure is computed from each group. The
+lowest and the highest result show how far the figure would move in a run a fifth as long.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -16,12 +17,12 @@ BLOCKS = 5
 
 @dataclass(frozen=True, slots=True)
 class FigureSpec:
-    """A figure of the catalogue.
+    """Entry of the catalogue.
 
     Args:
-        meaning: a short line.
-        target: its upper or lower bound; None: there is no target.
-        side: which of the two the target is.
+        meaning: a short description.
+        target: the upper or lower bound, or None.
+        side: whether the target is an upper or a lower bound.
     """
 
     meaning: str
@@ -29,19 +30,19 @@ class FigureSpec:
     side: Literal["at most", "at least"] = "at most"
 
     def meets_target(self, value: float) -> bool | None:
-        """Whether `value` is within the target; None where there is none."""
+        """Return whether `value` meets the target, or None if there is no target."""
         if self.target is None:
             return None
         return value <= self.target if self.side == "at most" else value >= self.target
 
 
 def at_most(target: float, meaning: str) -> FigureSpec:
-    """A figure with an upper bound."""
+    """Return the spec of a figure with an upper bound."""
     return FigureSpec(meaning, target)
 
 
 def at_least(target: float, meaning: str) -> FigureSpec:
-    """A figure with a lower bound."""
+    """Return the spec of a figure with a lower bound."""
     return FigureSpec(meaning, target, "at least")
 
 
@@ -49,9 +50,9 @@ def _vllm_figures(count: int) -> dict[str, FigureSpec]:
     return {
         f"vllm_tokens_over_bare_{count}": at_least(0.9, f"tokens/s vs. vLLM alone, {count} concurrent"),
         f"vllm_tokens_per_s_{count}": FigureSpec(f"tokens/s through the router, {count} concurrent"),
-        f"vllm_bare_tokens_per_s_{count}": FigureSpec("the same of vLLM alone"),
+        f"vllm_bare_tokens_per_s_{count}": FigureSpec("the same for vLLM alone"),
         f"vllm_ttft_ms_{count}": FigureSpec(f"time to first token through the router, {count} concurrent"),
-        f"vllm_bare_ttft_ms_{count}": FigureSpec("the same of vLLM alone"),
+        f"vllm_bare_ttft_ms_{count}": FigureSpec("the same for vLLM alone"),
     }
 
 
@@ -66,11 +67,11 @@ def _replica_figures(count: int) -> dict[str, FigureSpec]:
 def _proxy_figures(name: str, what: str) -> dict[str, FigureSpec]:
     return {
         f"{name}_rps": FigureSpec(f"requests/s of {what}"),
-        f"{name}_added_p50_ms": FigureSpec("its added latency: p50 minus that of the upstream alone"),
-        f"{name}_added_first_token_ms": FigureSpec("the same of a stream's first token"),
-        f"{name}_streams_per_s": FigureSpec("its complete streams/s"),
+        f"{name}_added_p50_ms": FigureSpec("added latency: p50 minus that of the upstream alone"),
+        f"{name}_added_first_token_ms": FigureSpec("the same for a stream's first token"),
+        f"{name}_streams_per_s": FigureSpec("complete streams/s"),
         f"{name}_cpu_ms_per_request": FigureSpec(
-            "CPU time of its processes per whole answer, 32 clients; without HAProxy"
+            "CPU time of its processes per answer, 32 clients; without HAProxy"
         ),
         f"{name}_cpu_us_per_chunk": FigureSpec("the same per streamed chunk, 16 clients"),
     }
@@ -79,7 +80,7 @@ def _proxy_figures(name: str, what: str) -> dict[str, FigureSpec]:
 def _metering_figures(store: str) -> dict[str, FigureSpec]:
     what = f"a key, a budget, a price and the record in {store}"
     return {
-        f"metering_added_p50_ms_{store}": at_most(2, f"added by {what}: p50, 1 client"),
+        f"metering_added_p50_ms_{store}": at_most(2, f"latency added by {what}: p50, 1 client"),
         f"metering_added_p99_ms_{store}": FigureSpec("the same, difference of the p99s"),
         f"metering_rps_over_plain_{store}": at_least(
             0.8, "requests/s with all of it vs. without, 32 clients"
@@ -90,19 +91,21 @@ def _metering_figures(store: str) -> dict[str, FigureSpec]:
 def _tool_figures(router: str, where: str) -> dict[str, FigureSpec]:
     return {
         f"tool_turn_p50_ms_{router}": FigureSpec(
-            f"a tool's round trip, our own time: p50, 1 client, runs kept {where}"
+            f"a tool's round trip, Podium's own time: p50, 1 client, runs stored {where}"
         ),
         f"tool_turn_p99_ms_{router}": FigureSpec("the same: p99"),
-        f"tool_turn_over_request_{router}": FigureSpec("the same over a request without tools"),
+        f"tool_turn_over_request_{router}": FigureSpec("the same relative to a request without tools"),
     }
 
 
 CATALOGUE: dict[str, FigureSpec] = {
     "dag_wall_over_critical_path": at_most(
-        1.05, "three parallel steps and one that reads them, by the record"
+        1.05, "three parallel steps and one that reads them, from the record"
     ),
     "dag_client_wall_over_critical_path": FigureSpec("the same by the client's clock, HTTP included"),
-    "dag_speedup_over_sequential": at_least(1.9, "speedup over the same steps, each reading the one before"),
+    "dag_speedup_over_sequential": at_least(
+        1.9, "speedup over the same steps, each reading the previous one"
+    ),
     "wall_over_sequential_p50": at_most(0.85, "wall time vs. the paper's sequential execution, per plan"),
     "wall_over_sequential_p95": at_most(1.05, "the same; 1 for plans of one step"),
     "wall_over_plan_then_run_p50": at_most(0.95, "wall time vs. the same DAG started at the plan's end"),
@@ -111,7 +114,7 @@ CATALOGUE: dict[str, FigureSpec] = {
     "wall_plan_then_run_p50_s": FigureSpec("the same, started at the plan's end"),
     "wall_sequential_p50_s": FigureSpec("the same, sequential"),
     "first_call_after_step_ms": at_most(
-        30, "p95, a step's last byte parsed to its worker called, by the record"
+        30, "p95, from a step's last byte parsed to its worker called, from the record"
     ),
     "first_call_after_scheduled_byte_ms": FigureSpec(
         "p95, the same from when the byte was due at 50 tokens/s"
@@ -121,13 +124,13 @@ CATALOGUE: dict[str, FigureSpec] = {
     "answer_token_added_p95_ms": FigureSpec("the same"),
     "round_trip_added_p50_ms": FigureSpec("request to first token, minus the scripted worker's delay"),
     "round_trip_added_p95_ms": FigureSpec("the same"),
-    "bare_serve_p50_ms": FigureSpec("for comparison: round trip of the baseline ingress, 1 client"),
+    "bare_serve_p50_ms": FigureSpec("baseline: round trip of the baseline ingress, 1 client"),
     "passthrough_over_bare_serve": at_least(0.5, "pass-through requests/s vs. the baseline, 32 clients"),
     "passthrough_rps": FigureSpec("requests/s of pass-through"),
     "bare_serve_rps": FigureSpec("requests/s of the baseline ingress"),
     "passthrough_rps_over_litellm": at_least(2, "requests/s vs. LiteLLM, 32 clients"),
     "added_p50_over_litellm": at_most(0.5, "added latency vs. LiteLLM, 1 client"),
-    "added_first_token_over_litellm": FigureSpec("the same of a stream's first token"),
+    "added_first_token_over_litellm": FigureSpec("the same for a stream's first token"),
     "streams_over_litellm": at_least(4, "complete streams/s vs. LiteLLM, 16 clients"),
     **_proxy_figures("podium", "Podium, behind HAProxy"),
     **_proxy_figures("litellm", "LiteLLM"),
@@ -136,9 +139,9 @@ CATALOGUE: dict[str, FigureSpec] = {
         0.6, "with store, key, budget and price: requests/s vs. an empty ingress of Serve, 32 clients"
     ),
     "passthrough_rps_over_smg": FigureSpec("the same vs. smg, which has none of these and no orchestration"),
-    "ingress_rps_over_smg": FigureSpec("the empty ingress vs. smg: the floor that is Serve's"),
+    "ingress_rps_over_smg": FigureSpec("the empty ingress vs. smg: the limit that Serve imposes"),
     "added_p50_over_smg": FigureSpec("added latency vs. smg, 1 client"),
-    "added_first_token_over_smg": FigureSpec("the same of a stream's first token"),
+    "added_first_token_over_smg": FigureSpec("the same for a stream's first token"),
     "streams_over_smg": at_least(0.5, "complete streams/s vs. smg, 16 clients"),
     **_proxy_figures("metered", "Podium with store, key, budget and price, behind HAProxy"),
     **_proxy_figures("smg", "smg"),
@@ -152,11 +155,11 @@ CATALOGUE: dict[str, FigureSpec] = {
     "open_streams_lost": at_most(0, "of 1,000 concurrent streams, those without their full text and [DONE]"),
     "open_streams_peak": at_least(1000, "concurrent runs, counted by the router"),
     "router_mb_per_open_stream": FigureSpec("resident memory of the router replica per stream"),
-    "slow_readers": at_least(500, "concurrent streams of which clients read nothing, behind HAProxy"),
-    "slow_reader_router_mb": at_most(2, "resident memory of the router for each of them"),
+    "slow_readers": at_least(500, "concurrent streams whose clients read nothing, behind HAProxy"),
+    "slow_reader_router_mb": at_most(2, "resident memory of the router per such stream"),
     "slow_reader_haproxy_mb": at_most(0.5, "the same of HAProxy"),
-    "slow_reader_kernel_mb": FigureSpec("socket buffers for each of them, its upstream's included"),
-    "slow_readers_left": at_most(0, "of them, those that the router did not give up"),
+    "slow_reader_kernel_mb": FigureSpec("socket buffers per such stream, including its upstream's"),
+    "slow_readers_left": at_most(0, "such streams that the router did not close"),
     "disconnect_to_closed_p95_ms": at_most(250, "client disconnect to last upstream connection closed"),
     "disconnect_to_closed_p50_ms": FigureSpec("the same"),
     "disconnect_planning_p95_ms": FigureSpec("the same, while the conductor writes"),
@@ -165,8 +168,8 @@ CATALOGUE: dict[str, FigureSpec] = {
     "disconnects": at_least(60, "clients that disconnected during an upstream call"),
     "disconnect_calls_left": at_most(0, "upstream calls open 5 s later, or runs still active"),
     "vllm_ttft_added_ms": at_most(20, "time to first token vs. vLLM alone, difference of p50s, 1 request"),
-    "vllm_ingress_ttft_added_ms": FigureSpec("the same of an empty ingress that calls the engine's replica"),
-    "vllm_ttft_over_ingress": at_most(1.3, "the first over the second"),
+    "vllm_ingress_ttft_added_ms": FigureSpec("the same for an empty ingress that calls the engine's replica"),
+    "vllm_ttft_over_ingress": at_most(1.3, "ratio of the first to the second"),
     **_vllm_figures(1),
     **_vllm_figures(8),
     **_vllm_figures(32),
@@ -175,11 +178,13 @@ CATALOGUE: dict[str, FigureSpec] = {
     **_tool_figures("plain", "in memory"),
     **_tool_figures("sqlite", "in SQLite"),
     **_tool_figures("postgresql", "in PostgreSQL"),
-    "watching_cpu_ms_per_s_0": FigureSpec("the router's CPU for each second of a run that nobody watches"),
+    "watching_cpu_ms_per_s_0": FigureSpec("the router's CPU time per second of a run without watchers"),
     "watching_cpu_ms_per_s_1": FigureSpec("the same with one watcher"),
     "watching_cpu_ms_per_s_10": FigureSpec("the same with ten"),
     "watching_first_token_added_ms": FigureSpec("the first token of the answer, ten watchers minus none"),
-    "metering_plain_rps": FigureSpec("requests/s of that router without any of it, 32 clients, without Ray"),
+    "metering_plain_rps": FigureSpec(
+        "requests/s of that router without any of this, 32 clients, without Ray"
+    ),
     **_replica_figures(1),
     **_replica_figures(2),
     **_replica_figures(4),
@@ -189,15 +194,15 @@ CATALOGUE: dict[str, FigureSpec] = {
     "autoscaling_cold_start_s": FigureSpec("time to first token of the first request, scaled to zero before"),
     "autoscaling_up_s": FigureSpec("step from one stream to eight until the second replica is up"),
     "autoscaling_to_zero_s": FigureSpec("end of the last stream to end of the last replica"),
-    "two_engines_up_s": FigureSpec("begin of load until a second vLLM engine is up"),
+    "two_engines_up_s": FigureSpec("start of load until a second vLLM engine is up"),
     "two_engines_lost": at_most(0, "incomplete streams meanwhile"),
     "two_engines_streams": FigureSpec("streams of that run"),
-    "two_engines_lesser_share": at_least(0.25, "share of the engines' CPU time of the less busy one"),
+    "two_engines_lesser_share": at_least(0.25, "the less busy engine's share of the engines' CPU time"),
     "adapters_lost": at_most(0, "incomplete streams while the adapter was switched under load"),
-    "adapters_wrong": at_most(0, "answers by a wrong adapter, or by two"),
+    "adapters_wrong": at_most(0, "answers of a wrong adapter, or of two"),
     "adapters_answers": at_least(50, "answers of that run"),
     "adapters_switch_s": FigureSpec(
-        "deploying the config until every replica uses the new adapter; two engines"
+        "from deploying the config until every replica uses the next adapter; two engines"
     ),
     "adapters_first_word_quiet_ms": FigureSpec("p50 time to first token outside a switch"),
     "adapters_first_word_switching_ms": FigureSpec("the same during a switch"),
@@ -207,7 +212,7 @@ CATALOGUE: dict[str, FigureSpec] = {
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A measured value and how far it moved within the run; equal bounds mean a single reading."""
+    """Measured value and its range within the run. Equal bounds mean a single reading."""
 
     name: str
     value: float
@@ -216,17 +221,17 @@ class Figure:
 
     @property
     def spec(self) -> FigureSpec:
-        """Its meaning and its target."""
+        """Description and target."""
         return CATALOGUE[self.name]
 
     @property
     def meets_target(self) -> bool | None:
-        """Whether the value is within the target; None where there is none."""
+        """Whether the value meets the target, or None if there is no target."""
         return self.spec.meets_target(self.value)
 
 
 def figure(name: str, samples: Sequence[float], of: Callable[[Sequence[float]], float] = median) -> Figure:
-    """The statistic `of` the samples, with its noise.
+    """Return the statistic `of` the samples, with its noise.
 
     Raises:
         ValueError: there are no samples.
@@ -238,24 +243,24 @@ def figure(name: str, samples: Sequence[float], of: Callable[[Sequence[float]], 
 
 
 def reading(name: str, value: float) -> Figure:
-    """A figure that was read once."""
+    """Return a figure from a single reading."""
     return Figure(name, value, value, value)
 
 
 def p95(samples: Sequence[float]) -> float:
-    """The 95th percentile."""
+    """Return the 95th percentile."""
     return percentile(samples, 95)
 
 
 def to_json(figures: Iterable[Figure]) -> dict[str, float]:
-    """The content of build/bench.json.
+    """Return the content of build/bench.json.
 
     Raises:
-        ValueError: a name is not in the catalogue, or came twice.
+        ValueError: a name is not in the catalogue, or appears twice.
     """
     content: dict[str, float] = {}
     for each in figures:
         if each.name not in CATALOGUE or each.name in content:
-            raise ValueError(f"{each.name!r} is not in the catalogue, or came twice")
+            raise ValueError(f"{each.name!r} is not in the catalogue, or appears twice")
         content[each.name] = round(each.value, 4)
     return content

@@ -1,9 +1,9 @@
-"""How soon a worker is called after the conductor wrote its step, by the records of runs.
+"""Time from the conductor writing a step to its worker being called, from the records of runs.
 
-The scripted conductor writes 50 tokens/s, a token being a word with the blanks before it. By the record:
-`started_s` minus `planned_s` of the first step, the router's own reading of when the last byte arrived.
-Stricter: from when that byte was due, counted from the begin of the plan, which adds the call to the
-conductor, its timer's lateness and the parsing.
+The scripted conductor writes 50 tokens/s, where a token is a word with the blanks before it. The record gives
+`started_s` minus `planned_s` of the first step, which is the router's own reading of when the last byte
+arrived. The stricter measure starts when that byte was due, counted from the start of the plan. It adds the
+call to the conductor, its timer's lateness and the parsing.
 """
 
 import re
@@ -19,13 +19,15 @@ TOKEN = re.compile(r"\s*\S+|\s+$")
 
 
 def due_s(plan: Json) -> float:
-    """When the first step's last byte is due: the first token comes at once, each later one after 1/50 s."""
+    """Return when the first step's last byte is due. The first token comes immediately, each later one after
+    1/50 s.
+    """
     first_step = plan["output"].splitlines()[0]
     return plan["started_s"] + (len(TOKEN.findall(first_step)) - 1) / TOKENS_PER_S
 
 
 def figures(records: Sequence[Json]) -> list[Figure]:
-    """From complete records, as `GET /v1/workflows/{id}` returns them."""
+    """Compute the figures from complete records, as `GET /v1/workflows/{id}` returns them."""
     firsts = [(record["plans"][0], record["steps"][0]) for record in records]
     after_step_ms = [1000 * (step["started_s"] - step["planned_s"]) for _, step in firsts]
     after_due_ms = [1000 * (step["started_s"] - due_s(plan)) for plan, step in firsts]
@@ -39,7 +41,7 @@ def figures(records: Sequence[Json]) -> list[Figure]:
 
 
 async def measure(client: BenchClient, tick: Callable[[], None]) -> list[Figure]:
-    """`RUNS` runs of the scripted conductor, one after the other."""
+    """Run the scripted conductor `RUNS` times, sequentially."""
     records: list[Json] = []
     for _ in range(RUNS):
         podium, _ = await client.answer(chat("podium-mini"))

@@ -1,5 +1,7 @@
-"""LiteLLM's proxy: one worker process of it. Its lock is `litellm.lock`: the `proxy` extra requires packages that
-a mirror may lack (granian) and that the proxy starts without. Nothing of it is imported here.
+"""LiteLLM's proxy with one worker process.
+
+Its lock is `litellm.lock`, because the `proxy` extra requires packages that a mirror may lack (granian) and
+that the proxy does not need. No module of it is imported here.
 """
 
 from collections.abc import AsyncGenerator
@@ -15,7 +17,7 @@ from loadtest.rig.subprocess_server import subprocess_server
 PEER = peer_environment("LiteLLM", "litellm", "half a gigabyte")
 MODEL = "m"
 ENVIRONMENT = {
-    "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # else it asks GitHub for prices when it starts
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # otherwise it fetches prices from GitHub at start
     "LITELLM_LOG": "ERROR",
     "DO_NOT_TRACK": "1",
 }
@@ -23,7 +25,9 @@ ENVIRONMENT = {
 
 @asynccontextmanager
 async def serve(upstream: str) -> AsyncGenerator[str]:
-    """The address of one worker process that serves `upstream`, a base URL with `/v1`, as the model `m`."""
+    """Run one worker process that serves `upstream` (a base URL with `/v1`) as the model `m`, and yield its
+    address.
+    """
     config, port = BUILD / "litellm.yaml", free_port()
     parameters = {"model": f"openai/{MODEL}", "api_base": upstream, "api_key": "none"}
     served = [{"model_name": MODEL, "litellm_params": parameters}]

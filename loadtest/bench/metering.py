@@ -1,7 +1,7 @@
-"""What a key, a team's budget, a price and the written record cost a request, on SQLite and on PostgreSQL.
+"""Cost of a key, a team's budget, a price and the stored record per request, on SQLite and on PostgreSQL.
 
-Three routers run beside each other, without Ray and with the same scripted worker: one that asks nobody for a key
-and writes nothing down, and one over each database. They take turns: one client that asks again and again, then 32.
+Three routers run concurrently, without Ray and with the same scripted worker: one without keys and records,
+and one over each database. They are measured in turn, with one closed-loop client and then with 32.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from program.percentile import percentile
 
 ROUNDS = 10
 REQUESTS = 60
-"""Of one client, in a round."""
+"""Requests of the single client per round."""
 CLIENTS = 32
 RATE_ROUNDS = 6
 RATE_S = 3.0
@@ -36,20 +36,20 @@ PRICE: Json = {"input_usd_per_mtok": 1, "output_usd_per_mtok": 2}
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What was measured of one router: milliseconds of each request by round, requests per second of each round."""
+    """Measurements of one router: milliseconds of each request by round, and requests per second by round."""
 
     rounds_ms: list[list[float]] = field(default_factory=list[list[float]])
     rates: list[float] = field(default_factory=list[float])
 
     @property
     def times_ms(self) -> list[float]:
-        """Of all rounds."""
+        """Milliseconds of each request of all rounds."""
         return [each for round_ms in self.rounds_ms for each in round_ms]
 
 
 def figures(sides: Mapping[str, Side]) -> list[Figure]:
-    """From `plain` and one side for each of `STORES`."""
-    plain, found = sides["plain"], list[Figure]()
+    """Compute the figures from the side `plain` and one side for each of `STORES`."""
+    plain, results = sides["plain"], list[Figure]()
     for name in STORES:
         side = sides[name]
         added = [
@@ -57,17 +57,19 @@ def figures(sides: Mapping[str, Side]) -> list[Figure]:
         ]
         slow_ms = percentile(side.times_ms, 99) - percentile(plain.times_ms, 99)
         ratios = [ours / bare for ours, bare in zip(side.rates, plain.rates, strict=True)]
-        found += [
+        results += [
             figure(f"metering_added_p50_ms_{name}", added),
             reading(f"metering_added_p99_ms_{name}", slow_ms),
             figure(f"metering_rps_over_plain_{name}", ratios),
         ]
-    return [*found, figure("metering_plain_rps", plain.rates)]
+    return [*results, figure("metering_plain_rps", plain.rates)]
 
 
 @asynccontextmanager
 async def running_sides(name: str, worker: Json, folder: Path) -> AsyncGenerator[dict[str, BenchClient]]:
-    """A client of each router, with a key where one is asked for; their logs begin with `name`."""
+    """Run the routers and yield a client of each, with a key if the router needs one. Their logs start with
+    `name`.
+    """
     file = sqlite_address(folder / "podium.db")
     with ExitStack() as databases:
         postgres = await asyncio.to_thread(databases.enter_context, running_postgres())
@@ -87,7 +89,7 @@ async def running_sides(name: str, worker: Json, folder: Path) -> AsyncGenerator
 
 
 async def measure(tick: Callable[[], None]) -> list[Figure]:
-    """About two minutes."""
+    """Measure all sides. Takes about two minutes."""
     with TemporaryDirectory() as folder:
         async with running_sides("metering", INSTANT, Path(folder)) as clients:
             sides = {name: Side() for name in clients}
@@ -107,6 +109,6 @@ async def measure(tick: Callable[[], None]) -> list[Figure]:
 
 
 def _turns(names: Sequence[str], number: int) -> list[str]:
-    """Each begins in turn."""
+    """Return the names, rotated by one per round."""
     first = number % len(names)
     return [*names[first:], *names[:first]]

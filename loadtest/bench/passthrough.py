@@ -1,7 +1,7 @@
-"""Requests per second of a worker by its own name, vs. an ingress that answers a constant of equal size.
+"""Requests per second of a worker called by name, vs. an ingress that answers a constant of equal size.
 
-Both run in the same Serve behind the same proxy; 32 clients send without a pause; rounds take turns, and
-which side begins changes from round to round. The client's work is the same for both.
+Both run in the same Serve behind the same proxy, with 32 closed-loop clients. Rounds take turns, and the
+first side alternates. The client does the same work for both.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ CLIENTS = 32
 
 
 def figures(rounds: Sequence[tuple[float, float]]) -> list[Figure]:
-    """From each round's requests per second: pass-through, baseline."""
+    """Compute the figures from each round's requests per second: pass-through, baseline."""
     return [
         figure("passthrough_over_bare_serve", [ours / bare for ours, bare in rounds]),
         figure("passthrough_rps", [ours for ours, _ in rounds]),
@@ -25,7 +25,7 @@ def figures(rounds: Sequence[tuple[float, float]]) -> list[Figure]:
 
 
 async def measure(client: BenchClient, tick: Callable[[], None]) -> list[Figure]:
-    """`ROUNDS` rounds of each side, after one second of each that does not count."""
+    """Measure `ROUNDS` rounds of each side, after a warm-up of one second each."""
     body = chat("instant")
     sides = {"ours": CHAT, "bare": f"/bare/{len(await client.post(CHAT, body))}"}
 

@@ -1,7 +1,7 @@
-"""A peer's environment: a folder of its own under build/, made from a lock beside this file, never part of ours.
+"""Environment of a peer: a separate folder under build/, installed from a lock in this folder.
 
-Installed without dependency resolution: the lock names every package, with the hashes of its files. A stamp skips the work the second time.
-Knows nothing of what is installed or how it is started.
+Installed without dependency resolution: the lock names every package with the hashes of its files. A stamp
+skips the installation next time. Knows nothing of what is installed or how it is started.
 """
 
 import contextlib
@@ -21,13 +21,13 @@ REPORT_EVERY_S = 10.0
 
 @dataclass(frozen=True)
 class PeerEnvironment:
-    """Where a peer is installed.
+    """Environment in which a peer is installed.
 
     Args:
-        name: as people write it.
-        size: on disk, in words.
-        lock: what is installed.
-        venv: where.
+        name: display name.
+        size: size on disk, for messages.
+        lock: the lock file.
+        venv: the folder.
     """
 
     name: str
@@ -37,7 +37,7 @@ class PeerEnvironment:
 
     @property
     def is_built(self) -> bool:
-        """Whether it is complete and made from this lock by this Python."""
+        """True if the environment is complete and was made from this lock by this Python."""
         stamp = self.venv / "podium-stamp"
         return stamp.exists() and stamp.read_text() == self._stamp
 
@@ -46,13 +46,13 @@ class PeerEnvironment:
         return f"{sys.version_info[:2]} {self.venv}\n{self.lock.read_text()}"
 
     def build(self, say: Callable[[str], None]) -> None:
-        """Make it, unless it exists.
+        """Create the environment unless it exists.
 
         Args:
-            say: gets a line of progress now and then.
+            say: called with progress messages.
 
         Raises:
-            RigError: pip failed; with the end of its output.
+            RigError: pip failed; the message ends with its output.
         """
         if self.is_built:
             return
@@ -84,12 +84,12 @@ class PeerEnvironment:
         if process.returncode != 0:
             tail = "\n".join(Path(output.name).read_text(errors="replace").splitlines()[-6:])
             raise RigError(
-                f"{self.name}'s environment could not be built:\n{tail}\nAll of it: {output.name}\n"
-                "It needs the package index (`pip config list` shows which) and 1 GB of disk. Or omit it: --only"
+                f"Cannot build {self.name}'s environment:\n{tail}\nFull log: {output.name}\n"
+                "It needs the package index (see `pip config list`) and 1 GB of disk. Or skip this part with --only."
             )
 
 
 def peer_environment(name: str, folder: str, size: str) -> PeerEnvironment:
-    """That of the lock `folder`.lock, in build/`folder`."""
+    """Return the environment of the lock `folder`.lock, in build/`folder`."""
     lock = Path(__file__).with_name(f"{folder}.lock")
     return PeerEnvironment(name, size, lock, ROOT / "build" / folder)

@@ -1,8 +1,8 @@
-"""One proxy and another before the same upstream: what each side is asked in a round, and figures from rounds.
+"""Compare two proxies in front of the same upstream: the measurements of a round, and the figures.
 
-A round asks each side in turn: one request at a time, then one stream at a time, then 32 clients, then streams of 16
-clients; which side begins changes from round to round. The text of every answer is checked, so that nobody
-wins by dropping words. The client's work is the same for all. Knows no proxy.
+A round measures each side in turn: one request at a time, then one stream at a time, then 32 clients, then
+streams of 16 clients. The first side alternates between rounds. The text of every answer is checked, so that
+dropping words is not an advantage. The client does the same work for all. Knows no proxy.
 """
 
 import time
@@ -30,31 +30,31 @@ STREAMED_BODY = BODY | {"stream": True}
 
 @dataclass(frozen=True, slots=True)
 class ProxySide:
-    """One side in one round."""
+    """Measurements of one side in one round."""
 
     p50_ms: float
-    """One client, request to complete answer."""
+    """Median latency of a complete answer, one client."""
     first_token_ms: float
-    """One client, request to the first word of a stream: p50."""
+    """Median time to the first token of a stream, one client."""
     rps: float
     streams_per_s: float
     cpu_ms: float = 0.0
-    """CPU time of its processes per whole answer, all cores; of the upstream 0."""
+    """CPU time of its processes per answer, all cores. 0 for the upstream."""
     chunk_cpu_us: float = 0.0
-    """The same per streamed chunk: what a stream costs more than a whole answer, over its chunks."""
+    """The same per streamed chunk: extra cost of a stream over an answer, divided by its chunks."""
 
 
 Processes = Callable[[], Sequence[psutil.Process]]
-"""Those of a side whose CPU time counts, as they are at a time."""
+"""Returns the current processes of a side whose CPU time counts."""
 ProxyRound = Mapping[str, ProxySide]
-"""Each side by its name; `upstream` is the one without a proxy."""
+"""Sides by name. `upstream` is the one without a proxy."""
 
 
 def compare(ours: str, peer: str, rounds: Sequence[ProxyRound]) -> list[Figure]:
-    """The medians of the ratios of each round, and what each of the two did."""
+    """Compute the medians of each round's ratios, and the figures of both proxies."""
 
     def overhead(name: str, of: Callable[[ProxySide], float]) -> list[float]:
-        """Over the upstream alone."""
+        """Return the difference from the upstream alone."""
         return [of(each[name]) - of(each["upstream"]) for each in rounds]
 
     def ratio(of: Callable[[str], Sequence[float]]) -> list[float]:
@@ -64,14 +64,14 @@ def compare(ours: str, peer: str, rounds: Sequence[ProxyRound]) -> list[Figure]:
     first_ms = {name: overhead(name, lambda side: side.first_token_ms) for name in (ours, peer)}
     rps = {name: [each[name].rps for each in rounds] for name in (ours, peer)}
     streams = {name: [each[name].streams_per_s for each in rounds] for name in (ours, peer)}
-    found = [
+    results = [
         figure(f"passthrough_rps_over_{peer}", ratio(rps.__getitem__)),
         figure(f"added_p50_over_{peer}", ratio(p50_ms.__getitem__)),
         figure(f"added_first_token_over_{peer}", ratio(first_ms.__getitem__)),
         figure(f"streams_over_{peer}", ratio(streams.__getitem__)),
     ]
     for name in (ours, peer):
-        found += [
+        results += [
             figure(f"{name}_rps", rps[name]),
             figure(f"{name}_added_p50_ms", p50_ms[name]),
             figure(f"{name}_added_first_token_ms", first_ms[name]),
@@ -79,11 +79,11 @@ def compare(ours: str, peer: str, rounds: Sequence[ProxyRound]) -> list[Figure]:
             figure(f"{name}_cpu_ms_per_request", [each[name].cpu_ms for each in rounds]),
             figure(f"{name}_cpu_us_per_chunk", [each[name].chunk_cpu_us for each in rounds]),
         ]
-    return found
+    return results
 
 
 async def ask(client: BenchClient) -> None:
-    """Ask for a whole answer.
+    """Request an answer without streaming, and check its text.
 
     Raises:
         RigError: the status is not 200, or the text is not the upstream's.
@@ -93,11 +93,11 @@ async def ask(client: BenchClient) -> None:
 
 
 async def stream(client: BenchClient) -> None:
-    """Ask for a stream, and read it to its end.
+    """Request a stream, read it to its end, and check its text.
 
     Raises:
         RigError: the status is not 200, or the text is not the upstream's.
-        BrokenStreamError: the stream holds an error, or ends before `[DONE]`.
+        BrokenStreamError: the stream contains an error, or ends before `[DONE]`.
     """
     content = await client.post(CHAT, STREAMED_BODY)
     _check_text(read_stream([(0.0, line) for line in content.splitlines()], 0.0).text, client.url)
@@ -116,7 +116,7 @@ def _check_text(text: str, url: str) -> None:
 
 
 async def measure_side(client: BenchClient, processes: Processes) -> ProxySide:
-    """One side's turn in a round."""
+    """Measure one side in a round."""
     p50_ms = median(await times_ms(lambda: ask(client), SEQUENTIAL))
     first_token_ms = median([await _first_token_ms(client) for _ in range(SEQUENTIAL)])
     rps, answer_ms = await _rate(lambda: ask(client), CLIENTS, processes)
@@ -128,7 +128,7 @@ async def measure_side(client: BenchClient, processes: Processes) -> ProxySide:
 async def _rate(
     request: Callable[[], Awaitable[None]], clients: int, processes: Processes
 ) -> tuple[float, float]:
-    """Answers per second, and the CPU milliseconds of the processes for each."""
+    """Return answers per second, and the processes' CPU milliseconds per answer."""
     counted = processes()
     began_s, before_s = time.monotonic(), cpu_s(counted)
     per_s = await rate_per_s(request, clients, ROUND_S)
@@ -139,13 +139,13 @@ async def _rate(
 async def measure_round(
     clients: Mapping[str, BenchClient], processes: Mapping[str, Processes], number: int
 ) -> ProxyRound:
-    """The sides' turns in the round of that number; a side without `processes` costs nothing."""
+    """Measure all sides in a round. Sides without `processes` count no CPU time."""
     order = sorted(clients, reverse=number % 2 == 0)
     return {name: await measure_side(clients[name], processes.get(name, list)) for name in order}
 
 
 async def warm_up(client: BenchClient) -> None:
-    """A second of each kind that does not count."""
+    """Send each kind of request for a second, without measuring."""
     requests: list[Callable[[], Awaitable[None]]] = [lambda: ask(client), lambda: stream(client)]
     for request in requests:
         await rate_per_s(request, STREAMING_CLIENTS, 1.0)

@@ -1,8 +1,8 @@
-"""Pass-through with one, two and four router replicas, in the mode for production (HAProxy).
+"""Pass-through with one, two and four router replicas, in production mode (HAProxy).
 
-Client, HAProxy and replicas share this machine's cores, so requests per second stop growing where the cores
-end. The cost of a request does not depend on cores: CPU time of the router replicas per answered request
-shows whether one replica makes another's work more expensive.
+Client, HAProxy and replicas share this machine's cores, so requests per second stop growing when the cores
+are used up. The CPU time of the router replicas per request does not depend on free cores. It shows whether
+one replica makes another's work more expensive.
 """
 
 import time
@@ -29,16 +29,20 @@ BODY = chat("instant")
 
 
 def figures(rounds: Mapping[int, Sequence[tuple[float, float]]]) -> list[Figure]:
-    """From requests per second and CPU milliseconds per request of each round, by the number of replicas."""
+    """Compute the figures from requests per second and CPU milliseconds per request of each round, by number
+    of replicas.
+    """
     results: list[Figure] = []
-    for count, measured in rounds.items():
-        results.append(figure(f"replicas_rps_{count}", [rps for rps, _ in measured]))
-        results.append(figure(f"router_cpu_ms_per_request_{count}", [cpu_ms for _, cpu_ms in measured]))
+    for count, measurements in rounds.items():
+        results.append(figure(f"replicas_rps_{count}", [rps for rps, _ in measurements]))
+        results.append(figure(f"router_cpu_ms_per_request_{count}", [cpu_ms for _, cpu_ms in measurements]))
     return results
 
 
 async def measure(tick: Callable[[], None]) -> list[Figure]:
-    """`ROUNDS` rounds of 32 clients for each number of replicas, in turn, on one Serve; about two minutes."""
+    """Measure `ROUNDS` rounds of 32 clients for each number of replicas, in turn, on one Serve. Takes about
+    two minutes.
+    """
     served = [
         podium(f"of{count}", f"/of{count}", fill_settings("replicas.yaml", f"of{count}.yaml", REPLICAS=count))
         for count in REPLICAS
@@ -61,7 +65,7 @@ async def _rps(client: BenchClient, count: int, seconds: float) -> float:
 async def _round(client: BenchClient, server: BenchServer, count: int) -> tuple[float, float]:
     processes = server.replicas("router", f"of{count}")
     if len(processes) != count:
-        raise RigError(f"expected {count} router replicas and found {len(processes)}")
+        raise RigError(f"expected {count} router replicas, found {len(processes)}")
     began_s, before_s = time.monotonic(), cpu_s(processes)
     rps = await _rps(client, count, ROUND_S)
     answers = rps * (time.monotonic() - began_s)

@@ -1,9 +1,12 @@
-"""The same plans under three schedulers, on a real server: the paper's sequence, plan-then-run, and Podium's.
+"""Run the same plans under three schedulers on a real server: the paper's sequence, plan-then-run, and
+Podium's.
 
-`podium`: steps start while the conductor writes the plan. `plan_then_run`: `POST /v1/plans`, then its plan
-given as `podium.plan`. `sequential`: the same, and each step also reads the one before. The latter two take
-two requests; so that each is charged one HTTP round trip, their second part is measured by the server's own
-clock (`wall_s`).
+- `podium`: steps start while the conductor writes the plan.
+- `plan_then_run`: `POST /v1/plans`, then the plan as `podium.plan`.
+- `sequential`: the same, and each step also reads the previous one.
+
+The last two take two requests. Their second part is measured by the server's own clock (`wall_s`), so that
+each scheduler counts one HTTP round trip.
 """
 
 import asyncio
@@ -24,14 +27,14 @@ from loadtest.rig.ray_server import BUILD
 PLANS = 204
 CONCURRENT = 4
 DELAYS_S = {"quick": 0.1, "middling": 0.2, "slow": 0.4}
-"""Of the workers in schedulers.yaml."""
+"""Delays of the workers in schedulers.yaml."""
 MODEL = "podium-mini"
 OUTPUT = BUILD / "schedulers.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Walls:
-    """Seconds that one plan took under each scheduler, from request to answer."""
+    """Seconds from request to answer of one plan under each scheduler."""
 
     steps: int
     podium: float
@@ -40,7 +43,9 @@ class Walls:
 
 
 def sample_plans(count: int, seed: int = 0) -> list[list[Json]]:
-    """Plans with the lengths and shapes of the capacity simulation's mix, their workers drawn evenly."""
+    """Sample plans with the lengths and shapes of the capacity simulation's mix, and
+    uniformly drawn workers.
+    """
     mix, rng = load().plans, np.random.default_rng(seed)
     workers = dict.fromkeys(DELAYS_S, 1 / len(DELAYS_S))
 
@@ -53,7 +58,7 @@ def sample_plans(count: int, seed: int = 0) -> list[list[Json]]:
 
 
 def in_sequence(plan: Sequence[Json]) -> list[Json]:
-    """The same steps, each reading the one before as well."""
+    """Return the same steps, each also reading the previous one."""
     return [
         each | {"access": sorted({*each["access"], *range(max(0, index - 1), index)})}
         for index, each in enumerate(plan)
@@ -61,7 +66,7 @@ def in_sequence(plan: Sequence[Json]) -> list[Json]:
 
 
 def figures(walls: Sequence[Walls]) -> list[Figure]:
-    """Podium's wall time over each of the others', plan by plan."""
+    """Compute Podium's wall time relative to each of the others', plan by plan."""
     over_sequential = [each.podium / each.sequential for each in walls]
     over_plan_then_run = [each.podium / each.plan_then_run for each in walls]
     return [
@@ -76,7 +81,9 @@ def figures(walls: Sequence[Walls]) -> list[Figure]:
 
 
 async def measure(client: BenchClient, tick: Callable[[], None]) -> list[Figure]:
-    """`PLANS` plans, `CONCURRENT` at a time; wall times and their plot go to build/bench/schedulers.*."""
+    """Run `PLANS` plans, `CONCURRENT` at a time. Write wall times and their plot to
+    build/bench/schedulers.*.
+    """
     slots = asyncio.Semaphore(CONCURRENT)
 
     async def one(plan: list[Json]) -> Walls:
@@ -93,7 +100,7 @@ async def measure(client: BenchClient, tick: Callable[[], None]) -> list[Figure]
 
 
 def draw(walls: Sequence[Walls]) -> None:
-    """The three distributions, as build/bench/schedulers.png."""
+    """Plot the three distributions as build/bench/schedulers.png."""
     from loadtest.plots import plot_distributions
     from program.plots import save_plot
 
@@ -112,7 +119,7 @@ async def _run_plan(client: BenchClient, plan: list[Json]) -> Walls:
     preview = await client.post_json("/v1/plans", body)
     plan_s = time.monotonic() - began_s
     if len(preview["plan"]) != len(plan):
-        raise RigError(f"{len(plan)} steps were requested, and {len(preview['plan'])} written")
+        raise RigError(f"requested {len(plan)} steps, but {len(preview['plan'])} were written")
     then_run, _ = await client.answer(chat(MODEL, podium={"plan": plan}))
     sequence, _ = await client.answer(chat(MODEL, podium={"plan": in_sequence(plan)}))
     return Walls(len(plan), podium_s, plan_s + then_run["wall_s"], plan_s + sequence["wall_s"])

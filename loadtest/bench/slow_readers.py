@@ -1,8 +1,8 @@
-"""Clients that read nothing of a long answer, behind HAProxy: the memory that each of them takes.
+"""Clients that read nothing of a long answer, behind HAProxy: memory per client.
 
-An answer is some 2.4 MB of events. The kernel, HAProxy and the router each keep a bounded part of it (the router also
-what the run has said so far), and its upstream is read no further. After `unread_s` of slow_readers.yaml the router
-gives such a client up.
+An answer is about 2.4 MB of events. The kernel, HAProxy and the router each buffer a bounded part of it (the
+router also keeps the run's text so far), and the upstream is not read further. After `unread_s`
+(slow_readers.yaml) the router drops such a client.
 """
 
 import asyncio
@@ -32,18 +32,20 @@ from loadtest.rig.ray_server import (
 
 READERS = 500
 WORDS, CHARS = 2000, 1000
-"""Of the answer, and of each of its words: few large pieces, so that buffers are full within seconds."""
+"""Words of the answer and characters per word. The pieces are few and large, so that buffers fill within
+seconds."""
 RECEIVE_BYTES = 4096
-"""Of each client's socket: the kernel keeps little for it on its side."""
+"""Receive buffer of each client's socket. It is small, so that the kernel buffers little on the client's
+side."""
 GAP_S = 0.01
 STILL_S = 4
-"""Memory that did not grow for so long has stopped."""
+"""Memory that did not grow for this many seconds counts as stable."""
 MOST_S = 60
-"""Until memory has stopped, and until all clients are given up."""
+"""Time limit for memory to become stable, and for all clients to be dropped."""
 
 
 class MemoryUse(NamedTuple):
-    """In bytes."""
+    """Memory in bytes."""
 
     router: int
     haproxy: int
@@ -52,13 +54,13 @@ class MemoryUse(NamedTuple):
 
 
 def figures(before: MemoryUse, full: MemoryUse, running: int, left: int) -> list[Figure]:
-    """From memory before the clients came and once it has stopped growing.
+    """Compute the figures from memory before the clients connect and once it is stable.
 
     Args:
-        before: without clients.
-        full: once it has stopped growing.
-        running: runs under way then.
-        left: runs under way in the end.
+        before: memory without clients.
+        full: memory once it is stable.
+        running: running runs at that time.
+        left: running runs at the end.
     """
 
     def megabytes(name: str, grown: int) -> Figure:
@@ -74,13 +76,13 @@ def figures(before: MemoryUse, full: MemoryUse, running: int, left: int) -> list
 
 
 async def measure(tick: Callable[[], None]) -> list[Figure]:
-    """`READERS` clients; about a minute."""
+    """Measure `READERS` clients. Takes about a minute."""
     words = ["x" * CHARS] * WORDS
     async with (
         FakeOpenAI(lambda _: Script(words)).running() as upstream,
         _podium(upstream) as (client, server),
     ):
-        await client.post(CHAT, chat("long"))  # the first one warms everything up
+        await client.post(CHAT, chat("long"))  # warm-up
         before = _memory(server)
         async with _readers(server.url, tick):
             running, full = await _until_it_stops(client, server)
@@ -95,7 +97,7 @@ def _podium(upstream: str) -> AbstractAsyncContextManager[tuple[BenchClient, Ben
 
 @asynccontextmanager
 async def _readers(url: str, tick: Callable[[], None]) -> AsyncGenerator[None]:
-    """They have asked, and read nothing until the end of the block."""
+    """Connect the clients and send their requests. They read nothing until the end of the block."""
     sockets: list[socket.socket] = []
     try:
         for _ in range(READERS):
@@ -120,7 +122,11 @@ def _ask(url: str) -> socket.socket:
 
 
 async def _until_it_stops(client: BenchClient, server: BenchServer) -> tuple[int, MemoryUse]:
-    """The runs under way, and the most memory, once that has stopped growing."""
+    """Return the running runs and the peak memory once memory is stable.
+
+    Raises:
+        RigError: memory still grows after `MOST_S`.
+    """
     most, still = _memory(server), 0
     for _ in range(MOST_S):
         await asyncio.sleep(1)
@@ -133,7 +139,7 @@ async def _until_it_stops(client: BenchClient, server: BenchServer) -> tuple[int
 
 
 async def _until_given_up(client: BenchClient) -> int:
-    """The runs under way once there are none, or after `MOST_S`."""
+    """Return the running runs once there are none, or after `MOST_S`."""
     running = READERS
     for _ in range(MOST_S):
         running = (await client.get("/readyz"))["running"]
@@ -153,7 +159,7 @@ def _resident(process: psutil.Process) -> int:
 
 
 def _kernel_bytes() -> int:
-    """Of sockstat's line `TCP: inuse 5 orphan 0 tw 2 alloc 7 mem 3`; `mem` is in pages."""
+    """Parse sockstat's line `TCP: inuse 5 orphan 0 tw 2 alloc 7 mem 3`; `mem` is in pages."""
     for line in Path("/proc/net/sockstat").read_text().splitlines():
         if line.startswith("TCP:"):
             return int(line.split()[-1]) * getpagesize()

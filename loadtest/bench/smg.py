@@ -1,7 +1,7 @@
-"""smg, a gateway in Rust: one process of it, with its own defaults. Nothing of it is imported here.
+"""smg, a gateway in Rust: one process with its own defaults. No module of it is imported here.
 
-It passes requests on to workers. It keeps nothing here (`--history-backend none`), asks nobody for a key, writes no
-record and knows no prices; its threads are as many as the machine has cores.
+It passes requests on to workers. It keeps no history here (`--history-backend none`), needs no key, writes no
+record and has no prices. It uses as many threads as the machine has cores.
 """
 
 from collections.abc import AsyncGenerator
@@ -18,13 +18,15 @@ MODEL = "m"
 
 @asynccontextmanager
 async def serve(upstream: str) -> AsyncGenerator[str]:
-    """The address of one process that serves `upstream`, an address without `/v1`, as the model `m`."""
+    """Run one process that serves `upstream` (an address without `/v1`) as the model `m`, and yield its
+    address.
+    """
     port = free_port()
     where = ["--host", HOST, "--port", str(port), "--worker-urls", upstream]
-    # The echo upstream names no models, and smg calls the model of such a worker `unknown`.
-    named = ["--model-alias", f"{MODEL}=unknown"]
+    # The echo upstream lists no models. smg calls the model of such a worker `unknown`.
+    alias = ["--model-alias", f"{MODEL}=unknown"]
     quiet = ["--history-backend", "none", "--log-level", "warn"]
     metrics = ["--prometheus-host", HOST, "--prometheus-port", str(free_port())]
-    command = [str(PEER.venv / "bin" / "smg"), "launch", *where, *named, *quiet, *metrics]
+    command = [str(PEER.venv / "bin" / "smg"), "launch", *where, *alias, *quiet, *metrics]
     async with subprocess_server("smg", command, port, path="/readiness", within_s=60) as url:
         yield url

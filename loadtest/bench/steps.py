@@ -1,7 +1,7 @@
-"""The overhead of a workflow step: one step, and three in sequence, of workers that answer immediately.
+"""Overhead of a workflow step: one step, and three sequential steps, of workers that answer immediately.
 
-Served as in production, one request at a time, compared with the baseline ingress behind the same HAProxy;
-all three take turns.
+Served in production mode, one request at a time, compared with the baseline ingress behind the same HAProxy.
+All three are measured in turn.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,11 +18,11 @@ ROUNDS = 10
 REQUESTS = 60
 BARE = "/bare/900"
 UNUSED = "http://127.0.0.1:9/v1"
-"""The upstream of a worker that this part does not call."""
+"""Upstream of a worker that this part does not call."""
 
 
 def figures(rounds: Sequence[tuple[float, float, float]]) -> list[Figure]:
-    """From each round's p50 in milliseconds: baseline ingress, one step, three steps."""
+    """Compute the figures from each round's p50 in milliseconds: baseline ingress, one step, three steps."""
     return [
         figure("added_per_step_1_ms", [one - bare for bare, one, _ in rounds]),
         figure("added_per_step_3_ms", [(three - bare) / 3 for bare, _, three in rounds]),
@@ -30,7 +30,7 @@ def figures(rounds: Sequence[tuple[float, float, float]]) -> list[Figure]:
 
 
 async def measure(session: aiohttp.ClientSession, tick: Callable[[], None]) -> list[Figure]:
-    """`ROUNDS` rounds of `REQUESTS` requests of each kind, after one that does not count."""
+    """Measure `ROUNDS` rounds of `REQUESTS` requests of each kind, after a warm-up round."""
     async with running(production_server(UNUSED)) as server:
         client = BenchClient(session, server.url)
 

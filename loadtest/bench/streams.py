@@ -1,8 +1,8 @@
-"""A thousand concurrent streams on one router replica: whether each is complete, and the memory they take.
+"""A thousand concurrent streams on one router replica: whether each is complete, and memory per stream.
 
-The scripted worker says nothing for 20 s, so all are open before the first word; `running` of `/readyz` is
-the number of active runs. Memory is the replica's resident set at that peak minus the one before, divided by
-the streams.
+The scripted worker waits 20 s before its first word, so all streams are open by then. `running` of `/readyz`
+is the number of active runs. Memory per stream is the replica's resident memory at the peak minus that
+before, divided by the streams.
 """
 
 import asyncio
@@ -14,13 +14,13 @@ from loadtest.rig.ray_server import BenchServer
 
 STREAMS = 1000
 TEXT = "one two three four five"
-"""Of the worker `patient` in settings.yaml."""
+"""Answer of the worker `patient` in settings.yaml."""
 GAP_S = 0.004
-"""From the start of one stream to the next: they come within seconds, not within one tick."""
+"""Interval between the starts of streams, so that they start within seconds but not all together."""
 
 
 def figures(texts: list[str | None], peak: int, before_bytes: int, peak_bytes: int) -> list[Figure]:
-    """From each stream's full text, None where it broke."""
+    """Compute the figures from each stream's text, or None if it broke."""
     return [
         reading("open_streams_lost", sum(text != TEXT for text in texts)),
         reading("open_streams_peak", peak),
@@ -31,7 +31,7 @@ def figures(texts: list[str | None], peak: int, before_bytes: int, peak_bytes: i
 async def measure(
     client: BenchClient, server: BenchServer, tick: Callable[[], None], say: Callable[[str], None]
 ) -> list[Figure]:
-    """`STREAMS` streams; about 45 s."""
+    """Measure `STREAMS` streams. Takes about 45 s."""
     router = server.router()
     before_bytes = router.memory_info().rss
     peak = peak_bytes = 0
@@ -41,7 +41,7 @@ async def measure(
         try:
             result, _ = await client.stream(chat("patient"))
         except REQUEST_ERRORS as exc:
-            say(f"stream {number} is lost: {type(exc).__name__}: {exc}")
+            say(f"stream {number} was lost: {type(exc).__name__}: {exc}")
             return None
         finally:
             tick()

@@ -1,12 +1,12 @@
-"""Latency from a worker's first answer token to the client, on an open connection, one stream at a time.
+"""Latency of a worker's first answer token to the client, on an open connection, one stream at a time.
 
-The target is about the token itself: from when a worker's server in this process wrote its first token until
-the client here read it, by one clock: through the provider's SDK, the router, Serve's proxy and both HTTP
-connections. Nothing is subtracted.
+The target is about the token itself: from when a worker's server in this process writes its first token until
+the client in this process reads it, by one clock. The token passes the provider's SDK, the router, Serve's
+proxy and both HTTP connections. Nothing is subtracted.
 
-Round trip: from sending the request to the first token, minus the scripted worker's delay. That adds the way
-of the request, and is the stricter number. Most of it is Serve's, so the baseline ingress is asked in
-between. All three take turns.
+The round trip is measured from sending the request to the first token, minus the scripted worker's delay. It
+includes the request's way and is the stricter number. Most of it is Serve's, so the baseline ingress is
+measured too. All three are measured in turn.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,16 +19,18 @@ from loadtest.rig.fake_openai import FakeOpenAI
 
 STREAMS = 100
 WARM_UP = 5
-"""Streams of each kind that do not count."""
+"""Warm-up streams of each kind."""
 DELAY_S = 0.1
-"""Of the worker `prompt` in settings.yaml."""
+"""Delay of the worker `prompt` in settings.yaml."""
 BARE = "/bare/900"
 
 
 def figures(
     out_ms: Sequence[float], first_token_ms: Sequence[float], bare_ms: Sequence[float]
 ) -> list[Figure]:
-    """From milliseconds: the token's way; request to the scripted first token; the baseline's answer."""
+    """Compute the figures from milliseconds: write to read of a token; request to the scripted first token;
+    the baseline's answer.
+    """
     added_ms = [ms - 1000 * DELAY_S for ms in first_token_ms]
     return [
         figure("answer_token_added_p50_ms", out_ms),
@@ -42,7 +44,7 @@ def figures(
 async def measure(
     client: BenchClient, proxied: BenchClient, upstream: FakeOpenAI, tick: Callable[[], None]
 ) -> list[Figure]:
-    """`STREAMS` of each kind; the workers of `proxied` are those that `upstream` serves."""
+    """Measure `STREAMS` of each kind. `upstream` serves the workers of `proxied`."""
     samples: list[tuple[float, float, float]] = []
     for number in range(WARM_UP + STREAMS):
         out_ms = await _way_out_ms(proxied, upstream, number)

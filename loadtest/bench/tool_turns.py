@@ -1,8 +1,9 @@
-"""Our own time for a tool's round trip: from its result to the next call, the worker taking none.
+"""Podium's own time for a tool's round trip: from the tool's result to the next tool call, with a worker that
+takes no time.
 
-In it the run is taken from the store, goes on, calls a tool again and is written down. The same three routers as
-`metering.py`: one that keeps runs in memory and asks for no key, and one over each database, with key, budget and
-price. A request that is answered without tools stands beside it, as the unit.
+Podium loads the run from the store, resumes it until the next tool call, and stores it. The three routers are
+those of `metering.py`: one that keeps runs in memory and needs no key, and one over each database with key,
+budget and price. A request without tools is the reference.
 """
 
 import time
@@ -35,7 +36,7 @@ TOOLS: list[Json] = [
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """What was measured of one router: medians of each round, and every round trip; milliseconds."""
+    """Measurements of one router, in milliseconds: medians of each round, and every round trip."""
 
     trips_ms: list[float] = field(default_factory=list[float])
     plain_ms: list[float] = field(default_factory=list[float])
@@ -43,25 +44,25 @@ class Turns:
 
 
 def figures(sides: Mapping[str, Turns]) -> list[Figure]:
-    """From each router's."""
-    found: list[Figure] = []
+    """Compute the figures of each router."""
+    results: list[Figure] = []
     for name, side in sides.items():
         ratios = [trip / plain for trip, plain in zip(side.trips_ms, side.plain_ms, strict=True)]
-        found += [
+        results += [
             figure(f"tool_turn_p50_ms_{name}", side.trips_ms),
             reading(f"tool_turn_p99_ms_{name}", percentile(side.every_ms, 99)),
             figure(f"tool_turn_over_request_{name}", ratios),
         ]
-    return found
+    return results
 
 
 async def measure(tick: Callable[[], None]) -> list[Figure]:
-    """About a minute."""
+    """Measure all routers. Takes about a minute."""
     with TemporaryDirectory() as folder:
         async with running_sides("tool-turns", AGENT, Path(folder)) as clients:
             sides = {name: Turns() for name in clients}
             for client in clients.values():
-                await _round(client)  # what is opened at the first need is open then
+                await _round(client)  # warm-up: opens everything that opens on first use
             for _ in range(ROUNDS):
                 for name, client in clients.items():
                     trips_ms, plain_ms = await _round(client)
@@ -73,26 +74,28 @@ async def measure(tick: Callable[[], None]) -> list[Figure]:
 
 
 async def _round(client: BenchClient) -> tuple[list[float], list[float]]:
-    """Round trips, and requests without tools, in turn; milliseconds."""
+    """Return the durations of round trips and of requests without tools, measured in
+    turn, in milliseconds.
+    """
     trips_ms: list[float] = []
     plain_ms: list[float] = []
     for _ in range(TURNS):
-        asked = chat("agent", tools=TOOLS)
-        first = await client.post_json(CHAT, asked)
+        request = chat("agent", tools=TOOLS)
+        first = await client.post_json(CHAT, request)
         began_s = time.perf_counter()
-        second = await client.post_json(CHAT, _with_results(asked, first))
+        second = await client.post_json(CHAT, _with_results(request, first))
         trips_ms.append((time.perf_counter() - began_s) * 1000)
-        await client.post(CHAT, _with_results(_with_results(asked, first), second))
+        await client.post(CHAT, _with_results(_with_results(request, first), second))
         began_s = time.perf_counter()
         await client.post(CHAT, chat("agent"))
         plain_ms.append((time.perf_counter() - began_s) * 1000)
     return trips_ms, plain_ms
 
 
-def _with_results(asked: Json, answer: Json) -> Json:
-    """The next request of an agent whose tool gave a word."""
-    said = answer["choices"][0]["message"]
+def _with_results(request: Json, answer: Json) -> Json:
+    """Return the agent's next request, with the results of the answer's tool calls."""
+    message = answer["choices"][0]["message"]
     results = [
-        {"role": "tool", "tool_call_id": call["id"], "content": "seven"} for call in said["tool_calls"]
+        {"role": "tool", "tool_call_id": call["id"], "content": "seven"} for call in message["tool_calls"]
     ]
-    return asked | {"messages": [*asked["messages"], said, *results]}
+    return request | {"messages": [*request["messages"], message, *results]}

@@ -1,7 +1,7 @@
-"""A second real vLLM engine comes up under load and takes its share, although all prompts begin alike.
+"""A second real vLLM engine starts under load and takes its share, although all prompts start alike.
 
 All questions share a system prompt, so prefix affinity alone would leave the second engine idle; load must
-override it. CPU time shows which engine answers: one without requests uses almost none.
+override it. CPU time shows which engine answers, because an engine without requests uses almost none.
 """
 
 import asyncio
@@ -16,22 +16,23 @@ from loadtest.rig.closed_loop import keep_asking
 from loadtest.rig.ray_server import HERE, BenchServer, cpu_s, start_isolated
 
 STREAMS = 16
-"""Concurrent from the first second to the last."""
+"""Concurrent streams during the whole measurement."""
 TOKENS = 48
 COMES_WITHIN_S = 120.0
 POLL_S = 0.5
 WATCH_S = 25.0
-"""How long both engines are watched."""
+"""Seconds to measure both engines."""
 
 
 def figures(complete: Sequence[bool], up_s: float, used_s: Mapping[int, float]) -> list[Figure]:
-    """From whether each stream was complete, the second engine's wait, CPU seconds by process.
+    """Compute the figures from whether each stream was complete, the second engine's start time, and CPU
+    seconds by process.
 
     Raises:
         ValueError: there were not two replicas, or they did nothing.
     """
     if len(used_s) != 2 or not sum(used_s.values()):
-        raise ValueError(f"CPU seconds of two engines are compared, and there are {dict(used_s)}")
+        raise ValueError(f"expected CPU seconds of two engines, got {dict(used_s)}")
     return [
         reading("two_engines_up_s", up_s),
         reading("two_engines_lost", complete.count(False)),
@@ -41,7 +42,7 @@ def figures(complete: Sequence[bool], up_s: float, used_s: Mapping[int, float]) 
 
 
 async def measure(tick: Callable[[], None]) -> list[Figure]:
-    """One run on a Serve of its own; about two minutes."""
+    """Measure once on a separate Serve. Takes about two minutes."""
     complete: list[bool] = []
     async with start_isolated("two_engines", HERE / "two_engines.yaml") as (client, server):
 
@@ -69,10 +70,10 @@ async def _wait_for_second_engine(client: BenchClient) -> None:
         if (await replica_states(client)).get("running", 0) >= 2:
             return
         await asyncio.sleep(POLL_S)
-    raise RigError(f"no second engine came within {COMES_WITHIN_S:.0f} s of load")
+    raise RigError(f"no second engine started within {COMES_WITHIN_S:.0f} s of load")
 
 
 def engine_cpu_s(server: BenchServer) -> dict[int, float]:
-    """CPU seconds of each engine replica so far, by process, its engine core included."""
+    """Return the CPU seconds of each engine replica so far, by process, including its engine core."""
     replicas = server.replicas(DEPLOYMENT)
     return {each.pid: cpu_s((each, *each.children(recursive=True))) for each in replicas}

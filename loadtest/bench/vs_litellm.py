@@ -1,6 +1,6 @@
-"""Podium vs. LiteLLM's proxy: one worker process of each, the same upstream, the same machine, in turn.
+"""Podium vs. LiteLLM's proxy: one worker process each, the same upstream, the same machine, in turn.
 
-Podium is served as in production, behind HAProxy. What a round is: `proxies.py`.
+Podium runs in production mode, behind HAProxy. `proxies.py` describes a round.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ ROUNDS = 5
 
 
 def figures(rounds: Sequence[ProxyRound]) -> list[Figure]:
-    """The medians of the ratios of each round."""
+    """Compute the medians of each round's ratios."""
     upstream = figure("upstream_rps", [each["upstream"].rps for each in rounds])
     return [*compare("podium", "litellm", rounds), upstream]
 
@@ -28,7 +28,7 @@ def figures(rounds: Sequence[ProxyRound]) -> list[Figure]:
 async def measure(
     session: aiohttp.ClientSession, tick: Callable[[], None], say: Callable[[str], None]
 ) -> list[Figure]:
-    """`ROUNDS` rounds, after a second of each side that does not count."""
+    """Measure `ROUNDS` rounds, after a warm-up."""
     await asyncio.to_thread(litellm.PEER.build, say)
     async with AsyncExitStack() as stack:
         upstream = await stack.enter_async_context(echo_upstream())

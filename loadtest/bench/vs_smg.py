@@ -1,9 +1,10 @@
-"""Podium with all that a request may cost vs. smg, a Rust gateway, and vs. an empty ingress of Ray Serve.
+"""Podium with every feature that costs time, vs. smg (a Rust gateway) and vs. an empty ingress of Ray Serve.
 
-Not like for like: Podium asks for a key, holds and settles a team's budget, and writes every run down (SQLite); smg
-passes requests on, on as many threads as there are cores, and does none of that, nor any orchestration. The empty
-ingress reads the body and answers a constant of the answer's size: what is left of smg's requests there, no ingress
-of Serve can have. Podium and the ingress are behind the same HAProxy. What a round is: `proxies.py`.
+The comparison is not like for like. Podium checks a key, reserves and settles a team's budget, and records
+every run (SQLite). smg passes requests on, on as many threads as there are cores, without any of that and
+without orchestration. The empty ingress reads the body and answers a constant of the answer's size: no
+ingress of Serve can serve more requests than it does. Podium and the ingress are behind the same HAProxy.
+`proxies.py` describes a round.
 """
 
 import asyncio
@@ -49,15 +50,15 @@ CAP_USD = Decimal(1_000_000)
 
 @dataclass(frozen=True, slots=True)
 class IngressSide:
-    """The empty ingress in one round."""
+    """Measurements of the empty ingress in one round."""
 
     p50_ms: float
-    """One client."""
+    """Median latency, one client."""
     rps: float
 
 
 def figures(rounds: Sequence[ProxyRound], ingress: Sequence[IngressSide]) -> list[Figure]:
-    """The medians of the ratios of each round."""
+    """Compute the medians of each round's ratios."""
     rates = list(zip(rounds, ingress, strict=True))
     return [
         *compare("metered", "smg", rounds),
@@ -73,7 +74,7 @@ def figures(rounds: Sequence[ProxyRound], ingress: Sequence[IngressSide]) -> lis
 async def _running_podium(
     upstream: str, folder: Path
 ) -> AsyncGenerator[tuple[BenchClient, BenchClient, BenchServer]]:
-    """A client of Podium that pays, one of the ingress beside it, and the server."""
+    """Run Podium and the ingress. Yield a paying client, a client of the ingress, and the server."""
     address = sqlite_address(folder / "podium.db")
     key = await make_key(address, CAP_USD)
     settings = fill_settings("paid.yaml", UPSTREAM=upstream)
@@ -89,7 +90,7 @@ async def _measure_ingress(client: BenchClient, path: str) -> IngressSide:
 
 
 async def measure(tick: Callable[[], None]) -> list[Figure]:
-    """`ROUNDS` rounds, after a second of each side that does not count; about three minutes."""
+    """Measure `ROUNDS` rounds, after a warm-up. Takes about three minutes."""
     await asyncio.to_thread(smg.PEER.build, print)
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()))

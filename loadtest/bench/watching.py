@@ -1,7 +1,7 @@
-"""What it costs a router that somebody watches a run: CPU for each second of the run, and the first token's time.
+"""Cost of watching a run for the router: CPU per second of the run, and the time of the first token.
 
-A run of two steps, one after the other, that write 30 tokens a second, in a router without Ray, over SQLite. Nobody, one
-and ten watchers take turns.
+A run has two sequential steps that write 30 tokens per second, in a router without Ray, over SQLite. Runs
+with no, one and ten watchers take turns.
 """
 
 import asyncio
@@ -35,8 +35,8 @@ class WatchedRun:
     """One run.
 
     Args:
-        cpu_ms_per_s: the router's CPU time for each second of it.
-        first_token_ms: from the request to the first token of the answer.
+        cpu_ms_per_s: the router's CPU time per second of the run.
+        first_token_ms: time from the request to the first token of the answer.
     """
 
     cpu_ms_per_s: float
@@ -44,15 +44,15 @@ class WatchedRun:
 
 
 def figures(runs: Mapping[int, Sequence[WatchedRun]]) -> list[Figure]:
-    """From the runs by how many watched them."""
-    found = [figure(f"watching_cpu_ms_per_s_{n}", [run.cpu_ms_per_s for run in runs[n]]) for n in WATCHERS]
+    """Compute the figures from the runs by number of watchers."""
+    results = [figure(f"watching_cpu_ms_per_s_{n}", [run.cpu_ms_per_s for run in runs[n]]) for n in WATCHERS]
     bare_ms = median(run.first_token_ms for run in runs[0])
     late_ms = [run.first_token_ms - bare_ms for run in runs[WATCHERS[-1]]]
-    return [*found, figure("watching_first_token_added_ms", late_ms)]
+    return [*results, figure("watching_first_token_added_ms", late_ms)]
 
 
 async def measure(tick: Callable[[], None]) -> list[Figure]:
-    """About a minute."""
+    """Measure all numbers of watchers. Takes about a minute."""
     with TemporaryDirectory() as folder:
         address = sqlite_address(Path(folder) / "podium.db")
         async with (
@@ -60,7 +60,7 @@ async def measure(tick: Callable[[], None]) -> list[Figure]:
             open_session() as session,
         ):
             client, process = BenchClient(session, router.url), psutil.Process(router.process.pid)
-            await _run(client, process, 1)  # the first one warms everything up
+            await _run(client, process, 1)  # warm-up
             runs: dict[int, list[WatchedRun]] = {n: [] for n in WATCHERS}
             for _ in range(ROUNDS):
                 for n in WATCHERS:
@@ -75,13 +75,13 @@ async def _run(client: BenchClient, process: psutil.Process, watchers: int) -> W
     async with _watching(client, watchers):
         result, _ = await asking
     if result.first_token_ms is None or result.done_ms is None:
-        raise RigError("a watched run gave no answer")
+        raise RigError("a watched run returned no answer")
     return WatchedRun(1e6 * (_cpu_s(process) - before_s) / result.done_ms, result.first_token_ms)
 
 
 @asynccontextmanager
 async def _watching(client: BenchClient, n: int) -> AsyncGenerator[None]:
-    """So many watchers of the run that has just begun; they are told to its end."""
+    """Start `n` watchers of the run that just started. They read its events to the end."""
     path = f"/v1/workflows/{await _find_run(client)}/events"
     watchers = [asyncio.create_task(_watch(client, path)) for _ in range(n)]
     yield
@@ -89,19 +89,19 @@ async def _watching(client: BenchClient, n: int) -> AsyncGenerator[None]:
 
 
 async def _find_run(client: BenchClient) -> str:
-    """The id of the run that is under way."""
+    """Return the id of the running run."""
     for _ in range(100):
         if listed := (await client.get(UNDER_WAY))["data"]:
             return str(listed[0]["id"])
         await asyncio.sleep(0.02)
-    raise RigError("the run to be watched did not begin")
+    raise RigError("the run to watch did not start")
 
 
 async def _watch(client: BenchClient, path: str) -> None:
     async with client.session.get(client.url + path) as response:
-        told = await response.read()
-    if b"event: end" not in told:
-        raise RigError(f"a watcher was not told the end: {told[-300:]!r}")
+        events = await response.read()
+    if b"event: end" not in events:
+        raise RigError(f"a watcher did not receive the end event: {events[-300:]!r}")
 
 
 def _cpu_s(process: psutil.Process) -> float:

@@ -239,7 +239,7 @@ def test_a_stream_cut_while_replicas_came_and_went_is_lost() -> None:
 
 @pytest.mark.parametrize("replicas", [(0, 1, 1, 0), (0, 1, 2, 1)])
 def test_a_run_without_a_second_replica_or_with_one_left_gives_no_figures(replicas: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match="did not come and go"):
+    with pytest.raises(ValueError, match="did not scale up and down"):
         autoscaling.figures(a_scaled_run(replicas=replicas))
 
 
