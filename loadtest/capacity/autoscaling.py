@@ -1,9 +1,9 @@
-"""A pool of engines that Ray Serve scales: mean ongoing requests, a target per replica, delays.
+"""Pool of engines that Ray Serve scales by mean ongoing requests, a target per replica, and delays.
 
-After `ray.serve.config.AutoscalingConfig` and its default policy: a decision must hold for the whole of a
-delay, a new replica serves after its cold start, and one that stops finishes its requests, which no longer
-count. Two replicas are compared for each call, and the one with fewer requests gets it (Serve's power of two
-choices).
+Modelled after `ray.serve.config.AutoscalingConfig` and its default policy. A decision must hold for the whole
+of a delay. A new replica serves after its cold start. A stopping replica finishes its requests, which no
+longer count. For each call, two random replicas are compared, and the one with fewer requests gets it
+(Serve's power of two choices).
 """
 
 import math
@@ -28,26 +28,26 @@ class ReplicaPool:
         self.stopping: list[EngineReplica] = []
         self.starting = 0
         self.history: list[tuple[float, int, int]] = []
-        """Over time: seconds, replicas that serve, replicas paid for."""
+        """Samples over time: seconds, replicas that serve, replicas that are paid for."""
 
     @property
     def ongoing(self) -> int:
-        """Calls running and queued."""
+        """Running and queued calls."""
         return sum(replica.ongoing for replica in self.replicas)
 
     @property
     def work_s(self) -> float:
-        """The work done; see `stations.EngineReplica.work_s`."""
+        """Total work done; see `stations.EngineReplica.work_s`."""
         return sum(replica.work_s for replica in (*self.replicas, *self.stopping))
 
     def call(self, prompt_tokens: int, marks: Sequence[int]) -> list[simpy.Event]:
-        """See `stations.Caller.call`."""
+        """Send a call to a replica; see `stations.TokenSource.call`."""
         two = self.rng.integers(0, len(self.replicas), 2)
         replica = min((self.replicas[int(index)] for index in two), key=lambda each: each.ongoing)
         return replica.call(prompt_tokens, marks)
 
     def autoscale(self, policy: inputs.Autoscaling, target: float, most: int) -> Process:
-        """Scale without end between one replica and `most`."""
+        """Scale between one replica and `most`, forever."""
         window: deque[int] = deque(maxlen=max(1, round(policy.look_back_period_s / policy.interval_s)))
         held_s = 0.0
         last_decision = 0

@@ -1,9 +1,11 @@
-"""`python -m loadtest.capacity.calibrate --url ...`: measure a scripted server; print sections of `inputs.yaml`.
+"""`python -m loadtest.capacity.calibrate --url ...`: measure a scripted server and print sections of
+`inputs.yaml`.
 
 The server must be `podium serve --settings loadtest/capacity/scripted.yaml` on this machine, behind HAProxy
-as deployed (the default). Its script, and how fast it runs, is in `STEPS` here. CPU times are read from the processes
-behind the URL's port. `router` is fitted to five kinds of requests. `checked` is for validation: other
-requests, streamed and not, and Poisson arrivals at several rates, which the simulation receives again.
+as deployed (the default). `STEPS` repeats its script and timing. CPU times are read from the processes behind
+the URL's port. The section `router` is fitted to five kinds of requests. The section `checked` is for
+validation: other requests, streamed and not, and Poisson arrivals at several rates, which the simulation
+repeats.
 """
 
 import argparse
@@ -30,7 +32,7 @@ from program.percentile import percentile
 
 BODY: dict[str, Any] = {"model": "podium-mini", "messages": [{"role": "user", "content": "What is it?"}]}
 REQUESTS, CONCURRENT = 48, 8
-"""Requests of each kind over which the router's CPU is averaged."""
+"""Requests of each kind for the mean router CPU, and their concurrency."""
 CONDUCTOR_TOKEN_MS = 5.0
 SHORT = {"written_tokens": 50, "first_token_s": 0.3, "output_tokens": 1, "token_ms": 0}
 SENTENCE = {"written_tokens": 50, "first_token_s": 0.3, "output_tokens": 16, "token_ms": 10}
@@ -40,40 +42,40 @@ STEPS: list[dict[str, Any]] = [
     {"worker": "c", **SENTENCE},
     {"worker": "c", "reads": [0, 1, 2], **SENTENCE},
 ]
-"""The plan of the conductor in scripted.yaml, counted in words, and the times of its workers."""
+"""Plan of the conductor in scripted.yaml, with token counts in words, and the times of its workers."""
 LONG_TOKENS = 200
-"""Of the worker `long`."""
+"""Words of the worker `long`."""
 
 
 def find_processes(port: int) -> tuple[psutil.Process, psutil.Process]:
-    """The router replica and the proxy behind `port`.
+    """Return the router replica and the proxy behind `port`.
 
     Raises:
-        ValueError: they are not found, as on another machine.
+        ValueError: they do not run on this machine.
     """
     sockets: Any = psutil.net_connections("tcp")
     pids = {s.pid for s in sockets if s.status == psutil.CONN_LISTEN and s.laddr.port == port}
     fronts = sorted((psutil.Process(pid) for pid in pids if pid), key=lambda front: front.create_time())
     if not fronts or fronts[-1].pid == os.getpid():
-        raise ValueError(f"nothing on this machine listens on port {port}")
+        raise ValueError(f"no process on this machine listens on port {port}")
     proxy = fronts[-1]
     # HAProxy's parent is an actor, whose parent is the raylet; Serve's own proxy is an actor itself.
     for parent in proxy.parents():
         for process in parent.children(recursive=True):
             if "ServeReplica" in (command := "".join(process.cmdline())) and "router" in command:
                 return process, proxy
-    raise ValueError(f"no router replica runs beside the proxy on port {port}")
+    raise ValueError(f"no router replica belongs to the proxy on port {port}")
 
 
 def cpu_s(process: psutil.Process) -> float:
-    """CPU seconds of its threads so far."""
+    """Return the CPU seconds of its threads so far."""
     times = process.cpu_times()
     return times.user + times.system
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A client of the server, and the processes of its router and its proxy."""
+    """Client of the server, with the processes of its router and its proxy."""
 
     session: aiohttp.ClientSession
     url: str
@@ -81,7 +83,7 @@ class Probe:
     proxy: psutil.Process
 
     async def ask(self, body: dict[str, Any] = BODY) -> float:
-        """Seconds of one request.
+        """Send a request and return its seconds.
 
         Raises:
             ValueError: the status is not 200.
@@ -96,7 +98,9 @@ class Probe:
     async def sample_rate(
         self, rate_rps: float, duration_s: float, seed: int, *, streamed: bool
     ) -> dict[str, Any]:
-        """An entry of `rates`: send at Poisson times, whether or not earlier requests are answered."""
+        """Send at Poisson times, whether or not earlier requests were answered. Return an
+        entry of `rates`.
+        """
         arrivals = poisson(rate_rps, duration_s, np.random.default_rng(seed))
         processes = (self.router, self.proxy)
         before = [cpu_s(process) for process in processes]
@@ -123,7 +127,7 @@ class Probe:
         }
 
     async def cost_ms(self, body: dict[str, Any]) -> float:
-        """CPU milliseconds of the router for one such request, the mean of `REQUESTS`."""
+        """Return the router's mean CPU milliseconds per request, over `REQUESTS` requests."""
         slots = asyncio.Semaphore(CONCURRENT)
 
         async def ask() -> None:
@@ -136,7 +140,9 @@ class Probe:
 
 
 async def measure(server: str, rates: list[float], duration_s: float, console: Console) -> dict[str, Any]:
-    """The router's costs, what they must predict, every rate, and the HTTP around one request at a time."""
+    """Measure the router's costs, the requests to predict, every rate, and the HTTP overhead of sequential
+    requests.
+    """
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
         probe = Probe(session, server, *find_processes(urlsplit(server).port or 80))
         times_s = [await probe.ask() for _ in range(8)][3:]
@@ -155,14 +161,16 @@ async def measure(server: str, rates: list[float], duration_s: float, console: C
 
 
 async def measure_long_step(probe: Probe, *, stream: bool) -> dict[str, Any]:
-    """The router's CPU for one step of many words, which nothing was fitted to, while it is nearly idle."""
+    """Measure the router's CPU for one step of many words while it is nearly idle. No
+    cost is fitted to this.
+    """
     cost_ms = await probe.cost_ms(body_with_plan(1, "long", stream=stream))
     tokens = {"inner_tokens": 0, "answer_tokens": LONG_TOKENS}
     return {"streamed": stream, "steps": 1, **tokens, "router_cpu_ms": round(cost_ms, 2)}
 
 
 def body_with_plan(steps: int, worker: str, *, stream: bool = False) -> dict[str, Any]:
-    """A request with its own plan: `steps` parallel steps, except the last, which reads the others."""
+    """Return a request with its own plan: `steps` parallel steps, except the last, which reads the others."""
     plan: list[dict[str, Any]] = [
         {"worker": worker, "subtask": "Say it.", "access": []} for _ in range(steps)
     ]
@@ -171,7 +179,7 @@ def body_with_plan(steps: int, worker: str, *, stream: bool = False) -> dict[str
 
 
 async def router_costs(probe: Probe) -> dict[str, float]:
-    """CPU milliseconds of the router by cause; each is a difference of two kinds of requests."""
+    """Compute the router's CPU milliseconds by cause. Each is a difference between two kinds of requests."""
     one, four = await probe.cost_ms(body_with_plan(1, "a")), await probe.cost_ms(body_with_plan(4, "a"))
     planned = await probe.cost_ms(BODY)
     read = await probe.cost_ms(body_with_plan(4, "long"))
@@ -189,14 +197,16 @@ async def router_costs(probe: Probe) -> dict[str, float]:
 
 
 def script_ms() -> float:
-    """The duration of the script alone: the third step's last word, then the third and the fourth step."""
+    """Return the duration of the script alone: until the third step's last word, plus the third and the
+    fourth step.
+    """
     written_ms = CONDUCTOR_TOKEN_MS * (sum(step["written_tokens"] for step in STEPS[:3]) - 1)
     steps_ms = (1000 * s["first_token_s"] + s["token_ms"] * (s["output_tokens"] - 1) for s in STEPS[2:])
     return written_ms + sum(steps_ms)
 
 
 def section(samples: list[dict[str, Any]], mixed: list[dict[str, Any]], duration_s: float) -> dict[str, Any]:
-    """The section `checked`."""
+    """Return the section `checked`."""
     source = "python -m loadtest.capacity.calibrate, loadtest/capacity/scripted.yaml"
     return {
         "source": f"{source}, {os.cpu_count()} cores, client included",
@@ -211,20 +221,19 @@ def section(samples: list[dict[str, Any]], mixed: list[dict[str, Any]], duration
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Command line."""
     parser = argparse.ArgumentParser(prog="python -m loadtest.capacity.calibrate", description=__doc__)
-    parser.add_argument("--url", type=url, required=True, help="of the server")
+    parser.add_argument("--url", type=url, required=True, help="address of the server")
     default_rates = "10,20,40"
     parser.add_argument(
         "--rates", type=rates, default=default_rates, help="requests per second (%(default)s)"
     )
-    parser.add_argument("--duration-s", type=float, default=10.0, help="at each rate (%(default)s)")
-    read = parser.parse_args(argv)
+    parser.add_argument("--duration-s", type=float, default=10.0, help="seconds at each rate (%(default)s)")
+    options = parser.parse_args(argv)
     console = Console(stderr=True)
     try:
-        sections = asyncio.run(measure(read.url, read.rates, read.duration_s, console))
+        sections = asyncio.run(measure(options.url, options.rates, options.duration_s, console))
     except (ValueError, OSError, aiohttp.ClientError, psutil.Error) as exc:
-        console.print(f"[red]could not be measured:[/] {exc}")
+        console.print(f"[red]Measurement failed:[/] {exc}")
         return 1
     print(yaml.safe_dump(sections, sort_keys=False, width=120))
     return 0

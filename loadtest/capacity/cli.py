@@ -1,6 +1,7 @@
-"""`podium capacity`: tables, build/simulator/simulator.json, plots. Exit 2: the inputs cannot be used.
+"""`podium capacity`: print tables and write build/simulator/simulator.json and plots. Exits with 2 if the
+inputs are invalid.
 
-Everything is simulated again each time, from the same seed: four minutes on a slow core.
+Everything is simulated again each time, from the same seed, in about four minutes on a slow core.
 """
 
 import argparse
@@ -22,14 +23,14 @@ from program.options import rates
 from program.process import restore_interrupts, wide_console
 
 SLICE_CHECKED_AT = 2.5
-"""Times the slice's rate: there the whole is simulated too."""
+"""Multiple of the slice's rate at which the whole is simulated too."""
 CHECKED_RPS = 10
 CHANGED_RPS = 1000
 PLANS = 1000
 
 
 def make_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """A table; columns are right-aligned unless their heading begins with `<`."""
+    """Build a table. Columns are right-aligned unless their heading starts with `<`."""
     table = Table(title=title)
     for heading in headings:
         table.add_column(heading.removeprefix("<"), justify="left" if heading.startswith("<") else "right")
@@ -39,12 +40,12 @@ def make_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]
 
 
 def percentile_cells(percentiles: Mapping[str, float]) -> str:
-    """p50, p95 and p99 in one cell."""
+    """Format p50, p95 and p99 as one cell."""
     return " / ".join(f"{value:.0f}" for value in percentiles.values())
 
 
 def size_cells(needs: Requirements, conductor: str) -> list[str]:
-    """Routers, conductors, GPUs, dollars per hour for machines and for APIs."""
+    """Format routers, conductors, GPUs, and dollars per hour for machines and for APIs."""
     counts = (needs.sizes.routers, needs.sizes.engines[conductor], needs.gpus)
     dollars = (needs.machines_usd_per_hour, needs.apis_usd_per_hour)
     return [*(f"{count:,}" for count in counts), *(f"{usd:,.0f}" for usd in dollars)]
@@ -54,7 +55,7 @@ SIZE_HEADINGS = ("routers", "conductors", "GPUs", "machines $/h", "APIs $/h")
 
 
 def capacity_table(forecasts: list[report.Forecast], conductor: str) -> Table:
-    """What each rate needs and costs, and how long its users wait."""
+    """Build the table of requirements, costs and waiting times by rate."""
 
     def row(forecast: report.Forecast) -> list[str]:
         needs = forecast.requirements
@@ -66,11 +67,11 @@ def capacity_table(forecasts: list[report.Forecast], conductor: str) -> Table:
 
     times = ("first token p50/p95/p99 s", "end p50/p95/p99 s")
     headings = ("requests/s", *SIZE_HEADINGS, "workers", "$ per 1,000", *times, "<first bottleneck")
-    return make_table("What a rate needs, and how long its users wait", headings, map(row, forecasts))
+    return make_table("Requirements and waiting times by rate", headings, map(row, forecasts))
 
 
 def bottleneck(forecast: report.Forecast) -> str:
-    """The worst shortage that a setting can remove, and the worst that none can."""
+    """Describe the worst shortage that a setting can fix, and the worst that no setting can."""
     short = [need for need in forecast.requirements.needs if need.ratio > 1]
     worst = (next((need for need in short if need.setting is setting), None) for setting in (True, False))
     texts = [f"{n.name}: {n.ratio:,.1f} times the {n.available:,.0f} {n.of}" for n in worst if n]
@@ -78,8 +79,10 @@ def bottleneck(forecast: report.Forecast) -> str:
 
 
 def limits_table(needs: Requirements) -> Table:
-    """At which rate each limit is reached; one answer covers all, since needs grow with the rate."""
-    title = "The limits, in the order in which traffic reaches them"
+    """Build the table of the rates at which limits are reached. One forecast covers all rates, since needs
+    grow with the rate.
+    """
+    title = "Limits, in the order in which traffic reaches them"
     rows = (
         (f"{needs.rate_rps / each.ratio:,.3g}", each.name, f"{each.available:,.0f} {each.of}")
         for each in needs.needs
@@ -88,7 +91,7 @@ def limits_table(needs: Requirements) -> Table:
 
 
 def validation_table(rows: list[dict[str, float]]) -> Table:
-    """A real run beside its simulation."""
+    """Build the table of a real run and its simulation."""
     names = {"p50_ms": "p50 ms", "p95_ms": "p95 ms", "done_rps": "done/s", "router_cpu_ms": "router CPU ms"}
     headings = ["requests/s", "streamed"]
     for heading in names.values():
@@ -101,12 +104,12 @@ def validation_table(rows: list[dict[str, float]]) -> Table:
             cells.append(f"{row[f'error_{name}']:+.1%}")
         return cells
 
-    title = "A real, scripted server on this size of machine, and its simulation"
+    title = "A real scripted server on a machine of this size, and its simulation"
     return make_table(title, headings, map(cells, rows))
 
 
 def cpu_table(rows: list[dict[str, float]]) -> Table:
-    """The router's CPU for requests that no cost was fitted to."""
+    """Build the table of the router's CPU for requests that no cost was fitted to."""
     title = "Router CPU for one step of 200 words, nearly idle, ms per request"
     cells = (
         (
@@ -121,14 +124,14 @@ def cpu_table(rows: list[dict[str, float]]) -> Table:
 
 
 def change_table(changes: dict[str, Requirements], conductor: str) -> Table:
-    """One change at a time."""
+    """Build the table of sizes after one change at a time."""
     rows = ([name, *size_cells(each, conductor)] for name, each in changes.items())
-    title = f"What would change the answer at {CHANGED_RPS:,g} requests/s"
+    title = f"Changes to the requirements at {CHANGED_RPS:,g} requests/s"
     return make_table(title, ("<change", *SIZE_HEADINGS), rows)
 
 
 def scheduler_table(ends_s: dict[str, list[float]]) -> Table:
-    """The three, and Podium's wall time over theirs plan by plan."""
+    """Build the table of the three schedulers, with Podium's wall time relative to theirs plan by plan."""
 
     def row(name: str) -> list[str]:
         pairs = zip(ends_s["podium"], ends_s[name], strict=True)
@@ -142,7 +145,9 @@ def scheduler_table(ends_s: dict[str, list[float]]) -> Table:
 
 
 def simulate_scaling(given: Inputs, peak_rps: float, out: Path) -> tuple[Table, dict[str, object]]:
-    """A burst and a day under Serve's autoscaling: a table, the same as JSON, and plots in `out`."""
+    """Simulate a burst and a day under Serve's autoscaling. Return a table and the same as JSON; write plots
+    to `out`.
+    """
     from loadtest.plots import plot_autoscaling
     from program.plots import save_plot
 
@@ -151,12 +156,13 @@ def simulate_scaling(given: Inputs, peak_rps: float, out: Path) -> tuple[Table, 
     for traffic in ("burst", "diurnal"):
         run = report.simulate_autoscaling(given, peak_rps, traffic)
         end_s = report.percentiles([each.end_s - each.arrived_s for each in run.requests])
-        for name, seen in run.replicas.items():
-            most, hours = max(paid for _, _, paid in seen), run.replica_hours(name)
+        for name, samples in run.replicas.items():
+            most, hours = max(paid for _, _, paid in samples), run.replica_hours(name)
             table_rows.append((traffic, name, f"{most}", f"{hours:.1f}", percentile_cells(end_s)))
             content[f"{traffic} {name}"] = {"most_replicas": most, "replica_hours": hours} | end_s
             rows = [
-                (at_s, load, up, paid) for load, (at_s, up, paid) in zip(run.active(name), seen, strict=True)
+                (at_s, load, up, paid)
+                for load, (at_s, up, paid) in zip(run.active(name), samples, strict=True)
             ]
             save_plot(out / f"{traffic}-{name}.png", plot_autoscaling, rows, title=f"{name}, {traffic}")
     title = f"Autoscaling, an hour with a peak of {peak_rps:g} requests/s"
@@ -165,7 +171,7 @@ def simulate_scaling(given: Inputs, peak_rps: float, out: Path) -> tuple[Table, 
 
 
 def run(given: Inputs, rates: list[float], traffic: str, seed: int, out: Path, console: Console) -> int:
-    """Answer all questions; print and write the answers."""
+    """Run all simulations; print and write the results."""
     from loadtest.plots import plot_distributions
     from program.plots import save_plot
 
@@ -184,15 +190,15 @@ def run(given: Inputs, rates: list[float], traffic: str, seed: int, out: Path, c
         cpu = validation.compare_cpu(given, checked) if checked else []
         changes = whatif.requirements_by_change(given, CHANGED_RPS)
         status.update("comparing the calculation with the simulation ...")
-        paper = report.calculation_errors(given, CHECKED_RPS, seed)
+        calculation_errors = report.calculation_errors(given, CHECKED_RPS, seed)
         slice_error = report.slice_error(given, SLICE_CHECKED_AT * given.sizing.slice_rps, seed)
     console.print(scaling_table, scheduler_table(ends_s))
     if rows:
         console.print(validation_table(rows), cpu_table(cpu))
     console.print(change_table(changes, given.conductor))
-    errors = ", ".join(f"{name} {error:+.1%}" for name, error in paper.items())
-    console.print(f"Calculated capacity over the simulated one, minus 1: {errors}")
-    console.print(f"p95 of a slice over that of the whole, minus 1: {slice_error:+.1%}")
+    errors = ", ".join(f"{name} {error:+.1%}" for name, error in calculation_errors.items())
+    console.print(f"Calculated capacity relative to the simulated one, minus 1: {errors}")
+    console.print(f"p95 of a slice relative to that of the whole, minus 1: {slice_error:+.1%}")
     title = f"{PLANS} plans, simulated, one at a time"
     save_plot(out / "schedulers.png", plot_distributions, ends_s, title=title)
     content = {
@@ -201,32 +207,33 @@ def run(given: Inputs, rates: list[float], traffic: str, seed: int, out: Path, c
         "checked": rows,
         "foretold": cpu,
         "schedulers_s": {name: report.percentiles(values) for name, values in ends_s.items()},
-        "paper_error": paper,
+        "paper_error": calculation_errors,
         "slice_error": slice_error,
     }
     (out / "simulator.json").write_text(json.dumps(content, indent=2, default=str) + "\n")
-    console.print(f"{time.monotonic() - began_s:.0f} s; written to {out / 'simulator.json'}, plots beside it")
+    console.print(
+        f"{time.monotonic() - began_s:.0f} s; results are in {out / 'simulator.json'}, with plots in the same folder"
+    )
     return 0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Command line."""
     parser = argparse.ArgumentParser(
         prog="podium capacity", description=__doc__, epilog="example: podium capacity --rates 1,10"
     )
     add = parser.add_argument
-    add("--inputs", type=Path, default=inputs.INPUTS, help="a file like the default: %(default)s")
+    add("--inputs", type=Path, default=inputs.INPUTS, help="inputs file (%(default)s)")
     default_rates = "10,1000,100000"
     add("--rates", type=rates, default=default_rates, help="requests per second (%(default)s)")
     kinds = f"{', '.join(KINDS)}, or a CSV file with a column arrival_s"
     add("--traffic", default="poisson", help=f"{kinds} (%(default)s)")
-    add("--seed", type=int, default=0, help="of everything that is drawn (%(default)s)")
-    add("--out", type=Path, default=Path("build/simulator"), help="folder (%(default)s)")
-    read = parser.parse_args(argv)
+    add("--seed", type=int, default=0, help="random seed (%(default)s)")
+    add("--out", type=Path, default=Path("build/simulator"), help="output folder (%(default)s)")
+    options = parser.parse_args(argv)
     restore_interrupts()
     try:
-        given = inputs.load(read.inputs)
-        return run(given, read.rates, read.traffic, read.seed, read.out, wide_console())
+        given = inputs.load(options.inputs)
+        return run(given, options.rates, options.traffic, options.seed, options.out, wide_console())
     except InputsError as error:
         Console(stderr=True).print(f"[red]{error}[/]")
         return 2

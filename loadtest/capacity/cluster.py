@@ -1,4 +1,6 @@
-"""A Podium at work: requests arrive, are planned, run under one of three schedulers, leave their times."""
+"""Simulated Podium: requests arrive, are planned, run under one of three
+schedulers, and leave their times.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,12 +16,12 @@ from loadtest.capacity.schedulers import Scheduler
 from loadtest.capacity.stations import ApiStation, Cores, Process, TokenSource
 
 CHUNK_TOKENS = 64
-"""The router's work on an answer is done in pieces of so many tokens, while it streams."""
+"""Tokens per chunk of a streaming answer, for the router's work on it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestTimes:
-    """One request, in seconds of the simulated clock."""
+    """Times of one request, in seconds of the simulated clock."""
 
     arrived_s: float
     planned_s: float
@@ -29,17 +31,17 @@ class RequestTimes:
 
 @dataclass(slots=True)
 class SimulatedCluster:
-    """The stations of a Podium.
+    """Stations of a Podium.
 
     Args:
         env: the clock.
-        router: the CPU costs of a router.
+        router: CPU costs of a router.
         routers: one core each.
         conductor: writes the plans.
-        workers: by name in the pool.
-        rng: of the choice between routers.
-        front: what every request passes first, such as Serve's proxy; None: it costs nothing.
-        front_ms: CPU of that, half of it on the way in.
+        workers: workers of the pool by name.
+        rng: random generator for the choice between routers.
+        front: station that every request passes first, such as Serve's proxy, or None.
+        front_ms: CPU milliseconds of `front`, half of them on the way in.
         streamed: whether answers are sent token by token.
     """
 
@@ -57,18 +59,18 @@ class SimulatedCluster:
     def run(
         self, plans: Iterable[tuple[float, SimulatedPlan]], mix: inputs.Plans, scheduler: Scheduler
     ) -> Process:
-        """Let the request of each plan arrive at its time."""
+        """Start the request of each plan at its arrival time."""
         for at_s, plan in plans:
             yield self.env.timeout(max(0.0, at_s - self.env.now))
             self.env.process(_Request(self, plan, mix, scheduler, self.pick_router()).run())
 
     def pick_router(self) -> Cores:
-        """The less busy one of two random routers."""
+        """Return the less busy one of two random routers."""
         two = self.rng.integers(0, len(self.routers), 2)
         return min((self.routers[int(index)] for index in two), key=lambda core: core.ongoing)
 
     def pass_front(self) -> Process:
-        """Half of the way through the proxy."""
+        """Pass the proxy in one direction, at half its cost."""
         if self.front:
             yield from self.front.work(self.front_ms / 2000)
 
@@ -91,7 +93,7 @@ class _Request:
         self.first_token = self.env.event()
 
     def run(self) -> Process:
-        """From its arrival to its end."""
+        """Simulate the request from arrival to end."""
         env, arrived_s = self.env, self.env.now
         yield env.timeout(self.router.http_ms / 2000)
         yield from self.cluster.pass_front()
@@ -113,25 +115,25 @@ class _Request:
         self.cluster.requests.append(RequestTimes(arrived_s, planned_s, first_token_s, env.now))
 
     def call_conductor(self, tokens: int, marks: list[int]) -> list[simpy.Event]:
-        """Call it with `tokens` in addition to the part of its prompt that is not cached."""
+        """Call the conductor with `tokens` in addition to the uncached part of its prompt."""
         prompt_tokens = self.mix.conductor_prompt_tokens * (1 - self.mix.prefix_cached) + tokens
         return self.cluster.conductor.call(round(prompt_tokens), marks)
 
     def review(self) -> Process:
-        """The conductor reads the outcome and accepts it."""
+        """Let the conductor read the outcome and accept it."""
         written_tokens = self.mix.second_look.written_tokens
         yield self.call_conductor(self.plan.review_tokens, [written_tokens])[-1]
         yield from self.core.work(written_tokens * self.router.cpu_ms_per_plan_token / 1000)
 
     def step(self, index: int) -> Process:
-        """See `schedulers.timeline` for what a step waits for."""
+        """Simulate a step; see `schedulers.timeline` for what it waits for."""
         step, plan, router = self.plan.steps[index], self.plan, self.router
         yield self.written[index if self.scheduler == "podium" else -1]
         if self.scheduler == "sequential":
             yield self.env.all_of(self.ends[max(0, index - 1) : index])
         yield self.env.all_of([self.ends[read] for read in step.reads])
         if self.scheduler != "sequential" and self.written[-1].processed and index not in plan.reachable:
-            return  # an unread step that has not begun when that is known
+            return  # once the plan is complete, an unread step that has not started is not run
         written_ms = step.written_tokens * router.cpu_ms_per_plan_token
         yield from self.core.work((router.cpu_ms_per_step + written_ms) / 1000)
         is_last = index == len(plan.steps) - 1
@@ -139,7 +141,7 @@ class _Request:
         chunks = self.cluster.workers[step.worker].call(step.input_tokens, marks)
         if is_last:
             yield chunks[0]
-            yield self.written[-1]  # only then is it known to be the answer
+            yield self.written[-1]  # the last step is known to be the answer only when the plan is complete
             self.first_token.succeed()
         is_streamed = is_last and self.cluster.streamed and not plan.second_look
         token_ms = router.cpu_ms_per_answer_token if is_streamed else router.cpu_ms_per_inner_token
@@ -154,13 +156,13 @@ class _Request:
 
 
 def chunk_ends(tokens: int, every: int) -> list[int]:
-    """The token counts at which a chunk ends: the first token, each `every`, and the last."""
+    """Return the token counts at which a chunk ends: the first token, each `every`, and the last."""
     return sorted({1, *range(every, tokens, every), tokens})
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Router replicas, and replicas of each engine by name; `quotas` multiply what each API allows."""
+    """Numbers of router replicas and of replicas by engine. `quotas` multiply the quota of each API."""
 
     routers: int
     engines: Mapping[str, int]
@@ -169,12 +171,12 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedRun:
-    """The outcome of a simulation.
+    """Result of a simulation.
 
     Args:
-        requests: the times of each.
-        busy: utilisation by station while requests arrived; of an engine, its work over that of full batches.
-        replicas: of each engine over time, where they were scaled; see `autoscaling.ReplicaPool.history`.
+        requests: the times of each request.
+        busy: utilisation by station while requests arrived; for an engine, its work relative to that of full batches.
+        replicas: replicas of each scaled engine over time; see `autoscaling.ReplicaPool.history`.
     """
 
     requests: list[RequestTimes]
@@ -193,17 +195,17 @@ def simulate(
     scale: bool = False,
     since_s: float = 0.0,
 ) -> SimulatedRun:
-    """Serve `plans`, which arrive at `times`, until all have ended.
+    """Simulate `plans` that arrive at `times`, until all have ended.
 
     Args:
         given: the inputs.
         sizes: replicas at the start, and throughout unless `scale`.
-        times: of the arrivals.
-        plans: as many.
-        scheduler: which of the three.
-        seed: of everything that is drawn meanwhile.
+        times: arrival times.
+        plans: one plan per arrival.
+        scheduler: the scheduler to simulate.
+        seed: seed of all random choices in the simulation.
         scale: let Serve's autoscaling change the engines' replicas.
-        since_s: utilisation is measured from here to the last arrival.
+        since_s: utilisation is measured from this time to the last arrival.
     """
     env = simpy.Environment()
     seeds = np.random.SeedSequence(seed).spawn(2 + len(given.engines) + len(given.apis))

@@ -1,7 +1,6 @@
-"""What the cluster files say: replicas, batches, targets and prices are kept there, not in `inputs.yaml`.
+"""Numbers from the cluster files: replicas, batches, targets and prices are kept there, not in `inputs.yaml`.
 
-A number that `inputs.yaml` gives takes precedence, so that a copy of it can ask what another number would
-change.
+A number in `inputs.yaml` takes precedence, so that a copy of it can test another value.
 """
 
 from collections.abc import Mapping
@@ -14,11 +13,10 @@ ROOT = Path(__file__).parents[2]
 
 
 def complete(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The inputs, with the numbers that they leave to the files under `deployed`.
+    """Return the inputs, completed with the numbers from the files under `deployed`.
 
     Raises:
-        ValueError: a file lacks a deployment, worker or machine that the inputs name, or its deployments
-            disagree.
+        ValueError: a file lacks a deployment, worker or machine that the inputs name, or its deployments disagree.
         OSError: a file does not exist.
     """
     files = {name: yaml.safe_load((ROOT / path).read_text()) for name, path in given["deployed"].items()}
@@ -54,23 +52,23 @@ def complete(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def lookup(among: Mapping[str, Any], name: str, where: str) -> Any:
-    """The entry of that name.
+    """Return the entry of that name.
 
     Raises:
         ValueError: there is none.
     """
     if name not in among:
-        raise ValueError(f"{name!r} is not among the {where}; there are: {', '.join(among)}")
+        raise ValueError(f"{name!r} is not among the {where}: {', '.join(among)}")
     return among[name]
 
 
 def common_value(values: list[Any], what: str) -> Any:
-    """The one value that all have.
+    """Return the value that all have in common.
 
     Raises:
         ValueError: they differ.
     """
     if len(set(values)) != 1:
-        remedy = "give each an engine of its own, or make them agree"
-        raise ValueError(f"{what} is {values} in the cluster files: {remedy}")
+        remedy = "give each its own engine, or make them agree"
+        raise ValueError(f"{what} differs in the cluster files ({values}): {remedy}")
     return values[0]

@@ -1,6 +1,6 @@
-"""`inputs.yaml` as values: every number of the simulation, by section with its source, date and kind.
+"""Schema of `inputs.yaml`: every number of the simulation, by section with its source, date and kind.
 
-Knows what may be written there, not how it is used. `deployed` reads what the cluster files say.
+Knows what may be written there, not how it is used. `deployed` reads the numbers in the cluster files.
 """
 
 from collections.abc import Collection
@@ -22,17 +22,17 @@ Count = Annotated[int, Field(ge=1)]
 
 
 class InputsError(Exception):
-    """The inputs cannot be used; the message says where and why."""
+    """The inputs cannot be used. The message says where and why."""
 
 
 class InputModel(BaseModel):
-    """No unknown keys, no change."""
+    """Base of the sections: immutable, without unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Sourced(InputModel):
-    """A section that says where its numbers come from."""
+    """Section that states the source of its numbers."""
 
     source: str = Field(min_length=10)
     date: date
@@ -40,33 +40,36 @@ class Sourced(InputModel):
 
 
 class Tokens(InputModel):
-    """A lognormal number of tokens; `cv` is its standard deviation over its mean."""
+    """Lognormal number of tokens. `cv` is its standard deviation divided by its mean."""
 
     mean: Above0
     cv: AtLeast0 = 0
 
 
 class SecondLook(Sourced):
-    """Requests with `rounds: 2`: the conductor reads the outcome, accepts it, and the answer comes whole."""
+    """Requests with `rounds: 2`: the conductor reads the outcome and accepts it, and the answer is not
+    streamed.
+    """
 
     share: Share
     written_tokens: Count
 
 
 class Plans(Sourced):
-    """What the conductor writes."""
+    """Plans that the conductor writes."""
 
     steps: dict[int, Share]
-    """Number of steps: share of requests with so many."""
+    """Number of steps to its share of requests."""
     shapes: dict[Literal["chain", "join", "random"], Share]
-    """`chain`: each reads the one before; `join`: the last reads all; `random`: each earlier one or not."""
+    """`chain`: each step reads the previous one; `join`: the last reads all; `random`: each reads a random
+    subset of the earlier ones."""
     question_tokens: Tokens
     system_tokens: AtLeast0
-    """In every worker's prompt, in addition to the question and what is read."""
+    """Tokens in every worker's prompt besides the question and the outputs that it reads."""
     conductor_prompt_tokens: AtLeast0
-    """The conductor's static prefix."""
+    """Tokens of the conductor's static prefix."""
     prefix_cached: Share
-    """The share of that prefix that is cached."""
+    """Share of that prefix that is cached."""
     step_written_tokens: Tokens
     step_output_tokens: Tokens
     second_look: SecondLook
@@ -75,7 +78,7 @@ class Plans(Sourced):
     def _shares(self) -> Self:
         for name, shares in (("steps", self.steps), ("shapes", self.shapes)):
             if abs(sum(shares.values()) - 1) > 1e-6:
-                raise ValueError(f"the shares of `{name}` make {sum(shares.values()):g}; they must make 1")
+                raise ValueError(f"the shares of `{name}` must sum to 1, not {sum(shares.values()):g}")
         return self
 
 
@@ -85,13 +88,13 @@ class RouterInputs(Sourced):
     cpu_ms_per_request: AtLeast0
     cpu_ms_per_step: AtLeast0
     cpu_ms_per_plan_token: AtLeast0
-    """Of the conductor's text, which is parsed while it streams; its call is included."""
+    """Per token of the conductor's text, which is parsed while it streams. Includes the call."""
     cpu_ms_per_inner_token: AtLeast0
-    """Of inner steps and of answers that are not streamed: read, but not sent."""
+    """Per token of inner steps and of answers that are not streamed: read, but not sent."""
     cpu_ms_per_answer_token: AtLeast0
-    """Sent to the client, each as a chunk of its own."""
+    """Per token sent to the client, each in its own chunk."""
     http_ms: AtLeast0
-    """Latency on the way in and out without other traffic; not work of the router."""
+    """Latency on the way in and out without other traffic, which uses no CPU of the router."""
     machine: str
     replicas_per_machine: Count
     replicas: Count
@@ -100,72 +103,80 @@ class RouterInputs(Sourced):
     def cpu_ms(
         self, *, steps: int, plan_tokens: int, inner_tokens: int, answer_tokens: int, streamed: bool
     ) -> float:
-        """Of one request: steps that run, and tokens of the conductor, of inner steps and of the last one."""
+        """Return the CPU milliseconds of one request.
+
+        Args:
+            steps: number of steps that run.
+            plan_tokens: tokens written by the conductor.
+            inner_tokens: output tokens of inner steps.
+            answer_tokens: output tokens of the last step.
+            streamed: whether the answer is streamed.
+        """
         answer_ms = self.cpu_ms_per_answer_token if streamed else self.cpu_ms_per_inner_token
         tokens_ms = plan_tokens * self.cpu_ms_per_plan_token + inner_tokens * self.cpu_ms_per_inner_token
         return self.cpu_ms_per_request + steps * self.cpu_ms_per_step + tokens_ms + answer_tokens * answer_ms
 
 
 class EngineSpec(Sourced):
-    """A vLLM replica: the duration of a decoding step by batch size, and how fast prompts are read."""
+    """vLLM replica: the duration of a decoding step by batch size, and the prefill speed."""
 
     machine: str
     gpus: Count
-    """Of one replica."""
+    """GPUs of one replica."""
     workers: tuple[str, ...] = Field(min_length=1)
-    """The workers in the cluster files that this engine serves."""
+    """Workers in the cluster files that this engine serves."""
     max_num_seqs: Count
     """From the cluster files."""
     memory_seqs: Count
-    """Sequences for which the cache has room beside the weights."""
+    """Sequences that fit in the cache next to the weights."""
     step_ms: dict[int, Above0]
-    """Batch size: milliseconds of a step, in which each sequence gets a token. Linear in between."""
+    """Batch size to milliseconds of a step, in which each sequence gets a token. Interpolated linearly."""
     prefill_tokens_per_s: Above0
     chunk_tokens: Count = 2048
-    """Of prompts, read in one step with the decoding sequences."""
+    """Prompt tokens that are read in one step together with the decoding sequences."""
     cold_start_s: AtLeast0
-    """From the scaling decision to the first token: machine, image, weights, engine."""
+    """Seconds from the scaling decision to the first token: machine, image, weights, engine."""
     max_replicas: Count
-    """Of all its workers; from the cluster files."""
+    """Maximum replicas of all its workers, from the cluster files."""
 
     @model_validator(mode="after")
     def _table(self) -> Self:
         if 1 not in self.step_ms or max(self.step_ms) < self.batch:
             raise ValueError(
-                "`step_ms` must say what 1 sequence takes, and what a full batch takes: the lesser of "
+                "`step_ms` needs the time for 1 sequence, and for a full batch: the smaller of "
                 f"`max_num_seqs` and `memory_seqs`, {self.batch}"
             )
         return self
 
     @property
     def batch(self) -> int:
-        """The largest number of sequences that are decoded together."""
+        """Largest number of sequences that are decoded together."""
         return min(self.max_num_seqs, self.memory_seqs)
 
     def step_s(self, sequences: int) -> float:
-        """Seconds of a step with so many sequences in it."""
+        """Return the seconds of a step with this many sequences."""
         counts = sorted(self.step_ms)
         return float(np.interp(sequences, counts, [self.step_ms[count] for count in counts])) / 1000
 
 
 class ApiSpec(Sourced):
-    """A provider's model."""
+    """Model of a provider."""
 
     first_token_s: Above0
-    """The median; the distribution is lognormal."""
+    """Median of a lognormal distribution."""
     first_token_sigma: AtLeast0
-    """Of its logarithm."""
+    """Standard deviation of its logarithm."""
     token_ms: AtLeast0
     usd_per_mtok_in: AtLeast0
     usd_per_mtok_out: AtLeast0
     requests_per_minute: Above0 | None = None
     tokens_per_minute: Above0 | None = None
-    """Input and output together, or output alone where only that is limited."""
+    """Quota of tokens, counted as in `counted`."""
     counted: Literal["all", "output"] = "all"
 
 
 class WorkerInputs(InputModel):
-    """A member of the pool: `share` of the steps; served by an engine or an API of that name."""
+    """Member of the pool with a `share` of the steps, served by the engine or the API of that name."""
 
     share: Share
     engine: str | None = None
@@ -174,12 +185,12 @@ class WorkerInputs(InputModel):
     @model_validator(mode="after")
     def _one(self) -> Self:
         if (self.engine is None) == (self.api is None):
-            raise ValueError("a worker has an `engine` or an `api`, and not both")
+            raise ValueError("a worker must have either an `engine` or an `api`")
         return self
 
 
 class Machine(Sourced):
-    """A rented machine."""
+    """Rented machine."""
 
     bought: Literal["spot", "on_demand"]
     usd_per_hour: Above0
@@ -198,25 +209,25 @@ class Autoscaling(Sourced):
 
 
 class Ceiling(Sourced):
-    """The most that anybody has shown."""
+    """Highest value that has been demonstrated."""
 
     most: Above0
 
 
 class Sizing(Sourced):
-    """The utilisation of each station at the planned rate."""
+    """Target utilisation of each station at the planned rate."""
 
     router_utilisation: Annotated[float, Field(gt=0, lt=1)]
     engine_utilisation: Annotated[float, Field(gt=0, lt=1)]
-    """Of its token throughput at a full batch."""
+    """Relative to its token throughput at a full batch."""
     slice_rps: Above0
-    """Higher rates are simulated as a slice of this rate."""
+    """Rate of the slice that is simulated instead of a higher rate."""
     measured_s: Above0
     warm_up_s: AtLeast0
 
 
 class CheckedStep(InputModel):
-    """A step of the plan in the real server's script."""
+    """Step of the plan in the real server's script."""
 
     worker: str
     reads: tuple[int, ...] = ()
@@ -227,7 +238,7 @@ class CheckedStep(InputModel):
 
 
 class CheckedRate(InputModel):
-    """The real server at one rate of arrivals; `seed` reproduces the arrivals."""
+    """The real server at one arrival rate. `seed` reproduces the arrivals."""
 
     rate_rps: Above0
     seed: int
@@ -250,7 +261,7 @@ class CheckedMix(InputModel):
 
 
 class Checked(Sourced):
-    """A real run, to validate the simulation: `python -m loadtest.capacity.calibrate`."""
+    """Real run for validating the simulation: `python -m loadtest.capacity.calibrate`."""
 
     duration_s: Above0
     conductor_token_ms: AtLeast0
@@ -260,7 +271,7 @@ class Checked(Sourced):
 
 
 class DeployedFiles(InputModel):
-    """Files of this checkout that say what is deployed and what it costs."""
+    """Files of this checkout with the deployment and its prices."""
 
     settings: str
     serve: str
@@ -268,13 +279,13 @@ class DeployedFiles(InputModel):
 
 
 class Inputs(InputModel):
-    """All of it."""
+    """Content of `inputs.yaml`."""
 
     deployed: DeployedFiles
     plans: Plans
     router: RouterInputs
     other_routers: dict[str, dict[str, AtLeast0]] = {}
-    """Other costs of the router by name, for comparison."""
+    """Alternative costs of the router by name, for comparison."""
     conductor: str
     engines: dict[str, EngineSpec]
     apis: dict[str, ApiSpec]
@@ -295,13 +306,13 @@ class Inputs(InputModel):
             known = self.engines if worker.engine else self.apis
             _check_name(f"workers.{name}", worker.engine or worker.api or "", known)
         if abs(sum(worker.share for worker in self.workers.values()) - 1) > 1e-6:
-            raise ValueError("the shares of `workers` must make 1")
+            raise ValueError("the shares of `workers` must sum to 1")
         return self
 
 
 def _check_name(where: str, name: str, known: Collection[str]) -> None:
     if name not in known:
-        raise ValueError(f"`{where}` names {name!r}, which does not exist; there are: {', '.join(known)}")
+        raise ValueError(f"`{where}` names the unknown {name!r}; choose from {', '.join(known)}")
 
 
 def load(path: Path = INPUTS) -> Inputs:
@@ -313,7 +324,7 @@ def load(path: Path = INPUTS) -> Inputs:
     try:
         return Inputs.model_validate(deployed.complete(yaml.safe_load(path.read_text())))
     except OSError as exc:
-        remedy = "Name an inputs file, or omit --inputs."
+        remedy = "Pass an existing inputs file, or omit --inputs."
         raise InputsError(f"{exc.filename or path} cannot be read: {exc.strerror}. {remedy}") from exc
     except yaml.YAMLError as exc:
         raise InputsError(f"{path} is not YAML: {exc}") from exc

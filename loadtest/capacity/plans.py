@@ -1,4 +1,4 @@
-"""Plans drawn from a mix: number of steps, what each reads, tokens. Knows shapes and sizes, not time."""
+"""Plans sampled from a mix: number of steps, what each reads, tokens. Knows shapes and sizes, not time."""
 
 import math
 from collections.abc import Mapping
@@ -17,11 +17,11 @@ class SimulatedStep:
     """One step of a plan.
 
     Args:
-        worker: in the pool.
-        reads: earlier steps.
-        written_tokens: the conductor's text for it.
-        input_tokens: its prompt, including what it reads.
-        output_tokens: its output.
+        worker: name of the worker in the pool.
+        reads: indices of earlier steps.
+        written_tokens: tokens that the conductor writes for it.
+        input_tokens: tokens of its prompt, including what it reads.
+        output_tokens: tokens of its output.
     """
 
     worker: str
@@ -33,7 +33,7 @@ class SimulatedStep:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedPlan:
-    """Steps in the order in which they are written; the last one's output is the answer."""
+    """Steps in the order in which they are written. The last one's output is the answer."""
 
     steps: tuple[SimulatedStep, ...]
     question_tokens: int
@@ -42,21 +42,23 @@ class SimulatedPlan:
 
     @property
     def review_tokens(self) -> int:
-        """What it reads then, in addition to its prompt."""
+        """Tokens that the conductor reads then, in addition to its prompt."""
         return self.question_tokens + sum(self.steps[index].output_tokens for index in self.reachable)
 
     @property
     def reachable(self) -> frozenset[int]:
-        """The last step and all that it reads, directly or not; the others are never run."""
-        found = {len(self.steps) - 1}
+        """Indices of the last step and of all steps that it reads, directly or indirectly. Other steps never
+        run.
+        """
+        indices = {len(self.steps) - 1}
         for index in range(len(self.steps) - 1, -1, -1):
-            if index in found:
-                found.update(self.steps[index].reads)
-        return frozenset(found)
+            if index in indices:
+                indices.update(self.steps[index].reads)
+        return frozenset(indices)
 
 
 def tokens(of: Tokens, rng: np.random.Generator) -> int:
-    """A lognormal draw, at least 1."""
+    """Sample a lognormal number of tokens, at least 1."""
     if of.cv == 0:
         return max(1, round(of.mean))
     variance = math.log1p(of.cv**2)
@@ -64,7 +66,7 @@ def tokens(of: Tokens, rng: np.random.Generator) -> int:
 
 
 def reads(shape: str, index: int, last: bool, rng: np.random.Generator) -> tuple[int, ...]:
-    """What step `index` reads."""
+    """Return the steps that step `index` reads."""
     if shape == "chain":
         return (index - 1,) if index else ()
     if shape == "join":
@@ -73,13 +75,13 @@ def reads(shape: str, index: int, last: bool, rng: np.random.Generator) -> tuple
 
 
 def pick(shares: Mapping[T, float], rng: np.random.Generator) -> T:
-    """A random key, weighted by its share."""
+    """Return a random key, weighted by its share."""
     keys = list(shares)
     return keys[int(rng.choice(len(keys), p=list(shares.values())))]
 
 
 def sample(inputs: Inputs, rng: np.random.Generator) -> SimulatedPlan:
-    """One plan of the mix."""
+    """Sample one plan of the mix."""
     mix = inputs.plans
     count, shape = pick(mix.steps, rng), pick(mix.shapes, rng)
     shares = {name: worker.share for name, worker in inputs.workers.items()}
@@ -94,6 +96,6 @@ def sample(inputs: Inputs, rng: np.random.Generator) -> SimulatedPlan:
 
 
 def samples(inputs: Inputs, count: int, seed: int) -> list[SimulatedPlan]:
-    """`count` plans; the same seed gives the same ones."""
+    """Sample `count` plans. The same seed gives the same plans."""
     rng = np.random.default_rng(seed)
     return [sample(inputs, rng) for _ in range(count)]

@@ -1,4 +1,4 @@
-"""The questions to the simulation, one function each. Knows no tables, files or pictures."""
+"""Experiments with the simulation, one function each. Knows no tables, files or plots."""
 
 import math
 from bisect import bisect_right
@@ -17,17 +17,17 @@ from loadtest.capacity.sizing import Requirements, engine_s, loads, size, slice_
 from program.percentile import percentile
 
 PLANS_FOR_MEANS = 20_000
-"""Enough to know their mean work to within 1 %."""
+"""Number of plans that gives their mean work within 1 %."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """One rate: what it needs, and how long its users wait.
+    """Requirements and waiting times at one rate.
 
     Args:
-        simulated_rps: the traffic that was simulated: the whole, or a slice of it.
-        requests: that arrived after the warm-up, and are counted.
-        first_token_s, end_s: their percentiles, by name.
+        simulated_rps: rate of the simulated traffic, which is the whole or a slice of it.
+        requests: number of requests after the warm-up.
+        first_token_s, end_s: percentiles by name.
         busy: see `cluster.SimulatedRun`.
     """
 
@@ -40,22 +40,22 @@ class Forecast:
 
     @property
     def usd_per_hour(self) -> float:
-        """Machines and APIs."""
+        """Dollars per hour for machines and APIs."""
         return self.requirements.machines_usd_per_hour + self.requirements.apis_usd_per_hour
 
 
 def percentiles(values: Sequence[float]) -> dict[str, float]:
-    """p50, p95 and p99 by name."""
+    """Return p50, p95 and p99 by name."""
     return {f"p{percent}": percentile(values, percent) for percent in (50, 95, 99)}
 
 
 def sizing_plans(given: inputs.Inputs, seed: int = 0) -> list[SimulatedPlan]:
-    """Enough plans to size by."""
+    """Sample the plans from which the sizes are calculated."""
     return samples(given, PLANS_FOR_MEANS, seed)
 
 
 def forecast(given: inputs.Inputs, rate_rps: float, *, traffic: str = "poisson", seed: int = 0) -> Forecast:
-    """Size for `rate_rps`, then simulate that, or a slice of it."""
+    """Size for `rate_rps`, then simulate that rate or a slice of it."""
     requirements = size(given, rate_rps, sizing_plans(given, seed))
     simulated_rps = min(rate_rps, given.sizing.slice_rps)
     run = _run(given, slice_of(requirements, simulated_rps), simulated_rps, traffic, seed)
@@ -74,16 +74,18 @@ def _run(given: inputs.Inputs, sizes: Sizes, rate_rps: float, traffic: str, seed
 
 
 def slice_error(given: inputs.Inputs, rate_rps: float, seed: int = 0) -> float:
-    """The p95 of a slice over that of the whole, minus 1, at a rate at which both can be simulated."""
+    """Return the p95 of a slice relative to that of the whole, minus 1, at a rate at which both can be
+    simulated.
+    """
     part = forecast(given, rate_rps, seed=seed)
     wider = given.model_copy(update={"sizing": given.sizing.model_copy(update={"slice_rps": rate_rps})})
     return part.end_s["p95"] / forecast(wider, rate_rps, seed=seed).end_s["p95"] - 1
 
 
 def calculation_errors(given: inputs.Inputs, rate_rps: float, seed: int = 0) -> dict[str, float]:
-    """Each engine's calculated capacity over the simulated one, minus 1, at twice its traffic.
+    """Return each engine's calculated capacity relative to the simulated one, minus 1, at twice its traffic.
 
-    Every other station is made large, so that each engine in turn is the only one that is full.
+    Every other station is made large, so that each engine in turn is the only bottleneck.
     """
     plans, errors = sizing_plans(given, seed), dict[str, float]()
     large = size(given, 10 * rate_rps, plans).sizes
@@ -96,7 +98,7 @@ def calculation_errors(given: inputs.Inputs, rate_rps: float, seed: int = 0) -> 
 
 
 def scheduler_ends(given: inputs.Inputs, count: int = 1000, seed: int = 0) -> dict[str, list[float]]:
-    """Seconds to the end of each of `count` plans under each scheduler, without other traffic."""
+    """Return the seconds to the end of each of `count` plans under each scheduler, without other traffic."""
     rng = np.random.default_rng(seed)
     ends_s: dict[str, list[float]] = {name: [] for name in SCHEDULERS}
     for plan in samples(given, count, seed):
@@ -109,7 +111,7 @@ def scheduler_ends(given: inputs.Inputs, count: int = 1000, seed: int = 0) -> di
 def time_steps(
     given: inputs.Inputs, plan: SimulatedPlan, rng: np.random.Generator
 ) -> tuple[list[StepTimes], float]:
-    """The duration of each step on an idle engine, and when the plan's text ends."""
+    """Return the duration of each step on an idle engine, and when the plan's text ends."""
     conductor, mix = given.engines[given.conductor], given.plans
     prompt_tokens = mix.conductor_prompt_tokens * (1 - mix.prefix_cached) + plan.question_tokens
     ends = np.cumsum([step.written_tokens for step in plan.steps]) * conductor.step_ms[1] / 1000
@@ -120,7 +122,7 @@ def time_steps(
 
 
 def _idle_times(given: inputs.Inputs, step: SimulatedStep, rng: np.random.Generator) -> tuple[float, float]:
-    """Seconds to the first token, and to the last."""
+    """Return the seconds to the first token and to the last."""
     worker = given.workers[step.worker]
     if worker.engine:
         engine = given.engines[worker.engine]
@@ -139,14 +141,14 @@ class AutoscalingRun:
     replicas: Mapping[str, list[tuple[float, int, int]]]
 
     def replica_hours(self, engine: str) -> float:
-        """Paid for."""
+        """Return the hours of replicas that are paid for."""
         return (
             sum(paid * (then_s - now_s) for (now_s, _, paid), (then_s, *_) in pairwise(self.replicas[engine]))
             / 3600
         )
 
     def active(self, engine: str) -> list[int]:
-        """Active requests at each reading of the replicas."""
+        """Return the number of active requests at each sample of the replicas."""
         arrived_s = sorted(each.arrived_s for each in self.requests)
         end_s = sorted(each.end_s for each in self.requests)
         return [
@@ -157,7 +159,9 @@ class AutoscalingRun:
 def simulate_autoscaling(
     given: inputs.Inputs, rate_rps: float, traffic: str, *, duration_s: float = 3600, seed: int = 0
 ) -> AutoscalingRun:
-    """Begin with what the first tenth of the time needs, and let Serve scale; `rate_rps` is the peak."""
+    """Simulate autoscaling. It starts with the sizes for the first tenth of the time;
+    `rate_rps` is the peak.
+    """
     times = draw_traffic(traffic, rate_rps, duration_s, np.random.default_rng(seed))
     plans = samples(given, len(times), seed + 1)
     first_rps = max(0.1, float((times < duration_s / 10).sum()) / (duration_s / 10))

@@ -1,9 +1,10 @@
-"""Three ways to run one plan without other traffic: when steps start and end, what the user sees when.
+"""Timelines of one plan under three schedulers, without other traffic.
 
-`sequential`, the paper's: the whole plan, then one step after another, unread ones too. `plan_then_run`: the
-whole plan, then each step as soon as its inputs are complete. `podium`: each step as soon as it is written
-and its inputs are complete. The last step is known when the plan ends, so nothing of the answer is shown
-before that.
+- `sequential`, the paper's: the whole plan, then one step after another, including unread ones.
+- `plan_then_run`: the whole plan, then each step as soon as its inputs are complete.
+- `podium`: each step as soon as it is written and its inputs are complete.
+
+The last step is known only when the plan ends, so nothing of the answer is shown earlier.
 """
 
 from collections.abc import Sequence
@@ -16,7 +17,9 @@ SCHEDULERS: tuple[Scheduler, ...] = get_args(Scheduler)
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """A step: when its last byte is written, what it reads, seconds to its first token and end."""
+    """Times of a step: when its last byte is written, the steps it reads, and seconds to its first token and
+    end.
+    """
 
     written_s: float
     reads: tuple[int, ...]
@@ -26,7 +29,7 @@ class StepTimes:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The start of each step, first token and end of the answer, in seconds since the request."""
+    """Start of each step, first token and end of the answer, in seconds since the request."""
 
     starts_s: tuple[float, ...]
     first_token_s: float
@@ -39,7 +42,7 @@ def timeline(steps: Sequence[StepTimes], plan_end_s: float, scheduler: Scheduler
     Args:
         steps: at least one; reads point backwards.
         plan_end_s: when the plan's last byte is written.
-        scheduler: which of the three.
+        scheduler: the scheduler to apply.
     """
     starts_s: list[float] = []
     ends_s: list[float] = []

@@ -1,7 +1,7 @@
-"""What a rate needs, calculated: work for each station, replicas, machines, dollars, first bottleneck.
+"""Requirements of a rate, calculated: work per station, replicas, machines, dollars, first bottleneck.
 
 Utilisation is rate times work over capacity (the utilisation law). Queues are left to the simulation, which
-is run with these sizes and says how wrong they are.
+runs with these sizes and shows their error.
 """
 
 import math
@@ -16,7 +16,7 @@ from loadtest.capacity.stations import full_batch_s
 
 @dataclass(frozen=True, slots=True)
 class MeanWork:
-    """The mean work of one engine or API for one request to Podium."""
+    """Mean work of one engine or API for one request to Podium."""
 
     calls: float
     input_tokens: float
@@ -25,14 +25,14 @@ class MeanWork:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """One station at one rate.
+    """Need for one station at one rate.
 
     Args:
-        name: of the station.
+        name: name of the station.
         needed: replicas, or tokens or requests per minute.
-        available: what is deployed today, or is known to be possible.
-        of: the unit of both, and whose limit it is.
-        setting: whether a line of the settings raises it.
+        available: the deployed or demonstrated amount.
+        of: unit of both, and the name of the limit.
+        setting: whether a setting can raise the limit.
     """
 
     name: str
@@ -43,13 +43,13 @@ class Need:
 
     @property
     def ratio(self) -> float:
-        """Above 1: not enough is available."""
+        """Ratio of needed to available; above 1, there is a shortage."""
         return self.needed / self.available
 
 
 @dataclass(frozen=True, slots=True)
 class Requirements:
-    """What one rate needs."""
+    """Requirements of one rate."""
 
     rate_rps: float
     sizes: Sizes
@@ -58,11 +58,11 @@ class Requirements:
     machines_usd_per_hour: float
     apis_usd_per_hour: float
     needs: tuple[Need, ...]
-    """All of them, the worst shortage first."""
+    """Needs of all stations, the worst shortage first."""
 
 
 def router_s(inputs: Inputs, plans: Sequence[SimulatedPlan]) -> float:
-    """The mean CPU seconds of a router for a request."""
+    """Return the mean CPU seconds of a router per request."""
     look_tokens = inputs.plans.second_look.written_tokens
 
     def one(plan: SimulatedPlan) -> float:
@@ -79,7 +79,7 @@ def router_s(inputs: Inputs, plans: Sequence[SimulatedPlan]) -> float:
 
 
 def loads(inputs: Inputs, plans: Sequence[SimulatedPlan]) -> dict[str, MeanWork]:
-    """By engine and API: the work of the reachable steps, and the conductor's own."""
+    """Return the mean work by engine and API: of the reachable steps, and of the conductor."""
     totals = {name: [0.0, 0.0, 0.0] for name in (*inputs.engines, *inputs.apis)}
     mix = inputs.plans
     uncached_tokens = mix.conductor_prompt_tokens * (1 - mix.prefix_cached)
@@ -99,12 +99,12 @@ def loads(inputs: Inputs, plans: Sequence[SimulatedPlan]) -> dict[str, MeanWork]
 
 
 def engine_s(engine: EngineSpec, load: MeanWork) -> float:
-    """Seconds of one replica for the load of a request, at a full batch."""
+    """Return the seconds that one replica needs for the load of a request, at a full batch."""
     return full_batch_s(engine, load.input_tokens, load.output_tokens)
 
 
 def size(inputs: Inputs, rate_rps: float, plans: Sequence[SimulatedPlan]) -> Requirements:
-    """The replicas, machines and dollars for `rate_rps` of such plans."""
+    """Calculate the replicas, machines and dollars for `rate_rps` of such plans."""
     by_name, limits = loads(inputs, plans), inputs.sizing
     routers = math.ceil(rate_rps * router_s(inputs, plans) / limits.router_utilisation)
     engines = {
@@ -133,14 +133,14 @@ def size(inputs: Inputs, rate_rps: float, plans: Sequence[SimulatedPlan]) -> Req
 
 
 def _machines(inputs: Inputs, routers: int, engines: Mapping[str, int]) -> dict[str, int]:
-    """Whole machines; the engines on one kind share its GPUs."""
+    """Return the number of machines by type. Engines on the same machine type share its GPUs."""
     gpus: dict[str, int] = {}
     for name, count in engines.items():
         engine = inputs.engines[name]
         gpus[engine.machine] = gpus.get(engine.machine, 0) + engine.gpus * count
-    found = {name: math.ceil(count / max(1, inputs.machines[name].gpus)) for name, count in gpus.items()}
-    found[inputs.router.machine] = math.ceil(routers / inputs.router.replicas_per_machine)
-    return found
+    machines = {name: math.ceil(count / max(1, inputs.machines[name].gpus)) for name, count in gpus.items()}
+    machines[inputs.router.machine] = math.ceil(routers / inputs.router.replicas_per_machine)
+    return machines
 
 
 def _engine_needs(inputs: Inputs, engines: Mapping[str, int]) -> list[Need]:
@@ -165,7 +165,7 @@ def _api_needs(inputs: Inputs, rate_rps: float, by_name: Mapping[str, MeanWork])
 
 
 def _apis_usd(inputs: Inputs, by_name: Mapping[str, MeanWork]) -> float:
-    """Of one request."""
+    """Return the dollars for API calls of one request."""
     return sum(
         (
             by_name[name].input_tokens * api.usd_per_mtok_in
@@ -177,7 +177,9 @@ def _apis_usd(inputs: Inputs, by_name: Mapping[str, MeanWork]) -> float:
 
 
 def slice_of(whole: Requirements, rate_rps: float) -> Sizes:
-    """The sizes for a slice of the traffic: every station shrunk by the same factor, in whole replicas."""
+    """Return the sizes for a slice of the traffic: every station shrunk by the same factor, in whole
+    replicas.
+    """
     share = rate_rps / whole.rate_rps
     engines = {name: max(1, round(count * share)) for name, count in whole.sizes.engines.items()}
     quotas = {name: quota * share for name, quota in whole.sizes.quotas.items()}

@@ -1,8 +1,9 @@
-"""Where a request spends its time: cores, a vLLM engine, a provider's API. Knows time and tokens, not plans.
+"""Stations where a request spends its time: cores, a vLLM engine, a provider's API. Knows time and tokens,
+not plans.
 
-An engine models continuous batching as a fluid: every decoding sequence gets tokens at the same pace, which
-their number sets; prompts are read one after another, a chunk per step, and slow the others meanwhile (vLLM's
-chunked prefill).
+An engine models continuous batching as a fluid. All decoding sequences get tokens at the same rate, which
+depends on their number. Prompts are read one after another, a chunk per step, and slow the decoding meanwhile
+(vLLM's chunked prefill).
 """
 
 import heapq
@@ -20,7 +21,8 @@ from loadtest.capacity import inputs
 
 Process = Generator[simpy.Event, Any, None]
 TINY = 1e-6
-"""Of a step: the tolerance for floating point; large enough to move a clock that has run for weeks."""
+"""Floating-point tolerance, as a fraction of a step. It is large enough to advance a clock that has run for
+weeks."""
 
 
 def _on(event: Any, do: Callable[[simpy.Event], None]) -> None:
@@ -28,15 +30,17 @@ def _on(event: Any, do: Callable[[simpy.Event], None]) -> None:
 
 
 class TokenSource(Protocol):
-    """A source of tokens."""
+    """Source of tokens."""
 
     def call(self, prompt_tokens: int, marks: Sequence[int]) -> list[simpy.Event]:
-        """An event for each count of output tokens in `marks`, ascending; the last one ends the call."""
+        """Return an event for each count of output tokens in `marks`, ascending. The last
+        one ends the call.
+        """
         ...
 
 
 class Cores:
-    """Equal cores with one queue; `busy_s` is the work they have done."""
+    """Equal cores with one queue. `busy_s` is the work they have done."""
 
     def __init__(self, env: simpy.Environment, count: int = 1) -> None:
         self.env, self.busy_s, self.done = env, 0.0, 0
@@ -44,11 +48,11 @@ class Cores:
 
     @property
     def ongoing(self) -> int:
-        """Running and queued."""
+        """Number of running and queued calls."""
         return self._cores.count + len(self._cores.queue)
 
     def work(self, seconds: float) -> Process:
-        """Use a core for that long; a process waits for it with `yield from`."""
+        """Use a core for `seconds`. A process waits for it with `yield from`."""
         if seconds <= 0:
             return
         with self._cores.request() as core:
@@ -59,14 +63,14 @@ class Cores:
 
 
 def full_batch_s(spec: inputs.EngineSpec, prompt_tokens: float, output_tokens: float) -> float:
-    """Seconds of a replica for so many tokens at a full batch."""
+    """Return the seconds that a replica needs for these tokens at a full batch."""
     token_s = spec.step_s(spec.batch) / spec.batch
     return output_tokens * token_s + prompt_tokens / spec.prefill_tokens_per_s
 
 
 @dataclass(slots=True)
 class _Prompt:
-    """A call whose prompt is not completely read."""
+    """Call whose prompt is not completely read."""
 
     left_tokens: float
     work_s: float
@@ -75,12 +79,12 @@ class _Prompt:
 
 
 class EngineReplica:
-    """A vLLM replica.
+    """vLLM replica.
 
     Attributes:
-        ongoing: calls running and queued.
-        sequence_s: integral of the calls in the batch over time.
-        work_s: what the completed calls would have taken in full batches.
+        ongoing: running and queued calls.
+        sequence_s: integral over time of the number of calls in the batch.
+        work_s: time that the completed calls would have taken in full batches.
     """
 
     def __init__(self, env: simpy.Environment, spec: inputs.EngineSpec) -> None:
@@ -96,7 +100,7 @@ class EngineReplica:
         self._decoding, self._paced, self._at_s, self._wakes = 0, 0.0, env.now, 0
 
     def call(self, prompt_tokens: int, marks: Sequence[int]) -> list[simpy.Event]:
-        """See `TokenSource.call`."""
+        """Start a call; see `TokenSource.call`."""
         self._advance()
         events = [self.env.event() for _ in marks]
         self.ongoing += 1
@@ -111,11 +115,11 @@ class EngineReplica:
             self._prompts.append(self._queue.popleft())
 
     def _present_step_s(self) -> float:
-        """Seconds of a step of the engine in its present state."""
+        """Return the seconds of a step in the engine's current state."""
         return self._step_s[self._decoding] + (self._chunk_s if self._prompts else 0.0)
 
     def _advance(self) -> None:
-        """Advance tokens and prompts to the present."""
+        """Advance tokens and prompts to the current time."""
         passed_s = self.env.now - self._at_s
         self._at_s = self.env.now
         if not (self._decoding or self._prompts) or passed_s <= 0:
@@ -127,7 +131,7 @@ class EngineReplica:
             self._prompts[0].left_tokens -= steps * self.spec.chunk_tokens
 
     def _schedule(self) -> None:
-        """Schedule the next wake-up, which replaces the one before."""
+        """Schedule the next wake-up, which replaces the previous one."""
         self._wakes += 1
         steps = [max(0.0, self._due[0][0] - self._paced)] if self._due else []
         if self._prompts:
@@ -160,10 +164,11 @@ class EngineReplica:
 
 
 class ApiStation:
-    """A provider's model: a lognormal time to first token, then a constant pace; a call over the quota waits.
+    """Model of a provider: a lognormal time to first token, then a constant token rate. A call over the quota
+    waits.
 
-    The quota limits the rate at which calls begin (the generic cell rate algorithm with a minute's burst);
-    the tokens of a call count when it begins.
+    The quota limits the rate at which calls start (the generic cell rate algorithm with a burst of one
+    minute). All tokens of a call count when it starts.
     """
 
     def __init__(
@@ -176,9 +181,9 @@ class ApiStation:
         self._free_s = [-60.0, -60.0]
 
     def call(self, prompt_tokens: int, marks: Sequence[int]) -> list[simpy.Event]:
-        """See `TokenSource.call`."""
-        counted = marks[-1] + (prompt_tokens if self.spec.counted == "all" else 0)
-        costs_s = (self._per_call_s, counted * self._per_token_s)
+        """Start a call; see `TokenSource.call`."""
+        quota_tokens = marks[-1] + (prompt_tokens if self.spec.counted == "all" else 0)
+        costs_s = (self._per_call_s, quota_tokens * self._per_token_s)
         begin_s = self.env.now
         for index, cost_s in enumerate(costs_s):
             self._free_s[index] = max(self._free_s[index], self.env.now - 60) + cost_s

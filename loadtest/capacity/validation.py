@@ -1,4 +1,4 @@
-"""The server of `calibrate.py`, simulated: its arrivals, its script's times, one router, one proxy."""
+"""Simulation of the server of `calibrate.py`: its arrivals, its script's times, one router, one proxy."""
 
 from collections.abc import Sequence
 
@@ -14,20 +14,22 @@ from program.percentile import percentile
 
 
 class TimedWorker:
-    """A worker that takes as long as its script says."""
+    """Worker with the timing of its script."""
 
     def __init__(self, env: simpy.Environment, first_token_s: float, token_ms: float) -> None:
         self.env, self.first_token_s, self.token_ms = env, first_token_s, token_ms
 
     def call(self, prompt_tokens: int, marks: Sequence[int]) -> list[simpy.Event]:
-        """See `stations.Caller.call`."""
+        """Start a call; see `stations.TokenSource.call`."""
         return [self.env.timeout(self.first_token_s + (mark - 1) * self.token_ms / 1000) for mark in marks]
 
 
 def simulate_script(
     given: inputs.Inputs, real: inputs.Checked, times: Times, at: inputs.CheckedRate
 ) -> list[RequestTimes]:
-    """Serve the script's plan at `times`, streamed or not as at `at`, with the usual costs of the router."""
+    """Simulate the script's plan at `times`, streamed or not as in `at`, with the
+    usual costs of the router.
+    """
     env = simpy.Environment()
     cluster = SimulatedCluster(
         env,
@@ -49,7 +51,7 @@ def simulate_script(
 
 
 def compare_rate(given: inputs.Inputs, real: inputs.Checked, at: inputs.CheckedRate) -> dict[str, float]:
-    """One rate, real and simulated, and the simulation's relative errors."""
+    """Compare one real rate with its simulation, with the relative errors."""
     times = poisson(at.rate_rps, real.duration_s, np.random.default_rng(at.seed))
     requests = simulate_script(given, real, times, at)
     times_ms = [1000 * (each.end_s - each.arrived_s) for each in requests]
@@ -67,12 +69,14 @@ def compare_rate(given: inputs.Inputs, real: inputs.Checked, at: inputs.CheckedR
 
 
 def steady_rate(ends_s: Sequence[float], duration_s: float) -> float:
-    """Answers per second in the second half of the arrivals' time, when the rate has settled."""
+    """Return the answers per second in the second half of the arrivals' time, when the rate has settled."""
     return sum(duration_s / 2 <= at_s < duration_s for at_s in ends_s) / (duration_s / 2)
 
 
 def script_cpu_ms(router: inputs.RouterInputs, real: inputs.Checked, *, streamed: bool) -> float:
-    """The router's CPU for a request of the script, as in `sizing`; a text that comes whole has no tokens."""
+    """Return the router's CPU for a request of the script, calculated as in `sizing`. A text sent in one
+    piece counts no tokens.
+    """
     inner, last = real.steps[:-1], real.steps[-1]
     return router.cpu_ms(
         steps=len(real.steps),
@@ -84,7 +88,7 @@ def script_cpu_ms(router: inputs.RouterInputs, real: inputs.Checked, *, streamed
 
 
 def compare_cpu(given: inputs.Inputs, real: inputs.Checked) -> list[dict[str, float]]:
-    """Requests that no cost was fitted to: the router's CPU measured and calculated, and the error."""
+    """Compare the router's measured and calculated CPU for requests that no cost was fitted to."""
     rows: list[dict[str, float]] = []
     for each in real.mixed:
         computed_ms = given.router.cpu_ms(

@@ -1,4 +1,6 @@
-"""What one change of the inputs does to the calculated sizes. Knows the changes, not how they are shown."""
+"""Effect of single changes of the inputs on the calculated sizes. Knows the
+changes, not their presentation.
+"""
 
 from collections.abc import Callable, Mapping
 
@@ -10,14 +12,14 @@ PLANS = 20_000
 
 
 def plans(**changes: object) -> Callable[[Inputs], Inputs]:
-    """Change the mix."""
+    """Return a change of the mix."""
     return lambda given: given.model_copy(update={"plans": given.plans.model_copy(update=changes)})
 
 
 def engines(
     change: Callable[[EngineSpec], Mapping[str, object]], *, of: str | None = None
 ) -> Callable[[Inputs], Inputs]:
-    """Change every engine, or one."""
+    """Return a change of every engine, or of one."""
 
     def apply(given: Inputs) -> Inputs:
         engines = {
@@ -30,18 +32,18 @@ def engines(
 
 
 def router(costs: Mapping[str, float]) -> Callable[[Inputs], Inputs]:
-    """Change the router's CPU costs."""
+    """Return a change of the router's CPU costs."""
     return lambda given: given.model_copy(update={"router": given.router.model_copy(update=costs)})
 
 
 def half_the_tokens(given: Inputs) -> Inputs:
-    """Steps half as long."""
+    """Halve the output tokens of steps."""
     tokens = given.plans.step_output_tokens
     return plans(step_output_tokens=tokens.model_copy(update={"mean": tokens.mean / 2}))(given)
 
 
 def always_review(given: Inputs) -> Inputs:
-    """Every request has a second round."""
+    """Give every request a second round."""
     return plans(second_look=given.plans.second_look.model_copy(update={"share": 1.0}))(given)
 
 
@@ -61,7 +63,7 @@ CHANGES: Mapping[str, Callable[[Inputs], Inputs]] = {
 def requirements_by_change(
     given: Inputs, rate_rps: float, seed: int = 0, plans: int = PLANS
 ) -> dict[str, Requirements]:
-    """What each change leads to, by its name, for the means of `plans` plans drawn."""
+    """Return the requirements after each change, by its name, calculated from `plans` sampled plans."""
     changed = {name: change(given) for name, change in CHANGES.items()}
     changed |= {name: router(costs)(given) for name, costs in given.other_routers.items()}
     return {name: size(each, rate_rps, samples(each, plans, seed)) for name, each in changed.items()}
