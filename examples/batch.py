@@ -1,4 +1,4 @@
-"""Questions without hurry, with the official SDK: a file of them goes in, a file of answers comes out."""
+"""Run a batch with the official SDK: upload a file of questions, download a file of answers."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""One question to a conductor, with the official SDK: the answer, and who made it."""
+"""Ask a conductor one question with the official SDK, and show the answer and the steps behind it."""
 
 import os
 
@@ -13,7 +13,7 @@ answer = client.chat.completions.create(
 
 print("answer:", answer.choices[0].message.content)
 
-podium = answer.model_extra["podium"]  # what Podium tells beyond OpenAI's fields
+podium = answer.model_extra["podium"]  # fields that Podium adds to OpenAI's
 for step in podium["steps"]:
     print(f"step {step['step']}: {step['worker']} read {step['access']}, {step['status']}")
 print(f"cost: ${podium['cost_usd']}, took {podium['wall_s']:.2f} s, workflow {podium['workflow_id']}")

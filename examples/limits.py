@@ -1,4 +1,4 @@
-"""Say who may answer, what it may cost and how long it may take; and see a limit hold."""
+"""Limit which workers may answer, what an answer may cost and how long it may take; and see a limit hold."""
 
 import os
 
@@ -12,14 +12,14 @@ question = [{"role": "user", "content": "Name a prime number above 100."}]
 
 
 def ask(**limits: object) -> None:
-    """Ask within `limits`; print the answer or the refusal."""
+    """Ask within `limits`, and print the answer or the error."""
     print("limits:", limits)
     try:
         answer = client.chat.completions.create(
             model="podium-mini", messages=question, extra_body={"podium": limits}
         )
     except APIStatusError as error:
-        print(f"  refused: {error.status_code}, {error.body['param']}: {error.body['message']}")
+        print(f"  rejected: {error.status_code}, {error.body['param']}: {error.body['message']}")
     else:
         podium = answer.model_extra["podium"]
         used = {step["worker"] for step in podium["steps"] if step["status"] == "done"}
@@ -27,5 +27,5 @@ def ask(**limits: object) -> None:
 
 
 ask(max_steps=1, max_cost_usd=0.05, max_tokens=20000, deadline_s=60)
-ask(exclude_workers=workers)  # nobody is left
-ask(deadline=5)  # no such field: a limit with a typing error in it does not go unnoticed
+ask(exclude_workers=workers)  # no worker is left
+ask(deadline=5)  # unknown field: a misspelt limit is an error

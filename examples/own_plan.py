@@ -1,4 +1,4 @@
-"""Bring your own plan: two workers side by side, and a third step that reads both."""
+"""Run your own plan: two workers in parallel, and a third step that reads both."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Watch a plan being written and run, then read the answer as it comes."""
+"""Watch a plan being written and run, then read the answer as it streams."""
 
 import os
 

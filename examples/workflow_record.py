@@ -1,4 +1,4 @@
-"""Look behind an answer: its whole record, by the id that came with it."""
+"""Look behind an answer: fetch its whole record by the id in the response."""
 
 import os
 
@@ -17,10 +17,10 @@ print(
     f"{record['id']}: {record['status']} in {record['wall_s']:.2f} s, ${record['cost_usd']}, trace {record['trace_id']}"
 )
 for plan in record["plans"]:
-    refused = f", refused: {plan['why']}" if plan["rejected"] else ""
-    print(f"plan {plan['plan']} by {plan['worker'] or plan['source']}, {len(plan['steps'])} steps{refused}")
+    rejected = f", rejected: {plan['why']}" if plan["rejected"] else ""
+    print(f"plan {plan['plan']} by {plan['worker'] or plan['source']}, {len(plan['steps'])} steps{rejected}")
 for step in record["steps"]:
     print(f"step {step['plan']}.{step['step']}: {step['worker']}, read {step['access']}, {step['status']}")
-    print(f"  asked:  {step['subtask'] or 'the question itself'}")
-    print(f"  said:   {(step['output'] or '').strip()[:100]}")
+    print(f"  subtask: {step['subtask'] or 'the question itself'}")
+    print(f"  output:  {(step['output'] or '').strip()[:100]}")
     print(f"  tokens: {step['usage']}")

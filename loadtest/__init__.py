@@ -1,1 +1,1 @@
-"""The load test: users of a running Podium, over HTTP only. Knows nothing of how Podium is built."""
+"""Load test: users of a running Podium, over HTTP only. Knows nothing of how Podium is built."""

@@ -1,8 +1,7 @@
-"""When requests arrive if nobody waits for anybody, and how a load changes over a run. Numbers only.
+"""Arrival times of open-loop traffic, and load shapes over a run. Numbers only.
 
-Arrivals are a Poisson process. A shape makes it an inhomogeneous one by thinning (Lewis and Shedler, 1979):
-arrivals are drawn at the highest rate, and each is kept with the probability that the shape has at its
-time.
+Arrivals are a Poisson process. A shape makes it inhomogeneous by thinning (Lewis and Shedler, 1979): arrivals
+are drawn at the highest rate, and each is kept with the probability of the shape at its time.
 """
 
 import random
@@ -14,20 +13,20 @@ SHAPES: dict[str, Callable[[float], float]] = {
     "spike": lambda part: 1.0 if 0.4 <= part < 0.6 else 0.2,
     "soak": lambda part: min(1.0, part / 0.05),
 }
-"""The share of all users, or of the whole rate, by the part of the run that has passed, 0 to 1.
+"""Share of all users, or of the whole rate, as a function of the elapsed part of the run, 0 to 1.
 
-`ramp` shows where latency suffers, `spike` how fast it recovers, `soak` whether anything grows.
+`ramp` shows where latency degrades, `spike` how fast it recovers, `soak` whether anything grows.
 """
 
 
 def arrivals(rate: float, duration_s: float, shape: str, source: random.Random) -> Iterator[float]:
-    """Arrival times in seconds since the run began, ascending.
+    """Yield arrival times in seconds since the start of the run, ascending.
 
     Args:
-        rate: requests per second at the shape's height.
-        duration_s: none comes later.
+        rate: requests per second at the shape's maximum.
+        duration_s: end of the arrivals.
         shape: a name of `SHAPES`.
-        source: of the draws; the same seed gives the same times.
+        source: random generator; the same seed gives the same times.
     """
     at_s = source.expovariate(rate)
     while at_s < duration_s:

@@ -1,8 +1,8 @@
 """`podium load SCENARIO --url http://127.0.0.1:8000`: load a server, show progress, write a report.
 
-Exit codes: 0 everything was answered; 1 something failed or could not be started; 2 there is nothing to load,
-or an option is wrong; 130 stopped with Ctrl-C. The report is written in each case but 2; where it cannot be
-at the end (exit code 1), it is in a temporary folder, whose name is printed.
+Exit codes: 0 if every request was answered; 1 if a request failed or could not be started; 2 if the server
+cannot be loaded or an option is wrong; 130 after Ctrl-C. A report is written in all cases but 2. If it cannot
+be written at the end (exit code 1), it is written to a temporary folder, whose name is printed.
 """
 
 import argparse
@@ -30,7 +30,7 @@ class NothingToLoadError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LoadRun:
-    """What the command line asks for."""
+    """Parsed command line."""
 
     name: str
     scenario: Scenario
@@ -41,60 +41,63 @@ class LoadRun:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     scenarios = "\n".join(f"  {name:14}{each.about}" for name, each in SCENARIOS.items())
-    hints = "durations: 500ms, 60s, 10m, 1h. docs/load-testing.md says what each figure means.\nexample: podium load mixed --duration 60s"
+    hints = "durations: 500ms, 60s, 10m, 1h. See docs/load-testing.md for the meaning of each figure.\nexample: podium load mixed --duration 60s"
     parser = argparse.ArgumentParser(
         prog="podium load",
-        description="Load a running Podium by a scenario and write a report.",
+        description="Load a running Podium with a scenario and write a report.",
         epilog=f"scenarios:\n{scenarios}\n\n{hints}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("scenario", choices=list(SCENARIOS), metavar="SCENARIO", help="one of those below")
-    add("--url", type=url, default="http://127.0.0.1:8000", help="the server (%(default)s)")
-    add("--duration", type=option(seconds), help="how long requests are sent")
-    add("--users", type=count, help="closed loop: users at the height of the shape")
-    add("--rate", type=rate, help="open loop: requests per second at the height of the shape")
-    add("--at-most", type=count, help="open loop: concurrent requests (512)")
-    add("--seed", type=int, help="open loop: of arrivals and mix (0)")
+    add("scenario", choices=list(SCENARIOS), metavar="SCENARIO", help="one of the scenarios below")
+    add("--url", type=url, default="http://127.0.0.1:8000", help="address of the server (%(default)s)")
+    add("--duration", type=option(seconds), help="how long to send requests (default: of the scenario)")
+    add("--users", type=count, help="closed loop: users at the maximum of the shape")
+    add("--rate", type=rate, help="open loop: requests per second at the maximum of the shape")
+    add("--at-most", type=count, help="open loop: maximum concurrent requests (512)")
+    add("--seed", type=int, help="open loop: seed of arrivals and mix (0)")
     default = "first_token=2s,end=30s"
-    add("--objective", type=option(objective), default=default, help="what is good (%(default)s)")
+    add("--objective", type=option(objective), default=default, help="limits of a good answer (%(default)s)")
     add("--model", default="podium-mini", help="model of chat, stream and cancel users (%(default)s)")
     add("--ultra", default="podium-ultra", help="model of ultra users (%(default)s)")
-    add("--worker", default="", help="model of pass-through users (the first worker that is listed)")
-    add("--answer-tokens", type=count, default=64, help="the longest answer (%(default)s)")
-    add("--deadline", type=option(seconds), default="60s", help="of a request (%(default)s)")
+    add("--worker", default="", help="model of pass-through users (default: the first listed worker)")
+    add("--answer-tokens", type=count, default=64, help="maximum tokens of an answer (%(default)s)")
+    add("--deadline", type=option(seconds), default="60s", help="deadline of a request (%(default)s)")
     add("--out", type=Path, help="folder of the report (build/load/SCENARIO)")
     return parser
 
 
 def parse(argv: Sequence[str] | None = None) -> LoadRun:
-    """Read the command line; exits 2 with a message where it is wrong."""
+    """Parse the command line, or exit with a usage error."""
     parser = make_parser()
-    read = parser.parse_args(argv)
-    chosen = SCENARIOS[read.scenario]
-    numbers = {name: getattr(read, name) for name in ("users", "rate", "at_most", "seed")}
+    options = parser.parse_args(argv)
+    chosen = SCENARIOS[options.scenario]
+    numbers = {name: getattr(options, name) for name in ("users", "rate", "at_most", "seed")}
     for name, loop in (("users", "closed"), ("rate", "open"), ("at_most", "open"), ("seed", "open")):
         if numbers[name] is not None and chosen.loop != loop:
-            parser.error(f"--{name.replace('_', '-')} is of the {loop} loop, and {read.scenario} is not")
-    numbers["duration_s"] = read.duration
+            parser.error(
+                f"--{name.replace('_', '-')} applies only to the {loop} loop, but {options.scenario} uses the {chosen.loop} loop"
+            )
+    numbers["duration_s"] = options.duration
     return LoadRun(
-        read.scenario,
+        options.scenario,
         replace(chosen, **{name: value for name, value in numbers.items() if value is not None}),
-        read.url,
-        RequestOptions(read.model, read.ultra, read.worker, read.answer_tokens, read.deadline),
-        read.objective,
-        read.out or Path("build/load") / read.scenario,
+        options.url,
+        RequestOptions(options.model, options.ultra, options.worker, options.answer_tokens, options.deadline),
+        options.objective,
+        options.out or Path("build/load") / options.scenario,
     )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Command line."""
     argv = sys.argv[1:] if argv is None else argv
     load = parse(argv)
     restore_interrupts()
-    loop = importlib.import_module(f"loadtest.{load.scenario.loop}_loop")  # first: Locust patches threads
+    loop = importlib.import_module(
+        f"loadtest.{load.scenario.loop}_loop"
+    )  # first, because Locust patches threads
     from loadtest import report
     from loadtest.console import RunConsole
     from loadtest.records import fill
@@ -109,7 +112,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         console.say(f"[bold red]{exc}[/]")
         return 2
     except OSError as exc:
-        console.say(f"[bold red]--out: {load.out} is not writable ({exc.strerror}). Name another folder.[/]")
+        console.say(
+            f"[bold red]--out: {load.out} is not writable ({exc.strerror}). Choose another folder.[/]"
+        )
         return 2
     load = replace(load, options=options)
     recording, series, interrupted = _run(load, loop.run, console)
@@ -130,7 +135,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _write(out: Path, content: dict[str, Any], samples: list[Sample], series: Any, console: Any) -> bool:
-    """Whether the report is in `out`. Where it cannot be written there, it goes to a temporary folder."""
+    """Write the report to `out`, or to a temporary folder if that fails. Return whether it is in `out`."""
     from loadtest import report
 
     try:
@@ -138,7 +143,7 @@ def _write(out: Path, content: dict[str, Any], samples: list[Sample], series: An
     except OSError as exc:
         console.say(f"[bold red]The report cannot be written to {out} ({exc.strerror}).[/]")
         elsewhere = Path(tempfile.mkdtemp(prefix="podium-load-"))
-        console.say(f"It is kept in {report.write(elsewhere, content, samples, series)}")
+        console.say(f"It was written to {report.write(elsewhere, content, samples, series)} instead.")
         return False
     return True
 
@@ -146,7 +151,9 @@ def _write(out: Path, content: dict[str, Any], samples: list[Sample], series: An
 def _run(
     load: LoadRun, run: Callable[[Scenario, str, RequestOptions, Recording], None], console: Any
 ) -> tuple[Recording, dict[str, list[tuple[float, float]]], bool]:
-    """Run it: what was recorded, what the server reported meanwhile, and whether Ctrl-C stopped it."""
+    """Run the load. Return the recording, the server's state over time, and whether
+    Ctrl-C stopped the run.
+    """
     from loadtest.background import every
     from loadtest.server_state import Poller
 
@@ -167,10 +174,10 @@ def _run(
 
 
 def find_models(load: LoadRun) -> tuple[list[str], RequestOptions]:
-    """The names that are served, and the options with the worker that pass-through users call.
+    """Return the served model names, and the options completed with the worker of pass-through users.
 
     Raises:
-        NothingToLoadError: the server does not answer, or a name that is needed is not served.
+        NothingToLoadError: the server does not answer, or does not serve a required model.
     """
     from loadtest.server_state import fetch_json
 
@@ -178,7 +185,7 @@ def find_models(load: LoadRun) -> tuple[list[str], RequestOptions]:
         models = fetch_json(f"{load.url}/v1/models")["data"]
         names = [model["id"] for model in models]
     except (OSError, ValueError, KeyError, TypeError) as exc:
-        remedy = "Start one with `make serve`, or name another with --url."
+        remedy = "Start one with `make serve`, or set --url."
         raise NothingToLoadError(f"No Podium answers at {load.url} ({exc}). {remedy}") from exc
     options = load.options
     if not options.worker:
@@ -186,7 +193,7 @@ def find_models(load: LoadRun) -> tuple[list[str], RequestOptions]:
     for kind in load.scenario.mix:
         if (name := options.model_of(kind)) not in names:
             serves = f"it serves {', '.join(names)}. Choose with --model, --ultra or --worker."
-            raise NothingToLoadError(f"{load.url} serves no {name!r} for {kind}; {serves}")
+            raise NothingToLoadError(f"{load.url} has no model {name!r} for {kind} users; {serves}")
     return names, options
 
 

@@ -1,4 +1,4 @@
-"""The closed loop: Locust's users. Importing this patches sockets and threads, so it comes first."""
+"""Closed loop with Locust's users. Import this module first, because it patches sockets and threads."""
 
 from argparse import Namespace
 from typing import Any, cast
@@ -13,16 +13,16 @@ from loadtest.scenarios import Scenario
 from loadtest.users import USERS
 
 Hub.NOT_ERROR = (*Hub.NOT_ERROR, KeyboardInterrupt)
-"""Ctrl-C is raised here as well; without this gevent also prints it, between the lines of the run."""
+"""Prevent gevent from printing Ctrl-C among the lines of the run; it is raised here anyway."""
 
 
 def run(scenario: Scenario, url: str, options: RequestOptions, recording: Recording) -> None:
-    """Run `scenario` against `url`, to its end or to Ctrl-C.
+    """Run `scenario` against `url`, until its end or Ctrl-C.
 
-    At its end users finish their requests; at Ctrl-C they drop them.
+    At its end, users finish their requests; at Ctrl-C, they drop them.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C.
+        KeyboardInterrupt: Ctrl-C was pressed.
     """
     users = [
         type(USERS[kind].__name__, (USERS[kind],), {"weight": weight})

@@ -1,4 +1,4 @@
-"""What the terminal shows: a live bar, or a line every ten seconds in a log; then the main figures."""
+"""Terminal output: a live bar, or a line every ten seconds in a log; then the main figures."""
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -14,18 +14,17 @@ LINE_EVERY_S = 10.0
 
 
 class RunConsole:
-    """Writes to standard output."""
+    """Console on standard output."""
 
     def __init__(self) -> None:
         self.console = Console(soft_wrap=True)
 
     def say(self, text: str) -> None:
-        """Print a line."""
         self.console.print(text)
 
     @contextmanager
     def progress(self, name: str, duration_s: float, recording: Recording) -> Generator[Callable[[], None]]:
-        """A bar for the block, and the function that refreshes it."""
+        """Show a progress bar inside the block. Yield the function that refreshes it."""
         state = TextColumn("{task.fields[state]}")
         columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), state)
         last_line_s = 0.0
@@ -45,7 +44,7 @@ class RunConsole:
             yield refresh
 
     def show_figures(self, figures: dict[str, Any]) -> None:
-        """Print the most important ones."""
+        """Print the main figures."""
         table = Table("phase", "answers", "p50", "p95", "p99", title=outcomes(figures["requests"]))
         for phase in PHASES:
             if spread := figures["phases_ms"]["all"][phase]:
@@ -61,13 +60,13 @@ class RunConsole:
 
 
 def counts(recording: Recording) -> str:
-    """Answered, open and failed requests so far, in a line."""
+    """Return the counts of answered, open and failed requests so far, as one line."""
     so_far = [sample.outcome for sample in recording.samples]
     failed = sum(sample.is_failure for sample in recording.samples) + so_far.count(NOT_STARTED)
     return f"{so_far.count(OK)} answered, {recording.in_flight} open, {failed} failed or not started"
 
 
 def outcomes(requests: dict[str, Any]) -> str:
-    """How many requests had which outcome, in a line."""
+    """Return the counts of requests by outcome, as one line."""
     names = ("due", "answered", "left", "failed", "not_started", "unfinished")
     return ", ".join(f"{requests[name]} {name.replace('_', ' ')}" for name in names if requests[name])

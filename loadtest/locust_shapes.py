@@ -1,4 +1,4 @@
-"""The shapes of `arrivals.py` as Locust's classes, which end the run; `--users` is their height."""
+"""The shapes of `arrivals.py` as Locust shape classes, which also end the run. `--users` is their maximum."""
 
 from typing import Any, ClassVar
 
@@ -7,18 +7,18 @@ from locust import LoadTestShape
 from loadtest.arrivals import SHAPES
 
 SPAWN_PER_S = 100.0
-"""A step of a shape is a step: users come as fast as Locust makes them."""
+"""Spawn rate: steps of a shape are immediate, so users start as fast as Locust can create them."""
 
 
 class RunShape(LoadTestShape):
-    """Reads `--users` and `--run-time`."""
+    """Shape that reads `--users` and `--run-time`."""
 
     abstract = True
     use_common_options = True
     name: ClassVar[str]
 
     def tick(self) -> tuple[int, float] | None:
-        """Users now, and how fast they come; None once the run is over."""
+        """Return the current users and their spawn rate, or None once the run is over."""
         assert self.runner is not None
         options: Any = self.runner.environment.parsed_options
         part = self.get_run_time() / options.run_time
@@ -28,5 +28,5 @@ class RunShape(LoadTestShape):
 
 
 def shape_class(name: str) -> type[RunShape]:
-    """Locust's class for a name of `SHAPES`."""
+    """Return the Locust class for a name of `SHAPES`."""
     return type(name.capitalize(), (RunShape,), {"name": name})

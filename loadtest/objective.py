@@ -1,4 +1,4 @@
-"""What a good answer is: `first_token=2s,end=30s`. Parsing and judging only."""
+"""Objective of a good answer, such as `first_token=2s,end=30s`: parsing and evaluation."""
 
 import math
 import re
@@ -10,20 +10,20 @@ UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def seconds(text: str) -> float:
-    """`500ms`, `60s`, `10m`, `1h` or a plain number of seconds.
+    """Parse `500ms`, `60s`, `10m`, `1h` or a plain number of seconds.
 
     Raises:
-        ValueError: it is none of these, or not above 0.
+        ValueError: the text has another format, or the value is not above 0.
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h)?", text.strip())
     value = float(match[1]) * UNITS_S[match[2] or "s"] if match else 0.0
     if not 0 < value < math.inf:
-        raise ValueError(f"{text!r} is not a duration; write 500ms, 60s, 10m or 1h")
+        raise ValueError(f"{text!r} is not a duration. Write 500ms, 60s, 10m or 1h.")
     return value
 
 
 def objective(text: str) -> dict[str, float]:
-    """Phase to its limit in milliseconds.
+    """Parse an objective. Return the limit of each phase in milliseconds.
 
     Raises:
         ValueError: a phase does not exist, or its limit is not a duration.
@@ -32,13 +32,15 @@ def objective(text: str) -> dict[str, float]:
     for part in text.split(","):
         phase, _, limit = part.partition("=")
         if phase.strip() not in PHASES:
-            raise ValueError(f"{phase!r} is not a phase; an objective is of {', '.join(PHASES)}")
+            raise ValueError(f"unknown phase {phase!r}. Choose from {', '.join(PHASES)}.")
         limits_ms[phase.strip()] = seconds(limit) * 1000
     return limits_ms
 
 
 def is_good(sample: Sample, limits_ms: Mapping[str, float]) -> bool:
-    """Answered, with each phase within its limit; phases that the request does not have are not judged."""
+    """Return whether the request was answered with each phase within its limit. Phases that it does not have
+    are ignored.
+    """
     return sample.outcome == OK and all(
         sample.phases_ms[phase] <= limit_ms
         for phase, limit_ms in limits_ms.items()

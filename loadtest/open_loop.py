@@ -1,7 +1,7 @@
-"""The open loop: requests are sent when due, whatever became of earlier ones, and timed from then.
+"""Open loop: requests are sent when due, whether or not earlier ones were answered, and timed from then.
 
-A closed loop sends fewer requests to a slow server, and so hides the queue ("coordinated omission"). This one
-does not wait. Requests that cannot be sent because too many are open are recorded as not started.
+A closed loop sends fewer requests to a slow server and so hides the queue ("coordinated omission"). This loop
+does not wait. A request that is due while too many are open is recorded as not started.
 """
 
 import asyncio
@@ -17,16 +17,16 @@ from loadtest.sse import BrokenStreamError, SseReader
 
 MAX_LINE_BYTES = 1 << 22
 GRACE_S = 5.0
-"""In addition to the deadline, for an answer to arrive."""
+"""Time for an answer to arrive, added to the deadline."""
 
 
 def run(scenario: Scenario, url: str, options: RequestOptions, recording: Recording) -> None:
-    """Run `scenario` against `url`, to its end or to Ctrl-C.
+    """Run `scenario` against `url`, until its end or Ctrl-C.
 
-    At its end open requests may finish within their deadline; at Ctrl-C they are dropped.
+    At its end, open requests may finish within their deadline; at Ctrl-C, they are dropped.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C.
+        KeyboardInterrupt: Ctrl-C was pressed.
     """
     asyncio.run(_Loop(scenario, url, options, recording).run())
 
@@ -38,7 +38,7 @@ class _Loop:
         self._open: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        """Send each request when it is due; then wait for those that are open."""
+        """Send each request when it is due, then wait for the open ones."""
         scenario = self._scenario
         due = arrivals(scenario.rate, scenario.duration_s, scenario.shape, random.Random(scenario.seed))
         mix = random.Random(scenario.seed + 1)
@@ -96,7 +96,7 @@ class _Loop:
         async for line in response.content:
             reader.take(line)
             if reader.events == leaves_after and not reader.is_done:
-                response.close()  # with data unread: the server sees its client leave
+                response.close()  # unread data makes the server notice the disconnect
                 sample.outcome = LEFT
                 return
         sample.take_stream(reader.end())

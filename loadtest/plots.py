@@ -1,4 +1,4 @@
-"""Every picture of load test, bench and capacity simulation. Knows numbers and names only."""
+"""Plots of load tests, the bench and the capacity simulation. Knows numbers and names only."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,24 +13,24 @@ COLOURS = {"plan": BLUE, "steps": ORANGE, "first_token": GREEN, "end": PINK}
 
 
 def report_plots(samples: Sequence[Sample], series: Series, ran_s: float) -> dict[str, str]:
-    """SVG by caption; a picture with nothing to show is left out."""
+    """Return an SVG for each caption. Plots without data are omitted."""
     answered = [each for each in samples if each.outcome == OK]
     ratios = [ratio for each in answered if (ratio := critical_path_over_wall(each)) is not None]
     replicas = {name: points for name, points in series.items() if name.startswith("replicas")}
     others = {name: points for name, points in series.items() if name not in replicas}
     pictures = {
-        "Answers no slower than, by phase": answered and svg(plot_phases, answered),
-        "Each answer over the run": answered and svg(plot_answers, answered),
+        "Share of answers by latency, per phase": answered and svg(plot_phases, answered),
+        "Answers over the run": answered and svg(plot_answers, answered),
         "Requests per second": samples and svg(plot_rates, samples, ran_s),
         "Critical path over wall": ratios and svg(plot_ratios, ratios),
-        "Active runs, as the server counts them": others and svg(plot_series, others),
+        "Active runs, as counted by the server": others and svg(plot_series, others),
         "Replicas over the run": replicas and svg(plot_series, replicas),
     }
     return {caption: str(picture) for caption, picture in pictures.items() if picture}
 
 
 def plot_phases(axes: Axes, answered: Sequence[Sample]) -> None:
-    """The share of answers that had reached a phase after so many seconds."""
+    """Plot the share of answers that had reached each phase, over seconds."""
     for phase in PHASES:
         values_s = sorted(each.phases_ms[phase] / 1000 for each in answered if phase in each.phases_ms)
         if values_s:
@@ -40,18 +40,18 @@ def plot_phases(axes: Axes, answered: Sequence[Sample]) -> None:
 
 
 def plot_answers(axes: Axes, answered: Sequence[Sample]) -> None:
-    """First token and end of each answer, by when it was due."""
+    """Plot the first token and the end of each answer, over the time at which it was due."""
     for phase in ("first_token", "end"):
         chosen = [each for each in answered if phase in each.phases_ms]
         due_s, durations_s = [s.due_s for s in chosen], [s.phases_ms[phase] / 1000 for s in chosen]
         label = phase.replace("_", " ")
         axes.scatter(due_s, durations_s, s=6, alpha=0.6, color=COLOURS[phase], label=label, rasterized=True)
-    axes.set(xlabel="seconds since the run began", ylabel="seconds", xlim=(0, None), ylim=(0, None))
+    axes.set(xlabel="seconds since the start of the run", ylabel="seconds", xlim=(0, None), ylim=(0, None))
     axes.legend()
 
 
 def plot_rates(axes: Axes, samples: Sequence[Sample], ran_s: float) -> None:
-    """What was due in each slice of the run, and its outcome."""
+    """Plot the requests due in each slice of the run, by outcome."""
     slices = max(1, min(60, round(ran_s)))
     edges = [ran_s * edge / slices for edge in range(slices + 1)]
     due_s = {
@@ -64,12 +64,12 @@ def plot_rates(axes: Axes, samples: Sequence[Sample], ran_s: float) -> None:
     axes.hist(
         list(due_s.values()), bins=edges, weights=weights, stacked=True, color=colours, label=list(due_s)
     )
-    axes.set(xlabel="seconds since the run began, by when they were due", ylabel="requests per second")
+    axes.set(xlabel="due time, in seconds since the start of the run", ylabel="requests per second")
     axes.legend()
 
 
 def plot_ratios(axes: Axes, ratios: Sequence[float]) -> None:
-    """How many answers had which ratio of critical path to wall time."""
+    """Plot a histogram of the ratio of critical path to wall time."""
     lowest = min(0.9, *ratios)
     axes.hist(ratios, bins=50, range=(lowest, 1.0), color=BLUE)
     label = "critical path over wall (1: no step waited unnecessarily)"
@@ -77,15 +77,15 @@ def plot_ratios(axes: Axes, ratios: Sequence[float]) -> None:
 
 
 def plot_series(axes: Axes, series: Series) -> None:
-    """Numbers that hold until the next reading."""
+    """Plot series of numbers that hold until the next sample."""
     for name, points in series.items():
         axes.step([at_s for at_s, _ in points], [number for _, number in points], where="post", label=name)
-    axes.set(xlabel="seconds since the run began", xlim=(0, None), ylim=(0, None))
+    axes.set(xlabel="seconds since the start of the run", xlim=(0, None), ylim=(0, None))
     axes.legend()
 
 
 def plot_distributions(axes: Axes, samples: Mapping[str, Sequence[float]]) -> None:
-    """Cumulative distributions of seconds, one line per name."""
+    """Plot cumulative distributions of seconds, one line per name."""
     for name, values_s in samples.items():
         axes.ecdf(values_s, label=name.replace("_", "-"))
     axes.set(xlabel="seconds to the end of the answer", ylabel="share of plans", ylim=(0, 1))
@@ -93,14 +93,14 @@ def plot_distributions(axes: Axes, samples: Mapping[str, Sequence[float]]) -> No
 
 
 def plot_autoscaling(axes: Axes, snapshots: Sequence[tuple[float, float, int, int]]) -> None:
-    """Seconds, active streams or requests, replicas that serve, and replicas that exist."""
+    """Plot active streams or requests, replicas that serve, and replicas that exist, over seconds."""
     at_s, load, serving, existing = zip(*snapshots, strict=True)
-    beside = axes.twinx()
-    beside.fill_between(at_s, load, step="post", color=SKY, alpha=0.4)
-    beside.set(ylabel="active requests (area)", ylim=(0, None))
-    beside.grid(visible=False)
+    load_axes = axes.twinx()
+    load_axes.fill_between(at_s, load, step="post", color=SKY, alpha=0.4)
+    load_axes.set(ylabel="active requests (area)", ylim=(0, None))
+    load_axes.grid(visible=False)
     axes.step(at_s, serving, where="post", color=RED, label="replicas up")
-    label = "including those that start or drain"
+    label = "including starting and draining ones"
     axes.step(at_s, existing, where="post", color=RED, linestyle=":", label=label)
     axes.set(xlabel="seconds", ylabel="replicas", ylim=(0, None))
     axes.legend(loc="upper left")

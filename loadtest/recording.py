@@ -1,4 +1,4 @@
-"""What is kept of each request of a run, open ones included. Knows neither Locust nor sockets."""
+"""Records of the requests of a run, including open ones. Knows neither Locust nor sockets."""
 
 import time
 from collections.abc import Generator
@@ -9,23 +9,25 @@ from typing import Any, cast
 from loadtest.sse import StreamResult
 
 PHASES = ("plan", "steps", "first_token", "end")
-"""The phases of a request, in the order in which they end."""
+"""Phases of a request, in the order in which they end."""
 
 OK, LEFT, NOT_STARTED, UNFINISHED = "ok", "left", "not_started", "unfinished"
-"""Outcomes that are not failures of the server; every other is a kind of failure."""
+"""Outcomes that are not failures of the server. Every other outcome is a kind of failure."""
 
 
 @dataclass(slots=True)
 class Sample:
-    """One request. Times of the run in seconds since its begin, of the request in ms since it was due."""
+    """One request. `due_s` and `sent_s` are in seconds since the start of the run; phases are in ms since the
+    request was due.
+    """
 
     kind: str
     due_s: float
-    """When it should have been sent; a user of a closed loop sends immediately."""
+    """When the request should have been sent. A closed-loop user sends immediately."""
     sent_s: float
     outcome: str = UNFINISHED
     phases_ms: dict[str, float] = field(default_factory=dict[str, float])
-    """Those of `PHASES` that it reached."""
+    """End of each phase that the request reached."""
     token_gaps_ms: list[float] = field(default_factory=list[float])
     workflow_id: str | None = None
     calls: int | None = None
@@ -37,22 +39,22 @@ class Sample:
 
     @property
     def is_failure(self) -> bool:
-        """The server did not do what was requested."""
+        """True if the server did not answer as requested."""
         return self.outcome not in (OK, LEFT, NOT_STARTED, UNFINISHED)
 
     def take_stream(self, result: StreamResult) -> None:
-        """Copy what a complete stream reported."""
+        """Copy the results of a complete stream."""
         ends_ms = (result.plan_ms, result.steps_ms, result.first_token_ms, result.done_ms)
         self.phases_ms = {phase: ms for phase, ms in zip(PHASES, ends_ms, strict=True) if ms is not None}
         if result.calls < 2:
-            self.phases_ms.pop("steps", None)  # one call: nothing came before it
+            self.phases_ms.pop("steps", None)  # a single call has no phase before it
         self.token_gaps_ms = result.token_gaps_ms
         self.calls = result.calls or None
         self.tokens = result.total_tokens
         self._take_totals(result.totals)
 
     def take_answer(self, answer: Any, took_ms: float) -> None:
-        """Copy what a whole answer reports."""
+        """Copy the results of an answer that was not streamed."""
         content = cast(dict[str, Any], answer) if isinstance(answer, dict) else dict[str, Any]()
         self.outcome = OK if content.get("choices") else "no_choice"
         self.phases_ms = {"end": took_ms}
@@ -67,23 +69,23 @@ class Sample:
 
 
 class Recording:
-    """Every request of a run; its clock starts when it is made."""
+    """All requests of a run. Its clock starts when it is created."""
 
     def __init__(self) -> None:
         self.samples: list[Sample] = []
         self.in_flight = 0
         self.began = time.perf_counter()
         self.ended_s = 0.0
-        """When the loop was over, answers that it waited for included."""
+        """When the loop ended, including answers that it waited for."""
 
     @property
     def now_s(self) -> float:
-        """Seconds since the run began."""
+        """Seconds since the start of the run."""
         return time.perf_counter() - self.began
 
     @contextmanager
     def request(self, kind: str, due_s: float | None = None) -> Generator[Sample]:
-        """A request that is sent now; it stays in the recording whatever ends it."""
+        """Record a request that is sent now. Its sample stays in the recording however it ends."""
         now_s = self.now_s
         sample = Sample(kind, now_s if due_s is None else due_s, now_s)
         self.samples.append(sample)
@@ -94,9 +96,9 @@ class Recording:
             self.in_flight -= 1
 
     def not_started(self, kind: str, due_s: float) -> None:
-        """Add a request that was due and could not be sent."""
+        """Record a request that was due but could not be sent."""
         self.samples.append(Sample(kind, due_s, due_s, NOT_STARTED))
 
     def since_due_ms(self, sample: Sample) -> float:
-        """Milliseconds since `sample` was due."""
+        """Return the milliseconds since `sample` was due."""
         return (self.now_s - sample.due_s) * 1000

@@ -1,4 +1,6 @@
-"""Plan and calls of whole answers, which do not report them, from the server's records after the load."""
+"""Completes answers that were not streamed with their plan and calls, from the server's records after the
+load.
+"""
 
 import threading
 import time
@@ -11,20 +13,20 @@ from loadtest.request_options import Json
 from loadtest.server_state import fetch_json
 
 AT_MOST = 200
-"""The newest; a server keeps so many in memory, and each is a request."""
+"""Maximum number of records to look up, newest first. A server keeps this many in memory."""
 CONCURRENT = 4
-"""Few enough not to overload a server that recovers from overload."""
+"""Concurrent lookups; few, because the server may be recovering from overload."""
 WITHIN_S = 20.0
-"""For all of them together; then the report is written without the rest."""
+"""Time limit of all lookups. After it, the report is written without the rest."""
 
 
 def fill(
     samples: Sequence[Sample], url: str, read: Callable[[str], Any] = fetch_json, within_s: float = WITHIN_S
 ) -> tuple[int, int]:
-    """Complete the newest answers that lack their calls, the newest first; Ctrl-C ends it early.
+    """Complete the newest answers that lack their calls, newest first. Ctrl-C ends it early.
 
     Returns:
-        How many records were looked up, and how many found: a router replica knows its own runs only.
+        The number of records that were looked up and the number found. A router replica may know only its own runs.
     """
     lacking = [each for each in samples if each.outcome == OK and each.calls is None and each.workflow_id]
     lacking = lacking[-AT_MOST:]
@@ -45,7 +47,9 @@ def fill(
     until = time.monotonic() + within_s
     try:
         for _ in range(min(CONCURRENT, len(lacking))):
-            threading.Thread(target=read_records, daemon=True).start()  # a silent server holds nobody up
+            threading.Thread(
+                target=read_records, daemon=True
+            ).start()  # a silent server must not block the exit
         for _ in lacking:
             sample, record = records.get(timeout=max(0.0, until - time.monotonic()))
             found += complete(sample, record)
@@ -55,7 +59,9 @@ def fill(
 
 
 def complete(sample: Sample, record: Any) -> bool:
-    """Copy end of plan, start of the last step and calls; False where it is not a finished record."""
+    """Copy the end of the plan, the start of the last step and the number of calls. Return False if the
+    record is not finished.
+    """
     if not isinstance(record, dict) or cast(Json, record).get("status") != "finished":
         return False
     record = cast(Json, record)

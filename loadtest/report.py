@@ -1,4 +1,6 @@
-"""Writes the figures of a run as a self-contained page and as JSON. Knows files, not how figures are made."""
+"""Writes the figures of a run as a self-contained page and as JSON. Knows files, not how figures are
+computed.
+"""
 
 import json
 import tempfile
@@ -18,19 +20,19 @@ def write(folder: Path, content: dict[str, Any], samples: list[Sample], series: 
     """Write `report.html`, `report.json` and `requests.jsonl`.
 
     Args:
-        folder: made if it does not exist.
-        content: title, date, command, machine and figures: everything in `report.json`.
-        samples: one line each.
-        series: what the server reported over time.
+        folder: created if it does not exist.
+        content: title, date, command, machine and figures: the content of `report.json`.
+        samples: written one per line.
+        series: the server's state over time.
 
     Returns:
-        The page.
+        The path of the page.
 
     Raises:
         OSError: `folder` is not writable.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "requests.jsonl").open("w") as lines:  # first: the rest can be computed from it
+    with (folder / "requests.jsonl").open("w") as lines:  # first, because the rest can be computed from it
         lines.writelines(json.dumps(asdict(sample)) + "\n" for sample in samples)
     (folder / "report.json").write_text(json.dumps(content | {"server_state": series}, indent=2) + "\n")
     plots = report_plots(samples, series, content["figures"]["ran_s"])
@@ -40,7 +42,7 @@ def write(folder: Path, content: dict[str, Any], samples: list[Sample], series: 
 
 
 def check_writable(folder: Path) -> None:
-    """Make `folder`, and try to write to it before an hour of load, not after.
+    """Create `folder` and check that it is writable, before the load instead of after it.
 
     Raises:
         OSError: it is not writable.

@@ -1,4 +1,4 @@
-"""The body of each kind of user's requests. Knows Podium's API, not how requests are sent."""
+"""Request body of each kind of user. Knows Podium's API, not how requests are sent."""
 
 import itertools
 import json
@@ -21,17 +21,18 @@ QUESTIONS = itertools.cycle(
     )
 )
 MAX_PATIENCE_EVENTS = 20
-"""A plan of four steps sends some 16 events before the answer's first words."""
+"""Maximum number of events before a cancelling user leaves. A plan of four steps sends about 16 events before
+the answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestOptions:
-    """Which models are called, and the limits of each request.
+    """Models to call and limits of each request.
 
     Args:
-        model: the conductor of chat, stream and cancelling users.
-        ultra: the conductor of ultra users.
-        worker: of pass-through users; empty: none.
+        model: model of chat, stream and cancelling users.
+        ultra: model of ultra users.
+        worker: worker of pass-through users, or "".
         answer_tokens: sent as `max_tokens`.
         deadline_s: sent as `podium.deadline_s`.
     """
@@ -43,11 +44,11 @@ class RequestOptions:
     deadline_s: float = 60.0
 
     def model_of(self, kind: str) -> str:
-        """The `model` in requests of a user of `kind`."""
+        """Return the `model` of a request from a user of `kind`."""
         return {"ultra": self.ultra, "pass-through": self.worker}.get(kind, self.model)
 
     def body(self, kind: str) -> Json:
-        """A request that is bounded in length and time."""
+        """Return a request that is bounded in length and time."""
         body: Json = {
             "model": self.model_of(kind),
             "messages": [{"role": "user", "content": next(QUESTIONS)}],
@@ -61,18 +62,20 @@ class RequestOptions:
 
 
 def patience(source: random.Random) -> int:
-    """After how many events of its stream a cancelling user leaves: at any stage of a run."""
+    """Return the number of events after which a cancelling user leaves. It may fall
+    into any stage of a run.
+    """
     return source.randint(1, MAX_PATIENCE_EVENTS)
 
 
 def first_worker(models: Iterable[Json]) -> str:
-    """The first of `GET /v1/models` that is a worker of the pool; empty where there is none."""
+    """Return the first pool worker in the data of `GET /v1/models`, or "" if there is none."""
     in_pool = (str(each["id"]) for each in models if cast(Json, each.get("podium") or {}).get("in_pool"))
     return next(in_pool, "")
 
 
 def parse_json(content: bytes) -> Any:
-    """The content of a whole answer; None where it is not JSON."""
+    """Parse an answer that was not streamed, or return None if it is not JSON."""
     try:
         return json.loads(content)
     except ValueError:
@@ -80,7 +83,7 @@ def parse_json(content: bytes) -> Any:
 
 
 def failure(status: int, content: bytes) -> str:
-    """The kind of failure that an HTTP response reports."""
+    """Return the kind of failure that an HTTP response reports."""
     try:
         code = json.loads(content or b"{}")["error"]["code"]
     except (ValueError, KeyError, TypeError):

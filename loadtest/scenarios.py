@@ -1,8 +1,7 @@
-"""The scenarios of `podium load`: which users, in which loop, in which shape.
+"""Scenarios of `podium load`: the users, the loop and the shape.
 
-Closed loop: a number of users, each of whom waits for its answer (and then 0.5 to 2 s) before the next
-request, as people do; an overloaded server gets fewer requests. Open loop: requests arrive at a rate,
-whatever the server does, as from many people; queueing shows.
+- Closed loop: a number of users, each of whom waits for its answer (and then 0.5 to 2 s) before the next request, as people do. An overloaded server gets fewer requests.
+- Open loop: requests arrive at a rate, whatever the server does, as from many people. Queueing becomes visible.
 """
 
 from collections.abc import Mapping
@@ -14,17 +13,17 @@ MIXED = {"chat": 1, "stream": 3, "ultra": 2, "cancel": 1, "pass-through": 1}
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One scenario; options of the command line replace its numbers.
+    """One scenario. Options of the command line replace its numbers.
 
     Args:
-        about: a short line.
+        about: a short description.
         mix: kinds of users, by weight.
         loop: whether users wait for answers.
         shape: how the load changes over the run.
-        users: closed loop only, at the shape's height.
-        rate: open loop only, requests per second at the shape's height.
-        at_most: open loop only, concurrent requests; more that are due are counted as not started.
-        seed: open loop only, of the arrivals and the mix.
+        users: closed loop only: users at the shape's maximum.
+        rate: open loop only: requests per second at the shape's maximum.
+        at_most: open loop only: maximum concurrent requests. Requests that are due beyond it count as not started.
+        seed: open loop only: seed of the arrivals and the mix.
     """
 
     about: str
@@ -39,19 +38,19 @@ class Scenario:
 
 
 SCENARIOS: dict[str, Scenario] = {
-    "chat": Scenario("users who wait for whole answers", {"chat": 1}),
+    "chat": Scenario("users who wait for answers without streaming", {"chat": 1}),
     "stream": Scenario("users who read streams", {"stream": 1}),
     "ultra": Scenario("users who follow podium-ultra's plan and steps", {"ultra": 1}),
-    "cancel": Scenario("users who leave in mid-stream, among some who stay", {"cancel": 3, "stream": 1}),
-    "pass-through": Scenario("users of one worker by its own name", {"pass-through": 1}),
+    "cancel": Scenario("users who disconnect mid-stream, among some who stay", {"cancel": 3, "stream": 1}),
+    "pass-through": Scenario("users who call one worker by name", {"pass-through": 1}),
     "mixed": Scenario("all kinds of users", MIXED),
-    "ramp": Scenario("all kinds, more and more of them", MIXED, shape="ramp", users=24),
+    "ramp": Scenario("all kinds, in growing numbers", MIXED, shape="ramp", users=24),
     "spike": Scenario("all kinds, five times as many for a while", MIXED, shape="spike", users=30),
-    "soak": Scenario("all kinds, for long", MIXED, shape="soak", duration_s=3600),
-    "open-chat": Scenario("whole answers, at a rate", {"chat": 1}, "open"),
-    "open-stream": Scenario("streams, at a rate", {"stream": 1}, "open"),
-    "open-ultra": Scenario("podium-ultra, at a rate", {"ultra": 1}, "open"),
-    "open-mixed": Scenario("all kinds, at a rate", MIXED, "open"),
+    "soak": Scenario("all kinds, for an hour", MIXED, shape="soak", duration_s=3600),
+    "open-chat": Scenario("answers without streaming, at a fixed rate", {"chat": 1}, "open"),
+    "open-stream": Scenario("streams, at a fixed rate", {"stream": 1}, "open"),
+    "open-ultra": Scenario("podium-ultra, at a fixed rate", {"ultra": 1}, "open"),
+    "open-mixed": Scenario("all kinds, at a fixed rate", MIXED, "open"),
     "open-ramp": Scenario("all kinds, at a growing rate", MIXED, "open", "ramp", rate=16),
     "open-spike": Scenario("all kinds, at five times the rate for a while", MIXED, "open", "spike", rate=20),
 }

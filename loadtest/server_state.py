@@ -1,4 +1,4 @@
-"""What the server reports about itself during a run: active runs, and replicas where it counts them."""
+"""State that the server reports during a run: active runs, and replicas if it counts them."""
 
 import json
 import urllib.error
@@ -9,22 +9,23 @@ from loadtest.recording import Recording
 from loadtest.request_options import Json
 
 PATHS = ("/readyz", "/v1/replicas")
-"""JSON objects that are polled; one that does not exist is not asked for again.
+"""JSON objects to poll. A path that does not exist is polled only once.
 
-`running` in them is a number of runs; `replicas` an object of numbers by deployment, or of objects with a
-number `running`.
+Their `running` is a number of runs. Their `replicas` is an object of numbers by deployment, or of objects
+with a number `running`.
 """
 
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""Without the environment's proxy, which would be part of the measurement; the loops use none either."""
+"""Opener that ignores the environment's proxy, which would distort the measurement. The loops use no proxy
+either."""
 
 
 def fetch_json(url: str, timeout_s: float = 5.0) -> Any:
-    """The JSON at `url`, whatever its status.
+    """Return the JSON at `url`, with any status but 404.
 
     Raises:
-        OSError: no answer, or 404.
-        ValueError: it is not JSON.
+        OSError: there is no answer, or it is a 404.
+        ValueError: the body is not JSON.
     """
     try:
         with DIRECT.open(url, timeout=timeout_s) as response:
@@ -36,7 +37,7 @@ def fetch_json(url: str, timeout_s: float = 5.0) -> Any:
 
 
 class Poller:
-    """Series of what was read, by name: `(seconds since the run began, number)`."""
+    """Time series of the polled numbers, by name: `(seconds since the start of the run, number)`."""
 
     def __init__(self, url: str, recording: Recording) -> None:
         self.series: dict[str, list[tuple[float, float]]] = {}
@@ -44,7 +45,7 @@ class Poller:
         self._paths = list(PATHS)
 
     def poll(self) -> None:
-        """Ask once; a server that does not answer just now leaves a gap."""
+        """Poll once. A server that does not answer leaves a gap."""
         for path in list(self._paths):
             at_s = round(self._recording.now_s, 3)
             try:
@@ -59,17 +60,17 @@ class Poller:
 
 
 def numbers(state: Any) -> dict[str, float]:
-    """`active runs`, and `replicas of NAME` for each deployment in it."""
-    found: dict[str, float] = {}
+    """Extract `active runs`, and `replicas of NAME` for each deployment."""
+    result: dict[str, float] = {}
     running = _get(state, "running")
     if isinstance(running, int):
-        found["active runs"] = running
+        result["active runs"] = running
     replicas = _get(state, "replicas")
     for name, value in cast(Json, replicas).items() if isinstance(replicas, dict) else ():
         count = _get(value, "running") if isinstance(value, dict) else value
         if isinstance(count, int):
-            found[f"replicas of {name}"] = count
-    return found
+            result[f"replicas of {name}"] = count
+    return result
 
 
 def _get(content: Any, key: str) -> Any:

@@ -1,9 +1,9 @@
 """Reads a stream of chat chunks and times what a user notices. Knows bytes and times, not sockets or Locust.
 
-The format: server-sent events (https://html.spec.whatwg.org/multipage/server-sent-events.html) as OpenAI
+The format is server-sent events (https://html.spec.whatwg.org/multipage/server-sent-events.html) as OpenAI
 sends them: one JSON object per `data:` line, `[DONE]` at the end, comments (`: ...`) as heartbeats. Podium
-adds `podium` to a chunk: an event of the run where the request asked for progress, and the totals of the run
-in the last chunk.
+adds `podium` to a chunk: an event of the run if the request asked for progress, and the totals of the run in
+the last chunk.
 """
 
 import json
@@ -14,7 +14,7 @@ from typing import Any, cast
 
 
 class BrokenStreamError(Exception):
-    """The stream ended without `[DONE]`, or with an error event; `kind` is what to count it under."""
+    """The stream ended without `[DONE]`, or with an error event. `kind` is the outcome to count."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(f"{kind}: {message}")
@@ -23,60 +23,60 @@ class BrokenStreamError(Exception):
 
 @dataclass(slots=True)
 class StreamResult:
-    """One streamed answer; times in milliseconds since the request was sent."""
+    """One streamed answer. Times are in milliseconds since the request was sent."""
 
     first_progress_ms: float | None = None
-    """The first event of a plan or a step."""
+    """First event of a plan or a step."""
     first_token_ms: float | None = None
-    """The first words of the answer."""
+    """First words of the answer."""
     token_gaps_ms: list[float] = field(default_factory=list[float])
-    """From each piece of the answer to the next."""
+    """Gaps between successive pieces of the answer."""
     done_ms: float | None = None
     text: str = ""
     plan_ms: float | None = None
-    """By the server's clock, since the run began: the end of the first plan that a model wrote."""
+    """End of the first plan that a model wrote, by the server's clock, since the start of the run."""
     steps_ms: float | None = None
-    """By the server's clock, since the run began: the call of the last step, its inputs complete."""
+    """Call of the last step, when its inputs were complete, by the server's clock, since the start of the
+    run."""
     calls: int = 0
-    """Plans and steps that called a model; retries are not reported."""
+    """Number of plans and steps that called a model. Retries are not reported."""
     totals: dict[str, Any] = field(default_factory=dict[str, Any])
     """The run's `podium` object: cost, wall time, critical path."""
     total_tokens: int | None = None
-    """Of all calls, where the request asked for usage."""
+    """Tokens of all calls, if the request asked for usage."""
     output_tokens: int | None = None
-    """The output tokens among them."""
+    """Output tokens of all calls."""
 
 
 class SseReader:
-    """Takes the lines of a stream as they arrive.
+    """Parser of a stream's lines as they arrive.
 
     Args:
-        began_s: when the request was sent, by `time.perf_counter()` or by the clock of the times given to
-            `take`.
+        began_s: when the request was sent, by `time.perf_counter()` or by the clock of the times passed to `take`.
     """
 
     def __init__(self, began_s: float) -> None:
         self.result = StreamResult()
         self.events = 0
-        """`data:` lines so far."""
+        """Number of `data:` lines so far."""
         self._began_s = began_s
         self._last_token_ms: float | None = None
         self._is_planning = False
 
     @property
     def is_done(self) -> bool:
-        """`[DONE]` has arrived."""
+        """True once `[DONE]` has arrived."""
         return self.result.done_ms is not None
 
     def take(self, line: bytes, at_s: float | None = None) -> None:
-        """Note what `line` says; comments and blank lines say nothing.
+        """Process one line. Comments and blank lines are ignored.
 
         Args:
-            line: of the body.
-            at_s: when it arrived; None: now.
+            line: a line of the body.
+            at_s: when it arrived, or None for now.
 
         Raises:
-            BrokenStreamError: it holds an error, or is not JSON.
+            BrokenStreamError: the line has an error, or is not JSON.
         """
         if not line.startswith(b"data:"):
             return
@@ -89,7 +89,7 @@ class SseReader:
             self._take_chunk(_object(payload), now_ms)
 
     def end(self) -> StreamResult:
-        """The result, now that no line follows.
+        """Return the result after the last line.
 
         Raises:
             BrokenStreamError: `[DONE]` did not arrive.
@@ -152,10 +152,10 @@ def _object(payload: str) -> dict[str, Any]:
 
 
 def read_stream(lines: Iterable[tuple[float, bytes]], began_s: float) -> StreamResult:
-    """Read a stream from its lines and the time at which each arrived.
+    """Read a stream from its lines and their arrival times.
 
     Raises:
-        BrokenStreamError: it holds an error, or ends before `[DONE]`.
+        BrokenStreamError: the stream has an error, or ends before `[DONE]`.
     """
     reader = SseReader(began_s)
     for at_s, line in lines:

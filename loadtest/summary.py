@@ -1,7 +1,7 @@
-"""From samples to figures. Numbers only: knows neither the report nor how the samples came.
+"""Compute figures from samples. Numbers only: knows neither the report nor the source of the samples.
 
-Percentiles are by nearest rank, None where nothing was measured. Rates are over the time in which requests
-were sent, and count only what had ended by then: what a full queue returns afterwards is not throughput.
+Percentiles are by nearest rank, or None if nothing was measured. Rates cover the time in which requests were
+sent, and count only answers that arrived by then: answers from a draining queue are not throughput.
 """
 
 import math
@@ -18,7 +18,7 @@ PERCENTILES = (50, 90, 95, 99)
 
 
 def spread(values: Iterable[float | None]) -> Json | None:
-    """Count, mean, percentiles and maximum of the known values; None where there are none."""
+    """Return count, mean, percentiles and maximum of the known values, or None if there are none."""
     known = sorted(value for value in values if value is not None)
     if not known:
         return None
@@ -30,13 +30,13 @@ def spread(values: Iterable[float | None]) -> Json | None:
 def summary(
     samples: Sequence[Sample], ran_s: float, limits_ms: Mapping[str, float], *, interrupted: bool
 ) -> Json:
-    """Every figure of a run.
+    """Compute every figure of a run.
 
     Args:
         samples: all requests that were due.
-        ran_s: how long requests were sent.
+        ran_s: seconds during which requests were sent.
         limits_ms: the objective.
-        interrupted: whether requests that were open at the end are excused.
+        interrupted: whether to exclude requests that were still open at the end from goodput.
     """
     return {
         "ran_s": round(ran_s, 3),
@@ -52,7 +52,7 @@ def summary(
 
 
 def requests(samples: Sequence[Sample], ran_s: float) -> Json:
-    """How many requests had which outcome."""
+    """Count requests by outcome."""
 
     def count(of: Callable[[Sample], bool]) -> int:
         return sum(map(of, samples))
@@ -75,7 +75,7 @@ def requests(samples: Sequence[Sample], ran_s: float) -> Json:
 def goodput(
     samples: Sequence[Sample], ran_s: float, limits_ms: Mapping[str, float], *, interrupted: bool
 ) -> Json:
-    """Good answers per second of those that came by `ran_s`, and their share of all that are judged."""
+    """Compute the rate of good answers by `ran_s`, and the share of good answers of all that are judged."""
     excused = {LEFT, UNFINISHED} if interrupted else {LEFT}
     judged = [each for each in samples if each.outcome not in excused]
     good = [each for each in judged if is_good(each, limits_ms)]
@@ -91,12 +91,14 @@ def goodput(
 
 
 def end_s(sample: Sample) -> float:
-    """When the whole answer had arrived, in seconds since the run began; infinite where it did not."""
+    """Return when the complete answer had arrived, in seconds since the start of the run, or infinity if it
+    did not.
+    """
     return sample.due_s + sample.phases_ms["end"] / 1000 if "end" in sample.phases_ms else math.inf
 
 
 def by_kind(samples: Sequence[Sample]) -> dict[str, list[Sample]]:
-    """The answered samples: all of them first, then by kind where there is more than one."""
+    """Group the answered samples: all of them, then by kind if there are several kinds."""
     answered = [each for each in samples if each.outcome == OK]
     kinds = sorted({each.kind for each in answered})
     split = {kind: [each for each in answered if each.kind == kind] for kind in kinds}
@@ -104,26 +106,28 @@ def by_kind(samples: Sequence[Sample]) -> dict[str, list[Sample]]:
 
 
 def phases(samples: Sequence[Sample]) -> Json:
-    """Milliseconds to the end of each phase."""
+    """Compute the milliseconds to the end of each phase."""
     return {phase: spread(each.phases_ms.get(phase) for each in samples) for phase in PHASES}
 
 
 def outside_run_ms(sample: Sample) -> float | None:
-    """From due to end, minus the run by the server's clock: network, proxy and every queue before the run."""
+    """Return the time from due to end minus the run's wall time by the server's clock: network, proxy and all
+    queues before the run.
+    """
     if sample.outcome != OK or sample.wall_s is None:
         return None
     return sample.phases_ms["end"] - sample.wall_s * 1000
 
 
 def critical_path_over_wall(sample: Sample) -> float | None:
-    """1: no step waited for anything but its inputs."""
+    """Return critical path over wall time. 1 means that steps waited only for their inputs."""
     if not sample.wall_s or sample.critical_path_s is None:
         return None
     return sample.critical_path_s / sample.wall_s
 
 
 def per_request(answered: Sequence[Sample]) -> Json:
-    """Calls, tokens and cost per answer. Unknown costs are left out of the sum, and counted."""
+    """Compute calls, tokens and cost per answer. Unknown costs are counted, but not part of the sum."""
     known = [each.cost_usd for each in answered if each.cost_usd is not None]
     return {
         "critical_path_over_wall": spread(map(critical_path_over_wall, answered)),

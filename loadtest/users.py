@@ -1,13 +1,13 @@
-"""The users: they wait for the answer, read the stream, follow a plan, leave, or call one worker.
+"""Users: they wait for an answer, read a stream, follow a plan, disconnect, or call one worker.
 
-Each request is one entry in Locust's table under its kind. A stream adds entries of type `STREAM`, which are
-times and not requests: `first progress`, `first token`, `between tokens` and `whole answer`; those of an
-ultra user begin with `ultra`, and there are `ultra plan` and `ultra steps` too, by the server's clock.
-Failures are grouped by kind: `http_<status> <code>`, `cut`, `timeout`, or the code of an error inside the
-stream. Leaving is not a failure.
+Each request is one entry in Locust's table, under its kind. A stream adds entries of type `STREAM`, which are
+times and not requests: `first progress`, `first token`, `between tokens` and `whole answer`. Those of an
+ultra user start with `ultra`; `ultra plan` and `ultra steps` are added, by the server's clock. Failures are
+grouped by kind: `http_<status> <code>`, `cut`, `timeout`, or the code of an error inside the stream.
+Disconnecting is not a failure.
 
-`environment.recording` and `environment.request_options` are set by what starts Locust: `locustfile.py` or
-`closed_loop.py`.
+The module that starts Locust (`locustfile.py` or `closed_loop.py`) sets `environment.recording` and
+`environment.request_options`.
 """
 
 import json
@@ -29,11 +29,11 @@ PATIENCE = random.Random()
 
 
 class RequestFailed(Exception):
-    """A failed request; its text is only the kind, so that Locust counts kinds and not messages."""
+    """A failed request. Its text is only the kind, so that Locust counts kinds and not messages."""
 
 
 class _User(FastHttpUser):
-    """What all of them share."""
+    """Base of all users."""
 
     abstract = True
     wait_time = between(0.5, 2.0)
@@ -41,15 +41,15 @@ class _User(FastHttpUser):
     connection_timeout = 5.0
 
     def on_start(self) -> None:
-        """Take the options and the recording of the run."""
+        """Get the options and the recording of the run."""
         environment = cast(Any, self.environment)
         self.recording: Recording = environment.recording
         self.options: RequestOptions = environment.request_options
 
     @contextmanager
     def request(self, kind: str, **more: Any) -> Generator[tuple[Sample, Any]]:
-        """Send a request; the block sets the outcome of its sample."""
-        gevent.sleep(0)  # Locust stops users that wait; one that wakes just then stops here
+        """Send a request. The block sets the outcome of its sample."""
+        gevent.sleep(0)  # Locust stops waiting users; a user that wakes at that moment stops here
         client: Any = self.client
         body = self.options.body(kind)
         with (
@@ -61,7 +61,7 @@ class _User(FastHttpUser):
                 response.failure(RequestFailed(sample.outcome))
 
     def ask(self, kind: str) -> None:
-        """Wait for the whole answer."""
+        """Send a request without streaming."""
         with self.request(kind) as (sample, response):
             if error := failure_of(response):
                 sample.outcome = error
@@ -69,7 +69,7 @@ class _User(FastHttpUser):
                 sample.take_answer(parse_json(response.content or b""), self.recording.since_due_ms(sample))
 
     def stream_answer(self, kind: str, leaves_after: int | None = None) -> StreamResult | None:
-        """Read the stream; None where it was not complete."""
+        """Stream an answer. Return None if it was not complete."""
         with self.request(kind, stream=True) as (sample, response):
             try:
                 return self.read(response, sample, leaves_after)
@@ -82,7 +82,7 @@ class _User(FastHttpUser):
         return None
 
     def read(self, response: Any, sample: Sample, leaves_after: int | None) -> StreamResult | None:
-        """Read a stream to its end, or until its user leaves."""
+        """Read a stream to its end, or until the user disconnects."""
         if error := failure_of(response):
             sample.outcome = error
             return None
@@ -90,7 +90,7 @@ class _User(FastHttpUser):
         for line in iter(lambda: response.stream.readline(b"\n"), b""):
             reader.take(line)
             if reader.events == leaves_after and not reader.is_done:
-                response.stream.release()  # with data unread: the server sees its client leave
+                response.stream.release()  # unread data makes the server notice the disconnect
                 sample.outcome = LEFT
                 return None
         result = reader.end()
@@ -115,39 +115,39 @@ class _User(FastHttpUser):
 
 
 class ChatUser(_User):
-    """Waits for the whole answer."""
+    """User who waits for the complete answer."""
 
     weight = 1
 
     @tag("chat")
     @task
     def chat(self) -> None:
-        """One question to a conductor."""
+        """Ask a conductor one question."""
         self.ask("chat")
 
 
 class StreamUser(_User):
-    """Reads the stream and times it."""
+    """User who reads and times the stream."""
 
     weight = 3
 
     @tag("stream")
     @task
     def stream(self) -> None:
-        """One question to a conductor, streamed."""
+        """Ask a conductor one question, streamed."""
         if result := self.stream_answer("stream"):
             self.report(result)
 
 
 class UltraUser(_User):
-    """Follows the plan and the steps of the larger conductor."""
+    """User who follows the plan and the steps of the larger conductor."""
 
     weight = 2
 
     @tag("ultra")
     @task
     def ultra(self) -> None:
-        """One question to `podium-ultra`, streamed with its progress."""
+        """Ask `podium-ultra` one question, streamed with its progress."""
         if result := self.stream_answer("ultra"):
             self.fire("ultra plan", result.plan_ms)
             self.fire("ultra steps", result.steps_ms)
@@ -155,24 +155,26 @@ class UltraUser(_User):
 
 
 class CancellingUser(_User):
-    """Leaves in mid-stream: while the plan is written, while steps run, or while the answer streams."""
+    """User who disconnects mid-stream: while the plan is written, while steps run, or while the answer
+    streams.
+    """
 
     weight = 1
 
     @tag("cancel")
     @task
     def cancel(self) -> None:
-        """One question to a conductor, dropped before its end."""
+        """Ask a conductor one question, and disconnect before the end."""
         self.stream_answer("cancel", leaves_after=patience(PATIENCE))
 
 
 class PassThroughUser(_User):
-    """Calls one worker by its own name: the overhead of Podium where it does not orchestrate."""
+    """User who calls one worker by name, which measures Podium's overhead without orchestration."""
 
     weight = 1
 
     def on_start(self) -> None:
-        """Find a worker, unless one was given."""
+        """Find a worker, unless the options name one."""
         super().on_start()
         if not self.options.worker:
             self.options = replace(self.options, worker=self.find_worker())
@@ -180,12 +182,12 @@ class PassThroughUser(_User):
     @tag("pass-through")
     @task
     def pass_through(self) -> None:
-        """One question to one worker."""
+        """Ask one worker one question."""
         if self.options.worker:
             self.ask("pass-through")
 
     def find_worker(self) -> str:
-        """The first worker that the server lists."""
+        """Return the first worker that the server lists."""
         response: Any = self.client.get("/v1/models", name="models")
         return first_worker(json.loads(response.content or b"{}").get("data", []) if response.ok else [])
 
@@ -197,11 +199,11 @@ USERS: dict[str, type[_User]] = {
     "cancel": CancellingUser,
     "pass-through": PassThroughUser,
 }
-"""By the kinds in `request_options.py`."""
+"""Users by the kinds in `request_options.py`."""
 
 
 def failure_of(response: Any) -> str | None:
-    """The kind of failure; None where there is an answer."""
+    """Return the kind of failure, or None if there is an answer."""
     if response.status_code == 200:
         return None
     if response.status_code:

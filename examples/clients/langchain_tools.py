@@ -1,4 +1,4 @@
-"""A tool with LangChain, through all three of the server's languages."""
+"""A tool with LangChain, through all three of the server's APIs."""
 
 import os
 
@@ -12,7 +12,7 @@ URL = os.environ.get("PODIUM_URL", "http://127.0.0.1:8000")
 
 @tool
 def weather(city: str) -> str:
-    """The weather in a city."""
+    """Get the weather in a city."""
     return f"sunny in {city}"
 
 

@@ -10,7 +10,7 @@ URL = os.environ.get("PODIUM_URL", "http://127.0.0.1:8000")
 
 
 def weather(city: str) -> str:
-    """The weather in a city."""
+    """Get the weather in a city."""
     return f"sunny in {city}"
 
 

@@ -31,8 +31,8 @@ SHOWN = {
     ],
     "limits.py": [
         r"max_steps.*\n  answered by \['[^',]+'\] for \$",
-        r"exclude_workers.*\n  refused: 4\d\d, podium\.\w*workers",
-        r"'deadline'.*\n  refused: 400, podium\.deadline: ",
+        r"exclude_workers.*\n  rejected: 4\d\d, podium\.\w*workers",
+        r"'deadline'.*\n  rejected: 400, podium\.deadline: ",
     ],
     "own_plan.py": [
         r"(?s)(\d+\.\d+ to \d+\.\d+ s  .*?){3}",
@@ -43,7 +43,7 @@ SHOWN = {
         r"wf_\w+: finished in \d",
         r"plan 0 by \w+, \d steps",
         r"step 0\.0: ",
-        r"said:   \S",
+        r"output:  \S",
         r"output_tokens",
     ],
 }

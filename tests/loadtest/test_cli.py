@@ -246,7 +246,7 @@ def test_what_was_measured_survives_a_folder_that_goes_away_meanwhile(
     assert done.returncode == 1, done.stdout
     assert f"The report cannot be written to {out}" in done.stdout
     (kept,) = temporary.glob("podium-load-*")
-    assert f"It is kept in {kept}/report.html" in done.stdout
+    assert f"It was written to {kept}/report.html" in done.stdout
     assert len((kept / "requests.jsonl").read_text().splitlines()) == Podium.asked > 0
     assert "Traceback" not in done.stderr
 
