@@ -95,9 +95,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     load = parse(argv)
     restore_interrupts()
-    loop = importlib.import_module(
-        f"loadtest.{load.scenario.loop}_loop"
-    )  # first, because Locust patches threads
+    # Import the loop first, because Locust patches threads.
+    loop = importlib.import_module(f"loadtest.{load.scenario.loop}_loop")
     from loadtest import report
     from loadtest.console import RunConsole
     from loadtest.records import fill

@@ -47,9 +47,8 @@ def fill(
     until = time.monotonic() + within_s
     try:
         for _ in range(min(CONCURRENT, len(lacking))):
-            threading.Thread(
-                target=read_records, daemon=True
-            ).start()  # a silent server must not block the exit
+            # Daemon threads, so that a silent server does not block the exit.
+            threading.Thread(target=read_records, daemon=True).start()
         for _ in lacking:
             sample, record = records.get(timeout=max(0.0, until - time.monotonic()))
             found += complete(sample, record)

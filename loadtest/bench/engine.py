@@ -105,9 +105,7 @@ async def measure(tick: Callable[[], None]) -> list[Figure]:
     async with start_isolated("engine", served, ready=ready, env=production_environment()) as (client, _):
         for count in LINES:
             await _round(client, count, 1, router_first=True)
-        first = [await _compare_first_tokens(client) for _ in range(ROUNDS + 1)][
-            1:
-        ]  # the first round is a warm-up
+        first = [await _compare_first_tokens(client) for _ in range(1 + ROUNDS)][1:]  # without the warm-up
         rounds: dict[int, list[EngineRound]] = {count: [] for count in LINES}
         for number in range(ROUNDS):
             for count, each in LINES.items():

@@ -144,7 +144,7 @@ def scheduler_table(ends_s: dict[str, list[float]]) -> Table:
     return make_table(title, headings, map(row, ends_s))
 
 
-def simulate_scaling(given: Inputs, peak_rps: float, out: Path) -> tuple[Table, dict[str, object]]:
+def simulate_scaling(params: Inputs, peak_rps: float, out: Path) -> tuple[Table, dict[str, object]]:
     """Simulate a burst and a day under Serve's autoscaling. Return a table and the same as JSON; write plots
     to `out`.
     """
@@ -154,7 +154,7 @@ def simulate_scaling(given: Inputs, peak_rps: float, out: Path) -> tuple[Table, 
     table_rows: list[Sequence[str]] = []
     content: dict[str, object] = {}
     for traffic in ("burst", "diurnal"):
-        run = report.simulate_autoscaling(given, peak_rps, traffic)
+        run = report.simulate_autoscaling(params, peak_rps, traffic)
         end_s = report.percentiles([each.end_s - each.arrived_s for each in run.requests])
         for name, samples in run.replicas.items():
             most, hours = max(paid for _, _, paid in samples), run.replica_hours(name)
@@ -170,7 +170,7 @@ def simulate_scaling(given: Inputs, peak_rps: float, out: Path) -> tuple[Table, 
     return make_table(title, headings, table_rows), content
 
 
-def run(given: Inputs, rates: list[float], traffic: str, seed: int, out: Path, console: Console) -> int:
+def run(params: Inputs, rates: list[float], traffic: str, seed: int, out: Path, console: Console) -> int:
     """Run all simulations; print and write the results."""
     from loadtest.plots import plot_distributions
     from program.plots import save_plot
@@ -180,22 +180,22 @@ def run(given: Inputs, rates: list[float], traffic: str, seed: int, out: Path, c
     with console.status("simulating ...") as status:
         for rate in rates:
             status.update(f"simulating {rate:,g} requests/s ...")
-            forecasts.append(report.forecast(given, rate, traffic=traffic, seed=seed))
-        console.print(capacity_table(forecasts, given.conductor), limits_table(forecasts[-1].requirements))
+            forecasts.append(report.forecast(params, rate, traffic=traffic, seed=seed))
+        console.print(capacity_table(forecasts, params.conductor), limits_table(forecasts[-1].requirements))
         status.update("simulating autoscaling ...")
-        scaling_table, scaling = simulate_scaling(given, CHECKED_RPS, out)
-        ends_s = report.scheduler_ends(given, PLANS, seed)
-        checked = given.checked
-        rows = [validation.compare_rate(given, checked, at) for at in checked.rates] if checked else []
-        cpu = validation.compare_cpu(given, checked) if checked else []
-        changes = whatif.requirements_by_change(given, CHANGED_RPS)
+        scaling_table, scaling = simulate_scaling(params, CHECKED_RPS, out)
+        ends_s = report.scheduler_ends(params, PLANS, seed)
+        checked = params.checked
+        rows = [validation.compare_rate(params, checked, at) for at in checked.rates] if checked else []
+        cpu = validation.compare_cpu(params, checked) if checked else []
+        changes = whatif.requirements_by_change(params, CHANGED_RPS)
         status.update("comparing the calculation with the simulation ...")
-        calculation_errors = report.calculation_errors(given, CHECKED_RPS, seed)
-        slice_error = report.slice_error(given, SLICE_CHECKED_AT * given.sizing.slice_rps, seed)
+        calculation_errors = report.calculation_errors(params, CHECKED_RPS, seed)
+        slice_error = report.slice_error(params, SLICE_CHECKED_AT * params.sizing.slice_rps, seed)
     console.print(scaling_table, scheduler_table(ends_s))
     if rows:
         console.print(validation_table(rows), cpu_table(cpu))
-    console.print(change_table(changes, given.conductor))
+    console.print(change_table(changes, params.conductor))
     errors = ", ".join(f"{name} {error:+.1%}" for name, error in calculation_errors.items())
     console.print(f"Calculated capacity relative to the simulated one, minus 1: {errors}")
     console.print(f"p95 of a slice relative to that of the whole, minus 1: {slice_error:+.1%}")
@@ -232,8 +232,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     restore_interrupts()
     try:
-        given = inputs.load(options.inputs)
-        return run(given, options.rates, options.traffic, options.seed, options.out, wide_console())
+        params = inputs.load(options.inputs)
+        return run(params, options.rates, options.traffic, options.seed, options.out, wide_console())
     except InputsError as error:
         Console(stderr=True).print(f"[red]{error}[/]")
         return 2

@@ -185,7 +185,7 @@ class SimulatedRun:
 
 
 def simulate(
-    given: inputs.Inputs,
+    params: inputs.Inputs,
     sizes: Sizes,
     times: Times,
     plans: Iterable[SimulatedPlan],
@@ -198,7 +198,7 @@ def simulate(
     """Simulate `plans` that arrive at `times`, until all have ended.
 
     Args:
-        given: the inputs.
+        params: the inputs.
         sizes: replicas at the start, and throughout unless `scale`.
         times: arrival times.
         plans: one plan per arrival.
@@ -208,20 +208,20 @@ def simulate(
         since_s: utilisation is measured from this time to the last arrival.
     """
     env = simpy.Environment()
-    seeds = np.random.SeedSequence(seed).spawn(2 + len(given.engines) + len(given.apis))
+    seeds = np.random.SeedSequence(seed).spawn(2 + len(params.engines) + len(params.apis))
     rngs = [np.random.default_rng(each) for each in seeds]
-    pools = {n: ReplicaPool(env, e, sizes.engines.get(n, 1), rngs.pop()) for n, e in given.engines.items()}
-    apis = {n: ApiStation(env, a, rngs.pop(), sizes.quotas.get(n, 1.0)) for n, a in given.apis.items()}
+    pools = {n: ReplicaPool(env, e, sizes.engines.get(n, 1), rngs.pop()) for n, e in params.engines.items()}
+    apis = {n: ApiStation(env, a, rngs.pop(), sizes.quotas.get(n, 1.0)) for n, a in params.apis.items()}
     callers: dict[str, TokenSource] = {
         name: pools[worker.engine] if worker.engine else apis[worker.api or ""]
-        for name, worker in given.workers.items()
+        for name, worker in params.workers.items()
     }
     routers = [Cores(env) for _ in range(max(1, sizes.routers))]
-    cluster = SimulatedCluster(env, given.router, routers, pools[given.conductor], callers, rngs.pop())
-    policy = given.autoscaling
+    cluster = SimulatedCluster(env, params.router, routers, pools[params.conductor], callers, rngs.pop())
+    policy = params.autoscaling
     for name, pool in pools.items() if scale else ():
         env.process(pool.autoscale(policy, policy.target_ongoing_requests[name], 10**6))
-    arrivals = env.process(cluster.run(zip(times.tolist(), plans, strict=True), given.plans, scheduler))
+    arrivals = env.process(cluster.run(zip(times.tolist(), plans, strict=True), params.plans, scheduler))
     if since_s:
         env.run(until=since_s)
     before = _work_s(pools, routers)

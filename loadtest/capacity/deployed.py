@@ -12,19 +12,19 @@ import yaml
 ROOT = Path(__file__).parents[2]
 
 
-def complete(given: Mapping[str, Any]) -> dict[str, Any]:
+def complete(params: Mapping[str, Any]) -> dict[str, Any]:
     """Return the inputs, completed with the numbers from the files under `deployed`.
 
     Raises:
         ValueError: a file lacks a deployment, worker or machine that the inputs name, or its deployments disagree.
         OSError: a file does not exist.
     """
-    files = {name: yaml.safe_load((ROOT / path).read_text()) for name, path in given["deployed"].items()}
+    files = {name: yaml.safe_load((ROOT / path).read_text()) for name, path in params["deployed"].items()}
     deployments = {each["name"]: each for each in files["serve"]["applications"][0]["deployments"]}
     workers = {each["name"]: each for each in files["settings"]["workers"]}
     targets: dict[str, Any] = {}
     engines: dict[str, Any] = {}
-    for name, engine in given["engines"].items():
+    for name, engine in params["engines"].items():
         scaling = [
             lookup(deployments, f"vllm-{worker}", "deployments of `serve`")["autoscaling_config"]
             for worker in engine["workers"]
@@ -40,15 +40,15 @@ def complete(given: Mapping[str, Any]) -> dict[str, Any]:
         targets[name] = common_value(ongoing, f"target_ongoing_requests of engine {name!r}")
     prices = files["prices"]["instances"]
     machines: dict[str, Any] = {}
-    for name, machine in given["machines"].items():
+    for name, machine in params["machines"].items():
         price = f"{machine['bought']}_usd_per_h"
         usd_per_hour = lookup(lookup(prices, name, "`prices`"), price, f"`prices`, {name}")
         machines[name] = {"usd_per_hour": usd_per_hour} | machine
     replicas = lookup(deployments, "router", "deployments of `serve`")["num_replicas"]
-    router = {"replicas": replicas} | given["router"]
-    autoscaling = {"target_ongoing_requests": targets} | given["autoscaling"]
+    router = {"replicas": replicas} | params["router"]
+    autoscaling = {"target_ongoing_requests": targets} | params["autoscaling"]
     computed = {"engines": engines, "machines": machines, "router": router, "autoscaling": autoscaling}
-    return dict(given) | computed
+    return dict(params) | computed
 
 
 def lookup(among: Mapping[str, Any], name: str, where: str) -> Any:

@@ -49,86 +49,86 @@ def percentiles(values: Sequence[float]) -> dict[str, float]:
     return {f"p{percent}": percentile(values, percent) for percent in (50, 95, 99)}
 
 
-def sizing_plans(given: inputs.Inputs, seed: int = 0) -> list[SimulatedPlan]:
+def sizing_plans(params: inputs.Inputs, seed: int = 0) -> list[SimulatedPlan]:
     """Sample the plans from which the sizes are calculated."""
-    return samples(given, PLANS_FOR_MEANS, seed)
+    return samples(params, PLANS_FOR_MEANS, seed)
 
 
-def forecast(given: inputs.Inputs, rate_rps: float, *, traffic: str = "poisson", seed: int = 0) -> Forecast:
+def forecast(params: inputs.Inputs, rate_rps: float, *, traffic: str = "poisson", seed: int = 0) -> Forecast:
     """Size for `rate_rps`, then simulate that rate or a slice of it."""
-    requirements = size(given, rate_rps, sizing_plans(given, seed))
-    simulated_rps = min(rate_rps, given.sizing.slice_rps)
-    run = _run(given, slice_of(requirements, simulated_rps), simulated_rps, traffic, seed)
-    until_s = given.sizing.warm_up_s + given.sizing.measured_s
-    counted = [each for each in run.requests if given.sizing.warm_up_s <= each.arrived_s < until_s]
+    requirements = size(params, rate_rps, sizing_plans(params, seed))
+    simulated_rps = min(rate_rps, params.sizing.slice_rps)
+    run = _run(params, slice_of(requirements, simulated_rps), simulated_rps, traffic, seed)
+    until_s = params.sizing.warm_up_s + params.sizing.measured_s
+    counted = [each for each in run.requests if params.sizing.warm_up_s <= each.arrived_s < until_s]
     first_token_s = percentiles([each.first_token_s - each.arrived_s for each in counted])
     end_s = percentiles([each.end_s - each.arrived_s for each in counted])
     return Forecast(requirements, simulated_rps, len(counted), first_token_s, end_s, run.busy)
 
 
-def _run(given: inputs.Inputs, sizes: Sizes, rate_rps: float, traffic: str, seed: int) -> SimulatedRun:
-    until_s = given.sizing.warm_up_s + given.sizing.measured_s
+def _run(params: inputs.Inputs, sizes: Sizes, rate_rps: float, traffic: str, seed: int) -> SimulatedRun:
+    until_s = params.sizing.warm_up_s + params.sizing.measured_s
     times = draw_traffic(traffic, rate_rps, until_s, np.random.default_rng(seed + 1))
-    plans = samples(given, len(times), seed + 2)
-    return simulate(given, sizes, times, plans, seed=seed, since_s=given.sizing.warm_up_s)
+    plans = samples(params, len(times), seed + 2)
+    return simulate(params, sizes, times, plans, seed=seed, since_s=params.sizing.warm_up_s)
 
 
-def slice_error(given: inputs.Inputs, rate_rps: float, seed: int = 0) -> float:
+def slice_error(params: inputs.Inputs, rate_rps: float, seed: int = 0) -> float:
     """Return the p95 of a slice relative to that of the whole, minus 1, at a rate at which both can be
     simulated.
     """
-    part = forecast(given, rate_rps, seed=seed)
-    wider = given.model_copy(update={"sizing": given.sizing.model_copy(update={"slice_rps": rate_rps})})
+    part = forecast(params, rate_rps, seed=seed)
+    wider = params.model_copy(update={"sizing": params.sizing.model_copy(update={"slice_rps": rate_rps})})
     return part.end_s["p95"] / forecast(wider, rate_rps, seed=seed).end_s["p95"] - 1
 
 
-def calculation_errors(given: inputs.Inputs, rate_rps: float, seed: int = 0) -> dict[str, float]:
+def calculation_errors(params: inputs.Inputs, rate_rps: float, seed: int = 0) -> dict[str, float]:
     """Return each engine's calculated capacity relative to the simulated one, minus 1, at twice its traffic.
 
     Every other station is made large, so that each engine in turn is the only bottleneck.
     """
-    plans, errors = sizing_plans(given, seed), dict[str, float]()
-    large = size(given, 10 * rate_rps, plans).sizes
-    by_name = loads(given, plans)
-    for name, engine in given.engines.items():
+    plans, errors = sizing_plans(params, seed), dict[str, float]()
+    large = size(params, 10 * rate_rps, plans).sizes
+    by_name = loads(params, plans)
+    for name, engine in params.engines.items():
         replicas = max(1, round(rate_rps * engine_s(engine, by_name[name]) / 2))
         sizes = replace(large, engines={**large.engines, name: replicas})
-        errors[name] = 1 / _run(given, sizes, rate_rps, "poisson", seed).busy[name] - 1
+        errors[name] = 1 / _run(params, sizes, rate_rps, "poisson", seed).busy[name] - 1
     return errors
 
 
-def scheduler_ends(given: inputs.Inputs, count: int = 1000, seed: int = 0) -> dict[str, list[float]]:
+def scheduler_ends(params: inputs.Inputs, count: int = 1000, seed: int = 0) -> dict[str, list[float]]:
     """Return the seconds to the end of each of `count` plans under each scheduler, without other traffic."""
     rng = np.random.default_rng(seed)
     ends_s: dict[str, list[float]] = {name: [] for name in SCHEDULERS}
-    for plan in samples(given, count, seed):
-        steps, plan_end_s = time_steps(given, plan, rng)
+    for plan in samples(params, count, seed):
+        steps, plan_end_s = time_steps(params, plan, rng)
         for name in SCHEDULERS:
             ends_s[name].append(timeline(steps, plan_end_s, name).end_s)
     return ends_s
 
 
 def time_steps(
-    given: inputs.Inputs, plan: SimulatedPlan, rng: np.random.Generator
+    params: inputs.Inputs, plan: SimulatedPlan, rng: np.random.Generator
 ) -> tuple[list[StepTimes], float]:
     """Return the duration of each step on an idle engine, and when the plan's text ends."""
-    conductor, mix = given.engines[given.conductor], given.plans
+    conductor, mix = params.engines[params.conductor], params.plans
     prompt_tokens = mix.conductor_prompt_tokens * (1 - mix.prefix_cached) + plan.question_tokens
     ends = np.cumsum([step.written_tokens for step in plan.steps]) * conductor.step_ms[1] / 1000
     written_s: list[float] = (prompt_tokens / conductor.prefill_tokens_per_s + ends).tolist()
     steps = zip(plan.steps, written_s, strict=True)
-    times = [StepTimes(at_s, step.reads, *_idle_times(given, step, rng)) for step, at_s in steps]
+    times = [StepTimes(at_s, step.reads, *_idle_times(params, step, rng)) for step, at_s in steps]
     return times, written_s[-1]
 
 
-def _idle_times(given: inputs.Inputs, step: SimulatedStep, rng: np.random.Generator) -> tuple[float, float]:
+def _idle_times(params: inputs.Inputs, step: SimulatedStep, rng: np.random.Generator) -> tuple[float, float]:
     """Return the seconds to the first token and to the last."""
-    worker = given.workers[step.worker]
+    worker = params.workers[step.worker]
     if worker.engine:
-        engine = given.engines[worker.engine]
+        engine = params.engines[worker.engine]
         read_s, token_s = step.input_tokens / engine.prefill_tokens_per_s, engine.step_ms[1] / 1000
         return read_s + token_s, read_s + step.output_tokens * token_s
-    api = given.apis[worker.api or ""]
+    api = params.apis[worker.api or ""]
     first_s = float(rng.lognormal(math.log(api.first_token_s), api.first_token_sigma))
     return first_s, first_s + (step.output_tokens - 1) * api.token_ms / 1000
 
@@ -157,15 +157,15 @@ class AutoscalingRun:
 
 
 def simulate_autoscaling(
-    given: inputs.Inputs, rate_rps: float, traffic: str, *, duration_s: float = 3600, seed: int = 0
+    params: inputs.Inputs, rate_rps: float, traffic: str, *, duration_s: float = 3600, seed: int = 0
 ) -> AutoscalingRun:
     """Simulate autoscaling. It starts with the sizes for the first tenth of the time;
     `rate_rps` is the peak.
     """
     times = draw_traffic(traffic, rate_rps, duration_s, np.random.default_rng(seed))
-    plans = samples(given, len(times), seed + 1)
+    plans = samples(params, len(times), seed + 1)
     first_rps = max(0.1, float((times < duration_s / 10).sum()) / (duration_s / 10))
-    begin = size(given, first_rps, sizing_plans(given, seed)).sizes
-    peak = size(given, rate_rps, sizing_plans(given, seed)).sizes
-    run = simulate(given, replace(peak, engines=begin.engines), times, plans, seed=seed, scale=True)
+    begin = size(params, first_rps, sizing_plans(params, seed)).sizes
+    peak = size(params, rate_rps, sizing_plans(params, seed)).sizes
+    run = simulate(params, replace(peak, engines=begin.engines), times, plans, seed=seed, scale=True)
     return AutoscalingRun(run.requests, run.replicas)

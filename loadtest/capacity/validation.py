@@ -25,7 +25,7 @@ class TimedWorker:
 
 
 def simulate_script(
-    given: inputs.Inputs, real: inputs.Checked, times: Times, at: inputs.CheckedRate
+    params: inputs.Inputs, real: inputs.Checked, times: Times, at: inputs.CheckedRate
 ) -> list[RequestTimes]:
     """Simulate the script's plan at `times`, streamed or not as in `at`, with the
     usual costs of the router.
@@ -33,7 +33,7 @@ def simulate_script(
     env = simpy.Environment()
     cluster = SimulatedCluster(
         env,
-        given.router,
+        params.router,
         routers=[Cores(env)],
         conductor=TimedWorker(env, 0, real.conductor_token_ms),
         workers={step.worker: TimedWorker(env, step.first_token_s, step.token_ms) for step in real.steps},
@@ -44,22 +44,22 @@ def simulate_script(
     )
     steps = tuple(SimulatedStep(s.worker, s.reads, s.written_tokens, 1, s.output_tokens) for s in real.steps)
     env.process(
-        cluster.run(((float(at_s), SimulatedPlan(steps, 1)) for at_s in times), given.plans, "podium")
+        cluster.run(((float(at_s), SimulatedPlan(steps, 1)) for at_s in times), params.plans, "podium")
     )
     env.run()
     return cluster.requests
 
 
-def compare_rate(given: inputs.Inputs, real: inputs.Checked, at: inputs.CheckedRate) -> dict[str, float]:
+def compare_rate(params: inputs.Inputs, real: inputs.Checked, at: inputs.CheckedRate) -> dict[str, float]:
     """Compare one real rate with its simulation, with the relative errors."""
     times = poisson(at.rate_rps, real.duration_s, np.random.default_rng(at.seed))
-    requests = simulate_script(given, real, times, at)
+    requests = simulate_script(params, real, times, at)
     times_ms = [1000 * (each.end_s - each.arrived_s) for each in requests]
     simulated = {
         "p50_ms": percentile(times_ms, 50),
         "p95_ms": percentile(times_ms, 95),
         "done_rps": steady_rate([each.end_s for each in requests], real.duration_s),
-        "router_cpu_ms": script_cpu_ms(given.router, real, streamed=at.streamed),
+        "router_cpu_ms": script_cpu_ms(params.router, real, streamed=at.streamed),
     }
     row: dict[str, float] = {"rate_rps": at.rate_rps, "streamed": at.streamed}
     for name, value in simulated.items():
@@ -87,11 +87,11 @@ def script_cpu_ms(router: inputs.RouterInputs, real: inputs.Checked, *, streamed
     )
 
 
-def compare_cpu(given: inputs.Inputs, real: inputs.Checked) -> list[dict[str, float]]:
+def compare_cpu(params: inputs.Inputs, real: inputs.Checked) -> list[dict[str, float]]:
     """Compare the router's measured and calculated CPU for requests that no cost was fitted to."""
     rows: list[dict[str, float]] = []
     for each in real.mixed:
-        computed_ms = given.router.cpu_ms(
+        computed_ms = params.router.cpu_ms(
             steps=each.steps,
             plan_tokens=0,
             inner_tokens=each.inner_tokens,

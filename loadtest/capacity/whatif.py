@@ -13,7 +13,7 @@ PLANS = 20_000
 
 def plans(**changes: object) -> Callable[[Inputs], Inputs]:
     """Return a change of the mix."""
-    return lambda given: given.model_copy(update={"plans": given.plans.model_copy(update=changes)})
+    return lambda params: params.model_copy(update={"plans": params.plans.model_copy(update=changes)})
 
 
 def engines(
@@ -21,34 +21,34 @@ def engines(
 ) -> Callable[[Inputs], Inputs]:
     """Return a change of every engine, or of one."""
 
-    def apply(given: Inputs) -> Inputs:
+    def apply(params: Inputs) -> Inputs:
         engines = {
             name: engine.model_copy(update=change(engine)) if of in (None, name) else engine
-            for name, engine in given.engines.items()
+            for name, engine in params.engines.items()
         }
-        return given.model_copy(update={"engines": engines})
+        return params.model_copy(update={"engines": engines})
 
     return apply
 
 
 def router(costs: Mapping[str, float]) -> Callable[[Inputs], Inputs]:
     """Return a change of the router's CPU costs."""
-    return lambda given: given.model_copy(update={"router": given.router.model_copy(update=costs)})
+    return lambda params: params.model_copy(update={"router": params.router.model_copy(update=costs)})
 
 
-def half_the_tokens(given: Inputs) -> Inputs:
+def half_the_tokens(params: Inputs) -> Inputs:
     """Halve the output tokens of steps."""
-    tokens = given.plans.step_output_tokens
-    return plans(step_output_tokens=tokens.model_copy(update={"mean": tokens.mean / 2}))(given)
+    tokens = params.plans.step_output_tokens
+    return plans(step_output_tokens=tokens.model_copy(update={"mean": tokens.mean / 2}))(params)
 
 
-def always_review(given: Inputs) -> Inputs:
+def always_review(params: Inputs) -> Inputs:
     """Give every request a second round."""
-    return plans(second_look=given.plans.second_look.model_copy(update={"share": 1.0}))(given)
+    return plans(second_look=params.plans.second_look.model_copy(update={"share": 1.0}))(params)
 
 
 CHANGES: Mapping[str, Callable[[Inputs], Inputs]] = {
-    "as above": lambda given: given,
+    "as above": lambda params: params,
     "half the output tokens per step": half_the_tokens,
     "plans of one or two steps": plans(steps={1: 0.5, 2: 0.5}),
     "every request has a second round": always_review,
@@ -61,9 +61,9 @@ CHANGES: Mapping[str, Callable[[Inputs], Inputs]] = {
 
 
 def requirements_by_change(
-    given: Inputs, rate_rps: float, seed: int = 0, plans: int = PLANS
+    params: Inputs, rate_rps: float, seed: int = 0, plans: int = PLANS
 ) -> dict[str, Requirements]:
     """Return the requirements after each change, by its name, calculated from `plans` sampled plans."""
-    changed = {name: change(given) for name, change in CHANGES.items()}
-    changed |= {name: router(costs)(given) for name, costs in given.other_routers.items()}
+    changed = {name: change(params) for name, change in CHANGES.items()}
+    changed |= {name: router(costs)(params) for name, costs in params.other_routers.items()}
     return {name: size(each, rate_rps, samples(each, plans, seed)) for name, each in changed.items()}

@@ -178,7 +178,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--workflows", type=count, default=200, help="workflows per round (%(default)s)")
     parser.add_argument("--kinds", help="comma-separated kinds of processes to kill (default: all)")
     parser.add_argument("--real-engine", action="store_true", help="run vLLM instead of the stand-in")
-    parser.add_argument("--proxy", choices=("haproxy", "serve"), default="haproxy", help="(%(default)s)")
+    parser.add_argument(
+        "--proxy", choices=("haproxy", "serve"), default="haproxy", help="proxy to run (%(default)s)"
+    )
     parser.add_argument(
         "--redis", action="store_true", help="keep the head's state in Redis, and kill the head too"
     )

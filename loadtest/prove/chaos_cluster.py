@@ -132,9 +132,8 @@ class ChaosCluster:
             if (program := self._started.pop(APPLICATION, None)) is not None:
                 program.wait()
             assert self._folder is not None
-            (
-                self._folder.path / "ray" / "ray_current_cluster"
-            ).unlink()  # a fresh machine does not have this file
+            # A fresh machine does not have this file.
+            (self._folder.path / "ray" / "ray_current_cluster").unlink()
             self._start_head()
 
     def start_again(self, node: int) -> None:

@@ -171,7 +171,7 @@ def is_right(clients: Clients, result: Audit) -> bool:
 def row(kind: str, number: int, clients: Clients, result: Audit, took_s: float) -> list[str]:
     """Return one row of the table."""
     refused = clients.others["budget_exceeded"]
-    seen: list[object] = [
+    cells: list[object] = [
         *(kind, number, len(clients.whole), refused, clients.others.total() - refused),
         *(
             result.overspent_usd,
@@ -188,7 +188,7 @@ def row(kind: str, number: int, clients: Clients, result: Audit, took_s: float) 
             round(took_s, 1),
         ),
     ]
-    return [f"{each:g}" if isinstance(each, float) else str(each) for each in seen]
+    return [f"{each:g}" if isinstance(each, float) else str(each) for each in cells]
 
 
 async def prove_all(kinds: Sequence[str], runs: int, requests: int, routers: int, table: Table) -> bool:
@@ -196,10 +196,10 @@ async def prove_all(kinds: Sequence[str], runs: int, requests: int, routers: int
     right = True
     async with aclosing(empty_databases(kinds, runs)) as databases:
         async for kind, number, address in databases:
-            seen = await prove(address, requests, routers, f"ledger-{kind}")
-            right = right and is_right(seen[0], seen[1])
-            table.add_row(*row(kind, number, *seen))
-            sys.stderr.write(f"{kind} {number}: {dict(seen[0].others)} {seen[1]}\n")
+            clients, result, took_s = await prove(address, requests, routers, f"ledger-{kind}")
+            right = right and is_right(clients, result)
+            table.add_row(*row(kind, number, clients, result, took_s))
+            sys.stderr.write(f"{kind} {number}: {dict(clients.others)} {result}\n")
     return right
 
 

@@ -78,14 +78,14 @@ class SoakResult:
 
     round_s: float
     load: MixedLoad
-    seen: list[Vitals] = field(default_factory=list[Vitals])
+    vitals: list[Vitals] = field(default_factory=list[Vitals])
     upstream_calls: int = 0
     upstream_faults: int = 0
 
     @property
     def after_warm_up(self) -> list[Vitals]:
         """Measurements after the warm-up."""
-        return self.seen[max(1, len(self.seen) // WARM_UP) :]
+        return self.vitals[max(1, len(self.vitals) // WARM_UP) :]
 
     def series(self, name: str) -> list[float]:
         """Return the measurements of one resource after the warm-up."""
@@ -146,11 +146,11 @@ async def soak(folder: Path, lasts_s: float, rounds: int = ROUNDS) -> SoakResult
         upstream.running() as url,
         running_router("soak", address, _settings(url), watch=True) as router,
     ):
-        result.seen.append(await _rest(router))
+        result.vitals.append(await _rest(router))
         for _ in range(rounds):
             async with open_session(key.headers) as session:
                 await result.load.run(router, session, result.round_s)
-            result.seen.append(await _rest(router))
+            result.vitals.append(await _rest(router))
     result.upstream_calls, result.upstream_faults = len(upstream.calls), faulty.faults
     return result
 
@@ -161,7 +161,7 @@ def _tables(result: SoakResult) -> list[Table]:
         resources.add_column(column, justify="right")
     for name in (*COUNTED, *LEVEL):
         series = result.series(name)
-        ends = (getattr(result.seen[0], name), series[0], series[-1])
+        ends = (getattr(result.vitals[0], name), series[0], series[-1])
         is_level = name in LEVEL
         resources.add_row(name, *(f"{end:,.0f}" for end in ends), f"{growth(series):.4f}" if is_level else "")
     upstream = f"{result.upstream_faults:,} of {result.upstream_calls:,} upstream calls failed"
@@ -185,9 +185,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = wide_console()
     for table in _tables(result):
         console.print(table)
-    memory = ", ".join(f"{each.memory_mb:.0f}" for each in result.seen)
-    heap = ", ".join(f"{each.heap_mb:.0f}" for each in result.seen)
-    blocks = ", ".join(f"{each.blocks / 1000:.0f}" for each in result.seen)
+    memory = ", ".join(f"{each.memory_mb:.0f}" for each in result.vitals)
+    heap = ", ".join(f"{each.heap_mb:.0f}" for each in result.vitals)
+    blocks = ", ".join(f"{each.blocks / 1000:.0f}" for each in result.vitals)
     console.print(f"memory at rest, MB: {memory}\nheap of it, MB: {heap}\nthousands of blocks: {blocks}")
     faults = result.faults()
     console.print("; ".join(faults) or "nothing grew")

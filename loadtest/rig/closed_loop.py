@@ -88,8 +88,8 @@ class Seen:
 async def asking(
     session: aiohttp.ClientSession, routers: Sequence[RouterProcess], model: str, clients: int
 ) -> AsyncGenerator[Seen]:
-    """Run `clients` clients, spread evenly over the routers, until the end of the block. Every second client
-    reads streams. Requests in progress at the end are completed.
+    """Run `clients` clients, spread evenly over the routers, until the end of the block. Half of the clients
+    read streams. Requests in progress at the end are completed.
     """
     seen = Seen()
 

@@ -60,21 +60,23 @@ async def serve(address: str, settings: dict[str, Any], has_keys: bool, *, watch
     """
     checked, where = parse(settings), parse_address(address)
     directory, store = Directory(where), ReplicaStore(where)
-    limits, kept = checked.limits, checked.store
-    ledgers = AccountLedgers(store, kept.when_away) if has_keys else None
+    limits, store_settings = checked.limits, checked.store
+    ledgers = AccountLedgers(store, store_settings.when_away) if has_keys else None
     pool, policies = build_pool(checked, os.environ, {}), directory.policies if has_keys else None
 
     def open_store(listener: StoreListener) -> DatabaseStore:
-        return DatabaseStore(store, lambda: limits, kept, listener=listener)
+        return DatabaseStore(store, lambda: limits, store_settings, listener=listener)
 
     service = Service(
         pool,
-        open_store if kept.records else None,
+        open_store if store_settings.records else None,
         ledgers=ledgers,
         policies=policies,
         keep_turn=ConversationTurns(),
     )
-    batches = Batches(DatabaseBatchStore(store) if kept.records else MemoryBatchStore(), service, policies)
+    batches = Batches(
+        DatabaseBatchStore(store) if store_settings.records else MemoryBatchStore(), service, policies
+    )
     service.store.start()
     batches.start()
     api = build_api(service, directory=directory if has_keys else None, work=batches)

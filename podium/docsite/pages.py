@@ -36,9 +36,8 @@ class Pages:
         if place in self._pages:
             return self._pages[place]
         page = page_of(place, is_folder=(self._root / place).is_dir())
-        self._pages[place] = (
-            page  # registered before its links are followed, because pages link to each other
-        )
+        # Register the page before its links are followed, because pages link to each other.
+        self._pages[place] = page
         path = self._to / page
         path.parent.mkdir(parents=True, exist_ok=True)
         source = self._root / place

@@ -67,7 +67,7 @@ OF_A_CLUSTER = {
     "draining": "cluster.running:drains",
     "spot": "cluster.running:spot",
     "machines": "cluster.cost:unknown_prices",
-    "requests": "cluster.cost:strangers",
+    "requests": "cluster.cost:unknown_workers",
 }
 """Checks that take `ClusterFiles`. Each returns a list of findings."""
 MARKS = {"ok": ("ok", "32"), "warning": ("warning", "33"), "wrong": ("WRONG", "31")}

@@ -117,7 +117,7 @@ def provider_usd(files: ClusterFiles, kind: str) -> Decimal | None:
     return total(costs)
 
 
-def strangers(files: ClusterFiles) -> list[Finding]:
+def unknown_workers(files: ClusterFiles) -> list[Finding]:
     """Warn about requests in the price table that call a worker which the settings do not have. Their cost is
     unknown.
     """

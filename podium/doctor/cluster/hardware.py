@@ -66,10 +66,10 @@ def images(files: ClusterFiles) -> list[Finding]:
 
 def _versions(image: str) -> dict[str, str]:
     """Return `Ray` and `Python` versions of Ray's own images, or the version of another image by its name."""
-    if not (seen := re.fullmatch(r"(?P<name>[^@]+):(?P<tag>[^:/@]+)(@.*)?", image)):
+    if not (parts := re.fullmatch(r"(?P<name>[^@]+):(?P<tag>[^:/@]+)(@.*)?", image)):
         return {}
-    name = "Ray" if re.search(r"(^|/)ray(-\w+)?$", seen["name"]) else seen["name"]
-    version, python = re.match(r"\d+(\.\d+)*", seen["tag"]), re.search(r"py3\d+", seen["tag"])
+    name = "Ray" if re.search(r"(^|/)ray(-\w+)?$", parts["name"]) else parts["name"]
+    version, python = re.match(r"\d+(\.\d+)*", parts["tag"]), re.search(r"py3\d+", parts["tag"])
     return ({name: version[0]} if version else {}) | ({"Python": python[0]} if python else {})
 
 
