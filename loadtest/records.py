@@ -26,7 +26,8 @@ def fill(
     """Complete the newest answers that lack their calls, newest first. Ctrl-C ends it early.
 
     Returns:
-        The number of records that were looked up and the number found. A router replica may know only its own runs.
+        The number of records that were looked up and the number found. A router replica may know only its own
+        runs.
     """
     lacking = [each for each in samples if each.outcome == OK and each.calls is None and each.workflow_id]
     lacking = lacking[-AT_MOST:]

@@ -1,7 +1,9 @@
 """Scenarios of `podium load`: the users, the loop and the shape.
 
-- Closed loop: a number of users, each of whom waits for its answer (and then 0.5 to 2 s) before the next request, as people do. An overloaded server gets fewer requests.
-- Open loop: requests arrive at a rate, whatever the server does, as from many people. Queueing becomes visible.
+- Closed loop: a number of users, each of whom waits for its answer (and then 0.5 to 2 s) before the next
+  request, as people do. An overloaded server gets fewer requests.
+- Open loop: requests arrive at a rate, whatever the server does, as from many people. Queueing becomes
+  visible.
 """
 
 from collections.abc import Mapping
@@ -22,7 +24,8 @@ class Scenario:
         shape: how the load changes over the run.
         users: closed loop only: users at the shape's maximum.
         rate: open loop only: requests per second at the shape's maximum.
-        at_most: open loop only: maximum concurrent requests. Requests that are due beyond it count as not started.
+        at_most: open loop only: maximum concurrent requests. Requests that are due beyond it count as not
+            started.
         seed: open loop only: seed of the arrivals and the mix.
     """
 

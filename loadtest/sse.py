@@ -52,7 +52,8 @@ class SseReader:
     """Parser of a stream's lines as they arrive.
 
     Args:
-        began_s: when the request was sent, by `time.perf_counter()` or by the clock of the times passed to `take`.
+        began_s: when the request was sent, by `time.perf_counter()` or by the clock of the times passed to
+            `take`.
     """
 
     def __init__(self, began_s: float) -> None:

@@ -85,7 +85,8 @@ def find_key() -> str:
     """Return the key in the environment, or "" if there is none.
 
     Raises:
-        ClientError: the value has characters that a header cannot carry. Checked here because the HTTP client would repeat the value in its error.
+        ClientError: the value has characters that a header cannot carry. Checked here because the HTTP client
+            would repeat the value in its error.
     """
     key = os.environ.get(KEY_VARIABLE, "").strip()
     if not (key.isascii() and key.isprintable()):

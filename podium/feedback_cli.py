@@ -65,7 +65,8 @@ def export(client: Client, file: Path) -> int:
     """Write the training questions to a new file.
 
     Raises:
-        ClientError: the file exists or cannot be written, or the server rejects the request or cannot be reached.
+        ClientError: the file exists or cannot be written, or the server rejects the request or cannot be
+            reached.
     """
     if file.exists():
         raise ClientError(f"{file} exists already. Name another file.")

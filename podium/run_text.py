@@ -210,7 +210,7 @@ def _add_detail(branch: Tree, error: Json) -> None:
 
 
 def failure_text(record: Json) -> str:
-    """Explain why a run failed: the first cause, then its consequences, each once, with the operator detail."""
+    """Explain why a run failed: first cause, consequences, each once, and the operator detail."""
     faults: list[Json] = []
     for plan in record["plans"]:
         steps = [step for step in record["steps"] if step["plan"] == plan["plan"]]

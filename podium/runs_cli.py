@@ -90,7 +90,8 @@ def show_run(client: Client, options: argparse.Namespace) -> int:
     """Print one run and return the exit code.
 
     Raises:
-        ClientError: there is no such run, the run failed, or the server rejects the request or cannot be reached.
+        ClientError: there is no such run, the run failed, or the server rejects the request or cannot be
+            reached.
     """
     id = options.id or newest(client)
     record = client.get(f"/v1/workflows/{path_part(id)}")

@@ -175,7 +175,8 @@ class SimulatedRun:
 
     Args:
         requests: the times of each request.
-        busy: utilisation by station while requests arrived; for an engine, its work relative to that of full batches.
+        busy: utilisation by station while requests arrived; for an engine, its work relative to that of full
+            batches.
         replicas: replicas of each scaled engine over time; see `autoscaling.ReplicaPool.history`.
     """
 

@@ -16,7 +16,8 @@ def complete(params: Mapping[str, Any]) -> dict[str, Any]:
     """Return the inputs, completed with the numbers from the files under `deployed`.
 
     Raises:
-        ValueError: a file lacks a deployment, worker or machine that the inputs name, or its deployments disagree.
+        ValueError: a file lacks a deployment, worker or machine that the inputs name, or its deployments
+            disagree.
         OSError: a file does not exist.
     """
     files = {name: yaml.safe_load((ROOT / path).read_text()) for name, path in params["deployed"].items()}

@@ -58,7 +58,7 @@ PROOFS = {
     ),
     "seams": (
         "tests.serving.play_seams",
-        "answers cut off at every position continue with nothing duplicated or missing",
+        "answers cut off in every provider's protocol continue with nothing duplicated or missing",
     ),
 }
 """Proof to its module and a one-line summary. Modules in `tests` need a checkout."""

@@ -83,7 +83,8 @@ class Clients:
     Args:
         session: connections to use.
         routers: called in turn; if one breaks, the client calls the next.
-        kill_after: number of complete answers after which a router is killed. Of those that have answered, it is the one with the fewest answers, so that most of the work can still be compared.
+        kill_after: number of complete answers after which a router is killed. Of those that have answered, it
+            is the one with the fewest answers, so that most of the work can still be compared.
     """
 
     def __init__(
@@ -102,8 +103,8 @@ class Clients:
         return sum(len(ids) > 1 for ids in self._named.values())
 
     async def ask(self, number: int) -> None:
-        """Run one client. Odd ones stream, every fifth calls the flaky worker, and every fifth sends the same
-        idempotency key to two routers concurrently.
+        """Run one client. Half of the clients stream. A fifth call the flaky worker, and another fifth send the
+        same idempotency key to two routers concurrently.
         """
         stream, model = number % 2 == 1, "flaky" if number % 5 == 0 else "steady"
         if number % 5 != 3:

@@ -177,7 +177,7 @@ def _tables(result: SoakResult) -> list[Table]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="podium prove soak", description=__doc__)
-    parser.add_argument("--minutes", type=seconds, default=30.0, help="duration (%(default)s)")
+    parser.add_argument("--minutes", type=seconds, default=30.0, help="duration in minutes (%(default)s)")
     options = parser.parse_args(argv)
     prepare_process()
     with TemporaryDirectory() as folder:

@@ -35,7 +35,8 @@ class OpenLoopResult:
         took_s: latencies of complete answers, from when each request was due.
         refused: number of 429 responses.
         told_when: number of these with a `Retry-After` of at least 1 s.
-        others: count of all other outcomes: a stream's error by its `code`, an incomplete stream as `cut`, a response by its status and code, a broken connection by its exception.
+        others: count of all other outcomes: a stream's error by its `code`, an incomplete stream as `cut`, a
+            response by its status and code, a broken connection by its exception.
         memory_mb: the router's memory, every `SAMPLE_S`.
         router_cpu, own_cpu: cores used by the router and by this process.
     """

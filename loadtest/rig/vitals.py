@@ -35,7 +35,8 @@ class Vitals:
     Args:
         runs: running runs.
         calls: calls to workers, running or waiting.
-        files: open descriptors including sockets, without the store's. The store's pool opens more connections on demand, up to its limit.
+        files: open descriptors including sockets, without the store's. The store's pool opens more
+            connections on demand, up to its limit.
         sockets: TCP sockets, including the listening one.
         tasks: tasks of its event loop.
         spans: spans started and not ended.

@@ -1,4 +1,4 @@
-"""Read settings, Serve config, cluster file, and the tables of prices and model sizes into one `ClusterFiles`."""
+"""Read settings, Serve config, cluster file, prices and model sizes into one `ClusterFiles`."""
 
 from dataclasses import dataclass
 from decimal import Decimal

@@ -45,7 +45,7 @@ def keys(files: ClusterFiles) -> list[Finding]:
 
 
 def store(files: ClusterFiles) -> list[Finding]:
-    """Check that the database address reaches the nodes: routers on several nodes cannot share a SQLite file."""
+    """Check that the database address reaches the nodes. Several nodes cannot share a SQLite file."""
     name = files.settings.store.url_env
     if name in files.machines.environment:
         return []
