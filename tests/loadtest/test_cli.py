@@ -254,10 +254,10 @@ def test_what_was_measured_survives_a_folder_that_goes_away_meanwhile(
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (["mixed", "--rate", "4"], "--rate is of the open loop, and mixed is not"),
-        (["open-mixed", "--users", "4"], "--users is of the closed loop"),
+        (["mixed", "--rate", "4"], "--rate applies only to the open loop, but mixed uses the closed loop"),
+        (["open-mixed", "--users", "4"], "--users applies only to the closed loop"),
         (["mixed", "--duration", "soon"], "'soon' is not a duration"),
-        (["mixed", "--objective", "middle=1s"], "'middle' is not a phase"),
+        (["mixed", "--objective", "middle=1s"], "unknown phase 'middle'"),
         (["open-mixed", "--rate", "0"], "'0' is not a rate"),
         (["open-mixed", "--url", "127.0.0.1:8123"], "write http://127.0.0.1:8123"),
     ],
