@@ -4,9 +4,12 @@ Only the conductor differs: a worker that says exactly the given text. Nothing i
 a plan ends the run (`Task.strict`).
 """
 
+import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec.structs import replace
 
 from conductor.model.messages import Message
 from conductor.model.reply import FinishReason
@@ -77,10 +80,10 @@ class PlanRunner:
         engine = self.pool.team
         if self.cache is not None:
             members = {
-                name: replace(member, worker=CachingWorker(member.worker, self.cache))
+                name: dataclasses.replace(member, worker=CachingWorker(member.worker, self.cache))
                 for name, member in engine.pool.items()
             }
-            engine = replace(engine, pool=members)
+            engine = dataclasses.replace(engine, pool=members)
         object.__setattr__(self, "_engine", engine)
 
     @property
@@ -113,7 +116,7 @@ class PlanRunner:
         """The workers of a question, in its order."""
         pool = asked.members or self._engine.pool
         members = [pool[name] for name in asked.workers]
-        return [replace(each, card=asked.cards.get(each.name, each.card)) for each in members]
+        return [dataclasses.replace(each, card=asked.cards.get(each.name, each.card)) for each in members]
 
     def _prompt(self, asked: TeamQuestion) -> list[Message]:
         max_steps, layout = self.limits.max_steps, self.conductor.layout
@@ -130,18 +133,18 @@ class PlanRunner:
         last = FinishReason.STOP if ended else FinishReason.LENGTH
         replies = [ScriptedReply(plan) for plan in plans[:-1]] + [ScriptedReply(plans[-1], finish=last)]
         conductor, member = self.conductor, self.conductor.member
-        member = replace(member, worker=ScriptedWorker(member.name, replies, price=member.price))
-        conductor = replace(conductor, member=member, constrained=None, shuffle=False)
+        member = dataclasses.replace(member, worker=ScriptedWorker(member.name, replies, price=member.price))
+        conductor = dataclasses.replace(conductor, member=member, constrained=None, shuffle=False)
         pool = asked.members or self._engine.pool
-        engine = replace(self._engine, conductor=conductor, fallback=None, pool=pool)
+        engine = dataclasses.replace(self._engine, conductor=conductor, fallback=None, pool=pool)
         return await _finish(engine, self._task(asked, len(plans)))
 
     async def run_solo(self, asked: TeamQuestion, worker: str) -> Record:
         """The record of a run in which `worker` answers alone."""
-        task = self._task(replace(asked, workers=(worker,)))
+        task = self._task(dataclasses.replace(asked, workers=(worker,)))
         task = replace(task, plan=Plan((Step(worker, ""),)), plan_source="worker")
         team = self.pool.whole_pool_team
-        return await _finish(replace(team, pool=asked.members) if asked.members else team, task)
+        return await _finish(dataclasses.replace(team, pool=asked.members) if asked.members else team, task)
 
     def _task(self, asked: TeamQuestion, rounds: int = 1) -> Task:
         """The server's task for this question (`serving/api/resolve.py`), without repair of plans."""

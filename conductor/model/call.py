@@ -1,16 +1,15 @@
 """A call of a model: what is sent."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from conductor.model.messages import NO_TOOLS, Message, Toolset
 from conductor.model.operation import NO_OPTIONS, CallKind, WireOptions
 from conductor.model.terms import ANY_TERMS, Terms
+from conductor.model.value import DefaultingValue, JsonValue, MarkedValue, Value
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerFormat:
+class AnswerFormat(JsonValue, DefaultingValue, frozen=True):
     """JSON in place of any text. Only the answering step is bound by it.
 
     Args:
@@ -20,14 +19,15 @@ class AnswerFormat:
         strict: an answer that does not hold to `schema` is an error, never a success.
     """
 
-    schema: Mapping[str, Any] | None = field(default=None, hash=False)
+    not_hashed: ClassVar[frozenset[str]] = frozenset({"schema"})
+
+    schema: Mapping[str, Any] | None = None
     name: str = "answer"
     description: str = ""
     strict: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Grammar:
+class Grammar(Value, frozen=True):
     """What the answer must look like, in the two languages that servers understand.
 
     `ebnf` is GBNF as xgrammar reads it (vLLM); `json_schema` is what API providers take (None where the
@@ -38,8 +38,7 @@ class Grammar:
     json_schema: dict[str, object] | None = None
 
 
-@dataclass(frozen=True)
-class Sampling:
+class Sampling(DefaultingValue, frozen=True):
     """How an answer is decoded. None always means: the worker's own default."""
 
     max_output_tokens: int | None = None
@@ -59,8 +58,7 @@ class Sampling:
     """Above 1, tokens of prompt and answer become less probable."""
 
 
-@dataclass(frozen=True)
-class CallSite:
+class CallSite(DefaultingValue, frozen=True):
     """Which call of which run this is: unique among the calls that a process makes, those of runs inside runs
     included. For spans, errors and records; never sent.
     """
@@ -78,9 +76,10 @@ class CallSite:
     """What the call is for: a step of a plan, or the plan itself."""
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(MarkedValue, frozen=True):
     """One question to one model."""
+
+    not_compared: ClassVar[frozenset[str]] = frozenset({"mark_key", "terms"})
 
     messages: tuple[Message, ...]
     sampling: Sampling = Sampling()
@@ -92,9 +91,9 @@ class Call:
     coalesce: bool = False
     """Nobody reads the answer while it is written, so it may come in larger pieces."""
     site: CallSite = CallSite()
-    mark_key: str = field(default="", compare=False)
+    mark_key: str = ""
     """Key of the marks around other steps' outputs in `messages`, for programs that read them. Empty: no marks."""
     prefix: str = ""
     """How the answer begins, which its reader has: what comes after it is wanted, and nothing of it again."""
-    terms: Terms = field(default=ANY_TERMS, compare=False)
+    terms: Terms = ANY_TERMS
     """Conditions of the call; never sent."""

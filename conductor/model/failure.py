@@ -3,7 +3,6 @@ process.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import Enum
 from math import isfinite
@@ -12,14 +11,14 @@ from typing import Literal, cast
 from conductor import errors
 from conductor.errors import InvalidPlan, PodiumError, Reason
 from conductor.model.usage import Usage
+from conductor.model.value import DefaultingValue, Value
 
 Fact = str | int | float | bool
 APART = ("detail", "attempts", "usage", "cost_usd")
 """Fields of errors that are fields of a `Failure` too; all others are its facts."""
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(Value, frozen=True):
     """What went wrong.
 
     Args:
@@ -34,7 +33,7 @@ class Failure:
     code: str
     message: str
     detail: str = ""
-    facts: Mapping[str, Fact] = field(default_factory=dict[str, Fact])
+    facts: Mapping[str, Fact] = {}
     attempts: tuple["Attempt", ...] = ()
     usage: Usage | None = None
     cost_usd: Decimal | None = None
@@ -123,8 +122,7 @@ class Failure:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(DefaultingValue, frozen=True):
     """A call that gave no answer and was followed by another."""
 
     worker: str

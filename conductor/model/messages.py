@@ -1,8 +1,11 @@
 """Messages, their parts, and the tools that a client offers."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
+
+from msgspec.structs import replace
+
+from conductor.model.value import DefaultingValue, JsonValue, MarkedValue, Value
 
 Role = Literal["system", "user", "assistant", "tool"]
 """A message of the role `tool` holds results of tools, and nothing else."""
@@ -19,25 +22,26 @@ Marks are no part of a value: clients move them from turn to turn, and equal par
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(MarkedValue, frozen=True):
     """Words in a message."""
 
+    not_compared: ClassVar[frozenset[str]] = frozenset({"cache"})
+
     text: str
-    cache: CacheMark = field(default="", compare=False)
+    cache: CacheMark = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Image:
+class Image(MarkedValue, DefaultingValue, frozen=True):
     """A picture in a message: an `https:` address, or a `data:` address that holds it in base64."""
+
+    not_compared: ClassVar[frozenset[str]] = frozenset({"cache"})
 
     url: str
     detail: Literal["auto", "low", "high"] = "auto"
-    cache: CacheMark = field(default="", compare=False)
+    cache: CacheMark = ""
 
 
-@dataclass(frozen=True, slots=True)
-class File:
+class File(MarkedValue, frozen=True):
     """A file in a message: a PDF, or text.
 
     Args:
@@ -47,11 +51,13 @@ class File:
         id: of a file that is kept here, until its content is put in its place; then empty.
     """
 
+    not_compared: ClassVar[frozenset[str]] = frozenset({"cache"})
+
     name: str
     url: str = ""
     text: str | None = None
     id: str = ""
-    cache: CacheMark = field(default="", compare=False)
+    cache: CacheMark = ""
 
     @property
     def n_bytes(self) -> int:
@@ -61,8 +67,7 @@ class File:
         return len(self.url.partition(",")[2].rstrip("=")) * 3 // 4
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCall:
+class ToolCall(MarkedValue, DefaultingValue, frozen=True):
     """A model's call of a tool: part of an assistant's message.
 
     Args:
@@ -73,16 +78,17 @@ class ToolCall:
         kind, namespace: as the tool's.
     """
 
+    not_compared: ClassVar[frozenset[str]] = frozenset({"cache"})
+
     id: str
     name: str
     arguments: str
     kind: ToolKind = "function"
     namespace: str = ""
-    cache: CacheMark = field(default="", compare=False)
+    cache: CacheMark = ""
 
 
-@dataclass(frozen=True, slots=True)
-class PendingCall:
+class PendingCall(Value, frozen=True):
     """A call of a tool whose result a run waits for.
 
     Args:
@@ -94,8 +100,7 @@ class PendingCall:
     call: ToolCall
 
 
-@dataclass(frozen=True, slots=True)
-class ToolResult:
+class ToolResult(MarkedValue, frozen=True):
     """What a tool gave: part of a message of the role `tool`.
 
     Args:
@@ -104,10 +109,12 @@ class ToolResult:
         is_error: the client says that the call failed.
     """
 
+    not_compared: ClassVar[frozenset[str]] = frozenset({"cache"})
+
     id: str
     parts: tuple[Text | Image | File, ...] = ()
     is_error: bool = False
-    cache: CacheMark = field(default="", compare=False)
+    cache: CacheMark = ""
 
     @property
     def text(self) -> str:
@@ -115,8 +122,7 @@ class ToolResult:
         return "\n".join(part.text for part in self.parts if isinstance(part, Text))
 
 
-@dataclass(frozen=True, slots=True)
-class Native:
+class Native(JsonValue, frozen=True):
     """An assistant's turn exactly as its provider wrote it: signed thoughts, reasoning items, the parts of its
     calls. It goes back unchanged, and only to the same worker and account; nobody else reads it.
 
@@ -127,23 +133,26 @@ class Native:
         payload: JSON, in the wire's own form.
     """
 
+    not_hashed: ClassVar[frozenset[str]] = frozenset({"payload"})
+
     worker: str
     account: str
-    payload: Any = field(hash=False)
+    payload: Any
 
 
 Part = Text | Image | File | ToolCall | ToolResult
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(JsonValue, frozen=True):
     """One turn of a conversation. `system` stands for OpenAI's `system` and `developer` alike."""
+
+    not_hashed: ClassVar[frozenset[str]] = frozenset({"thoughts"})
 
     role: Role
     parts: tuple[Part, ...]
     native: Native | None = None
     """An assistant's turn as its provider wrote it, where it has to go back to it unchanged."""
-    thoughts: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
+    thoughts: Mapping[str, Any] = {}
     """What led to an assistant's turn, as its client sent it back: `reasoning_content`, `reasoning` and
     `reasoning_details` of Chat Completions. Only a worker that is called by its name is sent them."""
 
@@ -196,8 +205,7 @@ def _without_mark(part: Any) -> Any:
     return replace(part, cache="", **inside)
 
 
-@dataclass(frozen=True, slots=True)
-class Tool:
+class Tool(MarkedValue, DefaultingValue, frozen=True):
     """A tool that the client runs.
 
     Args:
@@ -211,18 +219,20 @@ class Tool:
         cache: see `CacheMark`; the prefix is the tools up to this one.
     """
 
+    not_compared: ClassVar[frozenset[str]] = frozenset({"cache"})
+    not_hashed: ClassVar[frozenset[str]] = frozenset({"parameters", "format"})
+
     name: str
     description: str = ""
-    parameters: Mapping[str, Any] | None = field(default=None, hash=False)
+    parameters: Mapping[str, Any] | None = None
     strict: bool = False
     kind: ToolKind = "function"
     namespace: str = ""
-    format: Mapping[str, Any] | None = field(default=None, hash=False)
-    cache: CacheMark = field(default="", compare=False)
+    format: Mapping[str, Any] | None = None
+    cache: CacheMark = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ToolChoice:
+class ToolChoice(DefaultingValue, frozen=True):
     """Whether a model calls tools.
 
     Args:
@@ -238,8 +248,7 @@ class ToolChoice:
 AUTO = ToolChoice()
 
 
-@dataclass(frozen=True, slots=True)
-class Toolset:
+class Toolset(DefaultingValue, frozen=True):
     """The tools of a request or of one call.
 
     Args:

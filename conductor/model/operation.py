@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
 from typing import Any, Literal, cast
+
+from conductor.model.value import Value
 
 Operation = Literal["chat", "text_completion", "embeddings"]
 """`text_completion`: the prompt goes on as it stands, without a chat's marks. `embeddings`: a vector for each
@@ -12,24 +13,21 @@ CallKind = Operation | Literal["plan"]
 """What a call is for: as `Operation`, or a conductor's, that writes a plan."""
 
 
-@dataclass(frozen=True, slots=True)
-class TokenBias:
+class TokenBias(Value, frozen=True):
     """What is added to a token's logit; `token` is its number in the model's own vocabulary."""
 
     token: str
     bias: float
 
 
-@dataclass(frozen=True, slots=True)
-class Likely:
+class Likely(Value, frozen=True):
     """A token and how probable it was in its place, as a natural logarithm."""
 
     token: str
     logprob: float
 
 
-@dataclass(frozen=True, slots=True)
-class TokenLogprob:
+class TokenLogprob(Value, frozen=True):
     """A token of an answer, how probable it was, and the likeliest ones in its place."""
 
     token: str
@@ -37,8 +35,7 @@ class TokenLogprob:
     top: tuple[Likely, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class PromptCache:
+class PromptCache(Value, frozen=True):
     """OpenAI's hints for the prompt cache of a request; empty: not sent.
 
     Args:
@@ -53,8 +50,7 @@ class PromptCache:
     ttl: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class WireOptions:
+class WireOptions(Value, frozen=True):
     """What only some wires take. None always means: not asked for."""
 
     frequency_penalty: float | None = None
@@ -76,7 +72,7 @@ class WireOptions:
     @property
     def asked(self) -> tuple[str, ...]:
         """The names of those that are asked for, without the hints."""
-        names = (each.name for each in fields(self) if each.name not in HINTS)
+        names = (name for name in self.__struct_fields__ if name not in HINTS)
         return tuple(name for name in names if getattr(self, name) is not None)
 
 

@@ -6,9 +6,11 @@ A bill is never lower than what was told and believed (decisions 0018, 0031, 006
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import StrEnum
+
+from msgspec.structs import replace
 
 from conductor.errors import ContentFiltered, WorkerError, WorkerUnavailable
 from conductor.model.characters import HalfJoiner, whole, whole_value
@@ -16,6 +18,7 @@ from conductor.model.failure import Attempt
 from conductor.model.messages import Native, ToolCall
 from conductor.model.operation import TokenLogprob
 from conductor.model.usage import FREE, Meter, Price, Usage, cost_of, dearer, estimate_answer, unseen_bytes
+from conductor.model.value import Value
 
 MODEL_CHARS = 200
 """A longer model name that a server reports is cut."""
@@ -33,8 +36,7 @@ class FinishReason(StrEnum):
     """It waits for the results of tools."""
 
 
-@dataclass(frozen=True, slots=True)
-class Delta:
+class Delta(Value, frozen=True):
     """The next piece of an answer. The last one carries `finish`, and `usage` where the server reports it.
 
     `usage` is a running total, so a later one replaces an earlier one.
@@ -69,8 +71,7 @@ class Delta:
     """Which of the call's stop sequences ended the answer, where the server says so."""
 
 
-@dataclass(frozen=True, slots=True)
-class CallResult:
+class CallResult(Value, frozen=True):
     """What one call gave and took."""
 
     output: str

@@ -5,10 +5,13 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+import msgspec
+
 from conductor.errors import ContentFiltered, PodiumError, WorkerError, WorkerRefused
 from conductor.model.failure import Attempt
 from conductor.model.operation import CallKind
 from conductor.model.usage import Price
+from conductor.model.value import Value
 
 Priority = Literal["interactive", "batch"]
 """Somebody waits for the answer; or nobody does, and it may come later."""
@@ -44,8 +47,7 @@ EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 """Every level of effort that a request may ask for, in order."""
 
 
-@dataclass(frozen=True, slots=True)
-class Permit:
+class Permit(Value, frozen=True):
     """What a run may reach, and what may become of its texts.
 
     Args:
@@ -238,8 +240,7 @@ class AttemptLimits:
     """Called with the reason if the first token will be late, for example during a cold start."""
 
 
-@dataclass(frozen=True)
-class Terms:
+class Terms(Value, frozen=True):
     """Conditions of a call.
 
     The first six fields belong to the run and are made once. The others belong to the call.
@@ -270,7 +271,7 @@ class Terms:
     observer: Observer | None = None
     holds: Holds | None = None
     """What is reserved for the call in the budget. None: nothing is billed."""
-    limits: AttemptLimits = field(default_factory=AttemptLimits)
+    limits: AttemptLimits = msgspec.field(default_factory=AttemptLimits)
     """Limits of the attempt that is being made; set by the dispatcher."""
 
     @property

@@ -1,17 +1,20 @@
 """Tokens, prices and costs, reported or estimated."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Protocol
+
+from msgspec.structs import replace
+
+from conductor.model.value import Value
 
 MILLION = Decimal(1_000_000)
 MOST_TOKENS = 10**12
 """No call takes more: a larger count is none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(Value, frozen=True):
     """Tokens of one call. All others are parts of the two totals, not added to them."""
 
     input_tokens: int = 0

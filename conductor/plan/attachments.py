@@ -3,7 +3,8 @@ what is in one.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from conductor.model.messages import File, Image, Message, Part, Text, ToolResult
 from conductor.model.worker import PoolMember

@@ -1,18 +1,20 @@
 """A plan as a value, and the checks of each step."""
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, cast
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, cast
+
+from msgspec.structs import replace
 
 from conductor.errors import InvalidPlan, Reason, quote
+from conductor.model.value import MarkedValue, Value
 
 OnFailure = Literal["fail", "skip"]
 """What follows where a step's worker, and whoever may answer in its place, fail: the run fails, or the step is skipped and
 those that read it are told."""
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(MarkedValue, frozen=True):
     """One call to one worker.
 
     Args:
@@ -25,16 +27,17 @@ class Step:
         on_failure: what follows where it fails; None: what the request says. The last step is never skipped.
     """
 
+    not_compared: ClassVar[frozenset[str]] = frozenset({"needs"})
+
     worker: str
     subtask: str
     access: tuple[int, ...] = ()
-    needs: str = field(default="", compare=False)
+    needs: str = ""
     tools: bool = True
     on_failure: OnFailure | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Value, frozen=True):
     """Steps in an order in which reads point backwards only: a DAG. The last step's output is the answer."""
 
     steps: tuple[Step, ...]

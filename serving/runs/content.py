@@ -5,8 +5,9 @@ Between the runs and every store, so that none of them is given more than it may
 way and whoever looks at it.
 """
 
-from dataclasses import replace
 from typing import TypeVar
+
+from msgspec.structs import replace
 
 from conductor.model.terms import Permit
 from conductor.run.event_log import Journal

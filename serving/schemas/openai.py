@@ -5,8 +5,9 @@ OpenAI does not take as strict is sent as one that is not; other servers are sen
 models read it too: many of them hold decoding to a schema that the model is never shown.
 """
 
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from conductor.model.call import AnswerFormat
 from conductor.model.messages import Toolset

@@ -8,9 +8,11 @@ strangers' words, so what takes xgrammar seconds is left out (measured with 0.2.
 up to 3 s, 300 different ones minutes; an object's properties take it a time that grows with their square.
 """
 
+import dataclasses
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, cast
+
+from msgspec.structs import replace
 
 from conductor.model.call import AnswerFormat
 from conductor.model.messages import Toolset
@@ -65,7 +67,7 @@ def hold_to(schema: Schema) -> dict[str, Any]:
         )
     lengths = {(word, part[word]) for part in parts for word in LENGTHS & part.keys()}
     if len(lengths) > MOST_LENGTHS or any(length > LONGEST for _, length in lengths):
-        return narrow(schema, replace(SUBSET, words=WORDS - LENGTHS)).schema
+        return narrow(schema, dataclasses.replace(SUBSET, words=WORDS - LENGTHS)).schema
     return held
 
 

@@ -11,8 +11,10 @@ import json
 import logging
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum, auto
+
+from msgspec.structs import replace
 
 from conductor.errors import NotTheSame, PodiumError
 from conductor.model.messages import without_cache_marks

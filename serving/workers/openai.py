@@ -21,13 +21,13 @@ aiohttp session under that client (decisions 0010 and 0078).
 import json
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
-from dataclasses import replace
 from typing import Any, cast
 
 import aiohttp
 import httpx2
 import msgspec
 import openai
+from msgspec.structs import replace
 
 from conductor.errors import WorkerError
 from conductor.model.call import Call

@@ -6,10 +6,10 @@ so thoughts travel encrypted with the turn they belong to. There is no `stop` an
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import replace
 from typing import Any, cast
 
 import httpx2
+from msgspec.structs import replace
 
 from conductor.errors import WorkerError
 from conductor.model.call import Call

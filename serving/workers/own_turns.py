@@ -6,7 +6,8 @@ nothing that comes later.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from conductor.model.call import Call
 from conductor.model.messages import Message, Native

@@ -8,9 +8,10 @@ integer, 10^30) makes the whole usage unknown; the call is then billed at its bo
 say why. Whether words and count go together is for `output_limit.py`. It knows no provider's field names.
 """
 
-from dataclasses import replace
 from decimal import Decimal
 from math import isfinite
+
+from msgspec.structs import replace
 
 from conductor.errors import quote
 from conductor.model.call import Call

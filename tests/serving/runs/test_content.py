@@ -6,10 +6,10 @@ import asyncio
 import zlib
 from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from conductor.model.messages import Message
 from conductor.model.terms import Permit
