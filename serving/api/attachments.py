@@ -7,8 +7,10 @@ strangers name can be led into its own network. Knows no dialect and no model.
 import asyncio
 import base64
 import binascii
-from dataclasses import replace
+import dataclasses
 from urllib.parse import unquote_to_bytes
+
+from msgspec.structs import replace
 
 from conductor.errors import BadTask, TooLarge, quote
 from conductor.model.messages import File, Message, Part, ToolResult
@@ -95,7 +97,7 @@ async def attach(request: ApiRequest, caller: Caller, store: BatchStore, service
     held_bytes = len(request.choices) * base64_bytes(n_bytes)
     with service.sessions.admission.memory.hold(caller.account, held_bytes, request.priority):
         found = {id: await _read(file, ids[id], store) for id, file in files.items()}
-    return replace(
+    return dataclasses.replace(
         request, conversation=tuple(_fill_message(message, found) for message in request.conversation)
     )
 

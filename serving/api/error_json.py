@@ -4,8 +4,9 @@ Its `detail` is for operators: records have it (`operator_json`), answers never 
 """
 
 import re
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from conductor.errors import PodiumError
 from conductor.model.failure import Attempt, Failure

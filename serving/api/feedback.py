@@ -1,9 +1,9 @@
 """`POST /v1/workflows/{id}/feedback`: what those who asked for a run say of its answer."""
 
-from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
+from msgspec.structs import replace
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 

@@ -4,9 +4,11 @@ Does not know what the client is sent.
 """
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from conductor.errors import StoreUnavailable
 from conductor.run.run import Run
@@ -89,7 +91,7 @@ class RunOpener:
             if run.record.status == "finished":
                 await earlier.forget_retry(run.record)
             return
-        spec = replace(
+        spec = dataclasses.replace(
             self._spec(resolved),
             cached=match.record,
             is_cached=is_cached,
@@ -153,7 +155,7 @@ class RunOpener:
         try:
             if self._request.podium.background and store.is_away:
                 raise StoreUnavailable(NOT_WRITTEN)
-            spec = replace(spec, task=replace(spec.task, may_change=keeping.may_change))
+            spec = dataclasses.replace(spec, task=replace(spec.task, may_change=keeping.may_change))
             run = await self._sessions.start_kept(spec, self._caller)
             if self._request.podium.background:
                 await self._wait_until_written(run)

@@ -1,13 +1,15 @@
 """A request as a `Task`: which model was meant, which limits hold, which team runs it."""
 
+import dataclasses
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Literal, TypeVar
 from urllib.parse import urlsplit
 
+from msgspec.structs import replace
+
 from conductor.errors import BadTask, InvalidPlan, Reason, UnknownModel, did_you_mean, quote
-from conductor.model.field_values import copy_with
 from conductor.model.messages import File, Image, Message
 from conductor.model.terms import Permit
 from conductor.model.worker import PoolMember
@@ -65,7 +67,7 @@ def resolve(
     return (
         resolved
         if fetchers is None
-        else replace(resolved, team=_without_far_pictures(resolved.team, fetchers))
+        else dataclasses.replace(resolved, team=_without_far_pictures(resolved.team, fetchers))
     )
 
 
@@ -73,10 +75,10 @@ def _without_far_pictures(team: Team, fetchers: Collection[str]) -> Team:
     """Return `team`, whose workers that would reject the address of a picture are shown no pictures, and a note instead."""
 
     def narrow(member: PoolMember) -> PoolMember:
-        return member if member.name in fetchers else replace(member, sees_images=False)
+        return member if member.name in fetchers else dataclasses.replace(member, sees_images=False)
 
-    conductor = team.conductor and replace(team.conductor, member=narrow(team.conductor.member))
-    return replace(
+    conductor = team.conductor and dataclasses.replace(team.conductor, member=narrow(team.conductor.member))
+    return dataclasses.replace(
         team, conductor=conductor, pool={name: narrow(member) for name, member in team.pool.items()}
     )
 
@@ -96,7 +98,7 @@ def _resolve(
     task = _task(request, model, settings.limits.default_deadline_s, plan_only=plan_only)
     task = narrow_task(task, _asked(request, settings), policies, settings)
     if request.n_beside:
-        task = copy_with(task, budget=task.budget.part(request.n_beside + 1))
+        task = replace(task, budget=task.budget.part(request.n_beside + 1))
     team = pool.team_for(task.permit)
     _check_tools(task)
     if podium.plan is not None:
@@ -211,7 +213,7 @@ def _check_given_plan(
         if needed := refused.intersection(used):
             raise BadTask(f"The plan needs the worker {min(needed)!r}.", param=f"podium.{field}")
     workers = task.workers if source == "client" else used
-    given = copy_with(task, plan=plan, plan_source=source, workers=workers)
+    given = replace(task, plan=plan, plan_source=source, workers=workers)
     members = team.members_for(given)
     answering = plan.steps[-1:] if task.tools.is_forced else plan.steps
     given = _fit_tools(given, [(step, members[step.worker]) for step in answering])
@@ -239,7 +241,7 @@ def _fit_tools(task: Task, steps: Iterable[tuple[Step, PoolMember]]) -> Task:
         )
         raise BadTask(message, param="tool_choice")
     note = "tools: no worker that may answer this request can call tools (calls_tools); they were left out."
-    return copy_with(task, left_out=(*task.left_out, note))
+    return replace(task, left_out=(*task.left_out, note))
 
 
 async def find_fetchers(request: ApiRequest, pool: Pool) -> frozenset[str] | None:
@@ -308,7 +310,7 @@ def _task(request: ApiRequest, model: ModelSettings, default_deadline_s: float, 
     return Task(
         conversation=request.conversation,
         model=request.model,
-        sampling=copy_with(request.sampling, effort=effort if is_model else None),
+        sampling=replace(request.sampling, effort=effort if is_model else None),
         stream=request.stream,
         workers=None if workers is None else tuple(workers),
         exclude_workers=tuple(podium.exclude_workers),

@@ -8,8 +8,10 @@ was not made here, and a run that does not wait any more.
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, repeat
+
+from msgspec.structs import replace
 
 from conductor.errors import BadTask, Interrupted, NotAllowed
 from conductor.model.messages import Message, ToolResult

@@ -4,9 +4,9 @@ The wire: https://platform.openai.com/docs/api-reference/completions. A stream i
 chunks turned round.
 """
 
-from dataclasses import replace
 from typing import Annotated, Any, cast
 
+from msgspec.structs import replace
 from pydantic import BeforeValidator, Field, field_validator
 
 from conductor.errors import PodiumError

@@ -1,7 +1,8 @@
 """The dialect of OpenAI's chat completions: parse a body into a request."""
 
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from conductor.errors import BadTask, PodiumError
 from conductor.model.call import Sampling

@@ -5,10 +5,10 @@ that they led to; those that a provider has signed go back to it by other means 
 """
 
 import json
-from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, Any, Literal, cast
 
+from msgspec.structs import replace
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from conductor.model.messages import File, Image, Part, Text, ToolCall, ToolResult

@@ -9,7 +9,8 @@ import base64
 import json
 import zlib
 from collections.abc import Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from conductor.errors import BadTask
 from conductor.model.messages import File, Image, Message

@@ -35,7 +35,8 @@ class ConversationTurns:
         turn = response_id(record.id, part_of(record))
         if turn in self._newest:  # called before the answer is sent, and when the run is closed
             return
-        ids, kept = await service.store.call_ids(), kept_part(records)
+        kept = service.sessions.find_kept(record.id) or kept_part(records)
+        ids = await service.store.call_ids()
 
         def call_id(number: int) -> str:
             return ids.sign(CallName(record.id, number))

@@ -6,9 +6,10 @@ Reasoning items are taken back with the calls that they led to, for a worker tha
 
 import base64
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, cast
 
+from msgspec.structs import replace
 from pydantic import BeforeValidator, Field
 
 from conductor.errors import BadTask, quote

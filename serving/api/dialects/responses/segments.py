@@ -3,8 +3,9 @@ results. Each is a segment of the run (`conductor/run/turns.py`).
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from conductor.model.messages import Message, Part, Text, ToolCall, ToolResult
 from conductor.run.record import Record, RunRecords
