@@ -94,7 +94,7 @@ def test_the_ledger_is_reconciled_with_an_invoice_and_an_entry_adjusted(
         ([*adjust, "0.0003"], "already has this amount"),
         ([*adjust, "-1"], "--to is not an amount"),
         (["ledger", "adjust", "99", "--to", "1", "--reason", "x"], "has no entry 99"),
-        (["ledger", "adjust", "3", "--to", "1", "--reason", "x"], "has no entry 3 of a call"),
+        (["ledger", "adjust", "3", "--to", "1", "--reason", "x"], "has no entry 3 for a call"),
         (["ledger", "adjust", "1", "--to", "1", "--reason", " "], "needs a reason"),
         (["ledger", "reconcile", str(tmp_path)], "is no CSV file"),
     ):
