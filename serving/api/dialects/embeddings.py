@@ -1,6 +1,6 @@
-"""OpenAI's embeddings as a dialect: one call of one worker, which the model's name says.
+"""OpenAI's Embeddings as a dialect: one call of the worker that `model` names.
 
-The wire: https://platform.openai.com/docs/api-reference/embeddings/create.
+Wire format: https://platform.openai.com/docs/api-reference/embeddings/create.
 """
 
 from typing import Annotated, Any, Literal
@@ -24,7 +24,7 @@ from serving.api.request import ApiRequest, Podium, or_empty
 
 
 class EmbeddingsRequest(NotedFields):
-    """The body of `POST /v1/embeddings`."""
+    """Body of `POST /v1/embeddings`."""
 
     model: str
     input: Texts
@@ -34,7 +34,7 @@ class EmbeddingsRequest(NotedFields):
 
 
 class EmbeddingsDialect(Dialect):
-    """See `Dialect`. It has no streams."""
+    """OpenAI's Embeddings. They cannot be streamed."""
 
     def parse(self, body: bytes) -> ApiRequest:
         """See `Dialect.parse`."""
@@ -46,7 +46,7 @@ class EmbeddingsDialect(Dialect):
         return ApiRequest(
             model=request.model,
             conversation=messages(request.input),
-            # Nothing is written, so that nothing is held for it.
+            # The least that is allowed: embeddings have no output tokens, so none should be reserved.
             sampling=Sampling(max_output_tokens=1, options=options),
             effort=None,
             podium=request.podium,

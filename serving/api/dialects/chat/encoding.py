@@ -31,7 +31,7 @@ from serving.api import event_json, record_json
 from serving.api.dialect import CallId, cancelled, interrupted
 from serving.api.dialects.chat.tools import call_json
 from serving.api.encode import dumps
-from serving.api.error_json import error_json, told_of
+from serving.api.error_json import caller_failure, error_json
 from serving.api.record_json import model_name, summary, usage
 from serving.api.request import ApiRequest, tier_of
 
@@ -136,7 +136,10 @@ class ChatEncoder:
             case RunSuspended(calls=calls):
                 return self._calls(calls) + self.last_chunks(_last_choice(FinishReason.TOOL_CALLS.value))
             case RunFailed(failure=failure):
-                return _data(chat_error_body(told_of(failure, self._run.record), self._run.record.id)) + DONE
+                return (
+                    _data(chat_error_body(caller_failure(failure, self._run.record), self._run.record.id))
+                    + DONE
+                )
             case RunCancelled():
                 return _data(chat_error_body(cancelled(), self._run.record.id)) + DONE
             case RunDetached():

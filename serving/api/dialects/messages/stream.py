@@ -29,7 +29,7 @@ from serving.api.dialects.messages.message import (
     usage,
 )
 from serving.api.encode import dumps
-from serving.api.error_json import told_of
+from serving.api.error_json import caller_failure
 from serving.api.request import ApiRequest
 
 Json = dict[str, Any]
@@ -72,7 +72,7 @@ class MessagesEncoder:
             case RunSuspended(calls=calls):
                 return self._close() + b"".join(map(self._call, calls)) + self._end()
             case RunFailed(failure=failure):
-                told = told_of(failure, self._run.record)
+                told = caller_failure(failure, self._run.record)
                 return _frame("error", messages_error_body(told, self._run.record.id))
             case RunCancelled():
                 return _frame("error", messages_error_body(cancelled(), self._run.record.id))

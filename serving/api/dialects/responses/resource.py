@@ -12,7 +12,7 @@ from conductor.run.record import Record, RunRecords
 from conductor.run.turns import Segment
 from serving.api import record_json
 from serving.api.dialects.responses.schema import ResponsesRequest
-from serving.api.error_json import told_of
+from serving.api.error_json import caller_failure
 from serving.api.request import priority_of, tier_of
 from serving.sessions.deduplication import has_called
 
@@ -116,7 +116,7 @@ def error_of(failure: Failure | PodiumError, record: Record) -> Json:
     """Why a response failed, in one of the codes that there are. What asks again after `server_error` does not
     after `invalid_prompt`: what was paid for is not paid for again.
     """
-    held = told_of(failure, record)
+    held = caller_failure(failure, record)
     if held.code == "RateLimited":
         code = "rate_limit_exceeded"
     else:

@@ -11,7 +11,7 @@ from conductor.errors import BadTask, UnknownName, quote
 from conductor.model.call import Sampling
 from conductor.model.messages import Message
 from conductor.run.record import RunRecords
-from serving.api.authentication import caller_of, is_still_let_in
+from serving.api.authentication import caller_of, is_still_accepted
 from serving.api.dialect import CallId
 from serving.api.dialects.read_body import read_body
 from serving.api.dialects.responses.compaction import pack
@@ -30,7 +30,7 @@ from serving.api.earlier_runs import CallersRuns
 from serving.api.request import ApiRequest, Podium
 from serving.api.resolve import check_name
 from serving.api.respond import success
-from serving.api.run_response import RetoldResponse
+from serving.api.run_response import ReplayResponse
 from serving.sessions.service import Service
 
 router = APIRouter(prefix="/v1/responses")
@@ -110,7 +110,7 @@ async def response(
         message = "starting_after: only the events of a response in the background are numbered for good. Leave it out."
         raise BadTask(message, param="starting_after")
     asked = request_of(records, -1 if starting_after is None else starting_after)
-    return RetoldResponse(
+    return ReplayResponse(
         request.app.state.service,
         request.app.state.dialects.of(request.scope["path"]),
         asked,
@@ -119,7 +119,7 @@ async def response(
         records=records,
         segment=part_of(records.record),
         is_same=is_same,
-        is_let_in=lambda: is_still_let_in(request),
+        is_accepted=lambda: is_still_accepted(request),
     )
 
 
