@@ -70,7 +70,7 @@ class Merged:
         self._head: Json = {}
         self._streams = False
         self.is_over = False
-        """Whether a failure was sent. Nothing may follow it."""
+        """True if a failure was sent. Nothing may follow it."""
 
     def sender(self, index: int) -> Send:
         """Return the ASGI `send` for the response of a choice."""

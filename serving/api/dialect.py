@@ -71,11 +71,11 @@ class Dialect(Protocol):
     format_field = "response_format"
     """Request field with the answer format."""
     joins = False
-    """Whether every retry after a failure joins the run of the first request
+    """True if every retry after a failure joins the run of the first request
     (`serving/sessions/deduplication.py`). False: only requests with tools do.
     """
     tells_again = False
-    """Whether a background stream can be resumed after any of its events. It is then read from the store, so
+    """True if a background stream can be resumed after any of its events. It is then read from the store, so
     that all readers receive the same events.
     """
 

@@ -58,9 +58,9 @@ class Feed:
         self.n_dropped, self.dropped_seq = 0, 0
         """Number of dropped frames, and the number of the last dropped event."""
         self.is_over = False
-        """Whether `frames` has the last events of the run."""
+        """True if `frames` has the last events of the run."""
         self.is_full = False
-        """Whether there was no room for the next events. The feed ends then, and its watchers have to
+        """True if there was no room for the next events. The feed ends then, and its watchers have to
         reconnect.
         """
         self.watchers = set[Watch]()
@@ -207,7 +207,7 @@ class Watch:
 
     @property
     def is_over(self) -> bool:
-        """Whether the watcher has all events of the run."""
+        """True if the watcher has all events of the run."""
         return self._feed.is_over and self.n_frames == self._feed.n_frames
 
     async def wait(self, timeout_s: float) -> bool:

@@ -51,9 +51,9 @@ class RunOpener:
         self.rate: RateReservation = NO_RATES
         """What the request has used of the caller's rate limits."""
         self.is_left = False
-        """Whether the client disconnected before a kept run had begun."""
+        """True if the client disconnected before a kept run had begun."""
         self.is_joined = True
-        """Whether a retry gets the failure of this run instead of a new run."""
+        """True if a retry gets the failure of this run instead of a new run."""
         self.own: Run | None = None
         """The run, if it ends with this response, or a view of an earlier run. None for a kept run."""
         self.joinable: Run | None = None

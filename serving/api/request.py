@@ -83,7 +83,7 @@ class PlannedStep(_Strict):
     can be sent back unchanged.
     """
     tools: bool = True
-    """Whether the step may call the request's tools."""
+    """True if the step may call the request's tools."""
     on_failure: OnFailure | None = None
     """What to do if the step fails. null: as `on_step_failure`."""
 
@@ -110,11 +110,11 @@ class Podium(_Strict):
     steps. null: as in the model's settings.
     """
     cache: bool = True
-    """Whether the answer may come from the cache: that of an equal request of the same team, if the settings
+    """True if the answer may come from the cache: that of an equal request of the same team, if the settings
     enable it.
     """
     keep: bool = False
-    """Whether the run continues if its client disconnects."""
+    """True if the run continues if its client disconnects."""
     background: bool = False
     """Like `keep`, but the response returns at once with the id of the run."""
     plan: Annotated[list[PlannedStep], Field(fail_fast=True)] | None = Field(

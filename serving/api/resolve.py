@@ -252,7 +252,7 @@ def _fit_tools(task: Task, steps: Iterable[tuple[Step, PoolMember]]) -> Task:
 
 
 async def find_fetchers(request: ApiRequest, pool: Pool) -> frozenset[str] | None:
-    """Return the workers that may receive the URLs of the request's pictures, or None if it has no such URLs."""
+    """Return the workers that may receive the URLs of the request's pictures, or None if there are none."""
     shown = [part for _, part in _attachments(request) if isinstance(part, Image)]
     urls = [part.url for part in shown if not part.url.startswith(INLINE)]
     return await pool.find_fetchers(urls) if urls else None

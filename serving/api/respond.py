@@ -47,7 +47,7 @@ async def success_list(items: Iterable[Item], show: Callable[[Item], Any], rest:
 
 
 def failure(request: Request, error: PodiumError, status: int | None = None) -> Response:
-    """Return `error` in the dialect of the request's path. `status` replaces the status of the error's type."""
+    """Return `error` in the dialect of the request's path. `status` overrides the status of its type."""
     dialects: Dialects = request.app.state.dialects
     content = dumps(dialects.error_body(error, request.scope["path"]))
     return Response(content, status or errors.row(error).status, errors.headers(error), "application/json")

@@ -22,5 +22,5 @@ class Siblings:
 
     @property
     def have_called(self) -> bool:
-        """Whether any of the runs has called a model."""
+        """True if any of the runs has called a model."""
         return any(has_called(run.record) for run in self.runs)

@@ -38,11 +38,11 @@ class Wire:
         self.extra: dict[str, str] = {}
         """Additional headers."""
         self.is_cached = False
-        """Whether the answer comes from the cache. A header says so."""
+        """True if the answer comes from the cache. A header says so."""
         self.is_joined = True
-        """Whether a retry of the request joins the run."""
+        """True if a retry of the request joins the run."""
         self.is_left = False
-        """Whether `leave` was called."""
+        """True if `leave` was called."""
         self.begun = False
         self.sent_s = 0.0
         """Time of the last byte of the stream, or of its start (the loop's clock)."""

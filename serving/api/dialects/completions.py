@@ -84,7 +84,6 @@ class CompletionsDialect(Dialect):
     """OpenAI's Completions."""
 
     def parse(self, body: bytes) -> ApiRequest:
-        """See `Dialect.parse`."""
         request = read_body(CompletionRequest, body)
         prompts = cast(list[str] | list[list[int]], request.prompt)
         first, *more = messages([each if isinstance(each, str) else tokens_text(each) for each in prompts])
@@ -115,7 +114,6 @@ class CompletionsDialect(Dialect):
         )
 
     def body(self, records: RunRecords, request: ApiRequest, call_id: CallId) -> dict[str, Any]:
-        """See `Dialect.body`."""
         record = records.record
         likely = record.answering.logprobs if record.answering else ()
         finish = record.finish.value if record.finish else "stop"
@@ -130,11 +128,9 @@ class CompletionsDialect(Dialect):
         }
 
     def encoder(self, run: Run, request: ApiRequest, call_id: CallId) -> "CompletionEncoder":
-        """See `Dialect.encoder`."""
         return CompletionEncoder(run, request, call_id)
 
     def error_body(self, error: PodiumError | Failure, workflow_id: str | None) -> dict[str, Any]:
-        """See `Dialect.error_body`."""
         return chat_error_body(error, workflow_id)
 
 
@@ -151,7 +147,6 @@ class CompletionEncoder(ChatEncoder):
         return b""
 
     def encode(self, event: Event) -> bytes:
-        """See `Encoder.encode`."""
         match event:
             case AnswerDelta(text=text, logprobs=logprobs):
                 likely, self._length = text_logprobs_json(logprobs, self._length), self._length + len(text)

@@ -37,7 +37,6 @@ class EmbeddingsDialect(Dialect):
     """OpenAI's Embeddings. They cannot be streamed."""
 
     def parse(self, body: bytes) -> ApiRequest:
-        """See `Dialect.parse`."""
         request = read_body(EmbeddingsRequest, body)
         options = WireOptions(
             dimensions=request.dimensions,
@@ -58,7 +57,6 @@ class EmbeddingsDialect(Dialect):
         )
 
     def body(self, records: RunRecords, request: ApiRequest, call_id: CallId) -> dict[str, Any]:
-        """See `Dialect.body`."""
         record = records.record
         vectors = record.answer.split("\n")
         used = record.usage
@@ -78,9 +76,7 @@ class EmbeddingsDialect(Dialect):
         }
 
     def encoder(self, run: Run, request: ApiRequest, call_id: CallId) -> Encoder:
-        """See `Dialect.encoder`."""
         raise AssertionError("embeddings are not streamed")
 
     def error_body(self, error: PodiumError | Failure, workflow_id: str | None) -> dict[str, Any]:
-        """See `Dialect.error_body`."""
         return chat_error_body(error, workflow_id)
