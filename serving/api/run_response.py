@@ -36,7 +36,7 @@ from serving.api.resolve import ResolvedTask, find_fetchers, resolve
 from serving.api.resuming import ToolAnswer, attach, find_tool_answer
 from serving.api.siblings import Siblings
 from serving.api.wire import Wire
-from serving.edge.exchange import when_given_up
+from serving.edge.exchange import notify_on_drop
 from serving.runs.tool_ids import CallIds, CallName
 from serving.sessions.following import follow_segment, retell
 from serving.sessions.service import Service
@@ -79,7 +79,7 @@ class RunResponse(Response):
         Return when the answer is sent. If the client disconnects first, return when everything is closed,
         except a run that continues so that a retry can join it.
         """
-        when_given_up(scope, self._note_why)
+        notify_on_drop(scope, self._note_why)
         account = self._caller.account
         wire = Wire(send, self._dialect, self._siblings, lambda: self._service.budget_headers(account))
         answering = asyncio.create_task(self._answer(wire))

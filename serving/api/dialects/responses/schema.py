@@ -121,7 +121,7 @@ class ResponsesRequest(Referred, SamplerFields, CacheFields, ExtraFields):
 
     @property
     def stores(self) -> bool:
-        """True if to store the response. It is, unless `store` is false."""
+        """True if the response is stored, which is the default."""
         return self.store is not False
 
     @property
