@@ -40,7 +40,7 @@ class EarlierRuns(Protocol):
 
         Raises:
             UnknownName: the caller has no such conversation.
-            NotAllowed: the caller's policy does not allow storing text.
+            NotAllowed: the caller's policy does not allow texts to be stored.
             TooLarge: the conversation is full.
             StoreUnavailable: the store is unreachable.
         """

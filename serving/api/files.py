@@ -174,7 +174,7 @@ def check_keeps(caller: Caller) -> None:
     """
     if whose := caller.policies.whose(lambda policy: policy.store_content):
         raise NotAllowed(
-            f"file: the policy of this {whose} does not allow storing text, which files and batches need. "
+            f"file: the policy of this {whose} does not allow texts to be stored, which files and batches need. "
             f"An administrator can change it with `podium {whose}s policy`.",
             param="file",
         )
