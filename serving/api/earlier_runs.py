@@ -66,8 +66,8 @@ class CallersRuns:
         """
         if whose := self._caller.policies.whose(lambda policy: policy.store_content):
             raise NotAllowed(
-                f"conversation: the policy of this {whose} does not allow texts to be stored, which conversations need. Send the "
-                f"earlier turns in `input`, or have an administrator change the policy (`podium {whose}s policy`).",
+                f"conversation: the policy of this {whose} does not allow texts to be stored, which conversations need. "
+                f"Send the earlier turns in `input`. An administrator can change it with `podium {whose}s policy`.",
                 param="conversation",
             )
 

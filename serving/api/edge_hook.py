@@ -1,9 +1,8 @@
 """Installs the edge in the processes of Ray Serve, through `RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH`.
 
-Serve calls the function named there in every process that accepts HTTP, before it creates the Uvicorn server:
-    in its
-proxies, and in the replicas behind HAProxy. Serve wraps its ASGI application in the middlewares that the
-function returns.
+Serve calls the function named there in every process that accepts HTTP, before it creates the Uvicorn server.
+These are its proxies, and the replicas behind HAProxy. Serve wraps its ASGI application in the middlewares that
+the function returns.
 """
 
 import os

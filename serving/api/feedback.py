@@ -47,8 +47,7 @@ class FeedbackBody(BaseModel):
 
 @router.post("/v1/workflows/{id}/feedback")
 async def give_feedback(request: Request, id: str) -> Response:
-    """Rate the answer of a run. Only the team that started the run can, and each key's new feedback replaces
-    its last.
+    """Give feedback on the answer of a run that your team started. It replaces earlier feedback of the same key.
 
     Texts are stored without secrets for as long as those of the run, if the team's policy allows storing
     texts. The record of the run shows the feedback as `feedback`.

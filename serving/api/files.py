@@ -236,7 +236,7 @@ async def _form(request: Request, payer: str) -> tuple[str, str, bytes, int | No
     if not isinstance(purpose, str) or purpose not in (BATCH, USER_DATA):
         raise BadTask(f"purpose must be {BATCH!r} or {USER_DATA!r}.", param="purpose")
     if not isinstance(sent, UploadFile):
-        raise BadTask("file is missing in the form.", param="file")
+        raise BadTask("file is missing from the form.", param="file")
     try:
         name = check_name_text((sent.filename or "file")[:255])
     except ValueError as exc:

@@ -237,9 +237,9 @@ class ApiRequest:
 def estimate_tokens(text: str) -> int:
     """Estimate the tokens of `text` in any script. The estimate is high rather than low.
 
-    An English token has about four characters. Other alphabets need up to one token per character; Chinese, Japanese,
-    Korean and Indic scripts up to 1.5; an emoji up to 3. The length of a character in UTF-8 tells these
-    apart, which is fast enough for a megabyte.
+    An English token has about four characters. Other alphabets need up to one token per character; Chinese,
+    Japanese, Korean and Indic scripts up to 1.5; an emoji up to 3. The length of a character in UTF-8 tells
+    these apart, which is fast enough for a megabyte.
     """
     n_chars, n_bytes = len(text), len(text.encode("utf-8", "surrogatepass"))
     ascii = len(text.encode("ascii", "ignore"))

@@ -50,7 +50,7 @@ async def workflows(
         str | None,
         Query(
             pattern=NO_NUL,
-            description="Team that started the run: its id or, with an administrator's key, its name.",
+            description="Id of the team that started the run. An administrator may also use its name.",
         ),
     ] = None,
     words: Annotated[
@@ -94,11 +94,11 @@ async def workflow(request: Request, id: str) -> Response:
 
 @router.post("/v1/workflows/{id}/cancel")
 async def cancel(request: Request, id: str) -> Response:
-    """Cancel a run, on whichever replica it is running. Calls that are open are closed, and paid as far as
-    they came.
+    """Cancel a run, on whichever replica it is running. Open calls are closed, and their tokens so far are
+    billed.
 
     A run on another replica ends within a second. The response is the current record of the run. A key that
-    started neither this run nor may read it receives only the `status`, which says whether the run has ended.
+    did not start the run and may not read it receives only the `status`, which says whether the run has ended.
     """
     service: Service = request.app.state.service
     caller = caller_of(request)

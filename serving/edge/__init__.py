@@ -1,8 +1,7 @@
 """The edge: checks every connection and request before anything else runs.
 
 It bounds who may connect, how slowly and how much a client may send. It runs in every Python process that
-accepts
-connections: in Ray Serve's proxy, and in the router replicas behind HAProxy.
+accepts connections: in Ray Serve's proxy, and in the router replicas behind HAProxy.
 """
 
 VARIABLE = "PODIUM_EDGE"

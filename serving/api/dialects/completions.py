@@ -1,8 +1,7 @@
 """OpenAI's Completions as a dialect. The prompt goes to one worker unchanged, without a chat template.
 
-Wire format: https://platform.openai.com/docs/api-reference/completions. A stream is encoded like that of a
-    chat, with
-the chunks converted.
+Wire format: https://platform.openai.com/docs/api-reference/completions. A stream is encoded
+like that of a chat, with other chunks.
 """
 
 from dataclasses import replace

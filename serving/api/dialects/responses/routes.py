@@ -142,7 +142,7 @@ async def delete(request: Request, response_id: str) -> Response:
 
 @router.post("/{response_id}/cancel")
 async def cancel(request: Request, response_id: str) -> Response:
-    """Cancel a response that is in progress. Open calls are closed, and paid as far as they came.
+    """Cancel a response that is in progress. Open calls are closed, and their tokens so far are billed.
 
     A response that has ended stays unchanged.
     """
