@@ -71,54 +71,85 @@ class _Strict(BaseModel):
 
 
 class PlannedStep(_Strict):
-    """Step of a plan that the request brings. An empty subtask stands for the question itself."""
+    """Step of a plan that the request brings."""
 
-    worker: str
-    subtask: str = ""
+    worker: str = Field(description="Name of the worker.")
+    subtask: str = Field(default="", description="Task for the worker. Empty: the question itself.")
     access: Annotated[list[StrictInt], Field(fail_fast=True)] | Literal["all"] = Field(
-        default_factory=list[int]
+        default_factory=list[int],
+        description="Indexes of the earlier steps whose results the step reads, from 0, or `all`.",
     )
-    needs: str = ""
-    """Why this worker was chosen. Stored in the record only. `POST /v1/plans` returns it, so that its plan
-    can be sent back unchanged.
-    """
-    tools: bool = True
-    """True if the step may call the request's tools."""
-    on_failure: OnFailure | None = None
-    """What to do if the step fails. null: as `on_step_failure`."""
+    needs: str = Field(
+        default="",
+        description="Why this worker was chosen. Only stored in the record. `POST /v1/plans` returns it, so that its "
+        "plan can be sent back unchanged.",
+    )
+    tools: bool = Field(default=True, description="Whether the step may call the tools of the request.")
+    on_failure: OnFailure | None = Field(
+        default=None, description="What happens if the step fails. null: as in `on_step_failure`."
+    )
 
 
 NameText = Annotated[str, AfterValidator(check_name_text)]
 
 
 class Podium(_Strict):
-    """Options beyond OpenAI's fields. Limits can only lower those of the model's settings."""
+    """Options beyond OpenAI's fields. Limits can only lower those of the model's settings, except `rounds`."""
 
-    workers: Annotated[list[str], Field(fail_fast=True)] | None = Field(default=None, max_length=MOST_NAMES)
-    exclude_workers: Annotated[list[str], Field(fail_fast=True)] = Field(
-        default_factory=list[str], max_length=MOST_NAMES
+    workers: Annotated[list[str], Field(fail_fast=True)] | None = Field(
+        default=None,
+        max_length=MOST_NAMES,
+        description="Names of the workers that the run may call. null: as in the model's settings.",
     )
-    max_steps: int | None = Field(default=None, ge=1, le=100)
-    rounds: int | None = Field(default=None, ge=1, le=5)
-    max_cost_usd: Decimal | None = Field(default=None, gt=0, ge=Decimal("1e-12"), le=MOST)
-    max_tokens: int | None = Field(default=None, gt=0, le=MOST)
-    deadline_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    progress: Literal["off", "events", "reasoning"] = "off"
-    trace: bool = False
-    on_step_failure: OnFailure | None = None
-    """What to do if a step fails whose result other steps read: `fail` ends the run, `skip` notifies those
-    steps. null: as in the model's settings.
-    """
-    cache: bool = True
-    """True if the answer may come from the cache: that of an equal request of the same team, if the settings
-    enable it.
-    """
-    keep: bool = False
-    """True if the run continues if its client disconnects."""
-    background: bool = False
-    """Like `keep`, but the response returns at once with the id of the run."""
+    exclude_workers: Annotated[list[str], Field(fail_fast=True)] = Field(
+        default_factory=list[str],
+        max_length=MOST_NAMES,
+        description="Names of workers that the run must not call.",
+    )
+    max_steps: int | None = Field(default=None, ge=1, le=100, description="Most steps in one plan.")
+    rounds: int | None = Field(default=None, ge=1, le=5, description="Rounds of planning.")
+    max_cost_usd: Decimal | None = Field(
+        default=None,
+        gt=0,
+        ge=Decimal("1e-12"),
+        le=MOST,
+        description="Most that the run may cost, in dollars. The run ends before it exceeds this.",
+    )
+    max_tokens: int | None = Field(
+        default=None,
+        gt=0,
+        le=MOST,
+        description="Most tokens for all calls of the run together. The run ends before it exceeds this.",
+    )
+    deadline_s: float | None = Field(
+        default=None, gt=0, allow_inf_nan=False, description="Time limit of the run, in seconds."
+    )
+    progress: Literal["off", "events", "reasoning"] = Field(
+        default="off",
+        description="How a stream shows the plan and its progress: `off` not at all, `events` as JSON objects in "
+        "`podium`, `reasoning` in words as reasoning.",
+    )
+    trace: bool = Field(default=False, description="Whether the answer's `podium` has all steps in full.")
+    on_step_failure: OnFailure | None = Field(
+        default=None,
+        description="What happens if a step fails whose result other steps read: `fail` ends the run, `skip` tells "
+        "those steps. null: as in the model's settings.",
+    )
+    cache: bool = Field(
+        default=True,
+        description="Whether the answer may be that of an earlier equal request of the same team, if the settings "
+        "allow it.",
+    )
+    keep: bool = Field(default=False, description="Whether the run continues if its client disconnects.")
+    background: bool = Field(
+        default=False,
+        description="Like `keep`. Without `stream`, the response returns at once, with the id of the run.",
+    )
     plan: Annotated[list[PlannedStep], Field(fail_fast=True)] | None = Field(
-        default=None, min_length=1, max_length=100
+        default=None,
+        min_length=1,
+        max_length=100,
+        description="Plan to run, instead of one that the conductor writes.",
     )
 
 

@@ -43,8 +43,12 @@ async def workflows(
     ] = None,
     model: Annotated[str | None, Query(pattern=NO_NUL, description="Model that was requested.")] = None,
     status: Annotated[RunStatus | None, Query(description="Current status of the run.")] = None,
-    min_cost_usd: Annotated[Decimal | None, Query(ge=0, le=MOST_USD)] = None,
-    max_cost_usd: Annotated[Decimal | None, Query(ge=0, le=MOST_USD)] = None,
+    min_cost_usd: Annotated[
+        Decimal | None, Query(ge=0, le=MOST_USD, description="Lowest cost of the run, in dollars.")
+    ] = None,
+    max_cost_usd: Annotated[
+        Decimal | None, Query(ge=0, le=MOST_USD, description="Highest cost of the run, in dollars.")
+    ] = None,
     rated: Annotated[bool, Query(description="Only runs with feedback.")] = False,
     team: Annotated[
         str | None,
